@@ -1,0 +1,37 @@
+# The commands a person needs. Each sets up .venv first when it is missing or older than what defines it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+
+.DEFAULT_GOAL := help
+.PHONY: help env demo test check bench clean
+
+help:  ## show this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+
+env: $(STAMP)  ## set up the environment in .venv
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Tokenmill needs Python 3.11 or newer, found " + sys.version.split()[0] + ". Remedy: make PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,dev]'
+	touch $(STAMP)
+
+demo: $(STAMP)  ## corpus, shards, validation, training and samples on this machine, no network
+	PYTHON=$(BIN)/python sh recipes/demo.sh
+
+test: $(STAMP)  ## run the tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+check: $(STAMP)  ## lint, format, types, import rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+bench: $(STAMP)  ## measure speed and memory on real text (minutes)
+	$(BIN)/python tests/benchmarks/bench.py
+
+clean:  ## remove what the commands above wrote
+	rm -rf out $(VENV) .pytest_cache .ruff_cache .hypothesis

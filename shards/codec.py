@@ -1,0 +1,266 @@
+"""The tokens file: the Zstandard seekable format, written frame by frame and read back by range.
+
+A file is a row of independent zstd frames, each holding `FRAME_BYTES` of tokens (the last may hold less) with its
+content checksum, and one skippable frame with the seek table. Any zstd tool decompresses it to the plain token array.
+Memory: one frame while writing; the range asked for while reading. Nothing declared by a file is allocated before it
+has been checked against the file's size.
+
+Source: the Zstandard seekable format, version 0.1.0 (contrib/seekable_format in the zstd project).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import zstandard
+
+if TYPE_CHECKING:
+    from collections.abc import Buffer  # pyright: ignore[reportAttributeAccessIssue]  # Python 3.12
+
+FRAME_BYTES = 1 << 20
+"""Decompressed bytes in each frame but the last: 524,288 uint16 tokens."""
+
+SKIPPABLE_MAGIC = 0x184D2A5E
+SEEKABLE_MAGIC = 0x8F92EAB1
+_HEADER = struct.Struct("<II")  # skippable magic, bytes that follow
+_ENTRY = struct.Struct("<II")  # compressed bytes, decompressed bytes
+_FOOTER = struct.Struct("<IBI")  # frames, descriptor, seekable magic
+_CHECKSUM_FLAG = 0x80
+_RESERVED_BITS = 0x7C
+
+
+class CodecError(ValueError):
+    """A tokens file that breaks the format. `kind` is `seek_table` or `frame_corrupt`."""
+
+    def __init__(self, kind: str, message: str):
+        super().__init__(kind, message)
+        self.kind = kind
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class SeekableWriter:
+    """Compress a stream of bytes into seekable zstd frames.
+
+    Deterministic: the bytes written depend on the bytes given, the level and the zstd version, not on how the input is
+    cut into `write` calls. After `close`, `bytes_written`, `sha256` (of the file) and `content_sha256` (of what was
+    given) are final. The file object is neither closed nor synced.
+    """
+
+    def __init__(self, file: BinaryIO, *, level: int = 3):
+        self._file = file
+        self._compressor = zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True)
+        self._pending = bytearray()
+        self._entries: list[tuple[int, int]] = []
+        self._file_hash = hashlib.sha256()
+        self._content_hash = hashlib.sha256()
+        self.bytes_written = 0
+
+    def write(self, data: Buffer) -> None:
+        """Append bytes; whole frames are compressed and written at once, the rest waits."""
+        view = memoryview(data).cast("B")
+        start = 0
+        if self._pending:
+            start = min(FRAME_BYTES - len(self._pending), len(view))
+            self._pending += view[:start]
+            if len(self._pending) < FRAME_BYTES:
+                return
+            self._write_frame(self._pending)
+            self._pending = bytearray()
+        while len(view) - start >= FRAME_BYTES:
+            self._write_frame(view[start : start + FRAME_BYTES])
+            start += FRAME_BYTES
+        self._pending += view[start:]
+
+    def close(self) -> None:
+        """Write the last frame and the seek table."""
+        if self._pending:
+            self._write_frame(self._pending)
+        entries = b"".join(_ENTRY.pack(*entry) for entry in self._entries)
+        footer = _FOOTER.pack(len(self._entries), 0, SEEKABLE_MAGIC)
+        self._write_raw(_HEADER.pack(SKIPPABLE_MAGIC, len(entries) + len(footer)) + entries + footer)
+
+    @property
+    def sha256(self) -> str:
+        """Hex SHA-256 of the bytes written to the file."""
+        return self._file_hash.hexdigest()
+
+    @property
+    def content_sha256(self) -> str:
+        """Hex SHA-256 of the bytes given, which is what decompression yields."""
+        return self._content_hash.hexdigest()
+
+    def _write_frame(self, content: Buffer) -> None:
+        self._content_hash.update(content)
+        frame = self._compressor.compress(content)
+        self._entries.append((len(frame), len(memoryview(content))))
+        self._write_raw(frame)
+
+    def _write_raw(self, data: bytes) -> None:
+        self._file_hash.update(data)
+        self._file.write(data)
+        self.bytes_written += len(data)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Where one frame lies: half-open byte ranges in the file and in the decompressed content."""
+
+    file_start: int
+    file_stop: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class SeekTable:
+    """The frames of a tokens file, in order."""
+
+    frames: tuple[Frame, ...]
+
+    @property
+    def content_bytes(self) -> int:
+        """Decompressed size of the whole file."""
+        return self.frames[-1].stop if self.frames else 0
+
+    def touching(self, start: int, stop: int) -> tuple[Frame, ...]:
+        """Return the frames that hold any of the content bytes [start, stop)."""
+        if start >= stop:
+            return ()
+        # Every frame but the last holds FRAME_BYTES (checked when the table was read).
+        return self.frames[start // FRAME_BYTES : (stop - 1) // FRAME_BYTES + 1]
+
+
+def read_seek_table(path: Path) -> SeekTable:
+    """Read and check the seek table of a tokens file.
+
+    Raises:
+        CodecError: kind `seek_table`, when the table is absent, malformed, or does not add up to the file's size.
+        OSError: the file cannot be read.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        footer = _read_at(file, size - _FOOTER.size, _FOOTER.size) if size >= _FOOTER.size else b""
+        if len(footer) < _FOOTER.size:
+            raise CodecError("seek_table", f"file of {size} bytes is too short for a seek table; truncated?")
+        count, descriptor, magic = _FOOTER.unpack(footer)
+        if magic != SEEKABLE_MAGIC:
+            raise CodecError(
+                "seek_table", f"no seek table at the end: expected magic {SEEKABLE_MAGIC:#x}, got {magic:#x}"
+            )
+        if descriptor & _RESERVED_BITS:
+            raise CodecError("seek_table", f"reserved bits set in the seek table's descriptor ({descriptor:#04x})")
+        entry_size = _ENTRY.size + (4 if descriptor & _CHECKSUM_FLAG else 0)
+        table_size = count * entry_size
+        table_start = size - _FOOTER.size - table_size
+        if table_start < _HEADER.size:
+            raise CodecError("seek_table", f"declares {count} frames, more than a file of {size} bytes can list")
+        header = _read_at(file, table_start - _HEADER.size, _HEADER.size)
+        table = _read_at(file, table_start, table_size)
+    expected = (SKIPPABLE_MAGIC, table_size + _FOOTER.size)
+    if _HEADER.unpack(header) != expected:
+        raise CodecError("seek_table", f"skippable frame header {_HEADER.unpack(header)}; expected {expected}")
+    return SeekTable(_parse_entries(table, count, entry_size, data_bytes=table_start - _HEADER.size))
+
+
+def _parse_entries(table: bytes, count: int, entry_size: int, *, data_bytes: int) -> tuple[Frame, ...]:
+    frames: list[Frame] = []
+    file_start = start = 0
+    for index in range(count):
+        compressed, content = _ENTRY.unpack_from(table, index * entry_size)
+        full = content == FRAME_BYTES or (index == count - 1 and 0 < content < FRAME_BYTES)
+        if not full or not compressed:
+            raise CodecError(
+                "seek_table",
+                f"frame {index} declares {compressed} bytes holding {content}; "
+                f"expected {FRAME_BYTES} in every frame but the last, which may hold less",
+            )
+        frames.append(Frame(file_start, file_start + compressed, start, start + content))
+        file_start += compressed
+        start += content
+    if file_start != data_bytes:
+        raise CodecError(
+            "seek_table", f"frames add up to {file_start} bytes, the file holds {data_bytes} before the table"
+        )
+    return tuple(frames)
+
+
+def iter_frames(path: Path, frames: tuple[Frame, ...]) -> Iterator[bytes]:
+    """Yield the decompressed content of consecutive frames, one frame in memory at a time.
+
+    Raises:
+        CodecError: kind `frame_corrupt`, when a frame fails its checksum or holds another number of bytes.
+    """
+    decompressor = zstandard.ZstdDecompressor()
+    with path.open("rb") as file:
+        for frame in frames:
+            yield _decompress(decompressor, _read_at(file, frame.file_start, frame.file_stop - frame.file_start), frame)
+
+
+def read_range(path: Path, table: SeekTable, start: int, stop: int, *, threads: int = 1) -> bytearray:
+    """Decompress the content bytes [start, stop), touching only the frames that hold them.
+
+    Args:
+        path: the tokens file.
+        table: its seek table, from `read_seek_table`.
+        start: first content byte.
+        stop: one past the last; `0 <= start <= stop <= table.content_bytes`.
+        threads: frames are decompressed by this many threads; the result does not depend on it.
+
+    Returns:
+        The bytes, in a buffer the caller owns.
+
+    Raises:
+        ValueError: the range lies outside the content.
+        CodecError: kind `frame_corrupt`.
+    """
+    if not 0 <= start <= stop <= table.content_bytes:
+        raise ValueError(f"{path.name}: bytes [{start}, {stop}) lie outside [0, {table.content_bytes})")
+    out = bytearray(stop - start)
+    target = memoryview(out)
+    frames = table.touching(start, stop)
+
+    def fill(part: tuple[Frame, ...]) -> None:
+        for frame, content in zip(part, iter_frames(path, part), strict=True):
+            first, last = max(start, frame.start), min(stop, frame.stop)
+            target[first - start : last - start] = memoryview(content)[first - frame.start : last - frame.start]
+
+    if threads <= 1 or len(frames) < 2:
+        fill(frames)
+    else:
+        step = -(-len(frames) // threads)
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(fill, (frames[i : i + step] for i in range(0, len(frames), step))))
+    return out
+
+
+def _decompress(decompressor: zstandard.ZstdDecompressor, data: bytes, frame: Frame) -> bytes:
+    expected = frame.stop - frame.start
+    try:
+        # The frame's own header declares its size; it is checked first so that a lie cannot make us allocate.
+        declared = zstandard.frame_content_size(data)
+        if declared != expected:
+            raise CodecError(
+                "frame_corrupt", f"frame at byte {frame.file_start} declares {declared} bytes, not {expected}"
+            )
+        content = decompressor.decompress(data)
+    except zstandard.ZstdError as error:
+        raise CodecError("frame_corrupt", f"frame at byte {frame.file_start} does not decompress: {error}") from error
+    if len(content) != expected:
+        raise CodecError(
+            "frame_corrupt", f"frame at byte {frame.file_start} holds {len(content)} bytes, not {expected}"
+        )
+    return content
+
+
+def _read_at(file: BinaryIO, offset: int, size: int) -> bytes:
+    file.seek(offset)
+    return file.read(size)

@@ -1,0 +1,239 @@
+"""The metadata of a shard set as frozen models: `manifest.json` and each shard's own `*.json`.
+
+Reading is strict: unknown keys, loose types and names that leave the folder are refused. The models say what a file
+may look like; whether its numbers are true is `shards.validate`'s business. JSON is written in one canonical way
+(keys in model order, two spaces, a final newline), so that equal metadata is equal bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from shards.problems import Problem, ProblemKind, ShardSetError
+
+FORMAT = "tokenmill"
+FORMAT_VERSION = 1
+MANIFEST_FILE = "manifest.json"
+MAX_METADATA_BYTES = 1 << 28
+"""A metadata file larger than this is refused before it is read: 256 MiB lists over 100,000 shards."""
+
+MAX_UINT16_VOCAB_SIZE = 1 << 16
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
+
+Split = Literal["train", "val"]
+Dtype = Literal["uint16", "uint32"]
+Epochs = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+def _plain_name(name: str) -> str:
+    if not _PLAIN_NAME.fullmatch(name):
+        raise ValueError(f"path_unsafe: {name!r} is not a plain file name in the set's own folder")
+    return name
+
+
+PlainName = Annotated[str, AfterValidator(_plain_name)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    def to_json(self) -> str:
+        """Return the canonical JSON text, with a final newline."""
+        return self.model_dump_json(indent=2) + "\n"
+
+
+class FileEntry(_Model):
+    """A file of the set: its plain name, size in bytes and SHA-256."""
+
+    path: PlainName
+    bytes: Count
+    sha256: Sha256
+
+
+class SourceCounts(_Model):
+    """What one source contributes: tokens (EOS included) and documents."""
+
+    tokens: Count
+    documents: Count
+
+
+class TokenizerEntry(_Model):
+    """The tokenizer file and the ids that matter to a reader."""
+
+    file: PlainName
+    sha256: Sha256
+    eos_id: Count
+    special_tokens: dict[str, Count]
+
+
+class RecipeEntry(_Model):
+    """The resolved recipe that built the set."""
+
+    file: PlainName
+    sha256: Sha256
+
+
+class SourceEntry(_Model):
+    """One source as it was found: what it offered and what was dropped, by reason."""
+
+    name: str
+    weight: float
+    revision: str
+    """Digest of the content read, or the commit of a hosted data set."""
+    tokens_available: Count
+    """Tokens of distinct documents, EOS included, before the mix took its share."""
+    documents_available: Count
+    dropped: dict[str, Count]
+    """Documents dropped before the mix, by reason."""
+    epochs: Epochs
+    """The most often any training document of this source occurs: 1, unless the source was repeated."""
+
+
+class MixEntry(_Model):
+    """A source's share of the training split: asked for and got, in tokens and as a fraction of all."""
+
+    source: str
+    requested: float
+    achieved: float
+    requested_tokens: Count
+    achieved_tokens: Count
+
+
+class SplitEntry(_Model):
+    """Totals of one split."""
+
+    tokens: Count
+    documents: Count
+    sources: dict[str, SourceCounts]
+
+
+class ShardFiles(_Model):
+    """The three files of one shard."""
+
+    tokens: FileEntry
+    documents: FileEntry
+    metadata: FileEntry
+
+
+class ShardEntry(_Model):
+    """One shard as the manifest lists it."""
+
+    name: PlainName
+    split: Split
+    tokens: Count
+    documents: Count
+    sources: dict[str, SourceCounts]
+    tokens_sha256: Sha256
+    files: ShardFiles
+
+
+class SidecarFiles(_Model):
+    """The files that a shard's own metadata describes."""
+
+    tokens: FileEntry
+    documents: FileEntry
+
+
+class Sidecar(_Model):
+    """A shard's own metadata (`train-00000.json`): enough to use the shard alone."""
+
+    format: Literal["tokenmill"] = FORMAT
+    format_version: Literal[1] = FORMAT_VERSION
+    name: PlainName
+    split: Split
+    dtype: Dtype
+    vocab_size: Annotated[int, Field(ge=1, le=1 << 32)]
+    eos_id: Count
+    tokenizer_sha256: Sha256
+    tokens: Count
+    documents: Count
+    sources: dict[str, SourceCounts]
+    tokens_sha256: Sha256
+    files: SidecarFiles
+
+
+class Manifest(_Model):
+    """The set's metadata. Written last: a folder with a manifest is a complete set."""
+
+    format: Literal["tokenmill"] = FORMAT
+    format_version: Literal[1] = FORMAT_VERSION
+    name: str
+    dtype: Dtype
+    vocab_size: Annotated[int, Field(ge=1, le=1 << 32)]
+    tokenizer: TokenizerEntry
+    recipe: RecipeEntry
+    sources: list[SourceEntry]
+    mix: list[MixEntry]
+    splits: dict[Split, SplitEntry]
+    shards: list[ShardEntry]
+
+
+ModelT = TypeVar("ModelT", Manifest, Sidecar)
+
+
+def dtype_for(vocab_size: int) -> Dtype:
+    """Return the token dtype for a vocabulary: `uint16`, or `uint32` above 65,536 entries."""
+    return "uint16" if vocab_size <= MAX_UINT16_VOCAB_SIZE else "uint32"
+
+
+def parse_json(model: type[ModelT], text: bytes, *, where: str) -> ModelT:
+    """Parse metadata into a model.
+
+    Raises:
+        ShardSetError: with one problem per fault: `format_unknown`, `version_unknown`, `path_unsafe` or
+            `manifest_invalid`.
+    """
+    try:
+        return model.model_validate_json(text)
+    except ValidationError as error:
+        problems = [_to_problem(dict(detail), where) for detail in error.errors(include_url=False)]
+        raise ShardSetError(problems) from error
+
+
+def read_metadata(model: type[ModelT], path: Path) -> ModelT:
+    """Read a metadata file into a model.
+
+    Raises:
+        ShardSetError: as `parse_json`, and when the file is larger than `MAX_METADATA_BYTES`.
+        OSError: the file cannot be read.
+    """
+    size = path.stat().st_size
+    if size > MAX_METADATA_BYTES:
+        message = f"{size} bytes of metadata; expected at most {MAX_METADATA_BYTES}. Not read."
+        raise ShardSetError([Problem("manifest_invalid", path.name, message)])
+    return parse_json(model, path.read_bytes(), where=path.name)
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of `manifest.json` and of the shards' own metadata."""
+    adapters: list[tuple[str, Literal["validation"], TypeAdapter[Any]]] = [
+        ("manifest", "validation", TypeAdapter(Manifest)),
+        ("sidecar", "validation", TypeAdapter(Sidecar)),
+    ]
+    schemas, definitions = TypeAdapter.json_schemas(adapters, title="Tokenmill shard set")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "oneOf": [schemas[name, "validation"] for name in ("manifest", "sidecar")],
+        **definitions,
+    }
+
+
+def _to_problem(detail: dict[str, Any], where: str) -> Problem:
+    place = ".".join(str(part) for part in detail["loc"])
+    shown = repr(detail.get("input"))
+    got = "" if detail["type"] in ("missing", "json_invalid") else f"; got {shown[:80]}"
+    kind: ProblemKind = "manifest_invalid"
+    if place == "format":
+        kind = "format_unknown"
+    elif place == "format_version":
+        kind = "version_unknown"
+    elif "path_unsafe: " in detail["msg"]:
+        kind = "path_unsafe"
+    return Problem(kind, where, f"{place + ': ' if place else ''}{detail['msg']}{got}")

@@ -1,0 +1,203 @@
+"""Reading a shard set: open the folder, pick a shard, take tokens or the document table.
+
+`open_set` reads metadata only. `Shard.read` decompresses just the frames it needs. Opening does not validate: call
+`ShardSet.verify`, or `python -m shards validate`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from shards import codec
+from shards.manifest import MANIFEST_FILE, Manifest, ShardEntry, Split, read_metadata
+from shards.problems import Problem, ShardSetError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pyarrow as pa
+    import tokenizers
+
+Level = Literal["quick", "full"]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One shard on disk. Safe to share between threads: every call opens the file anew."""
+
+    folder: Path
+    entry: ShardEntry
+    dtype: np.dtype[np.uint16] | np.dtype[np.uint32]
+
+    @property
+    def name(self) -> str:
+        """The shard's name, such as `train-00000`."""
+        return self.entry.name
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in the shard, EOS included."""
+        return self.entry.tokens
+
+    @property
+    def num_documents(self) -> int:
+        """Documents in the shard."""
+        return self.entry.documents
+
+    @property
+    def tokens_path(self) -> Path:
+        """The compressed tokens file."""
+        return self.folder / self.entry.files.tokens.path
+
+    @cached_property
+    def seek_table(self) -> codec.SeekTable:
+        """The tokens file's seek table, read once.
+
+        Raises:
+            ShardSetError: the table is malformed, or holds another number of tokens than the manifest says.
+        """
+        try:
+            table = codec.read_seek_table(self.tokens_path)
+        except codec.CodecError as error:
+            raise ShardSetError([Problem("seek_table", self.tokens_path.name, str(error))]) from error
+        expected = self.num_tokens * self.dtype.itemsize
+        if table.content_bytes != expected:
+            message = f"holds {table.content_bytes} bytes of tokens; the manifest says {expected}"
+            raise ShardSetError([Problem("seek_table", self.tokens_path.name, message)])
+        return table
+
+    def read(self, start: int = 0, stop: int | None = None, *, threads: int = 1) -> npt.NDArray[np.unsignedinteger]:
+        """Read the tokens [start, stop) of the shard.
+
+        Args:
+            start: first token.
+            stop: one past the last; the shard's end when None.
+            threads: threads that decompress; the result does not depend on it.
+
+        Returns:
+            tokens: uint16 or uint32 `(stop - start,)`, writable, owned by the caller.
+
+        Raises:
+            ValueError: the range lies outside the shard.
+            ShardSetError: the file is not what the manifest says, or a frame is corrupt.
+        """
+        stop = self.num_tokens if stop is None else stop
+        size = self.dtype.itemsize
+        try:
+            data = codec.read_range(self.tokens_path, self.seek_table, start * size, stop * size, threads=threads)
+        except codec.CodecError as error:
+            raise ShardSetError([Problem("frame_corrupt", self.tokens_path.name, str(error))]) from error
+        return np.frombuffer(data, dtype=self.dtype)
+
+    def documents(self, columns: list[str] | None = None) -> pa.Table:
+        """Read the document table, one row a document in shard order.
+
+        Columns: `start` uint64, `length` uint32 (EOS included), `source` and `unit` dictionary<string>, `row` uint32,
+        `hash` fixed_size_binary(16).
+
+        Args:
+            columns: only these columns, or all when None.
+        """
+        import pyarrow.parquet as pq
+
+        return pq.ParquetFile(self.folder / self.entry.files.documents.path).read(columns=columns, use_threads=False)
+
+    def verify(self) -> list[Problem]:
+        """Check this shard's files in full against the manifest; see `shards.validate`."""
+        from shards.validate import validate_shard
+
+        return validate_shard(ShardSet(self.folder), self).problems
+
+
+@dataclass(frozen=True)
+class ShardSet:
+    """A complete shard set. Use `open_set`."""
+
+    path: Path
+
+    @cached_property
+    def manifest(self) -> Manifest:
+        """The set's manifest, read once.
+
+        Raises:
+            ShardSetError: there is none (the build is incomplete), or it is not valid.
+        """
+        file = self.path / MANIFEST_FILE
+        if not file.is_file():
+            message = (
+                f"no {MANIFEST_FILE} in {self.path}: not a shard set, or its build did not finish. Re-run the build."
+            )
+            raise ShardSetError([Problem("manifest_missing", MANIFEST_FILE, message)])
+        return read_metadata(Manifest, file)
+
+    @cached_property
+    def manifest_sha256(self) -> str:
+        """Hex SHA-256 of manifest.json: the identity of the whole set, since the manifest names every file's digest."""
+        import hashlib
+
+        return hashlib.sha256((self.path / MANIFEST_FILE).read_bytes()).hexdigest()
+
+    @property
+    def dtype(self) -> np.dtype[np.uint16] | np.dtype[np.uint32]:
+        """The tokens' dtype, little-endian."""
+        return np.dtype("<u2") if self.manifest.dtype == "uint16" else np.dtype("<u4")
+
+    @property
+    def vocab_size(self) -> int:
+        """Vocabulary entries, special tokens included; every id is below it."""
+        return self.manifest.vocab_size
+
+    @property
+    def eos_id(self) -> int:
+        """The id that ends every document."""
+        return self.manifest.tokenizer.eos_id
+
+    @cached_property
+    def splits(self) -> Mapping[Split, tuple[Shard, ...]]:
+        """The shards of each split, in order: `set.splits["train"][0]`."""
+        return {split: tuple(s for s in self.shards if s.entry.split == split) for split in self.manifest.splits}
+
+    @cached_property
+    def shards(self) -> tuple[Shard, ...]:
+        """Every shard, in the manifest's order."""
+        return tuple(Shard(self.path, entry, self.dtype) for entry in self.manifest.shards)
+
+    def shard(self, name: str) -> Shard:
+        """Return the shard of this name.
+
+        Raises:
+            KeyError: there is none; the message lists a few names.
+        """
+        for shard in self.shards:
+            if shard.name == name:
+                return shard
+        raise KeyError(f"no shard {name!r} in {self.path}; there are {', '.join(s.name for s in self.shards[:5])} ...")
+
+    def tokenizer(self) -> tokenizers.Tokenizer:
+        """Load the set's tokenizer with the `tokenizers` library."""
+        import tokenizers
+
+        return tokenizers.Tokenizer.from_file(str(self.path / self.manifest.tokenizer.file))
+
+    def verify(self, *, level: Level = "full", threads: int = 1) -> list[Problem]:
+        """Return every problem of the set; an empty list means it is whole."""
+        from shards.validate import validate
+
+        return validate(self.path, level=level, threads=threads).problems
+
+
+def open_set(path: str | os.PathLike[str]) -> ShardSet:
+    """Open a shard set and read its manifest.
+
+    Raises:
+        ShardSetError: the folder holds no manifest, or one that is not valid.
+    """
+    shard_set = ShardSet(Path(path))
+    _ = shard_set.manifest
+    return shard_set

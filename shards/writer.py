@@ -1,0 +1,244 @@
+"""Writing a shard set: one shard at a time, each file atomically, the manifest last.
+
+Every file is written under a temporary name, synced and renamed, so that a reader never sees half a file and a crash
+leaves only `.tmp` files behind. Files are byte-identical for equal input. Memory: one frame of tokens and the shard's
+document table; tokens are streamed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+
+from shards.codec import SeekableWriter
+from shards.manifest import (
+    MANIFEST_FILE,
+    FileEntry,
+    Manifest,
+    ShardEntry,
+    ShardFiles,
+    Sidecar,
+    SidecarFiles,
+    SourceCounts,
+    Split,
+    dtype_for,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Buffer  # pyright: ignore[reportAttributeAccessIssue]  # Python 3.12
+
+    import pyarrow as pa
+
+TMP_SUFFIX = ".tmp"
+ROW_GROUP_DOCUMENTS = 1 << 17
+"""Rows in each row group of a document table: about 5 MB, so that a reader can take a part."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetProperties:
+    """What all shards of a set share."""
+
+    vocab_size: int
+    eos_id: int
+    tokenizer_sha256: str
+    zstd_level: int = 3
+
+
+def document_schema() -> pa.Schema:
+    """Return the Arrow schema of a document table, one row a document in shard order."""
+    import pyarrow as pa
+
+    names = pa.dictionary(pa.int32(), pa.string())
+    return pa.schema(
+        [
+            pa.field("start", pa.uint64(), nullable=False),
+            pa.field("length", pa.uint32(), nullable=False),
+            pa.field("source", names, nullable=False),
+            pa.field("unit", names, nullable=False),
+            pa.field("row", pa.uint32(), nullable=False),
+            pa.field("hash", pa.binary(16), nullable=False),
+        ]
+    )
+
+
+def shard_name(split: Split, index: int) -> str:
+    """Return the name of a split's shard, such as `train-00000`."""
+    return f"{split}-{index:05d}"
+
+
+def shard_file_names(name: str) -> tuple[str, str, str]:
+    """Return the names of a shard's tokens, documents and metadata files."""
+    return f"{name}.bin.zst", f"{name}.docs.parquet", f"{name}.json"
+
+
+@contextlib.contextmanager
+def atomic_open(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for writing that appears under its name whole, synced to disk, or not at all.
+
+    The temporary name carries the process id: two processes that write the same file do not disturb each other.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{TMP_SUFFIX}")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Sync a folder's entries to disk, so that a rename in it survives a power cut."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_shard(
+    folder: Path,
+    *,
+    split: Split,
+    index: int,
+    properties: SetProperties,
+    chunks: Iterable[Buffer],
+    documents: pa.Table,
+) -> ShardEntry:
+    """Write one shard: tokens, document table, metadata, in that order.
+
+    Args:
+        folder: the set's folder.
+        split: which split the shard belongs to.
+        index: the shard's number in its split.
+        properties: what all shards share.
+        chunks: the tokens in shard order, as buffers of little-endian uint16 (uint32 above 65,536 entries).
+        documents: the document table, of `document_schema()`; `length` must add up to the tokens given.
+
+    Returns:
+        The shard's entry for the manifest.
+
+    Raises:
+        ValueError: tokens and document table disagree; nothing is left under the shard's name.
+        OSError: the disk is full or not writable; what was written is removed.
+    """
+    import pyarrow.parquet as pq
+
+    name = shard_name(split, index)
+    tokens_file, documents_file, metadata_file = shard_file_names(name)
+    sources = count_sources(documents)
+    num_tokens = sum(counts.tokens for counts in sources.values())
+    dtype = dtype_for(properties.vocab_size)
+
+    with atomic_open(folder / tokens_file) as file:
+        writer = SeekableWriter(file, level=properties.zstd_level)
+        content_bytes = 0
+        for chunk in chunks:
+            writer.write(chunk)
+            content_bytes += memoryview(chunk).nbytes
+        writer.close()
+        if content_bytes != num_tokens * (2 if dtype == "uint16" else 4):
+            raise ValueError(
+                f"{name}: {content_bytes} bytes of {dtype} tokens; the document table says {num_tokens} tokens"
+            )
+    tokens = FileEntry(path=tokens_file, bytes=writer.bytes_written, sha256=writer.sha256)
+
+    with atomic_open(folder / documents_file) as file:
+        hashing = HashingFile(file)
+        pq.write_table(
+            documents,
+            hashing,
+            compression="zstd",
+            use_dictionary=["source", "unit"],
+            row_group_size=ROW_GROUP_DOCUMENTS,
+            write_statistics=["start", "row"],
+        )
+    files = SidecarFiles(tokens=tokens, documents=hashing.entry(documents_file))
+
+    sidecar = Sidecar(
+        name=name,
+        split=split,
+        dtype=dtype,
+        vocab_size=properties.vocab_size,
+        eos_id=properties.eos_id,
+        tokenizer_sha256=properties.tokenizer_sha256,
+        tokens=num_tokens,
+        documents=documents.num_rows,
+        sources=sources,
+        tokens_sha256=writer.content_sha256,
+        files=files,
+    )
+    metadata = write_text(folder / metadata_file, sidecar.to_json())
+    return ShardEntry(
+        name=name,
+        split=split,
+        tokens=num_tokens,
+        documents=documents.num_rows,
+        sources=sources,
+        tokens_sha256=writer.content_sha256,
+        files=ShardFiles(tokens=tokens, documents=files.documents, metadata=metadata),
+    )
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest, which makes the set complete. Call it last."""
+    write_text(folder / MANIFEST_FILE, manifest.to_json())
+
+
+def write_text(path: Path, text: str) -> FileEntry:
+    """Write a small text file atomically and return its entry."""
+    with atomic_open(path) as file:
+        hashing = HashingFile(file)
+        hashing.write(text.encode())
+    return hashing.entry(path.name)
+
+
+def count_sources(documents: pa.Table) -> dict[str, SourceCounts]:
+    """Add up a document table by source, sources in alphabetical order."""
+    counts = documents.group_by("source").aggregate([("length", "sum"), ("length", "count")])
+    rows = cast("list[dict[str, Any]]", counts.to_pylist())
+    return {
+        row["source"]: SourceCounts(tokens=row["length_sum"], documents=row["length_count"])
+        for row in sorted(rows, key=lambda row: row["source"])
+    }
+
+
+class HashingFile:
+    """A write-only file object that keeps the size and SHA-256 of what passes through it."""
+
+    def __init__(self, file: BinaryIO):
+        import hashlib
+
+        self._file = file
+        self._hash = hashlib.sha256()
+        self._size = 0
+        self.closed = False
+
+    def write(self, data: Buffer) -> int:
+        """Write bytes on."""
+        self._hash.update(data)
+        self._size += memoryview(data).nbytes
+        return self._file.write(data)
+
+    def tell(self) -> int:
+        """Return the bytes written so far."""
+        return self._size
+
+    def flush(self) -> None:
+        """Flush the file beneath."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """Do nothing: whoever opened the file beneath closes it."""
+
+    def entry(self, path: str) -> FileEntry:
+        """Return the file's entry."""
+        return FileEntry(path=path, bytes=self._size, sha256=self._hash.hexdigest())
