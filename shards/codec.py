@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import zstandard
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer  # pyright: ignore[reportAttributeAccessIssue]  # Python 3.12
+    from typing_extensions import Buffer
 
 FRAME_BYTES = 1 << 20
 """Decompressed bytes in each frame but the last: 524,288 uint16 tokens."""
@@ -98,7 +98,7 @@ class SeekableWriter:
         """Hex SHA-256 of the bytes given, which is what decompression yields."""
         return self._content_hash.hexdigest()
 
-    def _write_frame(self, content: Buffer) -> None:
+    def _write_frame(self, content: bytearray | memoryview) -> None:
         self._content_hash.update(content)
         frame = self._compressor.compress(content)
         self._entries.append((len(frame), len(memoryview(content))))

@@ -4,6 +4,7 @@
 `ShardSet.verify`, or `python -m shards validate`.
 """
 
+# pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
 import os

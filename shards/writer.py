@@ -5,15 +5,15 @@ leaves only `.tmp` files behind. Files are byte-identical for equal input. Memor
 document table; tokens are streamed.
 """
 
+# pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
-
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from shards.codec import SeekableWriter
 from shards.manifest import (
@@ -30,9 +30,8 @@ from shards.manifest import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer  # pyright: ignore[reportAttributeAccessIssue]  # Python 3.12
-
     import pyarrow as pa
+    from typing_extensions import Buffer
 
 TMP_SUFFIX = ".tmp"
 ROW_GROUP_DOCUMENTS = 1 << 17
@@ -77,7 +76,7 @@ def shard_file_names(name: str) -> tuple[str, str, str]:
 
 
 @contextlib.contextmanager
-def atomic_open(path: Path) -> Iterator[BinaryIO]:
+def atomic_open(path: Path) -> Generator[BinaryIO]:
     """Open a file for writing that appears under its name whole, synced to disk, or not at all.
 
     The temporary name carries the process id: two processes that write the same file do not disturb each other.
@@ -130,6 +129,7 @@ def write_shard(
         ValueError: tokens and document table disagree; nothing is left under the shard's name.
         OSError: the disk is full or not writable; what was written is removed.
     """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     name = shard_name(split, index)
@@ -155,9 +155,9 @@ def write_shard(
         hashing = HashingFile(file)
         pq.write_table(
             documents,
-            hashing,
+            pa.PythonFile(hashing, mode="w"),
             compression="zstd",
-            use_dictionary=["source", "unit"],
+            use_dictionary=["source", "unit"],  # pyright: ignore[reportArgumentType]
             row_group_size=ROW_GROUP_DOCUMENTS,
             write_statistics=["start", "row"],
         )
@@ -204,7 +204,7 @@ def write_text(path: Path, text: str) -> FileEntry:
 def count_sources(documents: pa.Table) -> dict[str, SourceCounts]:
     """Add up a document table by source, sources in alphabetical order."""
     counts = documents.group_by("source").aggregate([("length", "sum"), ("length", "count")])
-    rows = cast("list[dict[str, Any]]", counts.to_pylist())
+    rows: list[dict[str, Any]] = counts.to_pylist()
     return {
         row["source"]: SourceCounts(tokens=row["length_sum"], documents=row["length_count"])
         for row in sorted(rows, key=lambda row: row["source"])
