@@ -1,0 +1,8 @@
+"""From a shard set to a model: recipe, loader, decoder, training loop, checkpoints, sampling.
+
+    python -m trainer train recipes/train/demo.toml --shards out/demo --run out/run
+    python -m trainer sample out/run --prompt "The "
+
+Reads shard sets through `shards`; knows nothing of how they were built. Nothing is done at import time, and torch,
+tokenizers and pydantic are imported by the commands that need them.
+"""
