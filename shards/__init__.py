@@ -3,10 +3,24 @@
     import shards
     tokens = shards.open_set("out/demo").splits["train"][0].read()     # uint16 (num_tokens,)
 
-Depends on numpy, pyarrow and zstandard (pydantic for metadata); knows nothing of recipes or models.
+Depends on numpy, pyarrow and zstandard (pydantic for metadata); knows nothing of recipes or models. Names are loaded
+when first used, so that `python -m shards --help` need not wait for numpy.
 """
 
-from shards.problems import Problem, ShardSetError
-from shards.reader import Shard, ShardSet, open_set
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shards.problems import Problem, ShardSetError
+    from shards.reader import Shard, ShardSet, open_set
 
 __all__ = ["Problem", "Shard", "ShardSet", "ShardSetError", "open_set"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Problem", "ShardSetError"):
+        from shards import problems as module
+    elif name in ("Shard", "ShardSet", "open_set"):
+        from shards import reader as module
+    else:
+        raise AttributeError(f"module 'shards' has no attribute {name!r}")
+    return getattr(module, name)

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 FRAME_BYTES = 1 << 20
 """Decompressed bytes in each frame but the last: 524,288 uint16 tokens."""
 
+MAX_COMPRESSED_FRAME_BYTES = FRAME_BYTES + (1 << 16)
+"""A frame that compresses worse than this is refused: zstd's own bound for 1 MiB is 4 KiB above it."""
+
 SKIPPABLE_MAGIC = 0x184D2A5E
 SEEKABLE_MAGIC = 0x8F92EAB1
 _HEADER = struct.Struct("<II")  # skippable magic, bytes that follow
@@ -139,8 +142,13 @@ class SeekTable:
         return self.frames[start // FRAME_BYTES : (stop - 1) // FRAME_BYTES + 1]
 
 
-def read_seek_table(path: Path) -> SeekTable:
+def read_seek_table(path: Path, *, content_bytes: int | None = None) -> SeekTable:
     """Read and check the seek table of a tokens file.
+
+    Args:
+        path: the tokens file.
+        content_bytes: how many decompressed bytes the file must hold, where the caller knows; a table of another length
+            is refused before its entries are read, so that a lie costs neither time nor memory.
 
     Raises:
         CodecError: kind `seek_table`, when the table is absent, malformed, or does not add up to the file's size.
@@ -163,12 +171,20 @@ def read_seek_table(path: Path) -> SeekTable:
         table_start = size - _FOOTER.size - table_size
         if table_start < _HEADER.size:
             raise CodecError("seek_table", f"declares {count} frames, more than a file of {size} bytes can list")
+        if content_bytes is not None and count != -(-content_bytes // FRAME_BYTES):
+            expected_count = -(-content_bytes // FRAME_BYTES)
+            message = f"declares {count} frames; expected {expected_count} for {content_bytes} bytes of tokens"
+            raise CodecError("seek_table", message)
         header = _read_at(file, table_start - _HEADER.size, _HEADER.size)
         table = _read_at(file, table_start, table_size)
     expected = (SKIPPABLE_MAGIC, table_size + _FOOTER.size)
     if _HEADER.unpack(header) != expected:
         raise CodecError("seek_table", f"skippable frame header {_HEADER.unpack(header)}; expected {expected}")
-    return SeekTable(_parse_entries(table, count, entry_size, data_bytes=table_start - _HEADER.size))
+    frames = _parse_entries(table, count, entry_size, data_bytes=table_start - _HEADER.size)
+    seek_table = SeekTable(frames)
+    if content_bytes is not None and seek_table.content_bytes != content_bytes:
+        raise CodecError("seek_table", f"holds {seek_table.content_bytes} bytes of tokens; expected {content_bytes}")
+    return seek_table
 
 
 def _parse_entries(table: bytes, count: int, entry_size: int, *, data_bytes: int) -> tuple[Frame, ...]:
@@ -177,11 +193,11 @@ def _parse_entries(table: bytes, count: int, entry_size: int, *, data_bytes: int
     for index in range(count):
         compressed, content = _ENTRY.unpack_from(table, index * entry_size)
         full = content == FRAME_BYTES or (index == count - 1 and 0 < content < FRAME_BYTES)
-        if not full or not compressed:
+        if not full or not 0 < compressed <= MAX_COMPRESSED_FRAME_BYTES:
             raise CodecError(
                 "seek_table",
-                f"frame {index} declares {compressed} bytes holding {content}; "
-                f"expected {FRAME_BYTES} in every frame but the last, which may hold less",
+                f"frame {index} declares {compressed} bytes holding {content}; expected {FRAME_BYTES} in every frame "
+                f"but the last, which may hold less, compressed to at most {MAX_COMPRESSED_FRAME_BYTES}",
             )
         frames.append(Frame(file_start, file_start + compressed, start, start + content))
         file_start += compressed
@@ -202,7 +218,8 @@ def iter_frames(path: Path, frames: tuple[Frame, ...]) -> Iterator[bytes]:
     decompressor = zstandard.ZstdDecompressor()
     with path.open("rb") as file:
         for frame in frames:
-            yield _decompress(decompressor, _read_at(file, frame.file_start, frame.file_stop - frame.file_start), frame)
+            data = _read_at(file, frame.file_start, frame.file_stop - frame.file_start)
+            yield decompress_frame(decompressor, data, frame)
 
 
 def read_range(path: Path, table: SeekTable, start: int, stop: int, *, threads: int = 1) -> bytearray:
@@ -242,7 +259,12 @@ def read_range(path: Path, table: SeekTable, start: int, stop: int, *, threads: 
     return out
 
 
-def _decompress(decompressor: zstandard.ZstdDecompressor, data: bytes, frame: Frame) -> bytes:
+def decompress_frame(decompressor: zstandard.ZstdDecompressor, data: bytes, frame: Frame) -> bytes:
+    """Decompress one frame; its checksum is verified, and it allocates no more than the seek table says.
+
+    Raises:
+        CodecError: kind `frame_corrupt`, when it does not hold exactly what the seek table says.
+    """
     expected = frame.stop - frame.start
     try:
         # The frame's own header declares its size; it is checked first so that a lie cannot make us allocate.
@@ -251,7 +273,7 @@ def _decompress(decompressor: zstandard.ZstdDecompressor, data: bytes, frame: Fr
             raise CodecError(
                 "frame_corrupt", f"frame at byte {frame.file_start} declares {declared} bytes, not {expected}"
             )
-        content = decompressor.decompress(data)
+        content = decompressor.decompress(data, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise CodecError("frame_corrupt", f"frame at byte {frame.file_start} does not decompress: {error}") from error
     if len(content) != expected:

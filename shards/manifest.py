@@ -8,6 +8,7 @@ may look like; whether its numbers are true is `shards.validate`'s business. JSO
 from __future__ import annotations
 
 import re
+import reprlib
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -20,6 +21,9 @@ FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
 MAX_METADATA_BYTES = 1 << 28
 """A metadata file larger than this is refused before it is read: 256 MiB lists over 100,000 shards."""
+
+MAX_SIDECAR_BYTES = 1 << 24
+"""The same for a shard's own metadata: 16 MiB lists over 100,000 sources."""
 
 MAX_UINT16_VOCAB_SIZE = 1 << 16
 
@@ -42,7 +46,7 @@ PlainName = Annotated[str, AfterValidator(_plain_name)]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     def to_json(self) -> str:
         """Return the canonical JSON text, with a final newline."""
@@ -201,12 +205,13 @@ def read_metadata(model: type[ModelT], path: Path) -> ModelT:
     """Read a metadata file into a model.
 
     Raises:
-        ShardSetError: as `parse_json`, and when the file is larger than `MAX_METADATA_BYTES`.
+        ShardSetError: as `parse_json`, and when the file is larger than its limit.
         OSError: the file cannot be read.
     """
     size = path.stat().st_size
-    if size > MAX_METADATA_BYTES:
-        message = f"{size} bytes of metadata; expected at most {MAX_METADATA_BYTES}. Not read."
+    limit = MAX_SIDECAR_BYTES if model is Sidecar else MAX_METADATA_BYTES
+    if size > limit:
+        message = f"{size} bytes of metadata; expected at most {limit}. Not read."
         raise ShardSetError([Problem("manifest_invalid", path.name, message)])
     return parse_json(model, path.read_bytes(), where=path.name)
 
@@ -227,8 +232,8 @@ def json_schema() -> dict[str, Any]:
 
 def _to_problem(detail: dict[str, Any], where: str) -> Problem:
     place = ".".join(str(part) for part in detail["loc"])
-    shown = repr(detail.get("input"))
-    got = "" if detail["type"] in ("missing", "json_invalid") else f"; got {shown[:80]}"
+    # reprlib: the input may be a whole hostile document.
+    got = "" if detail["type"] in ("missing", "json_invalid") else f"; got {reprlib.repr(detail.get('input'))}"
     kind: ProblemKind = "manifest_invalid"
     if place == "format":
         kind = "format_unknown"

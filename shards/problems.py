@@ -15,6 +15,7 @@ ProblemKind = Literal[
     "version_unknown",  # `format_version` is one this reader does not know
     "path_unsafe",  # a file name that is not a plain name in the set's own folder
     "file_missing",  # the manifest names it, the folder lacks it
+    "file_unreadable",  # it is there, but cannot be opened, or is not a regular file
     "file_foreign",  # the folder holds it, the manifest does not name it
     "file_size",  # bytes on disk differ from the manifest
     "file_checksum",  # sha256 of the file differs from the manifest

@@ -9,6 +9,8 @@ document table; tokens are streamed.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import io
 import os
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
@@ -211,33 +213,32 @@ def count_sources(documents: pa.Table) -> dict[str, SourceCounts]:
     }
 
 
-class HashingFile:
-    """A write-only file object that keeps the size and SHA-256 of what passes through it."""
+class HashingFile(io.RawIOBase):
+    """A write-only file object that keeps the size and SHA-256 of what passes through it.
+
+    Closing it leaves the file beneath open: whoever opened that closes it.
+    """
 
     def __init__(self, file: BinaryIO):
-        import hashlib
-
+        super().__init__()
         self._file = file
         self._hash = hashlib.sha256()
         self._size = 0
-        self.closed = False
+
+    def writable(self) -> bool:
+        """Say that it can be written."""
+        return True
 
     def write(self, data: Buffer) -> int:
         """Write bytes on."""
         self._hash.update(data)
         self._size += memoryview(data).nbytes
-        return self._file.write(data)
+        self._file.write(data)
+        return memoryview(data).nbytes
 
     def tell(self) -> int:
         """Return the bytes written so far."""
         return self._size
-
-    def flush(self) -> None:
-        """Flush the file beneath."""
-        self._file.flush()
-
-    def close(self) -> None:
-        """Do nothing: whoever opened the file beneath closes it."""
 
     def entry(self, path: str) -> FileEntry:
         """Return the file's entry."""

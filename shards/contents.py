@@ -1,0 +1,301 @@
+"""The full level for one shard: its document table and every one of its tokens.
+
+Tokens are streamed: one frame is read, hashed, decompressed, hashed again and compared while it is in the cache. The
+document table is read in batches. Memory: a few MiB, and 8 bytes a document of the shard. Faults of one kind in one
+shard are one problem, which tells how many there are and where the first is.
+"""
+
+# pyright: reportUnknownMemberType=false
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import zstandard
+
+from shards import codec
+from shards.manifest import SourceCounts
+from shards.problems import Problem, ProblemKind, ShardSetError
+from shards.reader import Shard
+from shards.structure import hash_file
+from shards.writer import document_schema
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+BATCH_DOCUMENTS = 1 << 17
+
+
+@dataclass
+class Contents:
+    """What the full level found in one shard.
+
+    `longest` is the longest document of each source, in tokens. `table_sound` says that the document table can be
+    trusted: its rows number what the manifest says, are of the right types, and lie end to end.
+    """
+
+    problems: list[Problem] = field(default_factory=list[Problem])
+    longest: dict[str, int] = field(default_factory=dict[str, int])
+    tokens: int = 0
+    documents: int = 0
+    table_sound: bool = False
+
+
+@dataclass
+class _Fault:
+    """Faults of one kind in one shard: how many, and the first."""
+
+    kind: ProblemKind
+    count: int = 0
+    first: str = ""
+
+    def add(self, count: int, first: str) -> None:
+        self.count += count
+        self.first = self.first or first
+
+
+@dataclass
+class _Table:
+    """A document table's contents: where documents end, and what each source holds."""
+
+    ends: npt.NDArray[np.int64]
+    sums: dict[str, SourceCounts]
+    longest: dict[str, int]
+
+
+def check_contents(
+    shard: Shard, sound: set[str], *, vocab_size: int, eos_id: int, advance: Callable[[int], None] | None = None
+) -> Contents:
+    """Check one shard in full.
+
+    Args:
+        shard: the shard.
+        sound: the names of its files that the quick level found whole; others are not opened.
+        vocab_size: every id must be below it.
+        eos_id: the id that must end every document and appear nowhere else.
+        advance: called with the number of tokens checked since the last call.
+    """
+    found = Contents()
+    files = shard.entry.files
+    table: _Table | None = None
+    if files.documents.path in sound:
+        try:
+            found.problems += _check_digest(shard.folder / files.documents.path, files.documents.sha256)
+            problems, table = _check_documents(shard)
+        except OSError as error:
+            problems = [_unreadable(files.documents.path, error)]
+        found.problems += problems
+    if table is not None:
+        found.longest, found.documents, found.table_sound = table.longest, len(table.ends), True
+    if files.tokens.path in sound:
+        ends = None if table is None else table.ends
+        try:
+            found.problems += _check_tokens(shard, ends, vocab_size=vocab_size, eos_id=eos_id, advance=advance)
+            found.tokens = shard.num_tokens
+        except OSError as error:
+            found.problems.append(_unreadable(files.tokens.path, error))
+    return found
+
+
+def open_documents(shard: Shard) -> pq.ParquetFile:
+    """Open a shard's document table and check its columns and number of rows, before a row is read.
+
+    Raises:
+        ShardSetError: kind `document_table`.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    name = shard.entry.files.documents.path
+    try:
+        file = pq.ParquetFile(shard.folder / name)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise ShardSetError([Problem("document_table", name, f"not a readable Parquet file: {error}")]) from error
+    expected = document_schema()
+    problem = ""
+    if not file.schema_arrow.equals(expected, check_metadata=False):
+        problem = f"columns {_show_schema(file.schema_arrow)}; expected {_show_schema(expected)}"
+    elif file.metadata.num_rows != shard.num_documents:
+        problem = f"{file.metadata.num_rows} rows; expected {shard.num_documents} documents by the manifest"
+    if problem:
+        file.close()
+        raise ShardSetError([Problem("document_table", name, f"{problem}. Build the shard again.")])
+    return file
+
+
+def iter_documents(shard: Shard, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """Yield a shard's document table in batches, in shard order.
+
+    Raises:
+        ShardSetError: kind `document_table`.
+    """
+    import pyarrow as pa
+
+    name = shard.entry.files.documents.path
+    with open_documents(shard) as file:
+        try:
+            yield from file.iter_batches(batch_size=BATCH_DOCUMENTS, columns=columns, use_threads=False)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise ShardSetError([Problem("document_table", name, f"cannot be decoded: {error}")]) from error
+
+
+def _check_documents(shard: Shard) -> tuple[list[Problem], _Table | None]:
+    """Check that documents lie end to end and that each source holds what the manifest says."""
+    name = shard.entry.files.documents.path
+    gaps, empty = _Fault("document_table"), _Fault("document_table")
+    ends: list[npt.NDArray[np.int64]] = []
+    sums: dict[str, list[int]] = {}
+    position = row = 0
+    try:
+        for batch in iter_documents(shard, ["start", "length", "source", "unit", "row"]):
+            start: npt.NDArray[np.int64] = batch.column("start").to_numpy().view(np.int64)
+            length: npt.NDArray[np.int64] = batch.column("length").to_numpy().astype(np.int64)
+            stop = np.cumsum(length) + position
+            wrong = np.flatnonzero(start != stop - length)
+            if len(wrong):
+                at = int(wrong[0])
+                gaps.add(len(wrong), f"document {row + at} starts at {start[at]}; expected {stop[at] - length[at]}")
+            if not length.all():
+                empty.add(int((length == 0).sum()), f"document {row + int((length == 0).argmax())} has length 0")
+            if not gaps.count:  # a broken table is not kept: its memory is not bounded by the shard's tokens
+                ends.append(stop - 1)
+            _add_lengths(batch, sums)
+            position, row = int(stop[-1]) if len(stop) else position, row + len(stop)
+    except ShardSetError as error:
+        return error.problems, None
+    problems = _to_problems([gaps, empty], name, "The table and the tokens are not of one build.")
+    if position != shard.num_tokens:
+        message = f"lengths add up to {position}; expected {shard.num_tokens} tokens by the manifest"
+        problems.append(Problem("document_table", name, message))
+    counts = {source: SourceCounts(tokens=tokens, documents=rows) for source, (tokens, rows, _) in sums.items()}
+    for source in sorted(counts.keys() | shard.entry.sources.keys()):
+        said, held = shard.entry.sources.get(source), counts.get(source)
+        if said != held:
+            message = (
+                f"source {source!r}: {held or 'nothing'} in the table; expected {said or 'nothing'} by the manifest"
+            )
+            problems.append(Problem("source_sum", name, message))
+    if gaps.count or empty.count or position != shard.num_tokens:
+        return problems, None
+    longest = {source: most for source, (_, _, most) in sums.items()}
+    return problems, _Table(np.concatenate(ends) if ends else np.empty(0, np.int64), counts, longest)
+
+
+def _add_lengths(batch: pa.RecordBatch, sums: dict[str, list[int]]) -> None:
+    import pyarrow as pa
+
+    grouped = pa.Table.from_batches([batch.select(["source", "length"])])
+    grouped = grouped.group_by("source", use_threads=False)
+    rows: list[dict[str, Any]] = grouped.aggregate(
+        [("length", "sum"), ("length", "count"), ("length", "max")]
+    ).to_pylist()
+    for row in rows:
+        entry = sums.setdefault(row["source"], [0, 0, 0])
+        entry[0] += row["length_sum"]
+        entry[1] += row["length_count"]
+        entry[2] = max(entry[2], row["length_max"])
+
+
+def _check_tokens(
+    shard: Shard,
+    ends: npt.NDArray[np.int64] | None,
+    *,
+    vocab_size: int,
+    eos_id: int,
+    advance: Callable[[int], None] | None,
+) -> list[Problem]:
+    """Read the tokens file once: both digests, every frame's checksum, the range of ids, and where EOS stands."""
+    path, dtype = shard.tokens_path, shard.dtype
+    try:
+        frames = shard.seek_table.frames
+    except ShardSetError as error:
+        return error.problems
+    corrupt, beyond, eos = _Fault("frame_corrupt"), _Fault("token_out_of_range"), _Fault("eos_misplaced")
+    file_hash, content_hash = hashlib.sha256(), hashlib.sha256()
+    decompressor = zstandard.ZstdDecompressor()
+    with path.open("rb") as file:
+        for frame in frames:
+            data = file.read(frame.file_stop - frame.file_start)
+            file_hash.update(data)
+            try:
+                content = codec.decompress_frame(decompressor, data, frame)
+            except codec.CodecError as error:
+                corrupt.add(1, str(error))
+                continue
+            content_hash.update(content)
+            tokens = np.frombuffer(content, dtype)
+            first = frame.start // dtype.itemsize
+            _check_range(tokens, first, vocab_size, beyond)
+            if ends is not None:
+                _check_eos(tokens, first, ends, eos_id, eos)
+            if advance is not None:
+                advance(len(tokens))
+        while block := file.read(codec.FRAME_BYTES):
+            file_hash.update(block)
+    problems: list[Problem] = []
+    if file_hash.hexdigest() != shard.entry.files.tokens.sha256:
+        problems.append(
+            _wrong_digest("file_checksum", path.name, file_hash.hexdigest(), shard.entry.files.tokens.sha256)
+        )
+    if not corrupt.count and content_hash.hexdigest() != shard.entry.tokens_sha256:
+        digest = content_hash.hexdigest()
+        problems.append(_wrong_digest("tokens_checksum", path.name, digest, shard.entry.tokens_sha256))
+    return problems + _to_problems([corrupt, beyond, eos], path.name, "Copy or build the shard again.")
+
+
+def _check_range(tokens: npt.NDArray[Any], first: int, vocab_size: int, fault: _Fault) -> None:
+    if int(tokens.max()) < vocab_size:
+        return
+    wrong = np.flatnonzero(tokens >= vocab_size)
+    at = int(wrong[0])
+    fault.add(len(wrong), f"token {first + at} is {tokens[at]}; expected less than vocab_size {vocab_size}")
+
+
+def _check_eos(tokens: npt.NDArray[Any], first: int, ends: npt.NDArray[np.int64], eos_id: int, fault: _Fault) -> None:
+    """Compare where EOS stands in one frame with where the table says that documents end."""
+    low, high = np.searchsorted(ends, [first, first + len(tokens)])
+    here = ends[low:high] - first
+    is_eos = tokens == eos_id
+    if np.count_nonzero(is_eos) == len(here) and bool(is_eos[here].all()):
+        return
+    absent = here[~is_eos[here]]
+    if len(absent):
+        at = int(absent[0])
+        fault.add(len(absent), f"token {first + at} ends a document but is {tokens[at]}; expected EOS {eos_id}")
+    is_eos[here] = False
+    inside = np.flatnonzero(is_eos)
+    if len(inside):
+        fault.add(len(inside), f"token {first + int(inside[0])} is EOS {eos_id} inside a document")
+
+
+def _check_digest(path: Path, expected: str) -> list[Problem]:
+    digest = hash_file(path)
+    return [] if digest == expected else [_wrong_digest("file_checksum", path.name, digest, expected)]
+
+
+def _wrong_digest(kind: ProblemKind, name: str, digest: str, expected: str) -> Problem:
+    what = "sha256" if kind == "file_checksum" else "sha256 of the decompressed tokens"
+    return Problem(kind, name, f"{what} is {digest}; expected {expected} by the manifest. Copy or build it again.")
+
+
+def _unreadable(name: str, error: OSError) -> Problem:
+    return Problem("file_unreadable", name, f"cannot be read: {error}")
+
+
+def _to_problems(faults: list[_Fault], name: str, remedy: str) -> list[Problem]:
+    problems: list[Problem] = []
+    for fault in faults:
+        if fault.count:
+            more = f" (the first of {fault.count})" if fault.count > 1 else ""
+            problems.append(Problem(fault.kind, name, f"{fault.first}{more}. {remedy}"))
+    return problems
+
+
+def _show_schema(schema: pa.Schema) -> str:
+    return ", ".join(f"{f.name}: {f.type}{'' if f.nullable else ' required'}" for f in schema)[:600]

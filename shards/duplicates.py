@@ -1,0 +1,150 @@
+"""No document in both splits, nor more often in one than allowed: the check over the hashes of the whole set.
+
+Works in partitions by hash value, so that at most about `PARTITION_DOCUMENTS` hashes are in memory whatever the size of
+the set; a set with more reads the hash column once for each partition. About 0.1 s a million documents.
+"""
+
+# pyright: reportUnknownMemberType=false
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shards.contents import iter_documents
+from shards.problems import Problem, ShardSetError
+from shards.reader import Shard
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+PARTITION_DOCUMENTS = 1 << 23
+"""Hashes held at once: 8 M of them with their shard and row are 0.3 GB at the peak."""
+
+MAX_REPORTED = 20
+"""Documents named for each kind of fault; the last problem tells how many there are in all."""
+
+
+def check_duplicates(shards: Sequence[Shard], epochs: Mapping[str, int]) -> list[Problem]:
+    """Check how often each document occurs.
+
+    Args:
+        shards: shards whose document tables are sound.
+        epochs: how often a training document of each source may occur; sources not named count as 1.
+
+    Returns:
+        `split_leak` for a document in train and val, `document_repeated` for one twice in val or more often in train
+        than its source's epochs (the most of them, where a document belongs to several sources).
+    """
+    documents = sum(shard.num_documents for shard in shards)
+    partitions = max(1, -(-documents // PARTITION_DOCUMENTS))
+    faults = _Faults()
+    for partition in range(partitions):
+        try:
+            rows = _gather(shards, epochs, partition, partitions)
+        except ShardSetError as error:
+            return error.problems
+        _compare(rows, shards, faults)
+    return faults.to_problems()
+
+
+class _Faults:
+    def __init__(self) -> None:
+        self.leaks = 0
+        self.repeats = 0
+        self.problems: list[Problem] = []
+
+    def leak(self, where: str, digest: str, other: str) -> None:
+        self.leaks += 1
+        if self.leaks <= MAX_REPORTED:
+            self.problems.append(Problem("split_leak", where, f"document {digest} is also in {other}"))
+
+    def repeat(self, where: str, digest: str, count: int, allowed: int) -> None:
+        self.repeats += 1
+        if self.repeats <= MAX_REPORTED:
+            message = f"document {digest} occurs {count} times in the split; expected at most {allowed}"
+            self.problems.append(Problem("document_repeated", where, message))
+
+    def to_problems(self) -> list[Problem]:
+        problems = list(self.problems)
+        if self.leaks > MAX_REPORTED:
+            message = f"{self.leaks} documents in all are in both splits; the first {MAX_REPORTED} are listed"
+            problems.append(Problem("split_leak", "all shards", message))
+        if self.repeats > MAX_REPORTED:
+            message = f"{self.repeats} documents in all are repeated; the first {MAX_REPORTED} are listed"
+            problems.append(Problem("document_repeated", "all shards", message))
+        return problems
+
+
+class _Rows:
+    """The documents of one partition, column by column."""
+
+    def __init__(self, columns: list[tuple[npt.NDArray[Any], ...]]):
+        high, low, shard, row, allowed = zip(*columns, strict=True) if columns else ([], [], [], [], [])
+        self.high: npt.NDArray[np.uint64] = _join(high, np.uint64)
+        self.low: npt.NDArray[np.uint64] = _join(low, np.uint64)
+        self.shard: npt.NDArray[np.int32] = _join(shard, np.int32)
+        self.row: npt.NDArray[np.int32] = _join(row, np.int32)
+        self.allowed: npt.NDArray[np.int64] = _join(allowed, np.int32)
+
+
+def _join(parts: Sequence[npt.NDArray[Any]], dtype: Any) -> npt.NDArray[Any]:
+    return np.concatenate(parts) if parts else np.empty(0, dtype)
+
+
+def _gather(shards: Sequence[Shard], epochs: Mapping[str, int], partition: int, partitions: int) -> _Rows:
+    """Read the hashes whose leading 32 bits fall in one of `partitions` equal ranges."""
+    columns: list[tuple[npt.NDArray[Any], ...]] = []
+    for number, shard in enumerate(shards):
+        first = 0
+        for batch in iter_documents(shard, ["source", "hash"]):
+            hashes = batch.column("hash")
+            raw = np.frombuffer(hashes.buffers()[1], ">u8")[2 * hashes.offset :][: 2 * len(hashes)]
+            high, low = raw[0::2].astype(np.uint64), raw[1::2].astype(np.uint64)
+            source = batch.column("source")
+            names: list[str] = source.dictionary.to_pylist()
+            limits = np.array([min(epochs.get(name, 1), 1 << 30) for name in names], np.int32)
+            allowed = limits[source.indices.to_numpy()]
+            row = np.arange(first, first + len(high), dtype=np.int32)
+            first += len(high)
+            if partitions > 1:
+                mine = ((high >> np.uint64(32)) * np.uint64(partitions)) >> np.uint64(32) == np.uint64(partition)
+                high, low, row, allowed = high[mine], low[mine], row[mine], allowed[mine]
+            columns.append((high, low, np.full(len(high), number, np.int32), row, allowed))
+    return _Rows(columns)
+
+
+def _compare(rows: _Rows, shards: Sequence[Shard], faults: _Faults) -> None:
+    """Find the hashes that occur more than once, then look at those alone."""
+    ordered = np.sort(rows.high)
+    repeated = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
+    if not len(repeated):
+        return
+    place = np.minimum(np.searchsorted(repeated, rows.high), len(repeated) - 1)
+    candidates = np.flatnonzero(repeated[place] == rows.high)
+    order = candidates[
+        np.lexsort((rows.row[candidates], rows.shard[candidates], rows.low[candidates], rows.high[candidates]))
+    ]
+    high, low = rows.high[order], rows.low[order]
+    new = np.flatnonzero(np.r_[True, (high[1:] != high[:-1]) | (low[1:] != low[:-1])])
+    is_val = np.array([shard.entry.split == "val" for shard in shards])[rows.shard[order]]
+    in_val = np.add.reduceat(is_val.astype(np.int64), new)
+    in_train = np.diff(np.r_[new, len(order)]) - in_val
+    allowed = np.maximum.reduceat(rows.allowed[order], new)
+    for group in np.flatnonzero((in_val > 1) | (in_train > allowed) | ((in_val > 0) & (in_train > 0))):
+        begin = int(new[group])
+        members = order[begin : begin + int(in_val[group] + in_train[group])]
+        digest = f"{int(high[begin]):016x}{int(low[begin]):016x}"
+        val = [int(m) for m in members if shards[rows.shard[m]].entry.split == "val"]
+        train = [int(m) for m in members if shards[rows.shard[m]].entry.split != "val"]
+
+        def where(member: int) -> str:
+            return f"{shards[rows.shard[member]].name} document {rows.row[member]}"
+
+        if val and train:
+            faults.leak(where(train[0]), digest, where(val[0]))
+        if len(val) > 1:
+            faults.repeat(where(val[1]), digest, len(val), 1)
+        if len(train) > int(allowed[group]):
+            faults.repeat(where(train[int(allowed[group])]), digest, len(train), int(allowed[group]))

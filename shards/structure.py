@@ -1,0 +1,241 @@
+"""The quick level: everything about a set that can be checked without reading tokens or document tables.
+
+The folder against the manifest, the manifest against itself, each shard's own metadata against the manifest, the
+tokenizer against what the manifest says of it. Reads metadata files, the tokenizer and the ends of tokens files;
+costs milliseconds a shard. The manifest is not trusted: no number it holds decides how much is allocated.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shards import codec, totals
+from shards.manifest import (
+    MANIFEST_FILE,
+    MAX_METADATA_BYTES,
+    FileEntry,
+    Manifest,
+    ShardEntry,
+    Sidecar,
+    SidecarFiles,
+    read_metadata,
+)
+from shards.problems import Problem, ShardSetError
+from shards.reader import Shard, ShardSet
+from shards.tokens import MAX_TOKENIZER_BYTES, check_tokenizer
+from shards.writer import TMP_SUFFIX
+
+
+@dataclass
+class Structure:
+    """What the quick level found.
+
+    `sound` names the files that are there, regular, inside the folder and of the right size (and, for tokens, with a
+    seek table that fits): those that the full level may open.
+    """
+
+    shard_set: ShardSet | None
+    problems: list[Problem] = field(default_factory=list[Problem])
+    sound: set[str] = field(default_factory=set[str])
+
+
+def check_structure(folder: Path) -> Structure:
+    """Check a set at the quick level.
+
+    Raises:
+        OSError: the folder is absent or cannot be listed.
+    """
+    listing = _list_folder(folder)
+    shard_set = ShardSet(folder)
+    problems = _check_file(folder, MANIFEST_FILE, listing)
+    if MANIFEST_FILE not in listing:
+        return Structure(None, [_missing_manifest(folder, listing)])
+    if problems:
+        return Structure(None, problems)
+    try:
+        manifest = shard_set.manifest
+    except ShardSetError as error:
+        return Structure(None, error.problems)
+    except OSError as error:
+        return Structure(None, [Problem("file_unreadable", MANIFEST_FILE, f"cannot be read: {error.strerror}")])
+
+    found = Structure(shard_set)
+    found.problems += _check_foreign(manifest, listing)
+    found.problems += totals.check_totals(manifest)
+    found.problems += _check_tokenizer(folder, manifest, listing)
+    found.problems += _check_recipe(folder, manifest, listing)
+    for shard in shard_set.shards:
+        problems, sound = check_shard_files(shard_set, shard, listing)
+        found.problems += problems
+        found.sound |= sound
+    return found
+
+
+def check_shard_files(
+    shard_set: ShardSet, shard: Shard, listing: dict[str, os.stat_result] | None = None
+) -> tuple[list[Problem], set[str]]:
+    """Check the files of one shard at the quick level.
+
+    Returns:
+        The problems, and the names of the files that may be opened.
+    """
+    folder, entry = shard.folder, shard.entry
+    listing = _list_folder(folder) if listing is None else listing
+    problems: list[Problem] = []
+    sound: set[str] = set()
+    for file in (entry.files.tokens, entry.files.documents, entry.files.metadata):
+        faults = _check_file(folder, file.path, listing)
+        if not faults and listing[file.path].st_size != file.bytes:
+            size = listing[file.path].st_size
+            message = f"{size} bytes on disk; expected {file.bytes} by the manifest. Copy or build it again."
+            faults.append(Problem("file_size", file.path, message))
+        if not faults:
+            sound.add(file.path)
+        problems += faults
+    if entry.files.tokens.path in listing and not _check_file(folder, entry.files.tokens.path, listing):
+        faults = _check_seek_table(shard)
+        if faults:
+            sound.discard(entry.files.tokens.path)
+        problems += faults
+    if entry.files.metadata.path in sound:
+        problems += _check_sidecar(folder, shard_set.manifest, entry)
+    return problems, sound
+
+
+def hash_file(path: Path) -> str:
+    """Return the hex SHA-256 of a file, read 1 MiB at a time."""
+    import hashlib
+
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _list_folder(folder: Path) -> dict[str, os.stat_result]:
+    with os.scandir(folder) as entries:
+        return {entry.name: entry.stat(follow_symlinks=False) for entry in entries}
+
+
+def _check_file(folder: Path, name: str, listing: dict[str, os.stat_result]) -> list[Problem]:
+    """Check that a file is there, regular, and in the folder itself; a link that stays inside is followed."""
+    if name not in listing:
+        return [Problem("file_missing", name, "the manifest names it, the folder lacks it. Copy or build it again.")]
+    mode = listing[name].st_mode
+    if stat.S_ISLNK(mode):
+        target = Path(os.path.realpath(folder / name))
+        if target.parent != Path(os.path.realpath(folder)):
+            return [Problem("path_unsafe", name, "a link that leaves the set's folder. Copy the file itself.")]
+        if not target.exists():
+            return [Problem("file_missing", name, "a link to nothing. Copy the file itself.")]
+        listing[name] = target.stat()
+        mode = listing[name].st_mode
+    if not stat.S_ISREG(mode):
+        return [Problem("file_unreadable", name, "not a regular file. Copy or build it again.")]
+    if not os.access(folder / name, os.R_OK):
+        return [Problem("file_unreadable", name, "no permission to read it. Change its mode.")]
+    return []
+
+
+def _missing_manifest(folder: Path, listing: dict[str, os.stat_result]) -> Problem:
+    temporary = sum(name.endswith(TMP_SUFFIX) for name in listing)
+    message = (
+        f"no {MANIFEST_FILE} among {len(listing)} entries ({temporary} of them temporary): not a shard set, or its "
+        "build did not finish. Re-run the build."
+    )
+    return Problem("manifest_missing", MANIFEST_FILE, message)
+
+
+def _check_foreign(manifest: Manifest, listing: dict[str, os.stat_result]) -> list[Problem]:
+    known = {MANIFEST_FILE, manifest.tokenizer.file, manifest.recipe.file}
+    for shard in manifest.shards:
+        known |= {shard.files.tokens.path, shard.files.documents.path, shard.files.metadata.path}
+    problems: list[Problem] = []
+    for name in sorted(listing.keys() - known):
+        left = name.startswith(".") and name.endswith(TMP_SUFFIX)
+        why = "a temporary file left by an interrupted build" if left else "the manifest does not name it"
+        problems.append(Problem("file_foreign", name, f"{why}. Remove it, or keep it outside the set's folder."))
+    return problems
+
+
+def _check_seek_table(shard: Shard) -> list[Problem]:
+    path = shard.tokens_path
+    other = 4 if shard.dtype.itemsize == 2 else 2
+    try:
+        codec.read_seek_table(path, content_bytes=shard.num_tokens * shard.dtype.itemsize)
+    except codec.CodecError as error:
+        try:
+            codec.read_seek_table(path, content_bytes=shard.num_tokens * other)
+        except codec.CodecError:
+            return [Problem("seek_table", path.name, f"{error}. Copy or build it again.")]
+        message = f"holds {other} bytes a token; expected {shard.dtype.itemsize} by the manifest's {shard.dtype.name}"
+        return [Problem("dtype_mismatch", path.name, message)]
+    except OSError as error:
+        return [Problem("file_unreadable", path.name, f"cannot be read: {error.strerror}")]
+    return []
+
+
+def _check_sidecar(folder: Path, manifest: Manifest, entry: ShardEntry) -> list[Problem]:
+    file = entry.files.metadata
+    try:
+        problems = _check_digest(folder, file)
+        sidecar = read_metadata(Sidecar, folder / file.path)
+    except ShardSetError as error:
+        return error.problems
+    except OSError as error:
+        return [Problem("file_unreadable", file.path, f"cannot be read: {error.strerror}")]
+    expected = Sidecar(
+        name=entry.name,
+        split=entry.split,
+        dtype=manifest.dtype,
+        vocab_size=manifest.vocab_size,
+        eos_id=manifest.tokenizer.eos_id,
+        tokenizer_sha256=manifest.tokenizer.sha256,
+        tokens=entry.tokens,
+        documents=entry.documents,
+        sources=entry.sources,
+        tokens_sha256=entry.tokens_sha256,
+        files=SidecarFiles(tokens=entry.files.tokens, documents=entry.files.documents),
+    )
+    different = [key for key in Sidecar.model_fields if getattr(sidecar, key) != getattr(expected, key)]
+    if different:
+        values = "; ".join(
+            f"{key}: {getattr(sidecar, key)!s:.80}, not {getattr(expected, key)!s:.80}" for key in different
+        )
+        message = f"disagrees with the manifest on {values}. One of the two was changed after the build."
+        problems.append(Problem("sidecar_mismatch", file.path, message))
+    return problems
+
+
+def _check_digest(folder: Path, file: FileEntry) -> list[Problem]:
+    digest = hash_file(folder / file.path)
+    if digest == file.sha256:
+        return []
+    message = f"sha256 is {digest}; expected {file.sha256} by the manifest. Copy or build it again."
+    return [Problem("file_checksum", file.path, message)]
+
+
+def _check_recipe(folder: Path, manifest: Manifest, listing: dict[str, os.stat_result]) -> list[Problem]:
+    name = manifest.recipe.file
+    problems = _check_file(folder, name, listing)
+    if not problems:
+        size = listing[name].st_size
+        if size > MAX_METADATA_BYTES:
+            return [Problem("file_size", name, f"{size} bytes; expected at most {MAX_METADATA_BYTES}. Not read.")]
+        problems = _check_digest(folder, FileEntry(path=name, bytes=size, sha256=manifest.recipe.sha256))
+    return problems
+
+
+def _check_tokenizer(folder: Path, manifest: Manifest, listing: dict[str, os.stat_result]) -> list[Problem]:
+    name = manifest.tokenizer.file
+    problems = _check_file(folder, name, listing)
+    if problems:
+        return problems
+    size = listing[name].st_size
+    if size > MAX_TOKENIZER_BYTES:
+        return [Problem("file_size", name, f"{size} bytes; expected at most {MAX_TOKENIZER_BYTES}. Not read.")]
+    return check_tokenizer((folder / name).read_bytes(), manifest)

@@ -1,0 +1,202 @@
+"""The manifest against itself: names, sums and shares that must agree before any file is opened.
+
+Plain arithmetic on the numbers the manifest holds; no file is read and nothing is allocated by size.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+from shards.manifest import MANIFEST_FILE, Manifest, ShardEntry, SourceCounts, dtype_for
+from shards.problems import Problem, ProblemKind
+from shards.writer import shard_file_names, shard_name
+
+SHARE_PRECISION = 1e-9
+"""Shares are 64-bit fractions of whole numbers; two ways to the same share differ by less than this."""
+
+
+def check_totals(manifest: Manifest) -> list[Problem]:
+    """Return every way in which the manifest disagrees with itself."""
+    return [
+        *_check_properties(manifest),
+        *_check_names(manifest),
+        *_check_shards(manifest),
+        *_check_splits(manifest),
+        *_check_mix(manifest),
+        *_check_available(manifest),
+    ]
+
+
+def _check_properties(manifest: Manifest) -> list[Problem]:
+    problems: list[Problem] = []
+    if manifest.dtype != dtype_for(manifest.vocab_size):
+        expected = dtype_for(manifest.vocab_size)
+        message = f"dtype {manifest.dtype} for a vocabulary of {manifest.vocab_size}; expected {expected}"
+        problems.append(Problem("dtype_mismatch", MANIFEST_FILE, message))
+    ids = {"eos_id": manifest.tokenizer.eos_id, **manifest.tokenizer.special_tokens}
+    for name, token in ids.items():
+        if token >= manifest.vocab_size:
+            message = f"{name!r} is {token}; expected less than vocab_size {manifest.vocab_size}"
+            problems.append(Problem("tokenizer_mismatch", MANIFEST_FILE, message))
+    return problems
+
+
+def _check_names(manifest: Manifest) -> list[Problem]:
+    """Names count up from 0 within each split, and files are named after their shard: no gap, no file listed twice."""
+    problems: list[Problem] = []
+    index: Counter[str] = Counter()
+    for shard in manifest.shards:
+        expected = shard_name(shard.split, index[shard.split])
+        index[shard.split] += 1
+        if shard.name != expected:
+            message = f"shard {shard.name!r}; expected {expected!r} there. A shard is missing, doubled or out of order."
+            problems.append(_problem("manifest_invalid", message))
+        files = (shard.files.tokens.path, shard.files.documents.path, shard.files.metadata.path)
+        if files != shard_file_names(shard.name):
+            message = f"shard {shard.name} has the files {files}; expected {shard_file_names(shard.name)}"
+            problems.append(_problem("manifest_invalid", message))
+    names = [source.name for source in manifest.sources]
+    problems += [
+        _problem("manifest_invalid", f"source {name!r} is listed {count} times; expected once")
+        for name, count in Counter(names).items()
+        if count > 1
+    ]
+    if [row.source for row in manifest.mix] != names:
+        message = f"mix lists {[row.source for row in manifest.mix]}; expected the sources in order, {names}"
+        problems.append(_problem("manifest_invalid", message))
+    if "train" not in manifest.splits:
+        problems.append(_problem("manifest_invalid", "no split 'train'; expected train, and val where there is one"))
+    return problems
+
+
+def _check_shards(manifest: Manifest) -> list[Problem]:
+    problems: list[Problem] = []
+    known = {source.name for source in manifest.sources}
+    for shard in manifest.shards:
+        total = _add(shard.sources.values())
+        if total != SourceCounts(tokens=shard.tokens, documents=shard.documents):
+            message = (
+                f"{shard.name} holds {shard.tokens} tokens in {shard.documents} documents; "
+                f"its sources add up to {total.tokens} in {total.documents}"
+            )
+            problems.append(_problem("totals_mismatch", message))
+        if not 0 < shard.documents <= shard.tokens:
+            message = (
+                f"{shard.name} holds {shard.documents} documents; expected between 1 and its {shard.tokens} tokens"
+            )
+            problems.append(_problem("totals_mismatch", message))
+        if unknown := sorted(shard.sources.keys() - known):
+            problems.append(_problem("totals_mismatch", f"{shard.name} holds sources that the set lacks: {unknown}"))
+        if shard.split not in manifest.splits:
+            problems.append(
+                _problem("totals_mismatch", f"{shard.name} is of split {shard.split!r}, which is not listed")
+            )
+    return problems
+
+
+def _check_splits(manifest: Manifest) -> list[Problem]:
+    problems: list[Problem] = []
+    for name, split in manifest.splits.items():
+        shards = [shard for shard in manifest.shards if shard.split == name]
+        by_source = add_sources(shards)
+        total = _add(by_source.values())
+        if (split.tokens, split.documents) != (total.tokens, total.documents):
+            message = (
+                f"split {name}: {split.tokens} tokens in {split.documents} documents; "
+                f"its shards add up to {total.tokens} in {total.documents}"
+            )
+            problems.append(_problem("totals_mismatch", message))
+        for source in sorted(split.sources.keys() | by_source.keys()):
+            said, held = split.sources.get(source, _NOTHING), by_source.get(source, _NOTHING)
+            if said != held:
+                message = f"split {name}, source {source!r}: {_show(said)}; its shards add up to {_show(held)}"
+                problems.append(_problem("totals_mismatch", message))
+    return problems
+
+
+def _check_mix(manifest: Manifest) -> list[Problem]:
+    """The mix's rows against the weights and against the training split."""
+    problems: list[Problem] = []
+    train = manifest.splits.get("train")
+    total = train.tokens if train else 0
+    sources = train.sources if train else {}
+    weights = {source.name: source.weight for source in manifest.sources}
+    problems += [
+        _problem("manifest_invalid", f"source {name!r} has the weight {weight}; expected more than 0")
+        for name, weight in weights.items()
+        if weight <= 0
+    ]
+    weight_sum = sum(weights.values()) or 1.0
+    share_sum = sum(row.requested for row in manifest.mix)
+    if manifest.mix and abs(share_sum - 1) > SHARE_PRECISION:
+        problems.append(_problem("totals_mismatch", f"requested shares add up to {share_sum!r}; expected 1"))
+    requested_sum = sum(row.requested_tokens for row in manifest.mix)
+    for row in manifest.mix:
+        where = f"mix, source {row.source!r}"
+        held = sources.get(row.source, _NOTHING).tokens
+        if row.achieved_tokens != held:
+            message = f"{where}: achieved_tokens {row.achieved_tokens}; the training split holds {held}"
+            problems.append(_problem("totals_mismatch", message))
+        achieved = held / total if total else 0.0
+        if abs(row.achieved - achieved) > SHARE_PRECISION:
+            problems.append(_problem("totals_mismatch", f"{where}: achieved {row.achieved!r}; expected {achieved!r}"))
+        share = weights.get(row.source, 0.0) / weight_sum
+        if abs(row.requested - share) > SHARE_PRECISION:
+            message = f"{where}: requested {row.requested!r}; its weight's share is {share!r}"
+            problems.append(_problem("totals_mismatch", message))
+        # Each target is rounded down, so a sum of them is short of the whole by less than one token a source.
+        slack = len(manifest.mix) + 1 + requested_sum * SHARE_PRECISION
+        expected = row.requested * requested_sum
+        if abs(row.requested_tokens - expected) > slack:
+            message = f"{where}: requested_tokens {row.requested_tokens} of {requested_sum}; expected {expected:.0f}"
+            problems.append(_problem("mix_share", message))
+    return problems
+
+
+def _check_available(manifest: Manifest) -> list[Problem]:
+    """A source gives validation a document at most once, and training at most `epochs` times what is left."""
+    problems: list[Problem] = []
+    for source in manifest.sources:
+        used = {name: split.sources.get(source.name, _NOTHING) for name, split in manifest.splits.items()}
+        train, val = used.get("train", _NOTHING), used.get("val", _NOTHING)
+        for what, available, in_train, in_val in (
+            ("tokens", source.tokens_available, train.tokens, val.tokens),
+            ("documents", source.documents_available, train.documents, val.documents),
+        ):
+            if in_val > available or in_train > (available - in_val) * source.epochs:
+                message = (
+                    f"source {source.name!r}: {in_train} {what} in train and {in_val} in val, more than its "
+                    f"{available} available {what} give in {source.epochs} epochs"
+                )
+                problems.append(_problem("totals_mismatch", message))
+    return problems
+
+
+def add_sources(shards: Iterable[ShardEntry]) -> dict[str, SourceCounts]:
+    """Add up what shards hold of each source, by the manifest."""
+    sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for shard in shards:
+        for name, counts in shard.sources.items():
+            sums[name][0] += counts.tokens
+            sums[name][1] += counts.documents
+    return {name: SourceCounts.model_construct(tokens=tokens, documents=rows) for name, (tokens, rows) in sums.items()}
+
+
+_NOTHING = SourceCounts(tokens=0, documents=0)
+
+
+def _add(counts: Iterable[SourceCounts]) -> SourceCounts:
+    tokens = documents = 0
+    for count in counts:
+        tokens += count.tokens
+        documents += count.documents
+    return SourceCounts.model_construct(tokens=tokens, documents=documents)
+
+
+def _show(counts: SourceCounts) -> str:
+    return f"{counts.tokens} tokens in {counts.documents} documents"
+
+
+def _problem(kind: ProblemKind, message: str) -> Problem:
+    return Problem(kind, MANIFEST_FILE, message)

@@ -1,0 +1,159 @@
+"""Validation: every problem of a shard set, named.
+
+Levels: `quick` checks everything but the tokens (milliseconds a shard); `full` reads every token and document row, at
+a speed near that of decompression; `against_sources` re-reads sampled documents where they came from. FORMAT.md lists
+what each level checks, and what none of them does.
+
+Content that is wrong is reported, never raised. Only a folder that cannot be listed raises. Memory does not grow with
+the set: frames of 1 MiB a thread, 8 bytes a document of the shards being read, and the duplicate check's partitions.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shards.contents import Contents, check_contents
+from shards.duplicates import check_duplicates
+from shards.problems import Problem
+from shards.reader import Level, Shard, ShardSet
+from shards.shares import check_shares
+from shards.structure import Structure, check_shard_files, check_structure
+
+Progress = Callable[[int, int], None]
+"""Called with the tokens checked so far and the tokens in all, by one thread at a time."""
+
+
+@dataclass
+class Report:
+    """What validation found.
+
+    `tokens` and `documents` count what was read and checked; at the quick level, what the manifest says. `not_run`
+    lists checks that were asked for and could not be made, with the reason: a set is whole only when it is empty too.
+    """
+
+    path: Path
+    level: Level
+    problems: list[Problem] = field(default_factory=list[Problem])
+    not_run: list[str] = field(default_factory=list[str])
+    shards: int = 0
+    tokens: int = 0
+    documents: int = 0
+    compared_documents: int = 0
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Say whether every check was made and found nothing."""
+        return not self.problems and not self.not_run
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object that `validate --json` prints."""
+        return {
+            "path": str(self.path),
+            "level": self.level,
+            "ok": self.ok,
+            "shards": self.shards,
+            "tokens": self.tokens,
+            "documents": self.documents,
+            "compared_documents": self.compared_documents,
+            "seconds": round(self.seconds, 3),
+            "problems": [problem.to_dict() for problem in self.problems],
+            "not_run": self.not_run,
+        }
+
+
+def validate(
+    path: str | os.PathLike[str],
+    *,
+    level: Level = "quick",
+    against_sources: int = 0,
+    threads: int = 1,
+    progress: Progress | None = None,
+) -> Report:
+    """Check a shard set and return every problem found.
+
+    Args:
+        path: the set's folder.
+        level: `quick` or `full`.
+        against_sources: how many sampled documents to re-read from their sources and compare byte for byte.
+        threads: shards are read by this many threads; the report does not depend on it.
+        progress: called as tokens are checked.
+
+    Raises:
+        OSError: the folder is absent or cannot be listed.
+    """
+    began = time.perf_counter()
+    folder = Path(path)
+    structure = check_structure(folder)
+    report = Report(folder, level, problems=list(structure.problems))
+    shard_set = structure.shard_set
+    if shard_set is not None:
+        report.shards = len(shard_set.shards)
+        if level == "full":
+            _check_full(report, structure, shard_set, threads, progress)
+        else:
+            report.tokens = sum(shard.num_tokens for shard in shard_set.shards)
+            report.documents = sum(shard.num_documents for shard in shard_set.shards)
+    report.seconds = time.perf_counter() - began
+    return report
+
+
+def validate_shard(shard_set: ShardSet, shard: Shard) -> Report:
+    """Check one shard in full against the manifest: what needs the other shards (shares, duplicates) is left out.
+
+    Raises:
+        OSError: the folder is absent or cannot be listed.
+    """
+    began = time.perf_counter()
+    problems, sound = check_shard_files(shard_set, shard)
+    found = check_contents(shard, sound, vocab_size=shard_set.vocab_size, eos_id=shard_set.eos_id)
+    report = Report(shard_set.path, "full", problems=problems + found.problems, shards=1)
+    report.tokens, report.documents = found.tokens, found.documents
+    report.seconds = time.perf_counter() - began
+    return report
+
+
+def _check_full(
+    report: Report, structure: Structure, shard_set: ShardSet, threads: int, progress: Progress | None
+) -> None:
+    manifest = shard_set.manifest
+    total = sum(shard.num_tokens for shard in shard_set.shards)
+    done, lock = 0, threading.Lock()
+
+    def advance(tokens: int) -> None:
+        nonlocal done
+        with lock:
+            done += tokens
+            if progress is not None:
+                progress(done, total)
+
+    def check(shard: Shard) -> Contents:
+        return check_contents(
+            shard, structure.sound, vocab_size=shard_set.vocab_size, eos_id=shard_set.eos_id, advance=advance
+        )
+
+    if threads > 1 and len(shard_set.shards) > 1:
+        with ThreadPoolExecutor(threads) as pool:
+            contents = list(pool.map(check, shard_set.shards))
+    else:
+        contents = [check(shard) for shard in shard_set.shards]
+    longest: Counter[str] = Counter()
+    for found in contents:
+        report.problems += found.problems
+        report.tokens += found.tokens
+        report.documents += found.documents
+        for source, tokens in found.longest.items():
+            longest[source] = max(longest[source], tokens)
+    trusted = [shard for shard, found in zip(shard_set.shards, contents, strict=True) if found.table_sound]
+    if len(trusted) == len(contents):
+        # With a table missing the longest document is unknown, and every share would look wrong.
+        report.problems += check_shares(manifest, longest)
+    report.problems += check_duplicates(trusted, {source.name: source.epochs for source in manifest.sources})
