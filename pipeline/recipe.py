@@ -1,0 +1,220 @@
+"""The data recipe: what to build, as TOML read into frozen models. No code, nothing about where or how fast.
+
+`load_recipe` reports every fault of a file at once. Globs are expanded here only to say that one matches nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
+
+from pipeline.predicates import parse_predicate
+from shards.settings import Settings, load_settings
+
+DEFAULT_EOS_TOKEN = "<|endoftext|>"
+NUM_BYTES = 256
+"""Entries that a byte-level vocabulary always has."""
+
+_SIZE = re.compile(r"\s*([\d_]+(?:\.\d+)?)\s*([kKMGT]i?)?B?\s*")
+_SCALE = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+
+
+def parse_size(value: Any) -> Any:
+    """Turn `"1 GB"`, `"512 MiB"` or a plain number into bytes; other values are left for the model to refuse."""
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.fullmatch(value)
+    if not match:
+        raise ValueError('expected bytes as a number, or as text such as "1 GB" or "512 MiB"')
+    unit = match[2] or ""
+    scale = _SCALE[unit.replace("K", "k") if len(unit) == 1 else unit.replace("k", "K")] if unit else 1
+    return int(float(match[1].replace("_", "")) * scale)
+
+
+def _distinct(values: list[str]) -> list[str]:
+    repeated = sorted({value for value in values if values.count(value) > 1})
+    if repeated:
+        raise ValueError(f"listed more than once: {', '.join(map(repr, repeated))}. Keep one of each")
+    if "" in values:
+        raise ValueError("an empty string is not a token")
+    return values
+
+
+def _checked_keep(keep: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    for column, condition in keep.items():
+        parse_predicate(column, condition)
+    return keep
+
+
+SizeBytes = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+
+
+class SourceRecipe(Settings):
+    """One source of documents: files on disk, or any fsspec URL."""
+
+    name: Name
+    """The source's name in the manifest."""
+    kind: Literal["files"] = "files"
+    """Where the documents come from."""
+    paths: Annotated[list[str], Field(min_length=1)]
+    """Globs over local paths (relative to the working directory; `**` descends) or fsspec URLs."""
+    weight: PositiveFloat
+    """The source's share of the training tokens, relative to the other weights."""
+    format: Literal["auto", "parquet", "jsonl", "text", "file"] = "auto"
+    """`auto` goes by the name: .parquet, .jsonl, .txt (with `separator`), anything else is one document a file."""
+    text: Annotated[str, Field(min_length=1)] = "text"
+    """Column of the text; dots descend into structs."""
+    separator: Annotated[str, Field(min_length=1)] | None = None
+    """What stands between two documents in a text file."""
+    keep: Annotated[dict[str, JsonValue], AfterValidator(_checked_keep)] = Field(default_factory=dict)
+    """Predicates on columns: `{ int_score = ">= 3" }`. A row is kept when all hold; a null never holds."""
+    min_bytes: Annotated[int, Field(ge=1)] = 1
+    """Shorter documents are dropped, in bytes of UTF-8."""
+    max_bytes: SizeBytes | None = None
+    """Longer documents are dropped."""
+
+
+class TokenizerRecipe(Settings):
+    """The tokenizer: trained on a sample of the sources, or given as a file."""
+
+    vocab_size: Annotated[int, Field(ge=1, le=1 << 24)] | None = None
+    """Entries, special tokens included. Required unless `file` is given."""
+    special_tokens: Annotated[list[str], AfterValidator(_distinct)] = Field(default_factory=lambda: [DEFAULT_EOS_TOKEN])
+    """They take the first ids. Never matched inside documents."""
+    eos_token: str = DEFAULT_EOS_TOKEN
+    """The special token that ends every document."""
+    pretokenizer: Literal["gpt2", "llama3", "qwen2", "o200k"] = "gpt2"
+    """How text is split before merges are learned."""
+    file: str | None = None
+    """A `tokenizer.json` to use instead of training one."""
+    sample_bytes: SizeBytes = 10**9
+    """Text to train on."""
+    sample_weights: dict[str, PositiveFloat] | None = None
+    """Shares of the sources in the sample; the mix's weights when absent. The resolved recipe records them."""
+
+
+class MixRecipe(Settings):
+    """How many training tokens, and what happens when a source has too few."""
+
+    tokens: Annotated[int, Field(gt=0)] | Literal["max"] = "max"
+    """Tokens of the training split, or as many as the sources allow."""
+    when_short: Literal["error", "shrink", "repeat"] = "error"
+    """Stop, build a smaller set, or repeat the short source."""
+    max_epochs: Annotated[int, Field(ge=1, le=1000)] = 4
+    """Bound of `repeat`. Source of the default: repeating up to 4 times costs little, Muennighoff et al. 2023."""
+
+
+class SplitRecipe(Settings):
+    """The held-out split, chosen by content hash in the mix's proportions."""
+
+    val_tokens: Annotated[int, Field(ge=0)] = 0
+    """Tokens held out for validation."""
+
+
+class ShardsRecipe(Settings):
+    """The size and compression of a shard."""
+
+    tokens: Annotated[int, Field(gt=0)] = 100_000_000
+    """Most tokens in a shard, give or take a document; shards are made equal."""
+    zstd_level: Annotated[int, Field(ge=1, le=19)] = 3
+    """Zstandard level."""
+
+
+class Recipe(Settings):
+    """A whole data recipe."""
+
+    name: Name
+    """The set's name."""
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 1337
+    """Decides the order of documents inside shards and which parts the tokenizer's sample takes."""
+    sources: Annotated[list[SourceRecipe], Field(min_length=1)]
+    """The sources, in order: where two hold the same document, the first keeps it."""
+    tokenizer: TokenizerRecipe
+    mix: MixRecipe = MixRecipe()
+    split: SplitRecipe = SplitRecipe()
+    shards: ShardsRecipe = ShardsRecipe()
+
+    def to_json(self) -> str:
+        """Return the resolved recipe as canonical JSON, as kept in a shard set's recipe.json."""
+        return self.model_dump_json(indent=2) + "\n"
+
+
+def load_recipe(path: Path, *, overrides: list[str] | None = None) -> Recipe:
+    """Read a data recipe.
+
+    Raises:
+        SettingsError: with every fault of the file, globs that match nothing included.
+        OSError: the file cannot be read.
+    """
+    return load_settings(Recipe, path, overrides=overrides, checks=(_check_sources, _check_tokenizer))
+
+
+def _check_sources(data: dict[str, Any]) -> Iterator[str]:
+    sources = data.get("sources")
+    sources = [source for source in sources if isinstance(source, dict)] if isinstance(sources, list) else []
+    names = [source.get("name") for source in sources]
+    for name in sorted({str(name) for name in names if name is not None and names.count(name) > 1}):
+        yield f"sources: {names.count(name)} sources are called {name!r}; expected distinct names"
+    for index, source in enumerate(sources):
+        yield from _check_files(f"sources.{index}", source)
+    weights = (data.get("tokenizer") or {}).get("sample_weights") if isinstance(data.get("tokenizer"), dict) else None
+    if isinstance(weights, dict) and sorted(weights) != sorted(map(str, names)):
+        expected = sorted(map(str, names))
+        yield f"tokenizer.sample_weights: expected one weight for each of {expected}, got {sorted(weights)}"
+
+
+def _check_files(place: str, source: dict[str, Any]) -> Iterator[str]:
+    from pipeline.sources.files import expand_glob, format_of
+
+    paths = source.get("paths")
+    for glob in paths if isinstance(paths, list) else []:
+        if not isinstance(glob, str):
+            continue  # the model reports it
+        try:
+            files = expand_glob(glob)
+        except (OSError, ValueError, ImportError) as error:
+            yield f"{place}.paths: {glob!r} cannot be listed: {error}"
+            continue
+        if not files:
+            yield f"{place}.paths: {glob!r} matches no file (working directory: {Path.cwd()})"
+            continue
+        format_ = source.get("format", "auto")
+        formats = {format_of(file.name) for file in files} if format_ == "auto" else {format_}
+        if "text" in formats and not source.get("separator"):
+            remedy = 'Give `separator`, or format = "file" for one document a file'
+            yield f"{place}.separator: required to cut {files[0].name!r} into documents. {remedy}"
+        if source.get("separator") and "text" not in formats:
+            yield f"{place}.separator: only text files are cut by a separator; {glob!r} is read as {sorted(formats)}"
+        if source.get("keep") and formats & {"text", "file"}:
+            yield f"{place}.keep: {glob!r} has no columns (read as {sorted(formats)}); predicates need parquet or jsonl"
+
+
+def _check_tokenizer(data: dict[str, Any]) -> Iterator[str]:
+    section = data.get("tokenizer")
+    if not isinstance(section, dict):
+        return
+    specials = section.get("special_tokens", [DEFAULT_EOS_TOKEN])
+    eos = section.get("eos_token", DEFAULT_EOS_TOKEN)
+    if section.get("file") is not None:
+        if not Path(str(section["file"])).is_file():
+            yield f"tokenizer.file: no file {section['file']!r} (working directory: {Path.cwd()})"
+        return
+    if not isinstance(specials, list):
+        return
+    if eos not in specials:
+        yield f"tokenizer.eos_token: {eos!r} is not among special_tokens {specials}"
+    vocab_size = section.get("vocab_size")
+    least = NUM_BYTES + len(specials)
+    if vocab_size is None:
+        yield "tokenizer.vocab_size: required key is missing. Give it, or a tokenizer `file`."
+    elif isinstance(vocab_size, int) and vocab_size < least:
+        yield (
+            f"tokenizer.vocab_size: {vocab_size} is too small; {NUM_BYTES} bytes and {len(specials)} special tokens "
+            f"need at least {least}"
+        )

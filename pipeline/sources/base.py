@@ -1,0 +1,115 @@
+"""What every kind of source offers: spans of files to read, and batches of text read from them.
+
+A span is a contiguous part of one file at one state of it (row groups, bytes, or the whole file). A unit is a row of
+spans of one source, about `UNIT_BYTES` of text: the grain of parallelism and of resume. A batch is a few megabytes of
+text in Arrow buffers; text never becomes a Python object per document.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from pipeline.recipe import SourceRecipe
+
+UNIT_BYTES = 256 << 20
+"""Text in a unit, at most (one row group may be larger): a crash costs no more than this."""
+PACK_BYTES = 16 << 20
+"""Small spans are put together into units up to this size: ten thousand small files are not ten thousand tasks."""
+BATCH_BYTES = 8 << 20
+"""Text in a batch, about: bounds a worker's memory and stays near the caches."""
+
+SpanKind = Literal["rg", "b", "file"]
+
+
+class SourceError(ValueError):
+    """Data that cannot be read as the recipe says. Names the file, what was found, what was expected, the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A contiguous part of one file: row groups `rg`, bytes `b`, both half-open, or all of it (`file`)."""
+
+    url: str
+    """How to open the file."""
+    name: str
+    """The file's name in provenance: relative to the source's common folder."""
+    version: str
+    """What tells that the file has changed: size and modification time, or an entity tag."""
+    format: str
+    kind: SpanKind
+    start: int
+    stop: int
+    text_bytes: int
+    """Bytes of text, from the footer where there is one, else an estimate."""
+    rows: int | None
+    """Rows, where a footer tells."""
+    stored_bytes: int
+    """Bytes that reading takes from disk or network."""
+
+    def label(self, revision: str) -> str:
+        """Return the span's provenance: `file@revision#rg0-12`."""
+        part = "file" if self.kind == "file" else f"{self.kind}{self.start}-{self.stop}"
+        return f"{self.name}@{revision}#{part}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The work of one encode task."""
+
+    source: int
+    """Index of the source in the recipe."""
+    spans: tuple[Span, ...]
+
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of text, about."""
+        return sum(span.text_bytes for span in self.spans)
+
+    def identity(self) -> list[dict[str, Any]]:
+        """Return what decides the unit's content, for digests."""
+        return [asdict(span) for span in self.spans]
+
+
+@dataclass(slots=True)
+class Batch:
+    """Rows of a span that its predicates kept."""
+
+    text: pa.Array
+    """string or binary, `(num_rows,)`; nulls and invalid UTF-8 are still in it."""
+    rows: npt.NDArray[np.uint32]
+    """Row numbers in the span, `(num_rows,)`."""
+    rejected: dict[str, int] = field(default_factory=dict)
+    """Rows that a predicate rejected, by reason; they are not in `text`."""
+
+
+Reader = Callable[["SourceRecipe", Span], Iterator[Batch]]
+
+
+def source_module(kind: str) -> ModuleType:
+    """Return the module of a source kind. It has `resolve(source) -> list[Span]` and `read(source, span)`."""
+    return importlib.import_module(f"pipeline.sources.{kind}")
+
+
+def make_units(source: int, spans: list[Span]) -> list[Unit]:
+    """Put spans together into units, in order. Depends on the spans alone, not on who will run them."""
+    units: list[Unit] = []
+    pending: list[Span] = []
+    pending_bytes = 0
+    for span in spans:
+        if pending and pending_bytes + span.text_bytes > PACK_BYTES:
+            units.append(Unit(source, tuple(pending)))
+            pending, pending_bytes = [], 0
+        pending.append(span)
+        pending_bytes += span.text_bytes
+    if pending:
+        units.append(Unit(source, tuple(pending)))
+    return units

@@ -1,0 +1,107 @@
+"""Columns by dotted path: finding them in a schema, taking them from a table, and testing predicates on them."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.predicates import Predicate
+from pipeline.sources.base import Batch, SourceError
+
+
+def column_names(schema: pa.Schema) -> list[str]:
+    """List a schema's columns, struct fields as dotted paths."""
+
+    def walk(prefix: str, field: pa.Field) -> list[str]:
+        path = f"{prefix}{field.name}"
+        if not pa.types.is_struct(field.type):
+            return [path]
+        return [path, *(name for child in field.type for name in walk(f"{path}.", child))]
+
+    return [name for field in schema for name in walk("", field)]
+
+
+def find_type(schema: pa.Schema, path: str) -> pa.DataType | None:
+    """Return the type at a dotted path, or None where there is no such column. A name with dots in it wins."""
+    if path in schema.names:
+        return schema.field(path).type
+    head, *rest = path.split(".")
+    if head not in schema.names:
+        return None
+    found = schema.field(head).type
+    for part in rest:
+        if not pa.types.is_struct(found) or found.get_field_index(part) < 0:
+            return None
+        found = found.field(part).type
+    return found
+
+
+def nested_type(path: str, leaf: pa.DataType) -> pa.Field:
+    """Return the field that holds a leaf at a dotted path."""
+    head, *rest = path.split(".")
+    for part in reversed(rest):
+        leaf = pa.struct([pa.field(part, leaf)])
+    return pa.field(head, leaf)
+
+
+def take_path(table: pa.Table | pa.RecordBatch, path: str) -> pa.Array:
+    """Return the column at a dotted path as one array."""
+    if path in table.schema.names:
+        column = table.column(path)
+    else:
+        head, *rest = path.split(".")
+        column = pc.struct_field(table.column(head), rest)
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return cast("pa.Array", column)
+
+
+def check_text_type(schema: pa.Schema, path: str, where: str) -> None:
+    """Refuse a text column that is absent or not text.
+
+    Raises:
+        SourceError: naming the columns that exist.
+    """
+    found = find_type(schema, path)
+    if found is None:
+        raise SourceError(f"{where}: no column {path!r}; there are {', '.join(column_names(schema))}. Correct `text`.")
+    value_type = found.value_type if pa.types.is_dictionary(found) else found
+    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    if not any(test(value_type) for test in (*tests, pa.types.is_string_view, pa.types.is_binary_view)):
+        raise SourceError(f"{where}: column {path!r} is {found}, not text. Correct `text`.")
+
+
+def test_predicates(table: pa.Table | pa.RecordBatch, predicates: list[Predicate]) -> tuple[np.ndarray, dict[str, int]]:
+    """Test predicates one after the other.
+
+    Returns:
+        mask: bool `(num_rows,)`, rows that hold all; and the rows rejected by each reason, each row counted once.
+    """
+    mask = np.ones(table.num_rows, bool)
+    rejected: dict[str, int] = {}
+    for predicate in predicates:
+        values = take_path(table, predicate.column)
+        holds = predicate.mask(values)
+        null = mask & np.asarray(pc.is_null(values))
+        passed = mask & np.asarray(pc.fill_null(holds, False))
+        for reason, count in (
+            (f"{predicate.column} is null", int(null.sum())),
+            (predicate.reason, int(mask.sum() - passed.sum() - null.sum())),
+        ):
+            if count:
+                rejected[reason] = rejected.get(reason, 0) + count
+        mask = passed
+    return mask, rejected
+
+
+def make_batch(table: pa.Table | pa.RecordBatch, text: str, predicates: list[Predicate], first_row: int) -> Batch:
+    """Turn rows of a table into a batch: predicates tested, the text column taken, row numbers kept."""
+    column = take_path(table, text)
+    rows = np.arange(first_row, first_row + table.num_rows, dtype=np.uint32)
+    if not predicates:
+        return Batch(column, rows)
+    mask, rejected = test_predicates(table, predicates)
+    return Batch(column.filter(pa.array(mask)), rows[mask], rejected)

@@ -1,0 +1,156 @@
+"""Sources that are files: local paths, or any URL that fsspec opens.
+
+`resolve` lists the files, checks their schemas and cuts them into spans; `read` streams one span; `read_documents`
+fetches single documents back for validation. Reading is in `pipeline.sources.formats`.
+"""
+
+from __future__ import annotations
+
+import glob as globbing
+import os
+import posixpath
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pipeline.sources.base import Batch, SourceError, Span
+
+if TYPE_CHECKING:
+    from pipeline.recipe import SourceRecipe
+
+_RESOLVE_THREADS = 16
+_COMPRESSED = (".gz", ".zst", ".bz2")
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file that a glob matched."""
+
+    url: str
+    """A local path, or the glob's URL with this file's path put in."""
+    name: str
+    """Its path without scheme, with forward slashes."""
+
+
+def format_of(name: str) -> str:
+    """Return the format that a file's name tells: parquet, jsonl, text, or file (one document a file)."""
+    base = name
+    for suffix in _COMPRESSED:
+        base = base.removesuffix(suffix)
+    for suffix, format_ in ((".parquet", "parquet"), (".jsonl", "jsonl"), (".ndjson", "jsonl"), (".txt", "text")):
+        if base.endswith(suffix):
+            return format_
+    return "file"
+
+
+def expand_glob(glob: str) -> list[File]:
+    """List the files that a glob matches, sorted by path; folders are left out.
+
+    Raises:
+        OSError, ValueError, ImportError: the URL cannot be listed, or its protocol is not installed.
+    """
+    if "://" not in glob and "::" not in glob:
+        paths = (path for path in globbing.glob(os.path.expanduser(glob), recursive=True) if os.path.isfile(path))
+        return [File(path, os.path.abspath(path).replace(os.sep, "/")) for path in sorted(paths)]
+    import fsspec
+
+    head, separator, rest = glob.partition("::")
+    fs, path = fsspec.url_to_fs(glob)
+    found = fs.glob(path) if globbing.has_magic(path) else [path] if fs.isfile(path) else []
+    scheme = head.partition("://")[0]
+    return [
+        File(f"{scheme}://{name.lstrip('/') if separator else name}{separator}{rest}", name) for name in sorted(found)
+    ]
+
+
+def resolve(source: SourceRecipe) -> list[Span]:
+    """List a source's spans, in order.
+
+    Raises:
+        SourceError: with one line for each file that cannot be read, has not the columns, or disagrees with the others.
+    """
+    from pipeline.sources import formats
+
+    files = {file.name: file for glob in source.paths for file in expand_glob(glob)}
+    if not files:
+        raise SourceError(
+            f"source {source.name!r}: {source.paths} match no file any more. Restore the files, or correct `paths`."
+        )
+    folder = posixpath.commonpath([posixpath.dirname(name) for name in files])
+    ordered = [files[name] for name in sorted(files)]
+
+    def spans_of(file: File) -> list[Span] | str:
+        format_ = format_of(file.name) if source.format == "auto" else source.format
+        try:
+            return formats.list_spans(source, file.url, posixpath.relpath(file.name, folder or "/"), format_)
+        except (SourceError, OSError, ValueError) as error:
+            return str(error) if isinstance(error, SourceError) else f"{file.name}: {error}"
+
+    with ThreadPoolExecutor(_RESOLVE_THREADS) as pool:
+        listed = list(pool.map(spans_of, ordered))
+    faults = [item for item in listed if isinstance(item, str)]
+    if faults:
+        raise SourceError("\n".join(f"source {source.name!r}: {fault}" for fault in faults))
+    return [span for item in listed if isinstance(item, list) for span in item]
+
+
+def read(source: SourceRecipe, span: Span) -> Iterator[Batch]:
+    """Stream a span's batches.
+
+    Raises:
+        SourceError: the file is broken, or has changed since it was resolved.
+    """
+    from pipeline.sources import formats
+
+    def check_unchanged() -> None:
+        now = formats.version_of(span.url)
+        if now != span.version:
+            raise SourceError(
+                f"{span.name}: changed while the build was running; expected {span.version}, got {now}. "
+                "Re-run the build to take the file as it is now."
+            )
+
+    check_unchanged()
+    try:
+        yield from formats.read_span(source, span)
+    except SourceError:
+        raise
+    except (OSError, ValueError) as error:  # what pyarrow, fsspec and the decompressors raise for broken files
+        raise SourceError(
+            f"{span.name}: cannot be read: {error}. Restore the file, or leave it out of `paths`."
+        ) from error
+    check_unchanged()
+
+
+def read_documents(source: dict[str, Any], unit: str, rows: list[int]) -> list[bytes | None]:
+    """Read documents back by provenance, for `python -m shards validate --against-sources`.
+
+    Args:
+        source: the source's object in the set's recipe.json.
+        unit: a span's label, `file@revision#part`.
+        rows: row numbers in the span.
+
+    Returns:
+        The documents' UTF-8 bytes in the order of `rows`; None where the span has no such row.
+
+    Raises:
+        SourceError: the file is gone, or its spans are other ones now.
+    """
+    from pipeline.recipe import SourceRecipe
+
+    recipe = SourceRecipe.model_validate(source)
+    name, _, rest = unit.rpartition("@")
+    part = rest.rpartition("#")[2]
+    span = next((s for s in resolve(recipe) if s.name == name and s.label("").rpartition("#")[2] == part), None)
+    if span is None:
+        raise SourceError(f"{unit}: no such part in the source any more. Restore the files the set was built from.")
+    found: dict[int, bytes] = {}
+    wanted = set(rows)
+    for batch in read(recipe, span):
+        for index in (i for i, row in enumerate(batch.rows.tolist()) if row in wanted):
+            text = batch.text[index].as_py()
+            found[int(batch.rows[index])] = text.encode() if isinstance(text, str) else text
+        if wanted <= found.keys():
+            break
+    return [found.get(row) for row in rows]

@@ -1,0 +1,124 @@
+"""Parquet files: footers checked and cut into spans of row groups, text streamed batch by batch.
+
+Only the text column and the predicates' columns are read; the text of a row group is left alone when the predicates'
+columns rule out every row. Memory: one batch, and the column chunk it is decoded from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.predicates import Predicate, parse_keep
+from pipeline.sources.base import BATCH_BYTES, UNIT_BYTES, Batch, SourceError, Span
+from pipeline.sources.columns import check_text_type, column_names, find_type, make_batch, test_predicates
+
+if TYPE_CHECKING:
+    from pipeline.recipe import SourceRecipe
+
+
+@contextlib.contextmanager
+def open_parquet(url: str, name: str) -> Generator[pq.ParquetFile]:
+    """Open a parquet file and read its footer.
+
+    Raises:
+        SourceError: the file is not parquet, or is truncated.
+    """
+    from pipeline.sources.formats import is_local, open_file
+
+    try:
+        if is_local(url):
+            file = pq.ParquetFile(os.path.expanduser(url), memory_map=True)
+        else:
+            file = pq.ParquetFile(open_file(url), pre_buffer=True)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise SourceError(f"{name}: not a whole parquet file: {error}. Truncated? Restore the file.") from error
+    with file:
+        yield file
+
+
+def list_spans(source: SourceRecipe, url: str, name: str, version: str) -> list[Span]:
+    """Cut a file into spans of whole row groups, up to `UNIT_BYTES` of text each."""
+    with open_parquet(url, name) as file:
+        schema, metadata = file.schema_arrow, file.metadata
+        check_text_type(schema, source.text, name)
+        for column in source.keep:
+            if find_type(schema, column) is None:
+                names = ", ".join(column_names(schema))
+                raise SourceError(f"{name}: no column {column!r} for `keep`; there are {names}. Correct `keep`.")
+    read_columns = {source.text, *source.keep}
+    spans: list[Span] = []
+    start = rows = text_bytes = stored = 0
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        if group.num_rows >= 1 << 32:
+            raise SourceError(f"{name}: row group {index} has {group.num_rows} rows; expected fewer than 2^32")
+        chunks = [group.column(i) for i in range(group.num_columns)]
+        chunks = [chunk for chunk in chunks if chunk.path_in_schema in read_columns]
+        group_text = sum(c.total_uncompressed_size for c in chunks if c.path_in_schema == source.text)
+        if rows and text_bytes + group_text > UNIT_BYTES:
+            spans.append(Span(url, name, version, "parquet", "rg", start, index, text_bytes, rows, stored))
+            start, rows, text_bytes, stored = index, 0, 0, 0
+        rows += group.num_rows
+        text_bytes += group_text
+        stored += sum(chunk.total_compressed_size for chunk in chunks)
+    if metadata.num_row_groups:
+        spans.append(
+            Span(url, name, version, "parquet", "rg", start, metadata.num_row_groups, text_bytes, rows, stored)
+        )
+    return spans
+
+
+def split_span(span: Span) -> list[Span]:
+    """Cut a span into its single row groups, for sampling."""
+    from dataclasses import replace
+
+    return [replace(span, start=index, stop=index + 1) for index in range(span.start, span.stop)]
+
+
+def read_span(source: SourceRecipe, span: Span) -> Iterator[Batch]:
+    """Stream a span's row groups."""
+    predicates = parse_keep(source.keep)
+    row = 0
+    with open_parquet(span.url, span.name) as file:
+        for index in range(span.start, span.stop):
+            group = file.metadata.row_group(index)
+            yield from _read_group(file, source, predicates, index, row)
+            row += group.num_rows
+
+
+def _read_group(
+    file: pq.ParquetFile, source: SourceRecipe, predicates: list[Predicate], index: int, first_row: int
+) -> Iterator[Batch]:
+    group = file.metadata.row_group(index)
+    if predicates:
+        # The predicates' columns are small; the text is not. Read them first, and the text only if some row holds.
+        table = file.read_row_group(index, columns=list(source.keep), use_threads=False)
+        mask, rejected = test_predicates(table, predicates)
+        if not mask.any():
+            yield Batch(pa.array([], pa.large_string()), np.zeros(0, np.uint32), rejected)
+            return
+    row = first_row
+    batches = file.iter_batches(
+        batch_size=_batch_rows(group, source.text),
+        row_groups=[index],
+        columns=[source.text, *source.keep],
+        use_threads=False,
+    )
+    for batch in batches:
+        yield make_batch(batch, source.text, predicates, row)
+        row += batch.num_rows
+
+
+def _batch_rows(group: pq.RowGroupMetaData, text: str) -> int:
+    for i in range(group.num_columns):
+        chunk = group.column(i)
+        if chunk.path_in_schema == text:
+            return max(1, BATCH_BYTES * group.num_rows // max(1, chunk.total_uncompressed_size))
+    return 1024

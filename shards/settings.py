@@ -1,0 +1,146 @@
+"""Hand-written settings: a TOML file, `--set` overrides and a pydantic model in, a frozen object or every fault out.
+
+Shared by the data recipes and the train recipes, so that both have the same manners. Reads one file, runs nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar, Union, cast, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+Check = Callable[[dict[str, Any]], Iterator[str]]
+
+
+class Settings(BaseModel):
+    """Base of all settings models: frozen, unknown keys and loose types refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class SettingsError(ValueError):
+    """Settings that cannot be used. Carries one line for each fault."""
+
+    def __init__(self, where: str, faults: list[str]):
+        super().__init__(where, faults)
+        self.where = where
+        self.faults = faults
+
+    def __str__(self) -> str:
+        count = "1 problem" if len(self.faults) == 1 else f"{len(self.faults)} problems"
+        return "\n".join([f"{self.where}: {count}", *(f"  {fault}" for fault in self.faults)])
+
+
+def load_settings(
+    model: type[ModelT], path: Path, *, overrides: list[str] | None = None, checks: tuple[Check, ...] = ()
+) -> ModelT:
+    """Read a TOML file into a model.
+
+    Args:
+        model: the pydantic model of the whole file.
+        path: the file.
+        overrides: `dotted.key=value` strings, values in TOML syntax (a bare word is taken as a string).
+        checks: functions from the raw document to faults, for rules that cross sections; they run even where the
+            model finds faults, so that one report holds everything, and must bear any shape of document.
+
+    Raises:
+        SettingsError: with every fault: its key, what was found, what was expected, and the nearest key when a key is
+            unknown.
+        OSError: the file cannot be read.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(str(path), [f"not valid TOML: {error}"]) from error
+    faults = [fault for override in overrides or [] for fault in apply_override(data, override)]
+    result: ModelT | None = None
+    try:
+        result = model.model_validate(data)
+    except ValidationError as error:
+        faults += [_to_fault(model, dict(detail)) for detail in error.errors(include_url=False)]
+    for check in checks:
+        faults += [fault for fault in check(data) if fault not in faults]
+    if faults or result is None:
+        raise SettingsError(str(path), faults)
+    return result
+
+
+def apply_override(data: dict[str, Any], override: str) -> Iterator[str]:
+    """Set one dotted key of a raw document in place, and yield the fault if that is not possible.
+
+    List items are addressed by index (`sources.0.weight`), or by their name (`sources.fineweb-edu.weight`).
+    """
+    key, separator, text = override.partition("=")
+    if not separator or not key.strip():
+        yield f"--set {override!r}: expected KEY=VALUE, such as --set mix.tokens=1_000_000"
+        return
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    *parents, last = key.strip().split(".")
+    place: Any = data
+    for part in parents:
+        place = _descend(place, part)
+        if place is None:
+            yield f"--set {override!r}: no {part!r} in this file"
+            return
+    if isinstance(place, list):
+        yield f"--set {override!r}: {'.'.join(parents)} is a list; name one of its items first"
+    elif isinstance(place, dict):
+        place[last] = value
+    else:
+        yield f"--set {override!r}: {'.'.join(parents)} is a plain value"
+
+
+def _descend(place: Any, part: str) -> Any:
+    if isinstance(place, dict):
+        return cast("dict[str, Any]", place).setdefault(part, {})
+    if isinstance(place, list):
+        for index, item in enumerate(cast("list[Any]", place)):
+            named = isinstance(item, dict) and cast("dict[str, Any]", item).get("name") == part
+            if named or part == str(index):
+                return item
+    return None
+
+
+def nearest(word: str, words: list[str]) -> str:
+    """Return ' Did you mean X?' for the nearest of the words, or their list when none is near."""
+    close = difflib.get_close_matches(word, words, n=1)
+    return f" Did you mean {close[0]!r}?" if close else f" Expected one of: {', '.join(sorted(words))}."
+
+
+def _to_fault(model: type[BaseModel], detail: dict[str, Any]) -> str:
+    loc: tuple[int | str, ...] = detail["loc"]
+    place = ".".join(str(part) for part in loc) or "file"
+    if detail["type"] == "extra_forbidden":
+        parent = _model_at(model, loc[:-1])
+        return f"{place}: unknown key.{nearest(str(loc[-1]), list(parent.model_fields)) if parent else ''}"
+    if detail["type"] == "missing":
+        return f"{place}: required key is missing."
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    found = repr(detail.get("input"))
+    return f"{place}: {message}; got {found if len(found) <= 80 else found[:77] + '...'}"
+
+
+def _model_at(model: type[BaseModel] | None, loc: tuple[int | str, ...]) -> type[BaseModel] | None:
+    for part in loc:
+        if model is None or isinstance(part, int):
+            continue
+        field = model.model_fields.get(part)
+        model = next(_models_in(field.annotation), None) if field else None
+    return model
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    elif get_origin(annotation) in (list, tuple, dict, Union, types.UnionType):
+        for argument in get_args(annotation):
+            yield from _models_in(argument)
