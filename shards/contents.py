@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import zstandard
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 BATCH_DOCUMENTS = 1 << 17
+
+Batch: TypeAlias = Any
+"""A `pa.RecordBatch`; its columns' types are beyond what pyarrow's stubs can say."""
 
 
 @dataclass
@@ -129,8 +132,8 @@ def open_documents(shard: Shard) -> pq.ParquetFile:
     return file
 
 
-def iter_documents(shard: Shard, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """Yield a shard's document table in batches, in shard order.
+def iter_documents(shard: Shard, columns: list[str]) -> Iterator[Batch]:
+    """Yield a shard's document table in record batches, in shard order.
 
     Raises:
         ShardSetError: kind `document_table`.
@@ -187,7 +190,7 @@ def _check_documents(shard: Shard) -> tuple[list[Problem], _Table | None]:
     return problems, _Table(np.concatenate(ends) if ends else np.empty(0, np.int64), counts, longest)
 
 
-def _add_lengths(batch: pa.RecordBatch, sums: dict[str, list[int]]) -> None:
+def _add_lengths(batch: Batch, sums: dict[str, list[int]]) -> None:
     import pyarrow as pa
 
     grouped = pa.Table.from_batches([batch.select(["source", "length"])])
@@ -298,4 +301,5 @@ def _to_problems(faults: list[_Fault], name: str, remedy: str) -> list[Problem]:
 
 
 def _show_schema(schema: pa.Schema) -> str:
-    return ", ".join(f"{f.name}: {f.type}{'' if f.nullable else ' required'}" for f in schema)[:600]
+    fields: list[Any] = list(schema)
+    return ", ".join(f"{f.name}: {f.type}{'' if f.nullable else ' required'}" for f in fields)[:600]

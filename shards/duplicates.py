@@ -8,7 +8,8 @@ the set; a set with more reads the hash column once for each partition. About 0.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -77,32 +78,28 @@ class _Faults:
         return problems
 
 
+@dataclass
 class _Rows:
-    """The documents of one partition, column by column."""
+    """The documents of one partition, column by column: a hash's two halves, shard, row, how often it may occur."""
 
-    def __init__(self, columns: list[tuple[npt.NDArray[Any], ...]]):
-        high, low, shard, row, allowed = zip(*columns, strict=True) if columns else ([], [], [], [], [])
-        self.high: npt.NDArray[np.uint64] = _join(high, np.uint64)
-        self.low: npt.NDArray[np.uint64] = _join(low, np.uint64)
-        self.shard: npt.NDArray[np.int32] = _join(shard, np.int32)
-        self.row: npt.NDArray[np.int32] = _join(row, np.int32)
-        self.allowed: npt.NDArray[np.int64] = _join(allowed, np.int32)
-
-
-def _join(parts: Sequence[npt.NDArray[Any]], dtype: Any) -> npt.NDArray[Any]:
-    return np.concatenate(parts) if parts else np.empty(0, dtype)
+    high: npt.NDArray[np.uint64]
+    low: npt.NDArray[np.uint64]
+    shard: npt.NDArray[np.int32]
+    row: npt.NDArray[np.int32]
+    allowed: npt.NDArray[np.int32]
 
 
 def _gather(shards: Sequence[Shard], epochs: Mapping[str, int], partition: int, partitions: int) -> _Rows:
     """Read the hashes whose leading 32 bits fall in one of `partitions` equal ranges."""
-    columns: list[tuple[npt.NDArray[Any], ...]] = []
+    empty = np.empty(0, np.uint64)
+    no_ids = np.empty(0, np.int32)
+    parts = [_Rows(empty, empty, no_ids, no_ids, no_ids)]
     for number, shard in enumerate(shards):
         first = 0
         for batch in iter_documents(shard, ["source", "hash"]):
-            hashes = batch.column("hash")
-            raw = np.frombuffer(hashes.buffers()[1], ">u8")[2 * hashes.offset :][: 2 * len(hashes)]
-            high, low = raw[0::2].astype(np.uint64), raw[1::2].astype(np.uint64)
-            source = batch.column("source")
+            hashes, source = batch.column("hash"), batch.column("source")
+            halves = np.frombuffer(hashes.buffers()[1], ">u8")[2 * hashes.offset :][: 2 * len(hashes)]
+            high, low = halves[0::2].astype(np.uint64), halves[1::2].astype(np.uint64)
             names: list[str] = source.dictionary.to_pylist()
             limits = np.array([min(epochs.get(name, 1), 1 << 30) for name in names], np.int32)
             allowed = limits[source.indices.to_numpy()]
@@ -111,8 +108,9 @@ def _gather(shards: Sequence[Shard], epochs: Mapping[str, int], partition: int, 
             if partitions > 1:
                 mine = ((high >> np.uint64(32)) * np.uint64(partitions)) >> np.uint64(32) == np.uint64(partition)
                 high, low, row, allowed = high[mine], low[mine], row[mine], allowed[mine]
-            columns.append((high, low, np.full(len(high), number, np.int32), row, allowed))
-    return _Rows(columns)
+            parts.append(_Rows(high, low, np.full(len(high), number, np.int32), row, allowed))
+    columns = {column.name: [getattr(part, column.name) for part in parts] for column in fields(_Rows)}
+    return _Rows(**{name: np.concatenate(arrays) for name, arrays in columns.items()})
 
 
 def _compare(rows: _Rows, shards: Sequence[Shard], faults: _Faults) -> None:
@@ -128,7 +126,8 @@ def _compare(rows: _Rows, shards: Sequence[Shard], faults: _Faults) -> None:
     ]
     high, low = rows.high[order], rows.low[order]
     new = np.flatnonzero(np.r_[True, (high[1:] != high[:-1]) | (low[1:] != low[:-1])])
-    is_val = np.array([shard.entry.split == "val" for shard in shards])[rows.shard[order]]
+    val_shards = np.array([shard.entry.split == "val" for shard in shards], np.bool_)
+    is_val: npt.NDArray[np.bool_] = np.take(val_shards, rows.shard[order])
     in_val = np.add.reduceat(is_val.astype(np.int64), new)
     in_train = np.diff(np.r_[new, len(order)]) - in_val
     allowed = np.maximum.reduceat(rows.allowed[order], new)
@@ -136,8 +135,8 @@ def _compare(rows: _Rows, shards: Sequence[Shard], faults: _Faults) -> None:
         begin = int(new[group])
         members = order[begin : begin + int(in_val[group] + in_train[group])]
         digest = f"{int(high[begin]):016x}{int(low[begin]):016x}"
-        val = [int(m) for m in members if shards[rows.shard[m]].entry.split == "val"]
-        train = [int(m) for m in members if shards[rows.shard[m]].entry.split != "val"]
+        val = [int(m) for m in members if val_shards[rows.shard[m]]]
+        train = [int(m) for m in members if not val_shards[rows.shard[m]]]
 
         def where(member: int) -> str:
             return f"{shards[rows.shard[member]].name} document {rows.row[member]}"

@@ -81,7 +81,8 @@ def parse_tokenizer(data: bytes) -> tuple[dict[str, int], dict[str, int]]:
     try:
         root: Any = json.loads(data)
         vocabulary: Any = root["model"]["vocab"]
-        added: Any = {token["content"]: token["id"] for token in root.get("added_tokens") or []}
+        entries: list[Any] = root.get("added_tokens") or []
+        added: Any = {entry["content"]: entry["id"] for entry in entries}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"not a tokenizer file: {type(error).__name__}: {error}") from error
     if not isinstance(vocabulary, dict):

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shards.against_sources import compare_with_sources
 from shards.contents import Contents, check_contents
 from shards.duplicates import check_duplicates
 from shards.problems import Problem
@@ -102,6 +103,10 @@ def validate(
         else:
             report.tokens = sum(shard.num_tokens for shard in shard_set.shards)
             report.documents = sum(shard.num_documents for shard in shard_set.shards)
+        if against_sources:
+            _check_against_sources(report, structure, shard_set, against_sources)
+    elif against_sources:
+        report.not_run.append("against sources: the manifest cannot be used")
     report.seconds = time.perf_counter() - began
     return report
 
@@ -157,3 +162,15 @@ def _check_full(
         # With a table missing the longest document is unknown, and every share would look wrong.
         report.problems += check_shares(manifest, longest)
     report.problems += check_duplicates(trusted, {source.name: source.epochs for source in manifest.sources})
+
+
+def _check_against_sources(report: Report, structure: Structure, shard_set: ShardSet, count: int) -> None:
+    whole: list[Shard] = []
+    for shard in shard_set.shards:
+        files = shard.entry.files
+        if files.tokens.path in structure.sound and files.documents.path in structure.sound:
+            whole.append(shard)
+    found = compare_with_sources(shard_set, whole, count)
+    report.compared_documents = found.compared
+    report.problems += [problem for problem in found.problems if problem not in report.problems]
+    report.not_run += found.not_run

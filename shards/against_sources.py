@@ -1,0 +1,199 @@
+"""Sampled documents against their sources: re-read each where the document table says it came from, compare bytes.
+
+`shards` knows no sources: a reader for a source kind is found by the entry point group `tokenmill.sources` and called
+as `read_documents(source, unit, rows)`, where `source` is the source's object in recipe.json. The sample is seeded and
+spread evenly over the set's documents, so that two runs compare the same ones. Costs one pass over the document tables
+of the shards sampled, the frames that hold the documents, and whatever the source takes to find its rows.
+"""
+
+# pyright: reportUnknownMemberType=false
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from shards.contents import iter_documents
+from shards.problems import Problem, ShardSetError
+from shards.reader import Shard, ShardSet
+from shards.tokens import decode, token_bytes
+
+ENTRY_POINT_GROUP = "tokenmill.sources"
+SAMPLE_SEED = 0x746D696C
+
+
+class ReadDocuments(Protocol):
+    """A reader of one kind of source, found by entry point.
+
+    Given the source's object in recipe.json, the name of a unit as document tables hold it, and row numbers in the
+    unit, it returns each row's text as UTF-8 bytes, in the order asked for, None where the unit has no such row. It
+    raises ValueError or OSError, with a message for the user, when the source cannot be read.
+    """
+
+    def __call__(self, source: dict[str, Any], unit: str, rows: list[int]) -> list[bytes | None]: ...
+
+
+@dataclass
+class Comparison:
+    """What comparing found: documents compared, problems, and sources that could not be read."""
+
+    compared: int = 0
+    problems: list[Problem] = field(default_factory=list[Problem])
+    not_run: list[str] = field(default_factory=list[str])
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """One document to compare."""
+
+    shard: Shard
+    number: int
+    start: int
+    stop: int
+    row: int
+    digest: bytes
+
+    @property
+    def where(self) -> str:
+        return f"{self.shard.name} document {self.number}"
+
+
+def compare_with_sources(shard_set: ShardSet, shards: Sequence[Shard], count: int) -> Comparison:
+    """Compare sampled documents with their sources, byte for byte.
+
+    Args:
+        shard_set: the set.
+        shards: shards whose files are sound; documents are sampled from these.
+        count: how many documents to compare; every one where the set holds fewer.
+    """
+    found = Comparison()
+    manifest = shard_set.manifest
+    try:
+        table = token_bytes(shard_set.path / manifest.tokenizer.file)
+        sources = _read_sources(shard_set.path / manifest.recipe.file)
+    except (ValueError, OSError) as error:
+        found.not_run.append(f"against sources: {error}")
+        return found
+    samples = _draw(shards, count, found)
+    readers: dict[str, ReadDocuments | None] = {}
+    for (name, unit), members in sorted(samples.items()):
+        source = sources.get(name)
+        if source is None:
+            why = f"{manifest.recipe.file} does not list it. Restore the file the set was built with."
+            found.not_run.append(f"against sources: source {name!r}: {why}")
+            continue
+        kind = str(source.get("kind"))
+        if kind not in readers:
+            readers[kind] = _load_reader(kind)
+        reader = readers[kind]
+        if reader is None:
+            why = f"nothing installed reads the kind {kind!r}. Install the package that built the set."
+            found.not_run.append(f"against sources: source {name!r}: {why}")
+            continue
+        try:
+            texts = reader(source, unit, [sample.row for sample in members])
+        except (ValueError, OSError) as error:
+            found.not_run.append(f"against sources: source {name!r}, unit {unit!r}: {error}")
+            continue
+        for sample, text in zip(members, texts, strict=True):
+            found.compared += 1
+            found.problems += _compare(sample, text, table, f"source {name!r}, unit {unit!r}, row {sample.row}")
+    found.not_run = list(dict.fromkeys(found.not_run))
+    return found
+
+
+def _compare(sample: _Sample, text: bytes | None, table: list[bytes], origin: str) -> list[Problem]:
+    if text is None:
+        return [Problem("source_mismatch", sample.where, f"{origin}: no such row. The source has changed.")]
+    try:
+        held = decode(sample.shard.read(sample.start, sample.stop - 1).tolist(), table)
+    except ShardSetError as error:
+        return error.problems
+    except IndexError:
+        return [
+            Problem("token_out_of_range", sample.where, f"holds an id that the tokenizer lacks; {len(table)} entries")
+        ]
+    problems: list[Problem] = []
+    if held != text:
+        at = next((i for i, (a, b) in enumerate(zip(held, text, strict=False)) if a != b), min(len(held), len(text)))
+        message = (
+            f"{origin}: differs from byte {at}: {held[at : at + 40]!r} of {len(held)} bytes in the shard, "
+            f"{text[at : at + 40]!r} of {len(text)} at the source. "
+            "The source has changed, or the shard is of another build."
+        )
+        problems.append(Problem("source_mismatch", sample.where, message))
+    if _hash_document(held) != sample.digest:
+        message = f"its hash is {sample.digest.hex()}; its text hashes to {_hash_document(held).hex()}"
+        problems.append(Problem("document_table", sample.where, message))
+    return problems
+
+
+def _hash_document(text: bytes) -> bytes:
+    import xxhash
+
+    return xxhash.xxh3_128_digest(text)
+
+
+def _draw(shards: Sequence[Shard], count: int, found: Comparison) -> dict[tuple[str, str], list[_Sample]]:
+    """Draw one document from each of `count` equal stretches of the set; group them by source and unit."""
+    sizes = np.array([shard.num_documents for shard in shards], np.int64)
+    total = int(sizes.sum())
+    count = min(count, total)
+    offsets = np.random.default_rng(SAMPLE_SEED).random(count)
+    picks = np.minimum(((np.arange(count) + offsets) * total / max(count, 1)).astype(np.int64), total - 1)
+    picks = np.unique(picks)
+    bounds = np.cumsum(sizes)
+    samples: defaultdict[tuple[str, str], list[_Sample]] = defaultdict(list)
+    for number, shard in enumerate(shards):
+        mine = picks[(picks >= bounds[number] - sizes[number]) & (picks < bounds[number])]
+        mine -= bounds[number] - sizes[number]
+        try:
+            for key, sample in _pick_rows(shard, mine) if len(mine) else ():
+                samples[key].append(sample)
+        except ShardSetError as error:
+            found.problems += error.problems
+    for members in samples.values():
+        members.sort(key=lambda sample: sample.row)
+    return samples
+
+
+def _pick_rows(shard: Shard, numbers: np.ndarray[Any, np.dtype[np.int64]]) -> list[tuple[tuple[str, str], _Sample]]:
+    picked: list[tuple[tuple[str, str], _Sample]] = []
+    first = 0
+    for batch in iter_documents(shard, ["start", "length", "source", "unit", "row", "hash"]):
+        here = numbers[(numbers >= first) & (numbers < first + batch.num_rows)]
+        rows: list[dict[str, Any]] = batch.take((here - first).tolist()).to_pylist() if len(here) else []
+        for number, row in zip(here.tolist(), rows, strict=True):
+            stop = row["start"] + row["length"]
+            sample = _Sample(shard, number, row["start"], stop, row["row"], row["hash"])
+            picked.append(((row["source"], row["unit"]), sample))
+        first += batch.num_rows
+    return picked
+
+
+def _read_sources(recipe: Path) -> dict[str, dict[str, Any]]:
+    """Return the recipe's sources by name."""
+    try:
+        root: Any = json.loads(recipe.read_bytes())
+        sources = cast("list[dict[str, Any]]", root["sources"])
+        return {str(source["name"]): source for source in sources}
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        message = (
+            f"{recipe.name}: lists no sources by name: {type(error).__name__}: {error}. Restore it from the build."
+        )
+        raise ValueError(message) from error
+
+
+def _load_reader(kind: str) -> ReadDocuments | None:
+    from importlib.metadata import entry_points
+
+    found = [point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name == kind]
+    try:
+        return cast("ReadDocuments", found[0].load()) if found else None
+    except ModuleNotFoundError:  # the entry point is left from a package that is not importable here
+        return None
