@@ -1,0 +1,261 @@
+"""The demo corpus: real text that every installation carries, as three parquet sources shaped like the real data sets.
+
+Prose is the language reference, the packages' descriptions and docstrings; mathematics is docstrings with formulas of
+mathematical packages; code is the standard library. Deterministic for a given environment, documents distinct over all
+three. What a column asks and nobody knows is null. It is documentation, not the web: good for seeing the product work,
+not for judging a model. Takes about 10 s on two cores.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pipeline.docstrings import MIN_CHARS, Docstring, SourceFile, harvest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FILE_BYTES = 6_000_000
+"""Text bytes in each parquet file, but the last: the largest source gets several, as the real ones do."""
+ROW_GROUP_ROWS = 500
+
+OWN_NAME = "tokenmill"
+"""Our own distribution is left out: the corpus must not change when we edit our README."""
+
+MATHEMATICAL = frozenset({"numpy", "torch", "sympy", "mpmath", "networkx", "scipy"})
+MATHEMATICAL_MODULES = ("decimal.py", "fractions.py", "_pydecimal.py", "random.py", "statistics.py")
+_FORMULA = re.compile(r":math:|\.\. math::|\\frac|\\sum|\$[^$\n]+\$")
+_TEST_FOLDERS = frozenset({"test", "tests", "testing", "idle_test"})
+_SITE_FOLDERS = frozenset({"site-packages", "dist-packages"})
+
+
+class _Texts(NamedTuple):
+    """The gathered texts of a source and what was left out, by reason."""
+
+    documents: list[Docstring]
+    skipped: dict[str, int]
+
+
+def write_demo_corpus(folder: Path) -> list[dict[str, Any]]:
+    """Write the three sources below a folder, as `<source>/part-00000.parquet` and so on.
+
+    A file that already holds the same bytes is left alone, so that a second run makes nothing downstream run again.
+
+    Returns:
+        One row a source: `name`, `files`, `documents`, `bytes` (UTF-8 bytes of text), `skipped` (count by reason).
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    prose, mathematics = _gather_documentation()
+    code = _gather_code()
+    sources = {
+        "fineweb-edu": (prose, fineweb_edu_schema(), _fineweb_edu_row),
+        "finemath": (mathematics, finemath_schema(), _finemath_row),
+        "python-edu": (code, python_edu_schema(), _python_edu_row),
+    }
+    summary: list[dict[str, Any]] = []
+    for name, (texts, schema, make_row) in sources.items():
+        files = _write_parts(folder / name, (make_row(document) for document in texts.documents), schema)
+        text_bytes = sum(len(document.text.encode()) for document in texts.documents)
+        counts = {"files": files, "documents": len(texts.documents), "bytes": text_bytes}
+        summary.append({"name": name, **counts, "skipped": texts.skipped})
+    return summary
+
+
+def fineweb_edu_schema() -> pa.Schema:
+    """Return the columns of HuggingFaceFW/fineweb-edu."""
+    import pyarrow as pa
+
+    strings = ["text", "id", "dump", "url", "file_path", "language"]
+    numbers = {
+        "language_score": pa.float64(),
+        "token_count": pa.int64(),
+        "score": pa.float64(),
+        "int_score": pa.int64(),
+    }
+    return pa.schema(dict.fromkeys(strings, pa.string()) | numbers)
+
+
+def finemath_schema() -> pa.Schema:
+    """Return the columns of HuggingFaceTB/finemath."""
+    import pyarrow as pa
+
+    string, int32, int64, double = pa.string(), pa.int32(), pa.int64(), pa.float64()
+    crawl = {"url": string, "fetch_time": int64, "content_mime_type": string, "warc_filename": string}
+    record = {"warc_record_offset": int32, "warc_record_length": int32}
+    content = {"text": string, "token_count": int32, "char_count": int32, "metadata": string}
+    scores = {"score": double, "int_score": int64}
+    snapshot = {"crawl": string, "snapshot_type": string, "language": string, "language_score": double}
+    return pa.schema(crawl | record | content | scores | snapshot)
+
+
+def python_edu_schema() -> pa.Schema:
+    """Return the columns of smollm-corpus' python-edu, and `text`, which the real set leaves to be fetched."""
+    import pyarrow as pa
+
+    origin = {"blob_id": pa.string(), "repo_name": pa.string(), "path": pa.string(), "length_bytes": pa.int64()}
+    return pa.schema(origin | {"score": pa.float64(), "int_score": pa.int64(), "text": pa.string()})
+
+
+def _gather_documentation() -> tuple[_Texts, _Texts]:
+    """Return prose and mathematics: a docstring with a formula, of a mathematical package, is mathematics."""
+    releases = list(_installed())
+    stdlib = Path(sysconfig.get_path("stdlib"))
+    files = [source for distribution in releases for source in _python_files(distribution)]
+    modules = [name for name in MATHEMATICAL_MODULES if (stdlib / name).is_file()]
+    files += [SourceFile(_python_release(), name, str(stdlib / name)) for name in modules]
+    found = harvest(files)
+
+    prose, mathematics = _Texts([], {"unparsable": found.unparsable}), _Texts([], {})
+    documents = [*_language_reference(), *_descriptions(releases), *found.docstrings]
+    for document in _distinct(documents, prose.skipped):
+        package = document.release.split(" ")[0]
+        is_formula = package in MATHEMATICAL and _FORMULA.search(document.text)
+        is_mathematics = is_formula or document.path in MATHEMATICAL_MODULES
+        (mathematics if is_mathematics else prose).documents.append(document)
+    return prose, mathematics
+
+
+def _installed() -> Iterator[importlib.metadata.Distribution]:
+    """Yield each installed distribution once, by name; the first on the path is the one that imports."""
+    found: dict[str, importlib.metadata.Distribution] = {}
+    for distribution in importlib.metadata.distributions():
+        found.setdefault(_normal_name(distribution), distribution)
+    found.pop(OWN_NAME, None)
+    yield from (found[name] for name in sorted(found))
+
+
+def _normal_name(distribution: importlib.metadata.Distribution) -> str:
+    return re.sub(r"[-_.]+", "-", distribution.metadata["Name"] or "").lower()
+
+
+def _release(distribution: importlib.metadata.Distribution) -> str:
+    return f"{_normal_name(distribution)} {distribution.version}"
+
+
+def _python_release() -> str:
+    return f"python {sys.version.split()[0]}"
+
+
+def _python_files(distribution: importlib.metadata.Distribution) -> Iterator[SourceFile]:
+    for file in sorted(distribution.files or [], key=str):
+        if file.suffix == ".py" and not _TEST_FOLDERS.intersection(file.parts) and ".." not in file.parts:
+            yield SourceFile(_release(distribution), file.as_posix(), str(distribution.locate_file(file)))
+
+
+def _language_reference() -> Iterator[Docstring]:
+    from pydoc_data.topics import topics
+
+    for name in sorted(topics):
+        yield Docstring(topics[name], _python_release(), "pydoc_data/topics.py", name)
+
+
+def _descriptions(releases: Iterable[importlib.metadata.Distribution]) -> Iterator[Docstring]:
+    for distribution in releases:
+        body = distribution.metadata.get_payload()  # pyright: ignore[reportAttributeAccessIssue]
+        if body and len(body) >= MIN_CHARS:
+            yield Docstring(body, _release(distribution), "METADATA", "")
+
+
+def _distinct(documents: Iterable[Docstring], skipped: dict[str, int]) -> Iterator[Docstring]:
+    """Yield documents whose text was not seen before; count the rest, and text that UTF-8 cannot carry."""
+    seen: set[str] = set()
+    skipped.update(duplicate=0, not_utf8=0)
+    for document in documents:
+        if document.text in seen:
+            skipped["duplicate"] += 1
+        elif not document.text.isascii() and not _is_utf8(document.text):
+            skipped["not_utf8"] += 1
+        else:
+            seen.add(document.text)
+            yield document
+
+
+def _is_utf8(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _gather_code() -> _Texts:
+    """Return the standard library's own files: no tests, no installed packages, nothing generated at installation."""
+    stdlib = Path(sysconfig.get_path("stdlib"))
+    texts = _Texts([], {"empty": 0, "not_utf8": 0})
+    files: list[Docstring] = []
+    for file in sorted(stdlib.rglob("*.py")):
+        path = file.relative_to(stdlib)
+        if (_TEST_FOLDERS | _SITE_FOLDERS).intersection(path.parts) or path.name.startswith("_sysconfigdata"):
+            continue
+        content = file.read_bytes()
+        try:
+            text = content.decode()
+        except UnicodeDecodeError:
+            texts.skipped["not_utf8"] += 1
+            continue
+        if text.strip():
+            files.append(Docstring(text, _python_release(), f"Lib/{path.as_posix()}", ""))
+        else:
+            texts.skipped["empty"] += 1
+    undecodable = texts.skipped["not_utf8"]
+    texts.documents.extend(_distinct(files, texts.skipped))
+    texts.skipped["not_utf8"] += undecodable
+    return texts
+
+
+def _fineweb_edu_row(document: Docstring) -> dict[str, Any]:
+    identity = f"{document.release}/{document.path}#{document.name}"
+    return {"text": document.text, "id": identity, "dump": document.release, "file_path": document.path}
+
+
+def _finemath_row(document: Docstring) -> dict[str, Any]:
+    origin = {"release": document.release, "path": document.path, "object": document.name}
+    return {"text": document.text, "char_count": len(document.text), "metadata": json.dumps(origin)}
+
+
+def _python_edu_row(document: Docstring) -> dict[str, Any]:
+    content = document.text.encode()
+    blob_id = hashlib.sha1(content, usedforsecurity=False).hexdigest()
+    origin = {"repo_name": "python/cpython", "path": document.path}
+    return {"blob_id": blob_id, **origin, "length_bytes": len(content), "text": document.text}
+
+
+def _write_parts(folder: Path, rows: Iterable[dict[str, Any]], schema: pa.Schema) -> int:
+    """Write rows to part files of about `FILE_BYTES` of text each and remove parts of an earlier, longer corpus."""
+    folder.mkdir(parents=True, exist_ok=True)
+    parts: list[list[dict[str, Any]]] = [[]]
+    size = 0
+    for row in rows:
+        if size >= FILE_BYTES:
+            parts.append([])
+            size = 0
+        parts[-1].append(row)
+        size += len(row["text"].encode())
+    names = [f"part-{index:05d}.parquet" for index in range(len(parts))]
+    for name, part in zip(names, parts, strict=True):
+        _write_part(folder / name, part, schema)
+    for stale in set(folder.glob("part-*.parquet")) - {folder / name for name in names}:
+        stale.unlink()
+    return len(parts)
+
+
+def _write_part(path: Path, rows: list[dict[str, Any]], schema: pa.Schema) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        # from_pylist fills a missing key with null, which is what an unknown column is to hold.
+        table = pa.Table.from_pylist(rows, schema=schema)
+        pq.write_table(table, temporary, compression="zstd", row_group_size=ROW_GROUP_ROWS)
+        if not path.exists() or path.read_bytes() != temporary.read_bytes():
+            temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,57 @@
+#!/bin/sh
+# The whole product on this machine, without a network: corpus, plan, shards, validation, training, samples.
+# Called by `make demo` with PYTHON set. A second run skips whatever is already there and whole.
+set -eu
+cd "$(dirname "$0")/.."
+PYTHON=${PYTHON:-.venv/bin/python}
+
+CORPUS=out/demo-corpus
+SHARDS=out/demo
+RUN=out/demo-run
+
+step=0
+headline() {
+    step=$((step + 1))
+    printf '\n== %d. %s\n' "$step" "$1"
+}
+run() {
+    printf '$ python %s\n' "$*"
+    "$PYTHON" "$@"
+}
+
+headline "Gather real text from this installation: prose, mathematics, code"
+run -m pipeline demo-corpus "$CORPUS"
+
+headline "Plan: what the recipe will read and write, before anything runs"
+run -m pipeline plan recipes/data/demo.toml
+
+headline "Build: train the tokenizer, encode, mix 87/10/3 by tokens, write the shards"
+run -m pipeline build recipes/data/demo.toml --out "$SHARDS"
+
+headline "Validate: every checksum, every id, every document, every share"
+run -m shards validate "$SHARDS"
+
+headline "Inspect: what the set holds"
+run -m shards inspect "$SHARDS"
+
+headline "Train: a few million parameters for a minute or two on the CPU"
+run -m trainer train recipes/train/demo.toml --shards "$SHARDS" --run "$RUN"
+
+headline "Sample: what the model has learnt from one look at some documentation"
+for prompt in "Return the number of" "The following methods can be defined to" "import os"; do
+    printf '$ python -m trainer sample %s --prompt "%s"\n' "$RUN" "$prompt"
+    "$PYTHON" -m trainer sample "$RUN" --prompt "$prompt"
+done
+
+headline "What to look at next"
+cat <<EOF
+  $SHARDS/manifest.json            what was asked for and what was achieved, side by side
+  $SHARDS/train-00000.docs.parquet where every document of a shard came from
+  $RUN/metrics.jsonl               loss, tokens a second and validation loss by source, step by step
+
+  python -m shards inspect $SHARDS --shard train-00000 --document 0    read a document back from its tokens
+  python -m pipeline build recipes/data/demo.toml --out $SHARDS        again: nothing is left to do
+  python -m pipeline build recipes/data/demo.toml --out out/demo-half --set mix.tokens=1_000_000
+  recipes/README.md                         the keys of a recipe; copy recipes/data/demo.toml and name your own files
+  shards/FORMAT.md                          the format of a shard set
+EOF

@@ -1,0 +1,182 @@
+"""The demo corpus: the real data sets' columns, distinct and honest rows, the same bytes every time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline import demo, docstrings
+
+LONG = "A sentence that says what the object is for. " * 10
+FINEWEB_EDU = (
+    "text string, id string, dump string, url string, file_path string, language string, "
+    "language_score double, token_count int64, score double, int_score int64"
+)
+FINEMATH = (
+    "url string, fetch_time int64, content_mime_type string, warc_filename string, warc_record_offset int32, "
+    "warc_record_length int32, text string, token_count int32, char_count int32, metadata string, score double, "
+    "int_score int64, crawl string, snapshot_type string, language string, language_score double"
+)
+PYTHON_EDU = (
+    "blob_id string, repo_name string, path string, length_bytes int64, score double, int_score int64, text string"
+)
+REAL_COLUMNS = {"fineweb-edu": FINEWEB_EDU, "finemath": FINEMATH, "python-edu": PYTHON_EDU}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    folder = tmp_path_factory.mktemp("corpus")
+    return folder, demo.write_demo_corpus(folder)
+
+
+def _read(folder: Path, source: str) -> pa.Table:
+    return pa.concat_tables(pq.read_table(file) for file in sorted((folder / source).glob("*.parquet")))
+
+
+@pytest.mark.parametrize("source", REAL_COLUMNS)
+def test_columns_are_those_of_the_real_set(corpus: tuple[Path, list[dict[str, Any]]], source: str) -> None:
+    for file in (corpus[0] / source).glob("*.parquet"):
+        schema = pq.read_schema(file)
+        assert ", ".join(f"{field.name} {field.type}" for field in schema) == REAL_COLUMNS[source]
+
+
+@pytest.mark.parametrize(("source", "ours"), [("fineweb_edu", "fineweb-edu"), ("finemath", "finemath")])
+def test_columns_equal_the_corpora(corpus: tuple[Path, list[dict[str, Any]]], source: str, ours: str) -> None:
+    root = Path(os.environ.get("TOKENMILL_CORPORA", Path(__file__).parents[2] / "../shared/corpora"))
+    real = sorted((root / source).glob("*.parquet"))
+    if not real:
+        pytest.skip(f"no {source} corpus in {root}")
+    theirs = pq.read_schema(real[0]).remove_metadata()
+    assert pq.read_schema(corpus[0] / ours / "part-00000.parquet").remove_metadata().equals(theirs)
+
+
+def test_documents_are_distinct_and_not_empty(corpus: tuple[Path, list[dict[str, Any]]]) -> None:
+    texts = [text for source in REAL_COLUMNS for text in _read(corpus[0], source)["text"].to_pylist()]
+    assert len(texts) == len(set(texts))
+    assert all(text.strip() for text in texts)
+    assert all(text.encode("utf-8", "strict") for text in texts)
+
+
+def test_prose_is_the_largest_source(corpus: tuple[Path, list[dict[str, Any]]]) -> None:
+    sizes = {row["name"]: row["bytes"] for row in corpus[1]}
+    assert list(sizes) == list(REAL_COLUMNS)
+    assert sizes["fineweb-edu"] >= 8_000_000
+    assert sizes["finemath"] >= 1_000_000
+    assert max(sizes, key=lambda name: sizes[name]) == "fineweb-edu"
+
+
+def test_summary_counts_what_was_written(corpus: tuple[Path, list[dict[str, Any]]]) -> None:
+    for row in corpus[1]:
+        table = _read(corpus[0], row["name"])
+        assert row["files"] == len(list((corpus[0] / row["name"]).iterdir()))
+        assert row["documents"] == table.num_rows
+        assert row["bytes"] == pc.sum(pc.binary_length(table["text"])).as_py()
+
+
+def test_larger_sources_have_several_files_and_row_groups(corpus: tuple[Path, list[dict[str, Any]]]) -> None:
+    files = sorted((corpus[0] / "fineweb-edu").glob("*.parquet"))
+    assert len(files) > 1
+    assert pq.ParquetFile(files[0]).num_row_groups > 1
+    assert pq.ParquetFile(files[0]).metadata.row_group(0).column(0).compression == "ZSTD"
+
+
+def test_unknown_values_are_null(corpus: tuple[Path, list[dict[str, Any]]]) -> None:
+    known = {
+        "fineweb-edu": {"text", "id", "dump", "file_path"},
+        "finemath": {"text", "char_count", "metadata"},
+        "python-edu": {"text", "blob_id", "repo_name", "path", "length_bytes"},
+    }
+    for source, columns in known.items():
+        table = _read(corpus[0], source)
+        for name in table.column_names:
+            assert table[name].null_count == (0 if name in columns else table.num_rows), (source, name)
+
+
+def test_blob_id_is_the_sha1_of_the_file(corpus: tuple[Path, list[dict[str, Any]]]) -> None:
+    stdlib = Path(sysconfig.get_path("stdlib"))
+    for row in _read(corpus[0], "python-edu").to_pylist():
+        content = (stdlib / row["path"].removeprefix("Lib/")).read_bytes()
+        assert row["blob_id"] == hashlib.sha1(content, usedforsecurity=False).hexdigest()
+        assert row["length_bytes"] == len(content)
+
+
+def test_code_holds_no_tests_and_no_installed_packages(corpus: tuple[Path, list[dict[str, Any]]]) -> None:
+    paths = _read(corpus[0], "python-edu")["path"].to_pylist()
+    assert not [path for path in paths if {"test", "tests", "site-packages"}.intersection(path.split("/"))]
+    assert "Lib/argparse.py" in paths
+
+
+def test_mathematics_says_where_it_comes_from(corpus: tuple[Path, list[dict[str, Any]]]) -> None:
+    table = _read(corpus[0], "finemath")
+    origins = [json.loads(value) for value in table["metadata"].to_pylist()]
+    assert {"numpy", "torch", "python"} <= {origin["release"].split(" ")[0] for origin in origins}
+    assert pc.equal(table["char_count"], pc.utf8_length(table["text"]).cast(pa.int32())).to_pylist().count(False) == 0
+
+
+def test_another_run_writes_the_same_bytes(corpus: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
+    folder, summary = corpus
+    first = {path.relative_to(folder): path.read_bytes() for path in sorted(folder.rglob("*.parquet"))}
+    assert demo.write_demo_corpus(tmp_path) == summary
+    assert {path.relative_to(tmp_path): path.read_bytes() for path in sorted(tmp_path.rglob("*.parquet"))} == first
+
+
+def test_an_equal_part_is_not_touched_and_a_stale_one_goes(tmp_path: Path) -> None:
+    rows = [{"text": "one", "id": "1"}, {"text": "two", "id": "2"}]
+    assert demo._write_parts(tmp_path, rows, demo.fineweb_edu_schema()) == 1
+    before = (tmp_path / "part-00000.parquet").stat()
+    (tmp_path / "part-00001.parquet").write_bytes(b"of an earlier corpus")
+    assert demo._write_parts(tmp_path, rows, demo.fineweb_edu_schema()) == 1
+    after = (tmp_path / "part-00000.parquet").stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert [path.name for path in tmp_path.iterdir()] == ["part-00000.parquet"]
+
+
+def test_docstrings_are_found_at_every_level() -> None:
+    source = f'''
+"""{LONG}module"""
+class A:
+    """{LONG}class"""
+    if True:
+        async def f(self):
+            """{LONG}
+                indented
+            """
+add_docstr(torch.abs, r"""{LONG}given""")
+add_newdoc("numpy._core", "empty", """{LONG}""")
+add_docstr(torch.add, """{LONG}{{x}}""".format(x=1))
+def short():
+    """Too short."""
+'''
+    found = dict(docstrings.parse_docstrings(source.encode()))
+    assert list(found) == ["", "A", "A.f", "torch.abs", "numpy._core.empty"]
+    assert found["A.f"].endswith("\nindented")
+
+
+def test_files_of_mostly_code_are_not_parsed() -> None:
+    source = f'"""{LONG}"""\n' + "x = 1\n" * 2000
+    assert list(docstrings.parse_docstrings(source.encode())) == []
+
+
+def test_unparsable_files_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "template.py").write_text(f'"""{LONG}"""\nclass {{{{ name }}}}:\n    pass\n')
+    (tmp_path / "good.py").write_text(f'"""{LONG}"""\n')
+    files = [docstrings.SourceFile("x 1", name, str(tmp_path / name)) for name in ("template.py", "good.py")]
+    found = docstrings.harvest(files)
+    assert found.unparsable == 1
+    assert [docstring.path for docstring in found.docstrings] == ["good.py"]
+
+
+def test_text_that_utf8_cannot_carry_is_counted() -> None:
+    skipped: dict[str, int] = {}
+    documents = [docstrings.Docstring(text, "x 1", "x.py", "") for text in ("fine", "bad \ud800", "fine", "schön")]
+    assert [document.text for document in demo._distinct(documents, skipped)] == ["fine", "schön"]
+    assert skipped == {"duplicate": 1, "not_utf8": 1}
