@@ -1,15 +1,17 @@
 """The train recipe's schema: frozen models with the names that transformers' configs use.
 
-What a recipe may say and the rules between its keys; `trainer.recipe` reads files and reports problems. Widths are in
+What a recipe may say and the rules between its keys; `trainer.recipe` reads files. Widths are in
 features, lengths in tokens, batches in sequences.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
+
+from shards.settings import Settings
 
 Positive = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -17,10 +19,10 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 Precision = Literal["auto", "fp32", "bf16"]
 
 
-class Section(BaseModel):
-    """A table of the recipe: unknown keys, loose types, infinities and NaN are refused."""
+class Section(Settings):
+    """A table of the recipe: beside what all settings refuse, infinities and NaN."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(allow_inf_nan=False)
 
 
 class ModelConfig(Section):
@@ -164,18 +166,16 @@ _RULES: tuple[_Rule, ...] = (
 )
 
 
-def find_rule_problems(tables: dict[str, Any]) -> list[str]:
-    """Check the rules between keys on an unvalidated recipe.
+def check_rules(tables: dict[str, Any]) -> Iterator[str]:
+    """Yield the faults between keys of an unvalidated recipe.
 
     Works on raw values so that one report holds these problems beside all others; a rule with a key that is missing or
     not a whole number is left to the schema.
     """
-    problems: list[str] = []
     for (left, right), holds, expected, remedy in _RULES:
         a, b = _whole_number(tables, left), _whole_number(tables, right)
         if a is not None and b is not None and not holds(a, b):
-            problems.append(f"{left} = {a} with {right} = {b}: {expected}. {remedy}")
-    return problems
+            yield f"{left} = {a} with {right} = {b}: {expected}. {remedy}"
 
 
 def _whole_number(tables: dict[str, Any], path: str) -> int | None:

@@ -1,0 +1,244 @@
+"""A small whole shard set of two sources, a train recipe for it, and the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import xxhash
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from shards import ShardSet, open_set, writer
+from shards.manifest import (
+    Manifest,
+    MixEntry,
+    RecipeEntry,
+    ShardEntry,
+    SourceCounts,
+    SourceEntry,
+    Split,
+    SplitEntry,
+    TokenizerEntry,
+)
+
+WEIGHTS = {"prose": 3.0, "code": 1.0}
+WORDS = {
+    "prose": "the mill turns a stream of words into flour and naïve café bread while the river sings 中文 🙂".split(),
+    "code": "def grind ( grain ) : return [ stone . press ( g ) for g in grain if g ]".split(),
+}
+SPECIAL_TOKENS = ["<|endoftext|>", "<|pad|>"]
+
+RECIPE = """
+name = "tiny"
+[model]
+kind = "llama"
+hidden_size = 32
+num_hidden_layers = 2
+num_attention_heads = 4
+num_key_value_heads = 2
+intermediate_size = 64
+max_position_embeddings = 64
+tie_word_embeddings = true
+[train]
+seq_len = 32
+global_batch = 8
+micro_batch = 4
+steps = 12
+precision = "fp32"
+[optimizer]
+lr = 1e-2
+[schedule]
+warmup_steps = 2
+[eval]
+every_steps = 4
+max_tokens = 1_000
+[checkpoint]
+every_steps = 3
+keep_last = 2
+"""
+
+
+def make_text(source: str, rng: random.Random) -> str:
+    """Return a document: sentences of a few words, each likely followed by the one after it in the list."""
+    words = WORDS[source]
+    position = rng.randrange(len(words))
+    picked = []
+    for _ in range(rng.randint(5, 120)):
+        position = (position + 1) % len(words) if rng.random() < 0.8 else rng.randrange(len(words))
+        picked.append(words[position])
+    return " ".join(picked) + f" {rng.random()}"
+
+
+def train_tokenizer() -> Tokenizer:
+    """Train a byte-level BPE of 320 entries, the last two of them special."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=318, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False
+    )
+    rng = random.Random(3)
+    tokenizer.train_from_iterator([make_text(source, rng) for source in WEIGHTS for _ in range(200)], trainer)
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL_TOKENS])
+    assert tokenizer.get_vocab_size() == 320
+    return tokenizer
+
+
+def build_set(folder: Path, *, shard_tokens: dict[Split, list[int]], seed: int = 11) -> ShardSet:
+    """Write a shard set whose shards hold about so many tokens, 3 to 1 from two sources, cut at documents."""
+    folder.mkdir(parents=True)
+    tokenizer = train_tokenizer()
+    eos_id = tokenizer.token_to_id("<|endoftext|>")
+    tokenizer_file = writer.write_text(folder / "tokenizer.json", tokenizer.to_str())
+    recipe_file = writer.write_text(folder / "recipe.json", json.dumps({"name": "tiny"}))
+    properties = writer.SetProperties(vocab_size=320, eos_id=eos_id, tokenizer_sha256=tokenizer_file.sha256)
+    rng = random.Random(seed)
+    entries: list[ShardEntry] = []
+    row = 0
+    for split, sizes in shard_tokens.items():
+        taken = dict.fromkeys(WEIGHTS, 0)
+        for index, _ in enumerate(sizes):
+            documents: list[tuple[str, int, str, list[int]]] = []
+            for source, weight in WEIGHTS.items():
+                target = sum(sizes[: index + 1]) * weight / sum(WEIGHTS.values())
+                while taken[source] < target:
+                    text = make_text(source, rng)
+                    ids = [*tokenizer.encode(text, add_special_tokens=False).ids, eos_id]
+                    if taken[source] + len(ids) - target > target - taken[source]:
+                        break
+                    documents.append((source, row, text, ids))
+                    taken[source] += len(ids)
+                    row += 1
+            rng.shuffle(documents)
+            chunks = [np.concatenate([np.array(ids, "<u2") for *_, ids in documents])]
+            entries.append(
+                writer.write_shard(
+                    folder,
+                    split=split,
+                    index=index,
+                    properties=properties,
+                    chunks=chunks,
+                    documents=document_table(documents),
+                )
+            )
+    train_tokens = sum(shard_tokens["train"])
+    special = {token: tokenizer.token_to_id(token) for token in SPECIAL_TOKENS}
+    entry = TokenizerEntry(file="tokenizer.json", sha256=tokenizer_file.sha256, eos_id=eos_id, special_tokens=special)
+    recipe = RecipeEntry(file="recipe.json", sha256=recipe_file.sha256)
+    writer.write_manifest(folder, make_manifest(entries, entry, recipe, train_tokens))
+    return open_set(folder)
+
+
+def document_table(documents: list[tuple[str, int, str, list[int]]]) -> pa.Table:
+    """Return the table of documents given as (source, row, text, ids)."""
+    lengths = np.array([len(ids) for *_, ids in documents], np.uint32)
+    schema = writer.document_schema()
+    sources = pa.array([source for source, *_ in documents]).dictionary_encode()
+    columns = [
+        pa.array(np.cumsum(lengths, dtype=np.uint64) - lengths, pa.uint64()),
+        pa.array(lengths, pa.uint32()),
+        sources.cast(schema.field("source").type),
+        pa.array(["unit"] * len(documents)).dictionary_encode().cast(schema.field("unit").type),
+        pa.array([row for _, row, *_ in documents], pa.uint32()),
+        pa.array([xxhash.xxh3_128_digest(text.encode()) for _, _, text, _ in documents], pa.binary(16)),
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def make_manifest(
+    entries: list[ShardEntry], tokenizer: TokenizerEntry, recipe: RecipeEntry, train_tokens: int
+) -> Manifest:
+    """Return the manifest of written shards."""
+    splits: dict[Split, SplitEntry] = {}
+    for split in dict.fromkeys(entry.split for entry in entries):
+        mine = [entry for entry in entries if entry.split == split]
+        held = {
+            name: SourceCounts(
+                tokens=sum(entry.sources[name].tokens for entry in mine if name in entry.sources),
+                documents=sum(entry.sources[name].documents for entry in mine if name in entry.sources),
+            )
+            for name in WEIGHTS
+        }
+        splits[split] = SplitEntry(
+            tokens=sum(entry.tokens for entry in mine), documents=sum(entry.documents for entry in mine), sources=held
+        )
+    shares = {name: weight / sum(WEIGHTS.values()) for name, weight in WEIGHTS.items()}
+    train = splits["train"]
+    return Manifest(
+        name="tiny",
+        dtype="uint16",
+        vocab_size=320,
+        tokenizer=tokenizer,
+        recipe=recipe,
+        sources=[
+            SourceEntry(
+                name=name,
+                weight=weight,
+                revision="test",
+                tokens_available=sum(split.sources[name].tokens for split in splits.values()),
+                documents_available=sum(split.sources[name].documents for split in splits.values()),
+                dropped={},
+                epochs=1,
+            )
+            for name, weight in WEIGHTS.items()
+        ],
+        mix=[
+            MixEntry(
+                source=name,
+                requested=share,
+                achieved=train.sources[name].tokens / train.tokens,
+                requested_tokens=int(train_tokens * share),
+                achieved_tokens=train.sources[name].tokens,
+            )
+            for name, share in shares.items()
+        ],
+        splits=splits,
+        shards=entries,
+    )
+
+
+@pytest.fixture(scope="session")
+def shard_set(tmp_path_factory: pytest.TempPathFactory) -> ShardSet:
+    """A whole set of three train shards and two val shards. Read only."""
+    folder = tmp_path_factory.mktemp("sets") / "tiny"
+    return build_set(folder, shard_tokens={"train": [3_000, 3_000, 3_000], "val": [1_500, 1_500]})
+
+
+@pytest.fixture(scope="session")
+def recipe_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A train recipe of twelve steps: validation every four, checkpoints every three. Read only."""
+    path = tmp_path_factory.mktemp("recipes") / "tiny.toml"
+    path.write_text(RECIPE)
+    return path
+
+
+def command_line(*arguments: object) -> list[str]:
+    """Return the command `python -m trainer ...` with warnings as errors."""
+    return [sys.executable, "-W", "error", "-m", "trainer", *map(str, arguments)]
+
+
+def command_environment() -> dict[str, str]:
+    """Return an environment without GPUs and with one thread: tests compare bits."""
+    return {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+
+
+def run_command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run `python -m trainer ...` to its end."""
+    return subprocess.run(
+        command_line(*arguments), capture_output=True, text=True, env=command_environment(), timeout=120, check=False
+    )
+
+
+def read_lines(run: Path) -> list[dict[str, Any]]:
+    """Return a run's metrics without timings."""
+    timings = ("tokens_per_s", "data_wait_ms")
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key not in timings} for line in lines]

@@ -1,0 +1,276 @@
+"""Checkpoints: one folder each, written whole or not at all, checked by checksum before it is used, never unpickled.
+
+    checkpoints/step-00000100/
+        model.safetensors       weights, under transformers' names
+        optimizer.safetensors   each parameter's state, as `<state>.<parameter>`
+        rng.safetensors         torch's generators
+        state.json              step, samples, recipe, digests of what the run reads, and of the three files above
+
+A checkpoint is written to a temporary folder, synced to disk and renamed, then older ones beyond `keep_last` are
+deleted. Bit rot and half-written copies are detected, named, and moved aside as `corrupt-step-...`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import safetensors
+import safetensors.torch
+import torch
+import xxhash
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import nn
+
+from shards.writer import sync_folder
+from trainer.errors import InputError
+
+FOLDER = "checkpoints"
+STATE_FILE = "state.json"
+MODEL_FILE, OPTIMIZER_FILE, RNG_FILE = "model.safetensors", "optimizer.safetensors", "rng.safetensors"
+_NAME = re.compile(r"step-(\d{8,})")
+
+
+class CheckpointError(InputError):
+    """A checkpoint that is missing, half-written or corrupt."""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class FileDigest(_Model):
+    """A file's size and checksum."""
+
+    bytes: int
+    xxh3_128: str
+    """Hex. Not SHA-256: it guards against accidents, at 10 GB/s instead of 1 while a GPU waits for the save."""
+
+
+class CheckpointState(_Model):
+    """Everything of a checkpoint but tensors."""
+
+    format: Literal["tokenmill-checkpoint"] = "tokenmill-checkpoint"
+    format_version: Literal[1] = 1
+    step: int = Field(ge=0)
+    """Optimizer steps done."""
+    samples: int = Field(ge=0)
+    """Samples consumed: the loader's whole state, together with the manifest's digest."""
+    recipe: dict[str, Any]
+    vocab_size: int = Field(ge=1)
+    eos_id: int = Field(ge=0)
+    manifest_sha256: str
+    tokenizer_sha256: str
+    files: dict[str, FileDigest] = {}
+    own_xxh3_128: str = ""
+    """Checksum of this state's JSON with this field empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint whose files match their checksums."""
+
+    path: Path
+    state: CheckpointState
+
+
+def checkpoint_path(run: Path, step: int) -> Path:
+    """Return the folder of a step's checkpoint."""
+    return run / FOLDER / f"step-{step:08d}"
+
+
+def list_checkpoints(run: Path) -> list[Path]:
+    """Return a run's checkpoint folders, oldest first. Temporary and corrupt ones have other names."""
+    folder = run / FOLDER
+    found = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)] if folder.is_dir() else []
+    return sorted(found, key=_step_of)
+
+
+def save_checkpoint(
+    run: Path, state: CheckpointState, model: nn.Module, optimizer: torch.optim.Optimizer, *, keep_last: int
+) -> Path:
+    """Write a checkpoint and delete those beyond the last `keep_last`.
+
+    Raises:
+        OSError: the disk is full or not writable; the previous checkpoints are untouched.
+    """
+    path = checkpoint_path(run, state.step)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.mkdir(parents=True)
+    try:
+        safetensors.torch.save_file(model.state_dict(), temporary / MODEL_FILE)
+        safetensors.torch.save_file(_optimizer_tensors(model, optimizer), temporary / OPTIMIZER_FILE)
+        safetensors.torch.save_file(_rng_tensors(), temporary / RNG_FILE)
+        digests = {name: _digest(temporary / name) for name in (MODEL_FILE, OPTIMIZER_FILE, RNG_FILE)}
+        (temporary / STATE_FILE).write_text(_seal(state.model_copy(update={"files": digests})))
+        for file in temporary.iterdir():
+            _sync_file(file)
+        sync_folder(temporary)
+        temporary.rename(path)
+    except safetensors.SafetensorError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise OSError(f"{path}: {error}") from error  # what safetensors makes of a full disk
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync_folder(path.parent)
+    for old in list_checkpoints(run)[:-keep_last]:
+        _remove_folder(old)
+    return path
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint's state and check every file's checksum; nothing is loaded yet.
+
+    Raises:
+        CheckpointError: it is missing, half-written or corrupt; the message names the file.
+    """
+    file = path / STATE_FILE
+    try:
+        text = file.read_text(encoding="utf-8")
+        state = CheckpointState.model_validate_json(text)
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read ({error.strerror}); not a whole checkpoint") from error
+    except (ValidationError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{file}: corrupt: not the state of a checkpoint") from error
+    if _seal(state.model_copy(update={"own_xxh3_128": ""})) != text:
+        raise CheckpointError(f"{file}: corrupt: its content does not match its own checksum")
+    if set(state.files) != {MODEL_FILE, OPTIMIZER_FILE, RNG_FILE}:
+        raise CheckpointError(f"{file}: lists the files {sorted(state.files)}; expected the three of a checkpoint")
+    for name, expected in state.files.items():
+        try:
+            found = _digest(path / name)
+        except OSError as error:
+            raise CheckpointError(f"{path / name}: cannot be read ({error.strerror})") from error
+        if found != expected:
+            raise CheckpointError(
+                f"{path / name}: corrupt: {found.bytes} bytes with checksum {found.xxh3_128}; "
+                f"expected {expected.bytes} with {expected.xxh3_128}"
+            )
+    return Checkpoint(path, state)
+
+
+def find_newest(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
+    """Return a run's newest whole checkpoint; None when it holds none at all. Changes nothing.
+
+    Args:
+        run: the run folder.
+        say: called with a message for each corrupt checkpoint that is passed over.
+
+    Raises:
+        CheckpointError: there are checkpoints, and every one is corrupt.
+    """
+    problems: list[str] = []
+    for path in reversed(list_checkpoints(run)):
+        try:
+            return read_checkpoint(path)
+        except CheckpointError as error:
+            say(f"{error}. Trying the checkpoint before it.")
+            problems += error.problems
+    if problems:
+        raise CheckpointError([*problems, f"{run}: no whole checkpoint is left. Start again in a new run folder."])
+    return None
+
+
+def clear_leftovers(run: Path, *, after_step: int | None) -> list[Path]:
+    """Delete what crashed saves left, and move checkpoints found corrupt aside, to `corrupt-step-...`.
+
+    Args:
+        run: the run folder.
+        after_step: checkpoints after this step were found corrupt; None when there are no checkpoints.
+
+    Returns:
+        The new names of the corrupt ones.
+    """
+    for left in (run / FOLDER).glob(".step-*.tmp"):
+        shutil.rmtree(left)
+    moved: list[Path] = []
+    for path in list_checkpoints(run):
+        if after_step is not None and _step_of(path) > after_step:
+            target = path.with_name(f"corrupt-{path.name}")
+            if target.exists():
+                shutil.rmtree(target)
+            moved.append(path.rename(target))
+    return moved
+
+
+def load_weights(checkpoint: Checkpoint, model: nn.Module) -> None:
+    """Load the weights; every name and shape must match.
+
+    Raises:
+        CheckpointError: they do not.
+    """
+    try:
+        model.load_state_dict(safetensors.torch.load_file(checkpoint.path / MODEL_FILE))
+    except RuntimeError as error:
+        raise CheckpointError(f"{checkpoint.path / MODEL_FILE}: {error}") from error
+
+
+def load_training_state(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Load the optimizer's state and torch's generators."""
+    tensors = safetensors.torch.load_file(checkpoint.path / OPTIMIZER_FILE)
+    parameters = dict(model.named_parameters())
+    for name, tensor in tensors.items():
+        key, _, parameter_name = name.partition(".")
+        parameter = parameters[parameter_name]
+        # AdamW keeps its step count in fp32 beside the parameter when fused, as the other state.
+        optimizer.state[parameter][key] = tensor.to(parameter.device)
+    generators = safetensors.torch.load_file(checkpoint.path / RNG_FILE)
+    torch.set_rng_state(generators["cpu"])
+    if torch.cuda.is_available() and "cuda" in generators:
+        torch.cuda.set_rng_state(generators["cuda"])
+
+
+def _step_of(path: Path) -> int:
+    match = _NAME.fullmatch(path.name)
+    assert match is not None, path
+    return int(match[1])
+
+
+def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    return {
+        f"{key}.{name}": value
+        for name, parameter in model.named_parameters()
+        for key, value in optimizer.state[parameter].items()
+    }
+
+
+def _rng_tensors() -> dict[str, torch.Tensor]:
+    tensors = {"cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        tensors["cuda"] = torch.cuda.get_rng_state()
+    return tensors
+
+
+def _seal(state: CheckpointState) -> str:
+    """Return the state's JSON with its own checksum filled in."""
+    own = xxhash.xxh3_128_hexdigest(state.model_dump_json(indent=2).encode())
+    sealed = json.loads(state.model_copy(update={"own_xxh3_128": own}).model_dump_json())
+    return json.dumps(sealed, indent=2) + "\n"
+
+
+def _digest(path: Path) -> FileDigest:
+    digest, size = xxhash.xxh3_128(), 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 24):
+            digest.update(block)
+            size += len(block)
+    return FileDigest(bytes=size, xxh3_128=digest.hexdigest())
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _remove_folder(path: Path) -> None:
+    """Delete a checkpoint; its name goes first, so that a crash leaves no half of one."""
+    doomed = path.with_name(f".{path.name}.deleted.tmp")
+    path.rename(doomed)
+    shutil.rmtree(doomed)

@@ -1,0 +1,200 @@
+"""The loader: windows of the compressed shards, in a seeded order that is a pure function of the sample number.
+
+A shard of n tokens holds (n - 1) // seq_len windows of seq_len + 1 tokens; the last token of a window is the first of
+the next, so every token but a shard's first and its last few is a target once an epoch. Each epoch visits the shards
+in a permuted order, and inside a shard its windows in a permuted order. Shards hold documents of the whole corpus in
+random order already, so that nothing is lost by finishing one shard before the next.
+
+`SampleOrder` maps a global sample number to (epoch, shard, first token) from the manifest's token counts alone. The
+number of samples consumed is therefore all the state there is: resume at any number, with any batch size, and the same
+samples follow. `Loader` turns sample numbers into tensors; it holds at most two decoded shards (2 or 4 bytes a token):
+the one being read, and the next, decoded ahead in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.lib.stride_tricks import sliding_window_view
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from shards import Shard
+
+    Tokens = npt.NDArray[np.unsignedinteger]
+
+
+def seeded_permutation(size: int, *key: int) -> npt.NDArray[np.int64]:
+    """Return a permutation of range(size) that `key` decides, int64 `(size,)`.
+
+    A stable argsort of raw PCG64 output: numpy promises that stream for all versions, unlike `Generator.permutation`.
+    Each part of the key must be in [0, 2**32).
+    """
+    # SeedSequence pads with zeros, so that (1, 2) and (1, 2, 0) would be one key; the length tells them apart.
+    bits = np.random.PCG64(np.random.SeedSequence([len(key), *key])).random_raw(size)
+    return np.argsort(np.asarray(bits, dtype=np.uint64), kind="stable")
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One shard's turn in one epoch: the samples [first, first + windows) are its windows, permuted."""
+
+    epoch: int
+    shard: int
+    first: int
+    windows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One sample: seq_len + 1 tokens of a shard, from the token `start`."""
+
+    epoch: int
+    shard: int
+    start: int
+
+
+class SampleOrder:
+    """The order of samples over shards of `shard_tokens` tokens. Depends on its arguments alone.
+
+    Attributes:
+        windows: windows in each shard, int64 `(shards,)`.
+        per_epoch: samples in one epoch.
+        short_shards: indices of the shards that are too short for one window; they are never visited.
+        targets: tokens of an epoch that are predicted.
+        cropped: tokens of an epoch that never are: each shard's first, and those after its last window.
+    """
+
+    def __init__(self, shard_tokens: Sequence[int], *, seq_len: int, seed: int):
+        tokens = np.asarray(shard_tokens, dtype=np.int64)
+        self.seq_len, self.seed = seq_len, seed
+        self.windows = np.maximum(tokens - 1, 0) // seq_len
+        self.per_epoch = int(self.windows.sum())
+        self.short_shards = [int(index) for index in np.flatnonzero(self.windows == 0)]
+        self.targets = self.per_epoch * seq_len
+        self.cropped = int(tokens.sum()) - self.targets
+        self._epoch: tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
+        self._starts: tuple[Visit, npt.NDArray[np.int64]] | None = None
+
+    def visit(self, sample: int) -> Visit:
+        """Return the visit that a sample belongs to."""
+        epoch, position = divmod(sample, self.per_epoch)
+        order, ends = self._shard_order(epoch)
+        # side="right" also steps over shards without windows, whose end equals the one before.
+        turn = int(np.searchsorted(ends, position, side="right"))
+        shard = int(order[turn])
+        windows = int(self.windows[shard])
+        return Visit(epoch, shard, epoch * self.per_epoch + int(ends[turn]) - windows, windows)
+
+    def locate(self, sample: int) -> Window:
+        """Map a global sample number to its place."""
+        visit, starts = next(self.iter_runs(sample, 1))
+        return Window(visit.epoch, visit.shard, int(starts[0]))
+
+    def iter_runs(self, first: int, count: int) -> Iterator[tuple[Visit, npt.NDArray[np.int64]]]:
+        """Yield the samples [first, first + count) as runs of one visit, each with its samples' first tokens."""
+        stop = first + count
+        while first < stop:
+            visit = self.visit(first)
+            last = min(stop, visit.first + visit.windows)
+            yield visit, self._window_starts(visit)[first - visit.first : last - visit.first]
+            first = last
+
+    def _shard_order(self, epoch: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        if self._epoch is None or self._epoch[0] != epoch:
+            order = seeded_permutation(len(self.windows), self.seed, epoch)
+            self._epoch = epoch, order, np.cumsum(self.windows[order])
+        return self._epoch[1:]
+
+    def _window_starts(self, visit: Visit) -> npt.NDArray[np.int64]:
+        if self._starts is None or self._starts[0] != visit:
+            order = seeded_permutation(visit.windows, self.seed, visit.epoch, visit.shard)
+            self._starts = visit, order * self.seq_len
+        return self._starts[1]
+
+
+class Loader:
+    """Reads samples by number. Reading them in order is fast: the next shard is decoded meanwhile.
+
+    Use as a context manager, or `close` it. Not for use from several threads.
+    """
+
+    def __init__(self, shards: Sequence[Shard], order: SampleOrder, *, stop: int | None = None, threads: int = 1):
+        """Start a loader; nothing is read yet.
+
+        Args:
+            shards: the split's shards, in the order whose token counts `order` was made from.
+            order: the order of samples.
+            stop: one past the last sample that will be asked for; no shard is decoded ahead for later ones.
+            threads: threads that decode a shard.
+        """
+        self._shards, self._order, self._stop, self._threads = shards, order, stop, threads
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="decode-ahead")
+        self._current: tuple[int, Tokens] | None = None
+        self._ahead: tuple[int, Future[Tokens]] | None = None
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Wait for the decoding thread and free the shards."""
+        self._pool.shutdown(cancel_futures=True)
+        self._current = self._ahead = None
+
+    def read(self, first: int, count: int) -> torch.Tensor:
+        """Return the samples [first, first + count), across shards and epochs where they lie so.
+
+        Returns:
+            windows: int64 `(count, seq_len + 1)`; inputs are `[:, :-1]`, targets `[:, 1:]`.
+
+        Raises:
+            ShardSetError: a shard's file is corrupt; also when the thread that decodes ahead met it.
+            OSError: a shard cannot be read.
+        """
+        out = torch.empty((count, self._order.seq_len + 1), dtype=torch.int64)
+        rows, row = out.numpy(), 0
+        for visit, starts in self._order.iter_runs(first, count):
+            windows = sliding_window_view(self._tokens(visit), self._order.seq_len + 1)
+            # One gather a run, which also widens: 20 to 30 % faster than indexing with a matrix of positions.
+            rows[row : row + len(starts)] = windows[starts]
+            row += len(starts)
+        return out
+
+    def _tokens(self, visit: Visit) -> Tokens:
+        if self._current is None or self._current[0] != visit.shard:
+            self._current = None  # Freed before another is decoded: two shards at most.
+            if self._ahead is None or self._ahead[0] != visit.shard:
+                self._wait_idle()
+                self._ahead = visit.shard, self._decode(visit.shard)
+            _, future = self._ahead
+            self._ahead = None
+            self._current = visit.shard, future.result()
+        if self._ahead is None:
+            self._decode_ahead(visit)
+        return self._current[1]
+
+    def _decode_ahead(self, visit: Visit) -> None:
+        following = visit.first + visit.windows
+        if self._stop is not None and following >= self._stop:
+            return
+        shard = self._order.visit(following).shard
+        if shard != visit.shard:
+            self._ahead = shard, self._decode(shard)
+
+    def _decode(self, shard: int) -> Future[Tokens]:
+        return self._pool.submit(self._shards[shard].read, threads=self._threads)
+
+    def _wait_idle(self) -> None:
+        """Drop a shard decoded ahead that is not the one wanted: the caller jumped."""
+        if self._ahead is not None and not self._ahead[1].cancel():
+            self._ahead[1].exception()
+        self._ahead = None

@@ -1,0 +1,44 @@
+"""Where and in which arithmetic the model runs."""
+
+from __future__ import annotations
+
+import contextlib
+from contextlib import AbstractContextManager
+from typing import Literal
+
+import torch
+
+from trainer.config import Precision
+from trainer.errors import InputError
+
+
+def choose_device() -> torch.device:
+    """Return the CUDA device when there is one, else the CPU. Hide GPUs with `CUDA_VISIBLE_DEVICES=`."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def choose_precision(asked: Precision, device: torch.device) -> Literal["fp32", "bf16"]:
+    """Resolve `auto`: bf16 autocast on a GPU that has it and on a CPU with AMX tiles, fp32 elsewhere.
+
+    Measured on a Xeon with AMX (torch 2.13, tokens a CPU-second forward, backward and step, one thread): 6.5 M
+    parameters 3,770 in bf16 against 2,310 in fp32; 3.2 M parameters 5,040 against 4,330; the losses of the demo recipe
+    agree within 0.02. Without AMX, bf16 on a CPU is emulated or narrow, and slower than fp32.
+
+    Raises:
+        InputError: bf16 was asked for and the GPU lacks it.
+    """
+    has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    if asked == "auto":
+        has_amx = device.type == "cpu" and bool(torch.cpu.get_capabilities().get("amx_bf16"))
+        return "bf16" if has_bf16 or has_amx else "fp32"
+    if asked == "bf16" and device.type == "cuda" and not has_bf16:
+        name = torch.cuda.get_device_name(device)
+        raise InputError(f'train.precision = "bf16": {name} has no bf16. Choose "fp32" or "auto".')
+    return asked
+
+
+def autocast(precision: Literal["fp32", "bf16"], device: torch.device) -> AbstractContextManager[object]:
+    """Return the context of a forward pass; weights, gradients and optimizer state stay fp32."""
+    if precision == "bf16":
+        return torch.autocast(device.type, torch.bfloat16)
+    return contextlib.nullcontext()
