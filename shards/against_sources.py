@@ -18,7 +18,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from shards.contents import iter_documents
+from shards.documents import iter_documents
 from shards.problems import Problem, ShardSetError
 from shards.reader import Shard, ShardSet
 from shards.tokens import decode, token_bytes

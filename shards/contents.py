@@ -9,30 +9,23 @@ shard are one problem, which tells how many there are and where the first is.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zstandard
 
 from shards import codec
+from shards.documents import Batch, iter_documents
 from shards.manifest import SourceCounts
 from shards.problems import Problem, ProblemKind, ShardSetError
 from shards.reader import Shard
 from shards.structure import hash_file
-from shards.writer import document_schema
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-BATCH_DOCUMENTS = 1 << 17
-
-Batch: TypeAlias = Any
-"""A `pa.RecordBatch`; its columns' types are beyond what pyarrow's stubs can say."""
 
 
 @dataclass
@@ -104,48 +97,6 @@ def check_contents(
         except OSError as error:
             found.problems.append(_unreadable(files.tokens.path, error))
     return found
-
-
-def open_documents(shard: Shard) -> pq.ParquetFile:
-    """Open a shard's document table and check its columns and number of rows, before a row is read.
-
-    Raises:
-        ShardSetError: kind `document_table`.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    name = shard.entry.files.documents.path
-    try:
-        file = pq.ParquetFile(shard.folder / name)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise ShardSetError([Problem("document_table", name, f"not a readable Parquet file: {error}")]) from error
-    expected = document_schema()
-    problem = ""
-    if not file.schema_arrow.equals(expected, check_metadata=False):
-        problem = f"columns {_show_schema(file.schema_arrow)}; expected {_show_schema(expected)}"
-    elif file.metadata.num_rows != shard.num_documents:
-        problem = f"{file.metadata.num_rows} rows; expected {shard.num_documents} documents by the manifest"
-    if problem:
-        file.close()
-        raise ShardSetError([Problem("document_table", name, f"{problem}. Build the shard again.")])
-    return file
-
-
-def iter_documents(shard: Shard, columns: list[str]) -> Iterator[Batch]:
-    """Yield a shard's document table in record batches, in shard order.
-
-    Raises:
-        ShardSetError: kind `document_table`.
-    """
-    import pyarrow as pa
-
-    name = shard.entry.files.documents.path
-    with open_documents(shard) as file:
-        try:
-            yield from file.iter_batches(batch_size=BATCH_DOCUMENTS, columns=columns, use_threads=False)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise ShardSetError([Problem("document_table", name, f"cannot be decoded: {error}")]) from error
 
 
 def _check_documents(shard: Shard) -> tuple[list[Problem], _Table | None]:
@@ -298,8 +249,3 @@ def _to_problems(faults: list[_Fault], name: str, remedy: str) -> list[Problem]:
             more = f" (the first of {fault.count})" if fault.count > 1 else ""
             problems.append(Problem(fault.kind, name, f"{fault.first}{more}. {remedy}"))
     return problems
-
-
-def _show_schema(schema: pa.Schema) -> str:
-    fields: list[Any] = list(schema)
-    return ", ".join(f"{f.name}: {f.type}{'' if f.nullable else ' required'}" for f in fields)[:600]

@@ -1,16 +1,70 @@
-"""One document of a shard: its exact text and where it came from.
+"""A shard's document table in batches, and one document: its exact text and where it came from.
 
-Reads the document table up to the document's row and the frames that hold its tokens, nothing else.
+The table's columns and row count are checked before a row is read. One document costs the table up to its row and the
+frames that hold its tokens, nothing else.
 """
 
+# pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from shards.contents import iter_documents
 from shards.problems import Problem, ShardSetError
 from shards.reader import Shard, ShardSet
 from shards.tokens import decode, token_bytes
+from shards.writer import document_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+BATCH_DOCUMENTS = 1 << 17
+
+Batch: TypeAlias = Any
+"""A `pa.RecordBatch`; its columns' types are beyond what pyarrow's stubs can say."""
+
+
+def open_documents(shard: Shard) -> pq.ParquetFile:
+    """Open a shard's document table and check its columns and number of rows, before a row is read.
+
+    Raises:
+        ShardSetError: kind `document_table`.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    name = shard.entry.files.documents.path
+    try:
+        file = pq.ParquetFile(shard.folder / name)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise ShardSetError([Problem("document_table", name, f"not a readable Parquet file: {error}")]) from error
+    expected = document_schema()
+    problem = ""
+    if not file.schema_arrow.equals(expected, check_metadata=False):
+        problem = f"columns {_show_schema(file.schema_arrow)}; expected {_show_schema(expected)}"
+    elif file.metadata.num_rows != shard.num_documents:
+        problem = f"{file.metadata.num_rows} rows; expected {shard.num_documents} documents by the manifest"
+    if problem:
+        file.close()
+        raise ShardSetError([Problem("document_table", name, f"{problem}. Build the shard again.")])
+    return file
+
+
+def iter_documents(shard: Shard, columns: list[str]) -> Iterator[Batch]:
+    """Yield a shard's document table in record batches, in shard order.
+
+    Raises:
+        ShardSetError: kind `document_table`.
+    """
+    import pyarrow as pa
+
+    name = shard.entry.files.documents.path
+    with open_documents(shard) as file:
+        try:
+            yield from file.iter_batches(batch_size=BATCH_DOCUMENTS, columns=columns, use_threads=False)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise ShardSetError([Problem("document_table", name, f"cannot be decoded: {error}")]) from error
 
 
 def read_document(shard_set: ShardSet, shard: Shard, number: int) -> dict[str, Any]:
@@ -63,3 +117,8 @@ def _read_row(shard: Shard, number: int) -> dict[str, Any]:
         first += batch.num_rows
     message = f"the table ends after {first} rows; expected {shard.num_documents} by the manifest"
     raise ShardSetError([Problem("document_table", shard.entry.files.documents.path, message)])
+
+
+def _show_schema(schema: pa.Schema) -> str:
+    fields: list[Any] = list(schema)
+    return ", ".join(f"{f.name}: {f.type}{'' if f.nullable else ' required'}" for f in fields)[:600]

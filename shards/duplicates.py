@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shards.contents import iter_documents
+from shards.documents import iter_documents
 from shards.problems import Problem, ShardSetError
 from shards.reader import Shard
 

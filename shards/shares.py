@@ -15,6 +15,7 @@ from collections.abc import Mapping
 
 from shards.manifest import MANIFEST_FILE, Manifest, Split
 from shards.problems import Problem
+from shards.totals import add_sources
 
 ROUNDING_TOKENS = 2
 
@@ -23,28 +24,26 @@ def check_shares(manifest: Manifest, longest: Mapping[str, int]) -> list[Problem
     """Check every source's share.
 
     Args:
-        manifest: the set's manifest; its totals agree with its shards.
+        manifest: the set's manifest; what is held is added up from its shards.
         longest: tokens in the longest document of each source in the set.
     """
     problems: list[Problem] = []
+    train = add_sources(shard for shard in manifest.shards if shard.split == "train")
+    val = add_sources(shard for shard in manifest.shards if shard.split == "val")
+    val_tokens = sum(counts.tokens for counts in val.values())
     for row in manifest.mix:
         document = longest.get(row.source, 0)
-        shortfall = abs(row.achieved_tokens - row.requested_tokens)
-        if shortfall > document + ROUNDING_TOKENS:
-            problems.append(
-                _problem(MANIFEST_FILE, row.source, "train", row.achieved_tokens, row.requested_tokens, document)
-            )
+        held = train[row.source].tokens if row.source in train else 0
+        if abs(held - row.requested_tokens) > document + ROUNDING_TOKENS:
+            problems.append(_problem(MANIFEST_FILE, row.source, "train", held, row.requested_tokens, document))
         problems += _check_shards(manifest, "train", row.source, float(row.requested_tokens), document)
-        val = manifest.splits.get("val")
-        if val is None:
-            continue
-        achieved = val.sources[row.source].tokens if row.source in val.sources else 0
-        requested = row.requested * val.tokens
+        held = val[row.source].tokens if row.source in val else 0
+        requested = row.requested * val_tokens
         others = sum(longest.get(other.source, 0) for other in manifest.mix)
         slack = row.requested * (others / 2 + len(manifest.mix))
-        if abs(achieved - requested) > document + slack + ROUNDING_TOKENS:
-            problems.append(_problem(MANIFEST_FILE, row.source, "val", achieved, requested, document))
-        problems += _check_shards(manifest, "val", row.source, float(achieved), document)
+        if abs(held - requested) > document + slack + ROUNDING_TOKENS:
+            problems.append(_problem(MANIFEST_FILE, row.source, "val", held, requested, document))
+        problems += _check_shards(manifest, "val", row.source, float(held), document)
     return problems
 
 

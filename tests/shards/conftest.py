@@ -1,64 +1,25 @@
-"""A small good shard set, built with `shards.writer` alone, and the means to build it with a fault."""
+"""A small good shard set, and the means to build it with a fault."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import random
-from collections.abc import Callable
+import sys
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
 import pytest
 import tokenizers
-import xxhash
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from shards import writer
-from shards.manifest import (
-    Manifest,
-    MixEntry,
-    RecipeEntry,
-    ShardEntry,
-    SourceCounts,
-    SourceEntry,
-    SplitEntry,
-    TokenizerEntry,
-    dtype_for,
-)
+# The helpers beside this file (shard_sets, faults, ...) are importable by the tests; importlib mode adds no path.
+sys.path.append(str(Path(__file__).parent))
+
+from shard_sets import Plan, plan_set, write_set
 
 SPECIAL_TOKENS = ["<|endoftext|>", "<|pad|>"]
-WORDS = "the shard holds tokens of every document in hash order and ends with naïve café 中文 🙂 déjà-vu\n".split(" ")
-
-
-@dataclasses.dataclass
-class Document:
-    """One document of the set: its text, its tokens (EOS included), and where it came from."""
-
-    text: bytes
-    tokens: np.ndarray
-    source: str
-    unit: str
-    row: int
-    hash: bytes = b""
-
-    def __post_init__(self) -> None:
-        self.hash = self.hash or xxhash.xxh3_128_digest(self.text)
-
-
-@dataclasses.dataclass
-class Plan:
-    """Everything that a set is written from; tests change a part of it, then write."""
-
-    documents: dict[str, list[list[Document]]]
-    tokenizer: str
-    eos_id: int
-    vocab_size: int
-    weights: dict[str, float]
-    recipe: str
-    epochs: dict[str, int]
+TEXT = "the shard holds tokens of every document in hash order and ends with naïve café 中文 🙂 déjà-vu\n"
+WORDS = TEXT.split(" ")
 
 
 @pytest.fixture(scope="session")
@@ -89,143 +50,6 @@ def source_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ]
             (folder / f"{source}-{unit}.json").write_text(json.dumps(texts))
     return folder
-
-
-def plan_set(tokenizer: Tokenizer, folder: Path, *, train_tokens: int = 1_300_000, val_tokens: int = 40_000) -> Plan:
-    """Mix the sources 3 to 1 into one val and two train shards, each cut at the boundary nearest to its target."""
-    eos_id = tokenizer.token_to_id("<|endoftext|>")
-    vocab_size = tokenizer.get_vocab_size()
-    dtype = np.dtype("<u2")
-    weights = {"prose": 3.0, "code": 1.0}
-    shards: dict[str, list[list[Document]]] = {"train": [[], []], "val": [[]]}
-    for source, weight in weights.items():
-        documents: list[Document] = []
-        for file in sorted(folder.glob(f"{source}-*.json")):
-            texts = json.loads(file.read_text())
-            for row, encoding in enumerate(tokenizer.encode_batch_fast(texts, add_special_tokens=False)):
-                tokens = np.array([*encoding.ids, eos_id], dtype)
-                documents.append(Document(texts[row].encode(), tokens, source, file.name, row))
-        documents.sort(key=lambda document: document.hash)
-        position = 0
-        for split, total in (("val", val_tokens), ("train", train_tokens)):
-            number = len(shards[split])
-            taken = 0
-            for k in range(number):
-                target = int(total * weight * (k + 1) / (4 * number))
-                while abs(taken + len(documents[position].tokens) - target) < abs(taken - target):
-                    taken += len(documents[position].tokens)
-                    shards[split][k].append(documents[position])
-                    position += 1
-    rng = random.Random(1)
-    for split in shards.values():
-        for shard in split:
-            rng.shuffle(shard)
-    recipe = json.dumps(
-        {"name": "good", "sources": [{"name": n, "kind": "files", "paths": [f"{n}-*.json"]} for n in weights]}
-    )
-    return Plan(shards, tokenizer.to_str(), eos_id, vocab_size, weights, recipe, dict.fromkeys(weights, 1))
-
-
-def document_table(documents: list[Document]) -> pa.Table:
-    """Return the documents' table."""
-    lengths = np.array([len(document.tokens) for document in documents], np.uint32)
-    starts = np.cumsum(lengths, dtype=np.uint64) - lengths
-    schema = writer.document_schema()
-    columns = [
-        pa.array(starts, pa.uint64()),
-        pa.array(lengths, pa.uint32()),
-        pa.array([document.source for document in documents]).dictionary_encode().cast(schema.field("source").type),
-        pa.array([document.unit for document in documents]).dictionary_encode().cast(schema.field("unit").type),
-        pa.array([document.row for document in documents], pa.uint32()),
-        pa.array([document.hash for document in documents], pa.binary(16)),
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-def write_set(folder: Path, plan: Plan, *, table: Callable[[str, pa.Table], pa.Table] | None = None) -> Manifest:
-    """Write a plan as a shard set whose checksums are all consistent.
-
-    Args:
-        folder: where to write.
-        plan: what to write.
-        table: changes a shard's document table (given its name) before it is written.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = writer.write_text(folder / "tokenizer.json", plan.tokenizer)
-    recipe = writer.write_text(folder / "recipe.json", plan.recipe)
-    properties = writer.SetProperties(vocab_size=plan.vocab_size, eos_id=plan.eos_id, tokenizer_sha256=tokenizer.sha256)
-    dtype = "<u2" if dtype_for(plan.vocab_size) == "uint16" else "<u4"
-    entries: list[ShardEntry] = []
-    for split, shards in plan.documents.items():
-        for index, documents in enumerate(shards):
-            chunks = [document.tokens.astype(dtype) for document in documents]
-            rows = document_table(documents)
-            rows = table(f"{split}-{index:05d}", rows) if table else rows
-            entries.append(
-                writer.write_shard(
-                    folder, split=split, index=index, properties=properties, chunks=chunks, documents=rows
-                )
-            )
-    manifest = describe(plan, entries, tokenizer.sha256, recipe.sha256)
-    writer.write_manifest(folder, manifest)
-    return manifest
-
-
-def describe(plan: Plan, entries: list[ShardEntry], tokenizer_sha256: str, recipe_sha256: str) -> Manifest:
-    """Return the manifest of written shards."""
-    splits = {}
-    for split in plan.documents:
-        held = {name: [0, 0] for name in plan.weights}
-        for entry in entries:
-            for name, counts in entry.sources.items() if entry.split == split else ():
-                held[name][0] += counts.tokens
-                held[name][1] += counts.documents
-        sources = {name: SourceCounts(tokens=t, documents=d) for name, (t, d) in held.items()}
-        tokens, documents = (sum(column) for column in zip(*held.values(), strict=True))
-        splits[split] = SplitEntry(tokens=tokens, documents=documents, sources=sources)
-    train = splits["train"]
-    weight_sum = sum(plan.weights.values())
-    return Manifest(
-        name="good",
-        dtype=dtype_for(plan.vocab_size),
-        vocab_size=plan.vocab_size,
-        tokenizer=TokenizerEntry(
-            file="tokenizer.json",
-            sha256=tokenizer_sha256,
-            eos_id=plan.eos_id,
-            special_tokens={token["content"]: token["id"] for token in json.loads(plan.tokenizer)["added_tokens"]},
-        ),
-        recipe=RecipeEntry(file="recipe.json", sha256=recipe_sha256),
-        sources=[
-            SourceEntry(
-                name=name,
-                weight=weight,
-                revision="test",
-                tokens_available=10_000_000,
-                documents_available=100_000,
-                dropped={"empty": 0},
-                epochs=plan.epochs[name],
-            )
-            for name, weight in plan.weights.items()
-        ],
-        mix=[
-            MixEntry(
-                source=name,
-                requested=weight / weight_sum,
-                achieved=train.sources[name].tokens / train.tokens,
-                requested_tokens=int(1_300_000 * weight / weight_sum),
-                achieved_tokens=train.sources[name].tokens,
-            )
-            for name, weight in plan.weights.items()
-        ],
-        splits=splits,
-        shards=entries,
-    )
-
-
-def sha256(path: Path) -> str:
-    """Return a file's hex SHA-256."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @pytest.fixture(scope="session")

@@ -1,14 +1,194 @@
-"""Validation passes a good set."""
+"""Validation passes good sets and names every planted fault."""
 
+import dataclasses
+import inspect
+import os
+import shutil
+import time
+import tracemalloc
+
+import faults_documents
+import faults_metadata
+import faults_tokens
+import numpy as np
 import pytest
+from faults import FAULTS, edit, flip
+from shard_sets import write_set
 
-from shards.validate import validate
+import shards
+from shards import duplicates
+from shards.problems import PROBLEM_KINDS
+from shards.validate import validate, validate_shard
+
+assert faults_metadata
+assert faults_tokens
+assert faults_documents
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("level", ["quick", "full"])
 def test_good_set_has_no_problem(good_set, level, threads):
-    report = validate(good_set, level=level, threads=threads)
+    seen = []
+    report = validate(good_set, level=level, threads=threads, progress=lambda done, total: seen.append((done, total)))
     assert report.problems == []
     assert report.ok
-    assert (report.shards, report.level) == (3, level)
+    manifest = shards.open_set(good_set).manifest
+    tokens = sum(split.tokens for split in manifest.splits.values())
+    assert (report.shards, report.level, report.tokens) == (3, level, tokens)
+    assert report.documents == sum(split.documents for split in manifest.splits.values())
+    if level == "full":
+        assert seen[-1] == (tokens, tokens)
+
+
+@pytest.mark.parametrize(("plant", "kinds"), FAULTS, ids=[plant.__name__ for plant, _ in FAULTS])
+def test_fault_is_named(plant, kinds, good_set, plan, tmp_path):
+    folder = tmp_path / "set"
+    if "plan" in inspect.signature(plant).parameters:
+        plant(plan)
+        write_set(folder, plan)
+    else:
+        shutil.copytree(good_set, folder)
+        plant(folder)
+    report = validate(folder, level="full", threads=2)
+    assert {problem.kind for problem in report.problems} == kinds, report.problems
+    assert not report.ok
+    again = validate(folder, level="full", threads=1)
+    assert again.problems == report.problems
+
+
+def test_every_kind_of_problem_is_planted():
+    planted = set().union(*(kinds for _, kinds in FAULTS))
+    assert set(PROBLEM_KINDS) - planted == {"source_mismatch"}  # planted in test_against_sources.py
+
+
+def test_every_problem_is_reported_not_just_the_first(good_set, tmp_path):
+    folder = shutil.copytree(good_set, tmp_path / "set")
+    flip(folder / "train-00000.bin.zst", 5000)
+    flip(folder / "train-00001.bin.zst", 5000)
+    (folder / "notes.txt").write_text("mine")
+    (folder / "val-00000.json").unlink()
+    edit(folder, lambda manifest: manifest["splits"]["val"].update(tokens=1))
+    problems = validate(folder, level="full").problems
+    assert [(p.kind, p.where) for p in problems] == [
+        ("file_foreign", "notes.txt"),
+        ("totals_mismatch", "manifest.json"),
+        ("file_missing", "val-00000.json"),
+        ("file_checksum", "train-00000.bin.zst"),
+        ("frame_corrupt", "train-00000.bin.zst"),
+        ("file_checksum", "train-00001.bin.zst"),
+        ("frame_corrupt", "train-00001.bin.zst"),
+    ]
+
+
+def test_all_unsafe_paths_are_reported_together(good_set, tmp_path):
+    folder = shutil.copytree(good_set, tmp_path / "set")
+
+    def spoil(manifest):
+        manifest["tokenizer"]["file"] = "../tokenizer.json"
+        manifest["shards"][0]["files"]["tokens"]["path"] = "/etc/passwd"
+        manifest["format_version"] = 7
+
+    edit(folder, spoil)
+    assert sorted(p.kind for p in validate(folder).problems) == ["path_unsafe", "path_unsafe", "version_unknown"]
+
+
+def test_quick_level_opens_no_contents(good_set, tmp_path):
+    folder = shutil.copytree(good_set, tmp_path / "set")
+    flip(folder / "train-00000.bin.zst", 5000)
+    assert validate(folder, level="quick").problems == []
+
+
+def test_absurd_sizes_cost_neither_memory_nor_time(good_set, tmp_path):
+    folder = shutil.copytree(good_set, tmp_path / "set")
+
+    def claim(manifest):
+        for shard in manifest["shards"]:
+            shard.update(tokens=10**15, documents=10**15)
+
+    edit(folder, claim)
+    validate(folder, level="full")  # imports and caches
+    tracemalloc.start()
+    start = time.perf_counter()
+    problems = validate(folder, level="full").problems
+    seconds, peak = time.perf_counter() - start, tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert {"seek_table", "totals_mismatch", "document_table"} <= {p.kind for p in problems}
+    assert seconds < 5
+    assert peak < 50e6
+
+
+def test_folder_that_is_not_there_raises(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        validate(tmp_path / "absent")
+
+
+def test_link_inside_the_folder_is_followed(good_set, tmp_path):
+    folder = shutil.copytree(good_set, tmp_path / "set")
+    (folder / "recipe.json").rename(folder / "real.json")
+    (folder / "recipe.json").symlink_to("real.json")
+    assert [p.kind for p in validate(folder, level="full").problems] == ["file_foreign"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_file_without_permission_is_named(good_set, tmp_path):
+    folder = shutil.copytree(good_set, tmp_path / "set")
+    (folder / "train-00000.bin.zst").chmod(0)
+    assert [p.kind for p in validate(folder).problems] == ["file_unreadable"]
+
+
+def test_validate_shard_checks_one_shard(good_set, tmp_path):
+    folder = shutil.copytree(good_set, tmp_path / "set")
+    flip(folder / "train-00001.bin.zst", 5000)
+    shard_set = shards.open_set(folder)
+    assert shard_set.shard("train-00000").verify() == []
+    report = validate_shard(shard_set, shard_set.shard("train-00001"))
+    assert [p.kind for p in report.problems] == ["file_checksum", "frame_corrupt"]
+    assert shard_set.verify(level="quick") == []
+    assert len(shard_set.verify()) == 2
+
+
+def test_repeated_source_is_no_problem_within_its_epochs(plan, tmp_path):
+    first, second = plan.documents["train"]
+    first_prose = {len(d.tokens): d for d in first if d.source == "prose"}
+    twins = [i for i, d in enumerate(second) if d.source == "prose" and len(d.tokens) in first_prose][:5]
+    assert twins
+    for place in twins:
+        second[place] = first_prose[len(second[place].tokens)]
+    plan.epochs.update(prose=2)
+    write_set(tmp_path / "set", plan)
+    assert validate(tmp_path / "set", level="full").problems == []
+    edit(tmp_path / "set", lambda manifest: manifest["sources"][0].update(epochs=1))
+    kinds = {p.kind for p in validate(tmp_path / "set", level="full").problems}
+    assert kinds == {"document_repeated"}
+
+
+def test_duplicates_are_found_in_partitions_too(good_set, plan, tmp_path, monkeypatch):
+    shard = plan.documents["train"][1]
+    for k in range(30):
+        shard[k] = dataclasses.replace(shard[k], hash=plan.documents["val"][0][k].hash)
+    write_set(tmp_path / "set", plan)
+    whole = validate(tmp_path / "set", level="full").problems
+    monkeypatch.setattr(duplicates, "PARTITION_DOCUMENTS", 100)
+    parts = validate(tmp_path / "set", level="full").problems
+    assert len(whole) == duplicates.MAX_REPORTED + 1
+    assert "30 documents in all" in whole[-1].message
+    assert {p.kind for p in parts} == {"split_leak"}
+    assert "30 documents in all" in parts[-1].message
+
+
+def test_uint32_set_is_whole(plan, tmp_path):
+    """A vocabulary above 65,536 entries is stored in four bytes a token."""
+    import json
+
+    tokenizer = json.loads(plan.tokenizer)
+    for token in range(300, 70_000):
+        tokenizer["model"]["vocab"][f"filler{token}"] = token
+    plan = dataclasses.replace(plan, tokenizer=json.dumps(tokenizer), vocab_size=70_000)
+    tokens = plan.documents["train"][0][0].tokens.astype("<u4")
+    tokens[0] = 69_999
+    plan.documents["train"][0][0] = dataclasses.replace(plan.documents["train"][0][0], tokens=tokens)
+    write_set(tmp_path / "set", plan)
+    assert validate(tmp_path / "set", level="full").problems == []
+    read = shards.open_set(tmp_path / "set").shard("train-00000").read(0, len(tokens))
+    assert read.dtype == np.dtype("<u4")
+    assert read.tolist() == tokens.tolist()
