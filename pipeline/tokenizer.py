@@ -33,7 +33,8 @@ _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _CASED = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _UNCASED = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 PATTERNS = {
-    "llama3": _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "llama3": _CONTRACTIONS
+    + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     "qwen2": _CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     "o200k": "|".join(
         [
@@ -131,7 +132,9 @@ def build_tokenizer_json(merges: list[tuple[str, str]], special_tokens: list[str
 
     ordinary = dict.fromkeys([*sorted(byte_characters()), *(left + right for left, right in merges)])
     if clash := [token for token in special_tokens if token in ordinary]:
-        raise TokenizerError(f"special tokens {clash} are ordinary words of this vocabulary. Choose others, like <|name|>.")
+        raise TokenizerError(
+            f"special tokens {clash} are ordinary words of this vocabulary. Choose others, like <|name|>."
+        )
     vocabulary = {entry: index for index, entry in enumerate([*special_tokens, *ordinary])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     tokenizer.pre_tokenizer = pre_tokenizer(pretokenizer)  # type: ignore[assignment]

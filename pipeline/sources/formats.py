@@ -78,9 +78,7 @@ def list_spans(source: SourceRecipe, url: str, name: str, format_: str) -> list[
         return [Span(url, name, version, format_, kind, 0, size, text_bytes, 1 if kind == "file" else None, size)]
     separator = b"\n" if format_ == "jsonl" else (source.separator or "").encode()
     cuts = [0, *_find_cuts(url, size, separator), size]
-    return [
-        Span(url, name, version, format_, "b", a, b, b - a, None, b - a) for a, b in itertools.pairwise(cuts)
-    ]
+    return [Span(url, name, version, format_, "b", a, b, b - a, None, b - a) for a, b in itertools.pairwise(cuts)]
 
 
 def _find_cuts(url: str, size: int, separator: bytes) -> Iterator[int]:

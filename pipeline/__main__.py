@@ -1,0 +1,172 @@
+"""The command line of the pipeline: `python -m pipeline build | plan | demo-corpus`."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+EPILOG = """\
+examples:
+  python -m pipeline plan  recipes/data/demo.toml
+  python -m pipeline build recipes/data/demo.toml --out out/demo
+  python -m pipeline build recipes/data/demo.toml --out out/demo --set mix.tokens=2_000_000 --workers 4
+exit codes: 0 done, 1 failed on the way or the set has problems, 2 could not run (recipe, data, machine)
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command and return the exit code."""
+    options = _parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return options.run(options)
+    except KeyboardInterrupt:
+        print("interrupted; what is finished is kept. Run the same command again to go on.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = "The disk is full. Free some space and run the same command again: it goes on where it stopped."
+        print(f"error: {error}\n{remedy if full else ''}".rstrip(), file=sys.stderr)
+        return 1 if full else 2
+    except ValueError as error:
+        # Our own errors are ValueErrors that say what to do; any other is a fault of ours and shows its trace.
+        if not type(error).__module__.startswith(("pipeline.", "shards.")):
+            raise
+        from pipeline.encode import EncodeError
+
+        print(f"error: {error}", file=sys.stderr)
+        return 1 if isinstance(error, EncodeError) else 2
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline",
+        description="From a recipe to a shard set: exact token mixes, byte-identical however it is run.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    build = commands.add_parser("build", help="build a shard set", description="Build a shard set from a recipe.")
+    _add_recipe(build)
+    build.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the shard set")
+    build.add_argument("--work", type=Path, metavar="DIR", help="scratch and receipts (default: OUT.work, beside OUT)")
+    build.add_argument(
+        "--workers", type=_positive, default=os.cpu_count() or 1, metavar="N", help="processes (default: one a core)"
+    )
+    build.add_argument("--engine", choices=["local"], default="local", help="where tasks run (default: local)")
+    build.add_argument("--validate", choices=["quick", "full"], default="full", help="how the finished set is checked")
+    build.add_argument("--json", action="store_true", help="print the result as JSON")
+    build.set_defaults(run=_build)
+
+    plan = commands.add_parser(
+        "plan",
+        help="say what a recipe reads, writes and needs",
+        description="Resolve everything and estimate tokens and disk from the files' footers. Runs nothing.",
+    )
+    _add_recipe(plan)
+    plan.add_argument("--out", type=Path, metavar="DIR", help="check the disk of this folder (default: here)")
+    plan.add_argument("--work", type=Path, metavar="DIR", help="check the disk of this scratch folder too")
+    plan.add_argument("--json", action="store_true", help="print the plan as JSON")
+    plan.set_defaults(run=_plan)
+
+    demo = commands.add_parser(
+        "demo-corpus",
+        help="gather a small real corpus from this installation",
+        description="Write three parquet sources of real text that every installation carries: prose, maths, code.",
+    )
+    demo.add_argument("folder", type=Path, metavar="DIR", help="where to write them")
+    demo.add_argument("--json", action="store_true", help="print the sources as JSON")
+    demo.set_defaults(run=_demo_corpus)
+    return parser
+
+
+def _add_recipe(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", type=Path, metavar="RECIPE", help="a data recipe (TOML), or a set's recipe.json")
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override a key of the recipe, in TOML: --set mix.tokens=1_000_000 --set sources.NAME.weight=2",
+    )
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1, got {value}")
+    return value
+
+
+def _build(options: argparse.Namespace) -> int:
+    from pipeline.engine import start_fork_server
+
+    if options.workers > 1:
+        start_fork_server()
+    from pipeline import display
+    from pipeline.build import build
+    from pipeline.progress import Progress
+    from pipeline.recipe import load_recipe
+
+    recipe = load_recipe(options.recipe, overrides=options.overrides)
+    work = options.work or options.out.with_name(options.out.name + ".work")
+    report = build(
+        recipe,
+        out=options.out,
+        work=work,
+        workers=options.workers,
+        progress=Progress(),
+        level=options.validate,
+    )
+    if options.json:
+        print(json.dumps(display.build_json(report, options.out, work), indent=2))
+    else:
+        display.print_build(report, options.out, work)
+    return 1 if report.validation.problems else 0
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from pipeline import display, plan
+    from pipeline.recipe import load_recipe
+
+    recipe = load_recipe(options.recipe, overrides=options.overrides)
+    estimate = plan.estimate(recipe, plan.resolve_units(recipe))
+    if options.json:
+        print(json.dumps(estimate.to_dict(), indent=2))
+    else:
+        display.print_plan(recipe, estimate)
+    out = options.out or Path()
+    needs = [("scratch", options.work or out, estimate.scratch_bytes), ("the set", out, estimate.output_bytes)]
+    plan.check_disk(needs)
+    return 0
+
+
+def _demo_corpus(options: argparse.Namespace) -> int:
+    from pipeline import display
+    from pipeline.demo import write_demo_corpus
+
+    rows = write_demo_corpus(options.folder)
+    if options.json:
+        print(json.dumps(rows, indent=2))
+    else:
+        display.print_rows("demo corpus", rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

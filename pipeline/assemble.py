@@ -1,0 +1,170 @@
+"""Assemble: one shard from a contiguous slice of every run. Sequential reads only; writing is `shards.writer`'s.
+
+Documents are permuted by a generator seeded with (seed, split, shard), from an order that depends on content alone.
+Memory: one shard's tokens.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.index import load_mask
+from pipeline.laps import Laps
+from pipeline.mix import ShardPlan, Slice
+from pipeline.run import DOCUMENT_DTYPE, Run
+from shards.manifest import Split
+from shards.writer import SetProperties, document_schema, write_shard
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+CODE_VERSION = 1
+"""Raise when the same plan would give other shards."""
+
+_CHUNK_DOCUMENTS = 512
+_SPLIT_SEEDS = {"train": 0, "val": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class AssembleTask:
+    """What one assemble task needs; plain data."""
+
+    shard: ShardPlan
+    runs: tuple[Run, ...]
+    masks: tuple[str, ...]
+    """The keep mask of each run."""
+    source_names: tuple[str, ...]
+    seed: int
+    out: str
+    properties: SetProperties
+
+
+@dataclass(slots=True)
+class _Piece:
+    """The documents that one slice takes from one run."""
+
+    run: int
+    slice: Slice
+    rows: npt.NDArray[np.void]
+    tokens: npt.NDArray[np.unsignedinteger]
+    offsets: npt.NDArray[np.int64]
+    """First token of each row in `tokens`."""
+
+
+def assemble_shard(folder: Path, task: AssembleTask, report: Callable[[int, int], None]) -> dict[str, Any]:
+    """Write one shard into the set's folder.
+
+    Args:
+        folder: the task's own folder; nothing is put there but the receipt that the engine writes.
+        task: the shard's plan and where its runs are.
+        report: called with (bytes of tokens, tokens) done so far.
+
+    Returns:
+        The shard's manifest entry, its files in the set's folder, seconds by step.
+    """
+    laps = Laps()
+    pieces = list(_gather(task))
+    laps.lap("gather_s")
+    order = _permute(pieces, task)
+    documents = _document_table(pieces, order, task)
+    laps.lap("documents_s")
+
+    def chunks() -> Iterator[bytes]:
+        done = 0
+        for chunk in _token_chunks(pieces, order):
+            yield chunk
+            done += len(chunk)
+            report(done, done // pieces[0].tokens.itemsize)
+
+    entry = write_shard(
+        Path(task.out),
+        split=cast("Split", task.shard.split),
+        index=task.shard.index,
+        properties=task.properties,
+        chunks=chunks(),
+        documents=documents,
+    )
+    laps.lap("write_s")
+    written = (entry.files.tokens, entry.files.documents, entry.files.metadata)
+    files = {file.path: {"bytes": file.bytes, "sha256": file.sha256} for file in written}
+    return {"entry": entry.model_dump(), "files": files, "seconds": laps.seconds}
+
+
+def _gather(task: AssembleTask) -> Iterator[_Piece]:
+    for part in task.shard.slices:
+        for index, run in enumerate(task.runs):
+            if run.source != part.source:
+                continue
+            first, last = run.position(part.start), run.position(part.stop)
+            if first == last:
+                continue
+            keep = load_mask(Path(task.masks[index]))[first:last]
+            rows = run.documents[first:last]
+            tokens = run.read_tokens(first, last)
+            offsets = (rows["start"] - rows["start"][0]).astype(np.int64)
+            yield _Piece(index, part, rows[keep], tokens, offsets[keep])
+
+
+def _permute(pieces: list[_Piece], task: AssembleTask) -> npt.NDArray[np.int64]:
+    """Return the order of the documents: indices into the pieces' rows, one piece after the other.
+
+    The starting order is by (hash, epoch), which no cut into files or units can change. The keys are a PCG64 stream's
+    raw output, whose values numpy guarantees, unlike those of `permutation`.
+    """
+    if not pieces:
+        return np.zeros(0, np.int64)
+    hi, lo = (np.concatenate([piece.rows[name] for piece in pieces]) for name in ("hash_hi", "hash_lo"))
+    epochs = np.repeat([piece.slice.epoch for piece in pieces], [len(piece.rows) for piece in pieces])
+    by_content = np.lexsort((epochs, lo, hi))
+    seeds = np.random.SeedSequence([task.seed, _SPLIT_SEEDS[task.shard.split], task.shard.index])
+    keys = np.random.PCG64(seeds).random_raw(len(by_content))
+    return by_content[np.argsort(keys, kind="stable")]
+
+
+def _token_chunks(pieces: list[_Piece], order: npt.NDArray[np.int64]) -> Iterator[bytes]:
+    views: list[memoryview] = []
+    for piece in pieces:
+        view = memoryview(piece.tokens).cast("B")
+        size = piece.tokens.itemsize
+        starts = piece.offsets * size
+        stops = starts + piece.rows["length"].astype(np.int64) * size
+        views += [view[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+    indices = order.tolist()
+    for start in range(0, len(indices), _CHUNK_DOCUMENTS):
+        yield b"".join([views[i] for i in indices[start : start + _CHUNK_DOCUMENTS]])
+
+
+def _document_table(pieces: list[_Piece], order: npt.NDArray[np.int64], task: AssembleTask) -> pa.Table:
+    rows = np.concatenate([piece.rows for piece in pieces]) if pieces else np.zeros(0, DOCUMENT_DTYPE)
+    counts = [len(piece.rows) for piece in pieces]
+    # A span is known by (run, span): number them over all runs, then keep those that occur.
+    bases = [0, *itertools.accumulate(len(run.labels) for run in task.runs)]
+    spans = rows["span"].astype(np.int64) + np.repeat([bases[piece.run] for piece in pieces], counts)
+    sources = np.repeat([piece.slice.source for piece in pieces], counts).astype(np.int64)
+    labels = [label for run in task.runs for label in run.labels]
+    lengths = rows["length"][order].astype(np.uint64)
+    digests = np.empty((len(rows), 2), ">u8")
+    digests[:, 0], digests[:, 1] = rows["hash_hi"][order], rows["hash_lo"][order]
+    columns = [
+        pa.array(np.cumsum(lengths) - lengths, pa.uint64()),
+        pa.array(rows["length"][order], pa.uint32()),
+        _dictionary(sources[order], list(task.source_names)),
+        _dictionary(spans[order], labels),
+        pa.array(rows["row"][order], pa.uint32()),
+        pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(rows), [None, pa.py_buffer(digests.tobytes())]),
+    ]
+    return pa.Table.from_arrays(columns, schema=document_schema())
+
+
+def _dictionary(codes: npt.NDArray[np.int64], names: list[str]) -> pa.DictionaryArray:
+    used, indices = np.unique(codes, return_inverse=True)
+    return pa.DictionaryArray.from_arrays(
+        pa.array(indices.astype(np.int32)), pa.array([names[code] for code in used.tolist()], pa.string())
+    )

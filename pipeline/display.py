@@ -1,0 +1,107 @@
+"""What a person sees at the end of a command: tables on stdout, and the same as JSON values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from pipeline.build import BuildReport
+    from pipeline.plan import Estimate
+    from pipeline.recipe import Recipe
+
+
+def build_json(report: BuildReport, out: Path, work: Path) -> dict[str, Any]:
+    """Return a build's result as JSON values."""
+    manifest = report.manifest
+    return {
+        "out": str(out),
+        "work": str(work),
+        "seconds": report.seconds,
+        "tasks_run": report.tasks_run,
+        "ran": {name: stage.ran for name, stage in report.stages.items()},
+        "notes": list(report.notes),
+        "mix": [entry.model_dump() for entry in manifest.mix],
+        "sources": [entry.model_dump() for entry in manifest.sources],
+        "splits": {name: entry.model_dump() for name, entry in manifest.splits.items()},
+        "shards": len(manifest.shards),
+        "problems": [problem.to_dict() for problem in report.validation.problems],
+    }
+
+
+def print_build(report: BuildReport, out: Path, work: Path) -> None:
+    """Print the achieved mix beside the requested one, what was dropped, and where things are."""
+    console = Console()
+    manifest = report.manifest
+    table = Table(title=f"{manifest.name}: the mix", title_justify="left")
+    for column in ("source", "requested", "achieved", "train tokens", "val tokens", "documents", "dropped", "epochs"):
+        table.add_column(column, justify="left" if column == "source" else "right")
+    val = manifest.splits["val"].sources if "val" in manifest.splits else {}
+    for source, entry in zip(manifest.sources, manifest.mix, strict=True):
+        train = manifest.splits["train"].sources[source.name]
+        table.add_row(
+            source.name,
+            f"{100 * entry.requested:.4f} %",
+            f"{100 * entry.achieved:.4f} %",
+            f"{train.tokens:,}",
+            f"{val[source.name].tokens:,}" if source.name in val else "0",
+            f"{source.documents_available:,}",
+            f"{sum(source.dropped.values()):,}",
+            str(source.epochs),
+        )
+    console.print(table)
+    for source in manifest.sources:
+        for reason, count in source.dropped.items():
+            console.print(f"dropped from {source.name}: {count:,} ({reason})", markup=False, highlight=False)
+    tokens = sum(split.tokens for split in manifest.splits.values())
+    size = sum(shard.files.tokens.bytes + shard.files.documents.bytes for shard in manifest.shards)
+    text_bytes = sum(result["text_bytes"] for result in report.stages["encode"].results)
+    lines = [
+        f"{len(manifest.shards)} shards, {tokens:,} tokens, {size / 1e6:.1f} MB in {out}",
+        f"{report.tasks_run} tasks run in {report.seconds:.1f} s"
+        + (f": {text_bytes / 1e6 / report.seconds:.0f} MB of text a second" if report.tasks_run else ", nothing to do"),
+        f"work folder (keep it for cheap re-runs): {work}",
+    ]
+    problems = report.validation.problems
+    lines += [f"problem: {problem}" for problem in problems] or ["validated: no problems"]
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_plan(recipe: Recipe, estimate: Estimate) -> None:
+    """Print what a build would read, write and need."""
+    rows = [
+        {
+            "source": source.name,
+            "share": f"{100 * source.share:.2f} %",
+            "files": source.files,
+            "units": source.units,
+            "documents": "unknown" if source.documents is None else f"{source.documents:,}",
+            "text MB": f"{source.text_bytes / 1e6:,.1f}",
+            "read MB": f"{source.stored_bytes / 1e6:,.1f}",
+            "tokens, about": f"{source.tokens:,}",
+        }
+        for source in estimate.sources
+    ]
+    print_rows(f"{recipe.name}: the plan", rows)
+    console = Console()
+    train, val = f"{estimate.train_tokens:,}", f"{estimate.val_tokens:,}"
+    scratch, output = f"{estimate.scratch_bytes / 1e9:.2f} GB", f"{estimate.output_bytes / 1e9:.2f} GB"
+    for line in (
+        f"about {train} training and {val} validation tokens in {estimate.shards} shards",
+        f"disk: {scratch} of scratch at most, {output} for the set",
+    ):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
+    """Print rows of equal keys as a table."""
+    table = Table(title=title, title_justify="left")
+    for index, column in enumerate(rows[0]):
+        table.add_column(column, justify="right" if index else "left")
+    for row in rows:
+        table.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()))
+    Console().print(table)

@@ -1,0 +1,253 @@
+"""The engine: runs a stage's tasks on datatrove's executor and keeps a receipt for each.
+
+A task writes into a temporary folder; when it is done its files are synced, a receipt is put beside them, and the
+folder is renamed to the task's digest: it is there whole or not at all. A re-run skips exactly the tasks whose receipt
+and files are whole. datatrove's own completion marks know only ranks, not what a rank meant, so they are not used.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib
+import json
+import os
+import pickle
+import shutil
+import struct
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datatrove.pipeline.base import PipelineStep
+
+from pipeline.progress import Progress
+from shards.writer import sync_folder
+
+RECEIPT_FILE = "receipt.json"
+_COUNTERS = struct.Struct("<QQ")
+
+TaskFunction = Callable[[Path, Any, Callable[[int, int], None]], dict[str, Any]]
+
+
+class WorkFolderBusyError(ValueError):
+    """Another build holds the folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One task of a stage."""
+
+    digest: str
+    """Of everything that decides the result; the task's folder is named by it."""
+    payload: Any
+    size: int
+    """Bytes of work, for progress and for taking the large tasks first."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageResult:
+    """What a stage did. `results` are in task order, whether run now or before."""
+
+    results: list[dict[str, Any]]
+    ran: int
+    seconds: float
+
+    def summary(self) -> dict[str, Any]:
+        """Return the stage's line of build.json: `detail` adds up what its tasks measured, over all runs."""
+        detail: dict[str, float] = {}
+        for result in self.results:
+            for name, seconds in result.get("seconds", {}).items():
+                detail[name] = detail.get(name, 0.0) + seconds
+        return {"seconds": self.seconds, "tasks": len(self.results), "ran": self.ran, "detail": detail}
+
+
+def digest_of(value: Any) -> str:
+    """Return a short digest of JSON values: 32 hex digits of the SHA-256 of their canonical text."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+@contextmanager
+def lock_folder(folder: Path) -> Generator[None]:
+    """Hold a folder for this process. The lock ends with the process, however it ends.
+
+    Raises:
+        WorkFolderBusyError: another process holds it.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            remedy = "Wait for it to end, or choose another folder"
+            raise WorkFolderBusyError(f"{folder}: another build is at work here. {remedy}.") from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def start_fork_server() -> None:
+    """Start loading the workers' libraries in the background, while the build reads recipe and footers."""
+    import multiprocess
+    from multiprocess import forkserver
+
+    multiprocess.set_start_method("forkserver", force=True)
+    multiprocess.set_forkserver_preload(["pipeline.worker"])
+    forkserver.ensure_running()
+
+
+def run_stage(
+    name: str,
+    function: str,
+    tasks: list[Task],
+    *,
+    work: Path,
+    workers: int,
+    progress: Progress,
+    outputs: Path | None = None,
+) -> StageResult:
+    """Run the tasks that are not yet done.
+
+    Args:
+        name: the stage's name and folder.
+        function: `module:function` of the task function: (folder, payload, report) -> result. `result["files"]` lists
+            what it wrote: `{name: {"bytes": n, "sha256" or "xxh3_128": digest}}`.
+        tasks: the tasks; their order decides nothing but the order of the results.
+        work: the work folder.
+        workers: processes.
+        progress: told how far the stage is.
+        outputs: where the files of `result["files"]` lie; the task's own folder when None.
+
+    Raises:
+        Whatever a task raises. Finished tasks stay finished.
+    """
+    started = time.perf_counter()
+    folder = work / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for leftover in folder.glob(".*.tmp"):
+        shutil.rmtree(leftover)
+    done = {task.digest: read_receipt(folder / task.digest, outputs) for task in tasks}
+    pending = sorted((task for task in tasks if done[task.digest] is None), key=lambda task: -task.size)
+    if pending:
+        control = folder / "control"
+        shutil.rmtree(control, ignore_errors=True)
+        control.mkdir()
+        for rank, task in enumerate(pending):
+            (control / f"{rank:06d}.task").write_bytes(pickle.dumps((function, task, str(folder), outputs)))
+        total = sum(task.size for task in pending)
+        with progress.stage(name, total=total, tasks=len(pending), read=lambda: _read_counters(control)):
+            _execute(control, len(pending), workers)
+        shutil.rmtree(control)
+        done |= {task.digest: read_receipt(folder / task.digest, outputs) for task in pending}
+    results = [done[task.digest] for task in tasks]
+    whole = [result for result in results if result is not None]
+    if len(whole) != len(results):
+        raise RuntimeError(f"stage {name}: {len(results) - len(whole)} tasks left no whole receipt in {folder}")
+    return StageResult(whole, len(pending), time.perf_counter() - started)
+
+
+def _execute(control: Path, num_tasks: int, workers: int) -> None:
+    from datatrove.executor.local import LocalPipelineExecutor
+    from loguru import logger
+
+    logger.disable("datatrove")
+    LocalPipelineExecutor(
+        pipeline=[RunTask(str(control))],
+        tasks=num_tasks,
+        workers=min(workers, num_tasks),
+        logging_dir=str(control / "datatrove"),
+        skip_completed=False,
+        start_method="forkserver",
+    ).run()
+
+
+class RunTask(PipelineStep):
+    """The pipeline step: rank k runs the k-th pending task. Small, because datatrove sends it with every rank."""
+
+    name = "task"
+    type = "tokenmill"
+
+    def __init__(self, control: str):
+        super().__init__()
+        self.control = control
+
+    def run(self, data: Any, rank: int = 0, world_size: int = 1) -> Any:
+        """Run one task and leave its receipt."""
+        control = Path(self.control)
+        function, task, folder, outputs = pickle.loads((control / f"{rank:06d}.task").read_bytes())
+        counters = os.open(control / f"{rank:06d}.count", os.O_CREAT | os.O_WRONLY)
+        try:
+            run_task(
+                function,
+                task,
+                Path(folder),
+                outputs,
+                lambda done_bytes, tokens: os.pwrite(counters, _COUNTERS.pack(done_bytes, tokens), 0),
+            )
+        finally:
+            os.close(counters)
+
+
+def run_task(function: str, task: Task, folder: Path, outputs: Path | None, report: Callable[[int, int], Any]) -> None:
+    """Run a task in a temporary folder and rename it to its digest when it is whole."""
+    module, _, attribute = function.partition(":")
+    temporary = folder / f".{task.digest}.{os.getpid()}.tmp"
+    temporary.mkdir()
+    try:
+        result = getattr(importlib.import_module(module), attribute)(temporary, task.payload, report)
+        base = outputs or temporary
+        for name, facts in result["files"].items():
+            facts["mtime_ns"] = (base / name).stat().st_mtime_ns
+        (temporary / RECEIPT_FILE).write_text(json.dumps(result))
+        for path in temporary.iterdir():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        sync_folder(temporary)
+        final = folder / task.digest
+        if final.exists():  # its receipt was not whole
+            shutil.rmtree(final)
+        temporary.rename(final)
+        sync_folder(folder)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def read_receipt(folder: Path, outputs: Path | None = None) -> dict[str, Any] | None:
+    """Return a finished task's result, or None when it is not whole: no receipt, or a file missing or altered.
+
+    A file whose size and modification time are as recorded is taken as it is; one whose time differs (a restored
+    backup, a copied folder) is compared by checksum.
+    """
+    try:
+        result = json.loads((folder / RECEIPT_FILE).read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    for name, facts in result["files"].items():
+        path = (outputs or folder) / name
+        if not path.is_file() or path.stat().st_size != facts["bytes"]:
+            return None
+        if path.stat().st_mtime_ns != facts["mtime_ns"] and not _same_content(path, facts):
+            return None
+    return result
+
+
+def _same_content(path: Path, facts: dict[str, Any]) -> bool:
+    import xxhash
+
+    hashing = hashlib.sha256() if "sha256" in facts else xxhash.xxh3_128()
+    with path.open("rb") as file:
+        while block := file.read(1 << 22):
+            hashing.update(block)
+    return hashing.hexdigest() == facts.get("sha256", facts.get("xxh3_128"))
+
+
+def _read_counters(control: Path) -> tuple[int, int, int]:
+    """Return (tasks begun, bytes done, tokens done) over the stage's tasks."""
+    rows = [path.read_bytes() for path in control.glob("*.count")]
+    counts = [_COUNTERS.unpack(row) for row in rows if len(row) == _COUNTERS.size]
+    return len(rows), sum(count[0] for count in counts), sum(count[1] for count in counts)

@@ -1,0 +1,175 @@
+"""The documents of all runs in hash order: deduplicated, added up by source, and cut at document boundaries.
+
+The hash space is walked in partitions of about `PARTITION_DOCUMENTS`, so memory does not grow with the corpus; one byte
+a document (the keep masks) lies on disk. Only hashes and lengths are read.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipeline.run import END_KEY, FIRST_KEY, Key, Run
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+PARTITION_DOCUMENTS = 1 << 20
+DUPLICATE = "duplicate"
+DUPLICATE_ELSEWHERE = "duplicate of another source"
+
+
+class Index:
+    """The documents of all runs in hash order, walked by partitions of the hash space.
+
+    Creating it deduplicates: it writes one keep mask a run into `folder` and adds up what is left.
+    """
+
+    def __init__(self, runs: list[Run], num_sources: int, folder: Path):
+        self._runs = runs
+        self._folder = folder
+        total = sum(len(run.documents) for run in runs)
+        self.bits = max(0, (total // PARTITION_DOCUMENTS).bit_length())
+        self.tokens = np.zeros((1 << self.bits, num_sources), np.int64)
+        self.documents = np.zeros(num_sources, np.int64)
+        self.dropped: list[dict[str, int]] = [{} for _ in range(num_sources)]
+        self._edges = [self._partition_edges(run) for run in runs]
+        self._deduplicate()
+
+    def _partition_edges(self, run: Run) -> list[int]:
+        return [run.position((part << (64 - self.bits), 0)) for part in range(1 << self.bits)] + [len(run.documents)]
+
+    def mask_path(self, run_index: int) -> Path:
+        """Return the file of a run's keep mask: bool `(num_documents,)`."""
+        return self._folder / f"keep-{run_index:06d}.npy"
+
+    def _deduplicate(self) -> None:
+        masks = [
+            np.lib.format.open_memmap(self.mask_path(i), mode="w+", dtype=bool, shape=(len(run.documents),))
+            if len(run.documents)
+            else None
+            for i, run in enumerate(self._runs)
+        ]
+        for part in range(1 << self.bits):
+            parts = [(i, self._edges[i][part], self._edges[i][part + 1]) for i in range(len(self._runs))]
+            parts = [(i, first, last) for i, first, last in parts if last > first]
+            if not parts:
+                continue
+            rows = [self._runs[i].documents[first:last] for i, first, last in parts]
+            hi, lo = (np.concatenate([row[name] for row in rows]) for name in ("hash_hi", "hash_lo"))
+            lengths = np.concatenate([row["length"] for row in rows]).astype(np.int64)
+            sources = np.repeat([self._runs[i].source for i, _, _ in parts], [last - first for _, first, last in parts])
+            # Stable, and runs come in (source, unit) order with ties in row order: the first of equals keeps.
+            order = np.lexsort((lo, hi))
+            first_of_kind = np.ones(len(order), bool)
+            first_of_kind[1:] = (hi[order][1:] != hi[order][:-1]) | (lo[order][1:] != lo[order][:-1])
+            keep = np.empty(len(order), bool)
+            keep[order] = first_of_kind
+            self._add_up(part, keep, lengths, sources)
+            self._count_duplicates(first_of_kind, sources[order])
+            start = 0
+            for i, first, last in parts:
+                mask = masks[i]
+                assert mask is not None
+                mask[first:last] = keep[start : start + last - first]
+                start += last - first
+        for mask in masks:
+            if mask is not None:
+                mask.flush()
+
+    def _add_up(
+        self, part: int, keep: npt.NDArray[np.bool_], lengths: npt.NDArray[np.int64], sources: npt.NDArray[np.int64]
+    ) -> None:
+        for source in np.unique(sources).tolist():
+            chosen = keep & (sources == source)
+            self.tokens[part, source] += int(lengths[chosen].sum())
+            self.documents[source] += int(chosen.sum())
+
+    def _count_duplicates(self, first_of_kind: npt.NDArray[np.bool_], sources: npt.NDArray[np.int64]) -> None:
+        keeper = sources[np.maximum.accumulate(np.where(first_of_kind, np.arange(len(sources)), 0))]
+        for source in np.unique(sources[~first_of_kind]).tolist():
+            own = ~first_of_kind & (sources == source)
+            inside = int((own & (keeper == source)).sum())
+            for reason, count in ((DUPLICATE, inside), (DUPLICATE_ELSEWHERE, int(own.sum()) - inside)):
+                if count:
+                    self.dropped[source][reason] = self.dropped[source].get(reason, 0) + count
+
+    def mask(self, run_index: int) -> npt.NDArray[np.bool_]:
+        """Return a run's keep mask, memory-mapped."""
+        return load_mask(self.mask_path(run_index))
+
+    def source_axis(self, source: int) -> Axis:
+        """Return a source's axis of tokens in hash order."""
+        return Axis(self, source)
+
+    def partition(
+        self, part: int, source: int
+    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+        """Return hash_hi, hash_lo and length of a source's kept documents in a partition, in hash order."""
+        rows = [
+            run.documents[edges[part] : edges[part + 1]][self.mask(i)[edges[part] : edges[part + 1]]]
+            for i, (run, edges) in enumerate(zip(self._runs, self._edges, strict=True))
+            if run.source == source and edges[part + 1] > edges[part]
+        ]
+        hi, lo = (np.concatenate([row[name] for row in rows]) for name in ("hash_hi", "hash_lo"))
+        lengths = np.concatenate([row["length"] for row in rows]).astype(np.int64)
+        order = np.lexsort((lo, hi))
+        return hi[order], lo[order], lengths[order]
+
+
+def load_mask(path: Path) -> npt.NDArray[np.bool_]:
+    """Open a keep mask; a run without documents has none."""
+    return np.load(path, mmap_mode="r") if path.exists() else np.zeros(0, bool)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A document boundary: the tokens before it, and the hash of the document after it."""
+
+    tokens: int
+    key: Key
+
+
+class Axis:
+    """The tokens of one source in hash order."""
+
+    def __init__(self, index: Index, source: int):
+        self._index = index
+        self._source = source
+        self.cumulative = [0, *np.cumsum(index.tokens[:, source]).tolist()]
+        self._loaded: tuple[int, Any] = (-1, None)
+
+    @property
+    def total(self) -> int:
+        """Tokens of the source."""
+        return self.cumulative[-1]
+
+    def cut(self, target: int) -> Cut:
+        """Return the document boundary nearest to `target` tokens; of two as near, the lower."""
+        if target <= 0:
+            return Cut(0, FIRST_KEY)
+        if target >= self.total:
+            return Cut(self.total, END_KEY)
+        # The partition in which the running total passes the target.
+        part = bisect.bisect_right(self.cumulative, target) - 1
+        hi, lo, edges = self._partition(part)
+        after = int(np.searchsorted(edges, target, "left"))
+        nearest = after - 1 if after and target - edges[after - 1] <= edges[after] - target else after
+        if nearest == len(hi):
+            # The boundary is the partition's end: any key between here and the next document says so.
+            return Cut(int(edges[nearest]), _partition_key(part + 1, self._index.bits))
+        return Cut(int(edges[nearest]), (int(hi[nearest]), int(lo[nearest])))
+
+    def _partition(self, part: int) -> Any:
+        if self._loaded[0] != part:
+            hi, lo, lengths = self._index.partition(part, self._source)
+            self._loaded = (part, (hi, lo, np.concatenate([[0], np.cumsum(lengths)]) + self.cumulative[part]))
+        return self._loaded[1]
+
+
+def _partition_key(part: int, bits: int) -> Key:
+    return (part << (64 - bits), 0)

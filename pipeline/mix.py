@@ -1,0 +1,234 @@
+"""Mix: which documents go to which shard, from content hashes and lengths alone. Tokens are not read.
+
+Hash order is the global shuffle. Equal hashes are the same document: the first in (source, unit, row) order keeps it,
+over all sources, so that a copy of a validation document can never be trained on. Each source is then an axis of
+tokens in hash order; validation takes its beginning, and training is cut where the running target of each shard is
+met, at the nearest document boundary. Targets are exact fractions of the total, so errors are carried, never summed.
+
+The documents themselves are behind `pipeline.index`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+from pipeline.index import Axis, Cut, Index
+from pipeline.recipe import Recipe
+from pipeline.run import END_KEY, Key
+
+CODE_VERSION = 1
+"""Raise when the same runs would give another plan."""
+
+MAX_SHARDS = 100_000
+
+
+class MixError(ValueError):
+    """The sources cannot give what the recipe asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A half-open range of hashes of one source, on its n-th pass (`epoch`, from 0)."""
+
+    source: int
+    epoch: int
+    start: Key
+    stop: Key
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlan:
+    """What one shard holds."""
+
+    split: str
+    index: int
+    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTotals:
+    """One source after deduplication, and what the mix asks of it."""
+
+    tokens: int
+    documents: int
+    dropped: dict[str, int]
+    requested_tokens: int
+    """Training tokens asked for."""
+    epochs: int
+    """The most often that any training document occurs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The whole mix: one shard plan each, and the sources' totals."""
+
+    shards: tuple[ShardPlan, ...]
+    sources: tuple[SourceTotals, ...]
+    train_tokens: int
+    """Training tokens asked for, after `when_short` was applied."""
+    notes: tuple[str, ...]
+    """What a person should know: a set that was shrunk, a source that was repeated."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as JSON values."""
+        return asdict(self)
+
+
+def plan_from_dict(data: dict[str, Any]) -> Plan:
+    """Return the plan that `to_dict` wrote."""
+
+    def slice_from(item: dict[str, Any]) -> Slice:
+        return Slice(item["source"], item["epoch"], tuple(item["start"]), tuple(item["stop"]))
+
+    return Plan(
+        shards=tuple(
+            ShardPlan(shard["split"], shard["index"], tuple(slice_from(item) for item in shard["slices"]))
+            for shard in data["shards"]
+        ),
+        sources=tuple(SourceTotals(**totals) for totals in data["sources"]),
+        train_tokens=data["train_tokens"],
+        notes=tuple(data["notes"]),
+    )
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The exact shares of the mix."""
+
+    weights: tuple[float, ...]
+
+    @cached_property
+    def fractions(self) -> tuple[Fraction, ...]:
+        """One fraction a source; they add up to 1."""
+        exact = [Fraction(str(weight)) for weight in self.weights]
+        return tuple(weight / sum(exact) for weight in exact)
+
+    def target(self, source: int, total: int, shard: int, num_shards: int) -> int:
+        """Return how many tokens of a source the shards before `shard` shall hold together."""
+        return int(self.fractions[source] * total * shard / num_shards)
+
+
+def plan_mix(recipe: Recipe, index: Index) -> Plan:
+    """Decide what every shard holds.
+
+    Raises:
+        MixError: a source is too small for the validation split, or for the mix when `when_short` is "error".
+    """
+    names = [source.name for source in recipe.sources]
+    shares = Shares(tuple(source.weight for source in recipe.sources))
+    axes = [index.source_axis(source) for source in range(len(names))]
+    val_tokens = recipe.split.val_tokens
+    _check_validation(recipe, shares, axes)
+    num_val = -(-val_tokens // recipe.shards.tokens)
+    val_cuts = [
+        [axis.cut(shares.target(s, val_tokens, k, num_val or 1)) for k in range(num_val + 1)]
+        for s, axis in enumerate(axes)
+    ]
+    starts = [cuts[-1] for cuts in val_cuts]
+    available = [axis.total - start.tokens for axis, start in zip(axes, starts, strict=True)]
+    total, notes = _fit_total(recipe, shares, available)
+    num_train = -(-total // recipe.shards.tokens)
+    if num_train + num_val > MAX_SHARDS:
+        raise MixError(f"shards.tokens: {total} tokens would make {num_train} shards; expected at most {MAX_SHARDS}")
+
+    slices: list[list[Slice]] = [[] for _ in range(num_train)]
+    epochs: list[int] = []
+    for s, (axis, start) in enumerate(zip(axes, starts, strict=True)):
+        targets = [shares.target(s, total, k, num_train) for k in range(num_train + 1)]
+        passes = [_cut_repeated(axis, start, target) for target in targets]
+        for k, (begin, end) in enumerate(itertools.pairwise(passes)):
+            slices[k] += _slices_between(s, start, begin, end)
+        epochs.append(max([piece.epoch for shard in slices for piece in shard if piece.source == s], default=0) + 1)
+    train = [ShardPlan("train", k, tuple(pieces)) for k, pieces in enumerate(slices)]
+    val = [
+        ShardPlan(
+            "val", k, tuple(_nonempty(Slice(s, 0, cuts[k].key, cuts[k + 1].key) for s, cuts in enumerate(val_cuts)))
+        )
+        for k in range(num_val)
+    ]
+    totals = tuple(
+        SourceTotals(
+            tokens=axis.total,
+            documents=int(index.documents[s]),
+            dropped=index.dropped[s],
+            requested_tokens=shares.target(s, total, num_train, num_train),
+            epochs=epochs[s],
+        )
+        for s, axis in enumerate(axes)
+    )
+    return Plan((*train, *val), totals, total, tuple(notes))
+
+
+def _check_validation(recipe: Recipe, shares: Shares, axes: list[Axis]) -> None:
+    faults: list[str] = []
+    for s, (source, axis) in enumerate(zip(recipe.sources, axes, strict=True)):
+        if axis.total == 0:
+            faults.append(f"source {source.name!r}: no document is left to mix. Correct `keep` or the length bounds.")
+            continue
+        wanted = shares.target(s, recipe.split.val_tokens, 1, 1)
+        if wanted >= axis.total:
+            faults.append(
+                f"split.val_tokens: {recipe.split.val_tokens} asks for {wanted} tokens of {source.name!r}, which has "
+                f"{axis.total} in all; some must be left to train on. Ask for less, or add data."
+            )
+    if faults:
+        raise MixError("\n".join(faults))
+
+
+def _fit_total(recipe: Recipe, shares: Shares, available: list[int]) -> tuple[int, list[str]]:
+    """Return the training tokens that the sources can give, and notes on what had to change."""
+    repeats = recipe.mix.max_epochs if recipe.mix.when_short == "repeat" else 1
+    limits = [int(tokens * repeats / share) for tokens, share in zip(available, shares.fractions, strict=True)]
+    most = min(limits)
+    scarce = recipe.sources[limits.index(most)].name
+    if most <= 0:
+        raise MixError(f"source {scarce!r}: validation takes all of it. Ask for fewer split.val_tokens, or add data.")
+    if recipe.mix.tokens == "max":
+        note = f"{most:,} training tokens: all that {scarce!r} allows"
+        return most, [note + (f" in {repeats} epochs" if repeats > 1 else "")]
+    wanted = recipe.mix.tokens
+    if wanted <= most:
+        return wanted, []
+    if recipe.mix.when_short == "shrink":
+        return most, [f"shrunk from {wanted:,} to {most:,} training tokens: {scarce!r} is too small"]
+    lines = [
+        f"source {source.name!r}: has {tokens:,} tokens for training; "
+        f"its share of {wanted:,} is {shares.target(s, wanted, 1, 1):,}"
+        for s, (source, tokens) in enumerate(zip(recipe.sources, available, strict=True))
+        if limits[s] < wanted
+    ]
+    after = f" even in {repeats} epochs" if recipe.mix.when_short == "repeat" else ""
+    remedy = f'Ask for at most {most:,} tokens, or set mix.when_short to "shrink" or "repeat"'
+    raise MixError("\n".join([f"mix.tokens: the sources are too small{after}. {remedy}.", *lines]))
+
+
+def _cut_repeated(axis: Axis, start: Cut, target: int) -> tuple[int, Cut]:
+    """Return (epoch, cut) for a target on an axis that begins again at `start` when it ends."""
+    length = axis.total - start.tokens
+    epoch, rest = divmod(target, length)
+    if rest == 0 and epoch:
+        return epoch - 1, Cut(axis.total, END_KEY)
+    cut = axis.cut(start.tokens + rest)
+    return epoch, cut if cut.tokens > start.tokens else start
+
+
+def _slices_between(source: int, start: Cut, begin: tuple[int, Cut], end: tuple[int, Cut]) -> list[Slice]:
+    pieces = [
+        Slice(
+            source,
+            epoch,
+            begin[1].key if epoch == begin[0] else start.key,
+            end[1].key if epoch == end[0] else END_KEY,
+        )
+        for epoch in range(begin[0], end[0] + 1)
+    ]
+    return _nonempty(pieces)
+
+
+def _nonempty(pieces: Iterator[Slice] | list[Slice]) -> list[Slice]:
+    return [piece for piece in pieces if piece.start < piece.stop]

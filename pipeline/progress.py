@@ -1,0 +1,95 @@
+"""Progress of long work on stderr: a live bar on a terminal, plain lines elsewhere. Results never go through here."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_BAR_SECONDS = 0.2
+_LINE_SECONDS = 10.0
+
+Counters = Callable[[], tuple[int, int, int]]
+"""Returns (tasks begun, bytes done, tokens done)."""
+
+
+class Progress:
+    """Shows stages as they run. `quiet` shows nothing."""
+
+    def __init__(self, *, quiet: bool = False):
+        self._quiet = quiet
+        self._terminal = sys.stderr.isatty()
+
+    def note(self, message: str) -> None:
+        """Print one line for a person."""
+        if not self._quiet:
+            print(message, file=sys.stderr, flush=True)
+
+    @contextmanager
+    def stage(self, name: str, *, total: int, tasks: int, read: Counters) -> Generator[None]:
+        """Show a stage while the body runs.
+
+        Args:
+            name: the stage.
+            total: bytes of work.
+            tasks: how many tasks.
+            read: asked a few times a second.
+        """
+        if self._quiet:
+            yield
+            return
+        stop = threading.Event()
+        show = self._show_bar if self._terminal else self._show_lines
+        thread = threading.Thread(target=show, args=(name, total, tasks, read, stop), daemon=True)
+        thread.start()
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+        _, done, tokens = read()
+        seconds = time.perf_counter() - started
+        counted = f", {tokens / 1e6:.1f} M tokens ({tokens / seconds / 1e6:.1f} M/s)" if tokens else ""
+        size = f", {done / 1e6:.0f} MB ({done / seconds / 1e6:.0f} MB/s)" if done else ""
+        self.note(f"{name}: {tasks} {'task' if tasks == 1 else 'tasks'} in {seconds:.1f} s{size}{counted}")
+
+    def _show_lines(self, name: str, total: int, tasks: int, read: Counters, stop: threading.Event) -> None:
+        started = time.perf_counter()
+        while not stop.wait(_LINE_SECONDS):
+            begun, done, tokens = read()
+            seconds = time.perf_counter() - started
+            left = f", {seconds * (total - done) / done:.0f} s left" if done else ""
+            percent = f"{100 * done / total:.0f} %" if total else f"{begun} of {tasks} tasks begun"
+            self.note(f"{name}: {percent}, {tokens / seconds / 1e6:.1f} M tokens/s{left}")
+
+    def _show_bar(self, name: str, total: int, tasks: int, read: Counters, stop: threading.Event) -> None:
+        from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        columns = [
+            TextColumn("{task.description:<10}"),
+            BarColumn(),
+            DownloadColumn(),
+            TextColumn("{task.fields[speed]}"),
+        ]
+        with Bar(*columns, TimeRemainingColumn(), console=stderr_console(), transient=True) as bar:
+            shown = bar.add_task(name, total=total or None, speed="")
+            started = time.perf_counter()
+            while not stop.wait(_BAR_SECONDS):
+                _, done, tokens = read()
+                speed = f"{tokens / (time.perf_counter() - started) / 1e6:.1f} M tokens/s" if tokens else ""
+                bar.update(shown, completed=done, speed=speed)
+
+
+def stderr_console() -> Console:
+    """Return a rich console on stderr."""
+    from rich.console import Console
+
+    return Console(stderr=True)

@@ -1,0 +1,121 @@
+"""The tokenizer stage: draws a sample of the sources in given proportions and trains a BPE on it.
+
+The sample takes row groups (or files, or parts of text files) in a seeded order until each source's budget is met, so a
+terabyte source is read for its share of the sample only. Where a source has less text than its share, all budgets
+shrink with it: the proportions hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+import xxhash
+
+from pipeline.clean import clean_batch
+from pipeline.laps import Laps
+from pipeline.sources.base import Span, source_module
+from pipeline.tokenizer import DOCUMENT_SEPARATOR, TokenizerError, build_tokenizer_json, train_merges
+
+if TYPE_CHECKING:
+    from pipeline.recipe import SourceRecipe, TokenizerRecipe
+
+CODE_VERSION = 1
+"""Raise when the same input would give another tokenizer."""
+
+TOKENIZER_FILE = "tokenizer.json"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerTask:
+    """What the tokenizer stage needs; plain data."""
+
+    recipe: TokenizerRecipe
+    sources: tuple[SourceRecipe, ...]
+    spans: tuple[tuple[Span, ...], ...]
+    weights: tuple[float, ...]
+    seed: int
+
+
+def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, int], None]) -> dict[str, Any]:
+    """Draw the sample, train, and write `tokenizer.json` into `folder`.
+
+    Raises:
+        TokenizerError: the sample offers fewer entries than `vocab_size`.
+        SourceError: the data cannot be read as the recipe says.
+    """
+    laps = Laps()
+    sample = folder / "sample.bin"
+    with sample.open("wb") as file:
+        drawn = [_draw(file, task, index, report) for index in range(len(task.sources))]
+    laps.lap("sample_s")
+    recipe = task.recipe
+    assert recipe.vocab_size is not None  # the recipe's check: given unless `file` is
+    merges = train_merges(sample, recipe.vocab_size, recipe.special_tokens, recipe.pretokenizer)
+    text = build_tokenizer_json(merges, recipe.special_tokens, recipe.pretokenizer)
+    laps.lap("train_s")
+    sample.unlink()
+    most = 256 + len(recipe.special_tokens) + len(merges)
+    if most < recipe.vocab_size:
+        size = sum(source["text_bytes"] for source in drawn)
+        raise TokenizerError(
+            f"tokenizer.vocab_size: {recipe.vocab_size} is too large for a sample of {size} bytes, which offers {most} "
+            "entries. Ask for fewer, or sample more text."
+        )
+    (folder / TOKENIZER_FILE).write_text(text, encoding="utf-8")
+    data = text.encode()
+    weights = {source.name: weight for source, weight in zip(task.sources, task.weights, strict=True)}
+    return {
+        "sample": {source.name: facts for source, facts in zip(task.sources, drawn, strict=True)},
+        "sample_weights": weights,
+        "files": {TOKENIZER_FILE: {"bytes": len(data), "xxh3_128": xxhash.xxh3_128_hexdigest(data)}},
+        "seconds": laps.seconds,
+    }
+
+
+def sample_budgets(task: TokenizerTask) -> list[int]:
+    """Return the bytes of text to take from each source: in the weights' proportions, as far as the text goes."""
+    total = sum(task.weights)
+    wanted = [task.recipe.sample_bytes * weight / total for weight in task.weights]
+    offered = [sum(span.text_bytes for span in spans) for spans in task.spans]
+    scale = min([1.0, *(have / want for have, want in zip(offered, wanted, strict=True))])
+    return [int(want * scale) for want in wanted]
+
+
+def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Callable[[int, int], None]) -> dict[str, int]:
+    budget = sample_budgets(task)[index]
+    source = task.sources[index]
+    read = source_module(source.kind).read
+    taken = documents = 0
+    for span in _shuffled(task, index):
+        if taken >= budget:
+            break
+        for batch in read(source, span):
+            cleaned = clean_batch(source, batch, {})
+            offsets, data = cleaned.offsets, cleaned.data
+            # Whole documents, the one that meets the budget included.
+            last = min(len(offsets) - 1, int(np.searchsorted(offsets - offsets[0], budget - taken, "left")))
+            for start, stop in zip(offsets[:last].tolist(), offsets[1 : last + 1].tolist(), strict=True):
+                file.write(data[start:stop])
+                file.write(DOCUMENT_SEPARATOR)
+            taken += int(offsets[last] - offsets[0])
+            documents += last
+            report(file.tell(), 0)
+            if taken >= budget:
+                break
+    return {"text_bytes": taken, "documents": documents}
+
+
+def _shuffled(task: TokenizerTask, index: int) -> Iterator[Span]:
+    from pipeline.sources import parquet
+
+    spans = [
+        part
+        for span in task.spans[index]
+        for part in (parquet.split_span(span) if span.format == "parquet" else [span])
+    ]
+    keys = np.random.PCG64(np.random.SeedSequence([task.seed, index])).random_raw(len(spans))
+    return (spans[i] for i in np.argsort(keys, kind="stable").tolist())

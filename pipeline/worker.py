@@ -1,0 +1,41 @@
+"""Loaded once by the fork server, so that every worker starts in milliseconds. Nothing else imports this module.
+
+Importing it is its work: the libraries of the tasks are loaded, interrupts are left to the build's own process, and
+every process forked from here ends itself when the fork server is gone, which happens when the build dies, even by
+SIGKILL. No worker outlives its build.
+"""
+
+import os
+import signal
+import threading
+import time
+
+import awkward  # noqa: F401
+import gigatoken  # noqa: F401
+import pyarrow.parquet  # noqa: F401
+import tokenizers  # noqa: F401
+from loguru import logger
+
+import pipeline.assemble
+import pipeline.encode
+import pipeline.sample
+import pipeline.sources.files
+import pipeline.sources.formats  # noqa: F401
+
+_POLL_SECONDS = 0.1
+
+
+def _exit_with_parent() -> None:
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_POLL_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="exit-with-parent").start()
+
+
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+os.register_at_fork(after_in_child=_exit_with_parent)
+logger.disable("datatrove")  # its progress messages; a failed task's exception reaches the build itself
