@@ -181,11 +181,12 @@ def _check_seek_table(shard: Shard) -> list[Problem]:
 
 def _check_sidecar(folder: Path, manifest: Manifest, entry: ShardEntry) -> list[Problem]:
     file = entry.files.metadata
+    problems: list[Problem] = []
     try:
-        problems = _check_digest(folder, file)
+        problems += _check_digest(folder, file)
         sidecar = read_metadata(Sidecar, folder / file.path)
     except ShardSetError as error:
-        return error.problems
+        return problems + error.problems
     except OSError as error:
         return [Problem("file_unreadable", file.path, f"cannot be read: {error.strerror}")]
     expected = Sidecar(

@@ -145,8 +145,8 @@ def _check_mix(manifest: Manifest) -> list[Problem]:
         if abs(row.requested - share) > SHARE_PRECISION:
             message = f"{where}: requested {row.requested!r}; its weight's share is {share!r}"
             problems.append(_problem("totals_mismatch", message))
-        # Each target is rounded down, so a sum of them is short of the whole by less than one token a source.
-        slack = len(manifest.mix) + 1 + requested_sum * SHARE_PRECISION
+        # Each target is rounded down, so their sum is short of the whole by less than one token a source.
+        slack = len(manifest.mix) + requested_sum * SHARE_PRECISION
         expected = row.requested * requested_sum
         if abs(row.requested_tokens - expected) > slack:
             message = f"{where}: requested_tokens {row.requested_tokens} of {requested_sum}; expected {expected:.0f}"

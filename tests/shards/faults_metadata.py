@@ -111,12 +111,12 @@ def leftover_of_an_interrupted_build(folder: Path) -> None:
     (folder / ".train-00001.bin.zst.4711.tmp").write_bytes(b"half")
 
 
-@names("manifest_invalid", "totals_mismatch", "file_foreign")
+@names("manifest_invalid", "totals_mismatch", "file_foreign", "mix_share")
 def shard_unlisted(folder: Path) -> None:
     edit(folder, lambda manifest: manifest["shards"].pop(0))
 
 
-@names("manifest_invalid", "totals_mismatch", "document_repeated")
+@names("manifest_invalid", "totals_mismatch", "document_repeated", "mix_share")
 def shard_listed_twice(folder: Path) -> None:
     edit(folder, lambda manifest: manifest["shards"].insert(1, manifest["shards"][0]))
 
@@ -193,7 +193,7 @@ def special_token_has_another_id(folder: Path) -> None:
     edit(folder, lambda manifest: manifest["tokenizer"]["special_tokens"].update({"<|pad|>": 5}))
 
 
-@names("tokenizer_mismatch", "sidecar_mismatch", "eos_misplaced")
+@names("sidecar_mismatch", "eos_misplaced")
 def eos_is_another_token(folder: Path) -> None:
     edit(folder, lambda manifest: manifest["tokenizer"].update(eos_id=299))
 
