@@ -140,13 +140,12 @@ def _hash_document(text: bytes) -> bytes:
 
 
 def _draw(shards: Sequence[Shard], count: int, found: Comparison) -> dict[tuple[str, str], list[_Sample]]:
-    """Draw one document from each of `count` equal stretches of the set; group them by source and unit."""
+    """Draw one document from each of `count` equal stretches of the set; group them by source and unit, in row order."""
     sizes = np.array([shard.num_documents for shard in shards], np.int64)
     total = int(sizes.sum())
     count = min(count, total)
-    offsets = np.random.default_rng(SAMPLE_SEED).random(count)
-    picks = np.minimum(((np.arange(count) + offsets) * total / max(count, 1)).astype(np.int64), total - 1)
-    picks = np.unique(picks)
+    edges = np.arange(count + 1, dtype=np.int64) * total // max(count, 1)
+    picks = edges[:-1] + (np.random.default_rng(SAMPLE_SEED).random(count) * np.diff(edges)).astype(np.int64)
     bounds = np.cumsum(sizes)
     samples: defaultdict[tuple[str, str], list[_Sample]] = defaultdict(list)
     for number, shard in enumerate(shards):

@@ -1,0 +1,181 @@
+"""The commands: exit status, JSON, and output that no document can abuse."""
+
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from shard_sets import write_set
+
+from shards.__main__ import main
+from shards.display import printable
+
+
+def run(*arguments, **options):
+    """Run `python -m shards` and return what it did."""
+    command = [sys.executable, "-m", "shards", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
+
+
+def test_validate_whole_set(good_set):
+    result = run("validate", good_set, "--json")
+    report = json.loads(result.stdout)
+    assert result.returncode == 0
+    assert (report["ok"], report["problems"], report["level"]) == (True, [], "full")
+    assert result.stderr == ""
+
+
+def test_validate_names_problems(good_set, tmp_path):
+    folder = shutil.copytree(good_set, tmp_path / "set")
+    (folder / "train-00000.json").unlink()
+    (folder / "evil\x1b[2J.txt").write_text("")
+    result = run("validate", folder, "--level", "quick")
+    assert result.returncode == 1
+    assert "file_missing: train-00000.json: " in result.stdout
+    assert "file_foreign: evil\\x1b[2J.txt: " in result.stdout
+    assert "\x1b" not in result.stdout
+    report = json.loads(run("validate", folder, "--json").stdout)
+    assert {problem["kind"] for problem in report["problems"]} == {"file_missing", "file_foreign"}
+    assert "evil\x1b[2J.txt" in {problem["where"] for problem in report["problems"]}
+
+
+def test_manifest_missing_is_a_problem_and_folder_missing_is_not(tmp_path):
+    result = run("validate", tmp_path)
+    assert (result.returncode, result.stdout.split(":")[0]) == (1, "manifest_missing")
+    result = run("validate", tmp_path / "absent")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "no such folder" in result.stderr
+
+
+def test_what_could_not_be_checked_exits_2(good_set):
+    result = run("validate", good_set, "--level", "quick", "--against-sources", 5, "--json")
+    report = json.loads(result.stdout)
+    assert (result.returncode, report["ok"], report["problems"]) == (2, False, [])
+    assert report["not_run"]
+
+
+def test_inspect_prints_tables(good_set):
+    result = run("inspect", good_set)
+    assert result.returncode == 0
+    for word in ("prose", "75.0000%", "train-00001", "val"):
+        assert word in result.stdout
+    described = json.loads(run("inspect", good_set, "--json").stdout)
+    assert [shard["name"] for shard in described["shards"]] == ["train-00000", "train-00001", "val-00000"]
+    assert described["shards"][0]["compression_ratio"] > 1
+
+
+@pytest.mark.parametrize("shard", ["train-00001", "1"])
+def test_inspect_prints_a_document(good_set, plan, shard):
+    document = plan.documents["train"][1][6]
+    result = run("inspect", good_set, "--shard", shard, "--document", 6)
+    assert result.returncode == 0
+    head, text = result.stdout.split("\n", 1)
+    assert text == document.text.decode() + "\n"
+    assert f"source {document.source}, unit {document.unit}, row {document.row}" in head
+
+
+def test_document_cannot_control_the_terminal(plan, tokenizer, tmp_path):
+    text = "a\x1b]0;owned\x07b\x9b31mc\u202edrow\r\n\tend [bold]"
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    shard = plan.documents["val"][0]
+    shard[0] = dataclasses.replace(shard[0], tokens=np.array([*ids, plan.eos_id], "<u2"), text=text.encode())
+    write_set(tmp_path / "set", plan)
+    shown = run("inspect", tmp_path / "set", "--shard", "val-00000", "--document", 0).stdout
+    assert shown.split("\n", 1)[1] == "a\\x1b]0;owned\\x07b\\x9b31mc\\u202edrow\\r\n\tend [bold]\n"
+    exact = json.loads(run("inspect", tmp_path / "set", "--shard", "2", "--document", 0, "--json").stdout)
+    assert exact["text"] == text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--shard", "train-00009", "--document", 0),
+        ("--shard", 9, "--document", 0),
+        ("--shard", 0, "--document", 10**9),
+        ("--shard", 0),
+    ],
+)
+def test_inspect_says_what_it_cannot_find(good_set, capsys, arguments):
+    assert main(["inspect", str(good_set), *map(str, arguments)]) == 2
+    assert "inspect: " in capsys.readouterr().err
+
+
+def test_inspect_of_a_broken_set_names_the_problem(good_set, tmp_path, capsys):
+    folder = shutil.copytree(good_set, tmp_path / "set")
+    (folder / "manifest.json").write_text("{}")
+    assert main(["inspect", str(folder)]) == 1
+    assert "manifest_invalid" in capsys.readouterr().out
+
+
+def test_schema_accepts_the_real_files(good_set):
+    """The schema that is printed describes what is written; checked with what the schema language itself says."""
+    result = run("schema")
+    assert result.returncode == 0
+    schema = json.loads(result.stdout)
+    definitions = schema["$defs"]
+    assert matches(json.loads((good_set / "manifest.json").read_text()), definitions["Manifest"], definitions)
+    assert matches(json.loads((good_set / "val-00000.json").read_text()), definitions["Sidecar"], definitions)
+    assert not matches({"format": "tokenmill"}, definitions["Manifest"], definitions)
+
+
+def matches(value, schema, definitions):
+    """Check a value against the part of JSON Schema that ours uses."""
+    if "$ref" in schema:
+        return matches(value, definitions[schema["$ref"].rsplit("/", 1)[1]], definitions)
+    if "const" in schema:
+        return value == schema["const"]
+    if "enum" in schema:
+        return value in schema["enum"]
+    kinds = {"object": dict, "array": list, "string": str, "integer": int, "number": (int, float)}
+    if not isinstance(value, kinds[schema["type"]]):
+        return False
+    if schema["type"] == "array":
+        return all(matches(item, schema["items"], definitions) for item in value)
+    if schema["type"] == "object" and "properties" in schema:
+        assert schema["additionalProperties"] is False
+        return set(schema.get("required", ())) <= value.keys() <= schema["properties"].keys() and all(
+            matches(item, schema["properties"][key], definitions) for key, item in value.items()
+        )
+    if schema["type"] == "object":
+        return all(matches(item, schema["additionalProperties"], definitions) for item in value.values())
+    return True
+
+
+def test_reader_of_the_output_may_leave(good_set):
+    command = f"'{sys.executable}' -m shards schema | head -1; exit ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert result.stdout == "{\n"
+    assert result.stderr == ""
+
+
+def test_help_is_quick():
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        result = run("--help")
+        times.append(time.perf_counter() - start)
+        assert result.returncode == 0
+    assert min(times) < 0.3
+    heavy = (
+        "import sys, shards.__main__; print([m for m in ('numpy', 'pyarrow', 'pydantic', 'rich') if m in sys.modules])"
+    )
+    assert subprocess.check_output([sys.executable, "-c", heavy], text=True) == "set()\n"
+
+
+@pytest.mark.parametrize("flags", [["--threads", "0"], ["--against-sources", "-1"], ["--level", "slow"]])
+def test_wrong_flags_exit_2(good_set, flags, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["validate", str(good_set), *flags])
+    assert caught.value.code == 2
+    assert "error" in capsys.readouterr().err
+
+
+def test_printable():
+    assert printable("plain") == "plain"
+    assert printable("naïve 中文 🙂") == "naïve 中文 🙂"
+    assert printable("a\nb\tc", keep="\n\t") == "a\nb\tc"
+    assert printable("a\nb\x1b\x7f\u2028\udc80") == "a\\nb\\x1b\\x7f\\u2028\\udc80"

@@ -1,0 +1,167 @@
+"""The tokens file: round trips, ranges, golden bytes, other readers of the format."""
+
+import contextlib
+import hashlib
+import io
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+import pyzstd
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shards import codec
+
+FRAME = codec.FRAME_BYTES
+
+
+def compress(chunks):
+    """Return the file and its writer."""
+    file = io.BytesIO()
+    writer = codec.SeekableWriter(file)
+    for chunk in chunks:
+        writer.write(chunk)
+    writer.close()
+    return file.getvalue(), writer
+
+
+def content_of(size, seed=0):
+    """Return bytes that compress somewhat, as tokens do."""
+    return np.random.default_rng(seed).integers(0, 50, size, dtype=np.uint8).tobytes()
+
+
+@pytest.fixture(scope="module")
+def long_file(tmp_path_factory):
+    """A file of three and a half frames, and its content."""
+    content = content_of(7 * FRAME // 2)
+    path = tmp_path_factory.mktemp("codec") / "long.bin.zst"
+    path.write_bytes(compress([content])[0])
+    return path, content
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    content=st.one_of(
+        st.binary(max_size=5000), st.integers(FRAME - 3, 2 * FRAME + 3).map(lambda size: content_of(size, size))
+    ),
+    cuts=st.lists(st.floats(0, 1), max_size=6),
+)
+def test_any_bytes_in_any_chunks_give_the_same_file(tmp_path_factory, content, cuts):
+    places = sorted(int(cut * len(content)) for cut in cuts)
+    chunks = [content[a:b] for a, b in zip([0, *places], [*places, len(content)], strict=True)]
+    data, writer = compress(chunks)
+    assert data == compress([content])[0]
+    assert writer.content_sha256 == hashlib.sha256(content).hexdigest()
+    assert (writer.sha256, writer.bytes_written) == (hashlib.sha256(data).hexdigest(), len(data))
+    path = tmp_path_factory.getbasetemp() / "round_trip.bin.zst"
+    path.write_bytes(data)
+    table = codec.read_seek_table(path, content_bytes=len(content))
+    assert table.content_bytes == len(content)
+    assert codec.read_range(path, table, 0, len(content)) == content
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), threads=st.integers(1, 5))
+def test_any_range_with_any_threads(long_file, data, threads):
+    path, content = long_file
+    near = st.sampled_from([0, 1, FRAME - 1, FRAME, FRAME + 1, 2 * FRAME, 3 * FRAME, len(content) - 1, len(content)])
+    start = data.draw(st.one_of(near, st.integers(0, len(content))))
+    stop = data.draw(st.one_of(near.filter(lambda n: n >= start), st.integers(start, len(content))))
+    table = codec.read_seek_table(path)
+    assert codec.read_range(path, table, start, stop, threads=threads) == content[start:stop]
+
+
+def test_range_reads_only_the_frames_it_touches(long_file, tmp_path):
+    path, content = long_file
+    table = codec.read_seek_table(path)
+    broken = bytearray(path.read_bytes())
+    broken[table.frames[2].file_start + 100] ^= 1
+    (tmp_path / "broken").write_bytes(broken)
+    assert codec.read_range(tmp_path / "broken", table, 0, 2 * FRAME) == content[: 2 * FRAME]
+    with pytest.raises(codec.CodecError, match="frame at byte"):
+        codec.read_range(tmp_path / "broken", table, 2 * FRAME, 2 * FRAME + 1)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 5), (0, 8 * FRAME), (5, 4)])
+def test_range_outside_the_content_is_refused(long_file, start, stop):
+    path, _ = long_file
+    with pytest.raises(ValueError, match="outside"):
+        codec.read_range(path, codec.read_seek_table(path), start, stop)
+
+
+def test_frames_hold_one_mebibyte_each(long_file):
+    path, _ = long_file
+    sizes = [frame.stop - frame.start for frame in codec.read_seek_table(path).frames]
+    assert sizes == [FRAME, FRAME, FRAME, FRAME // 2]
+
+
+GOLDEN_SHA256 = "7150d4cafa653c21ffff1e3f6b93928001f222cd8bc472251606f57f29248530"
+
+
+def test_golden_bytes():
+    """The same tokens give the same file, on every machine with this zstandard."""
+    tokens = (np.arange(700_000, dtype=np.uint32) * 2654435761 >> np.uint32(22)).astype("<u2")
+    data, writer = compress([tokens])
+    assert writer.content_sha256 == hashlib.sha256(tokens.tobytes()).hexdigest()
+    assert hashlib.sha256(data).hexdigest() == GOLDEN_SHA256
+    # The seek table, as FORMAT.md draws it: header, two entries, footer.
+    assert data[-33:-25] == bytes.fromhex("5e2a4d18 19000000")
+    assert int.from_bytes(data[-21:-17], "little") == FRAME
+    assert int.from_bytes(data[-13:-9], "little") == 1_400_000 - FRAME
+    assert data[-9:] == bytes.fromhex("02000000 00 b1ea928f")
+
+
+def test_empty_file_has_a_seek_table(tmp_path):
+    data, _ = compress([])
+    assert data == bytes.fromhex("5e2a4d18 09000000 00000000 00 b1ea928f")
+    (tmp_path / "empty").write_bytes(data)
+    assert codec.read_seek_table(tmp_path / "empty").frames == ()
+
+
+@pytest.mark.skipif(shutil.which("zstd") is None, reason="no zstd program here")
+def test_zstd_program_reads_the_file(long_file):
+    path, content = long_file
+    result = subprocess.run(["zstd", "-d", "-q", "-c", path], capture_output=True, check=True)
+    assert result.stdout == content
+
+
+def test_pyzstd_reads_the_file_and_its_seek_table(long_file):
+    path, content = long_file
+    with pyzstd.SeekableZstdFile(path, "r") as file:
+        assert file.read() == content
+        file.seek(3 * FRAME - 5)
+        assert file.read(10) == content[3 * FRAME - 5 : 3 * FRAME + 5]
+
+
+def test_file_of_another_seekable_writer_is_read(tmp_path):
+    """pyzstd writes seek tables with the same frame size; ours must read them."""
+    content = content_of(2 * FRAME + 100)
+    path = tmp_path / "other.zst"
+    with pyzstd.SeekableZstdFile(path, "w", max_frame_content_size=FRAME) as file:
+        file.write(content)
+    with path.open("rb") as file:
+        file.seek(-9, 2)
+        assert file.read()[-4:] == bytes.fromhex("b1ea928f")
+    table = codec.read_seek_table(path)
+    assert table.content_bytes == len(content)
+
+
+@pytest.mark.parametrize("cut", [1, 5, 9, 17, 40, 1000])
+def test_truncation_is_noticed(long_file, tmp_path, cut):
+    path, _ = long_file
+    (tmp_path / "cut").write_bytes(path.read_bytes()[:-cut])
+    with pytest.raises(codec.CodecError) as caught:
+        codec.read_seek_table(tmp_path / "cut")
+    assert caught.value.kind == "seek_table"
+
+
+@settings(max_examples=200, deadline=None)
+@given(tail=st.binary(max_size=64))
+def test_no_tail_makes_the_reader_fail_otherwise(tmp_path_factory, tail):
+    """Whatever the file's end says, the answer is a table or a CodecError."""
+    path = tmp_path_factory.getbasetemp() / "tail.bin.zst"
+    path.write_bytes(tail + bytes.fromhex("b1ea928f"))
+    with contextlib.suppress(codec.CodecError):
+        codec.read_seek_table(path)

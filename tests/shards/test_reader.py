@@ -1,0 +1,94 @@
+"""The façade: `open_set`, splits, shards, tokens and documents; and the same files through other programs."""
+
+import duckdb
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import shards
+from shards.writer import document_schema
+
+
+def test_facade(good_set, plan):
+    shard_set = shards.open_set(str(good_set))
+    assert [shard.name for shard in shard_set.shards] == ["train-00000", "train-00001", "val-00000"]
+    assert {name: len(split) for name, split in shard_set.splits.items()} == {"train": 2, "val": 1}
+    assert (shard_set.dtype, shard_set.vocab_size, shard_set.eos_id) == (np.dtype("<u2"), 300, plan.eos_id)
+    assert shard_set.tokenizer().token_to_id("<|endoftext|>") == plan.eos_id
+    assert shard_set.shard("val-00000").num_documents == len(plan.documents["val"][0])
+    with pytest.raises(KeyError, match="no shard 'train-7'"):
+        shard_set.shard("train-7")
+
+
+def test_names_of_the_facade():
+    assert shards.__all__ == ["Problem", "Shard", "ShardSet", "ShardSetError", "open_set"]
+    for name in shards.__all__:
+        assert getattr(shards, name).__module__.startswith("shards.")
+    with pytest.raises(AttributeError, match="no attribute 'absent'"):
+        _ = shards.absent
+
+
+def test_tokens_are_the_documents_end_to_end(good_set, plan):
+    for split, parts in plan.documents.items():
+        for shard, documents in zip(shards.open_set(good_set).splits[split], parts, strict=True):
+            expected = np.concatenate([document.tokens for document in documents])
+            for threads in (1, 3):
+                np.testing.assert_array_equal(shard.read(threads=threads), expected)
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_any_token_range(good_set, data):
+    shard = shards.open_set(good_set).shard("train-00000")
+    start = data.draw(st.integers(0, shard.num_tokens))
+    stop = data.draw(st.integers(start, shard.num_tokens))
+    tokens = shard.read(start, stop)
+    assert tokens.dtype == np.dtype("<u2")
+    assert tokens.flags.writeable
+    np.testing.assert_array_equal(tokens, shard.read()[start:stop])
+
+
+def test_document_table_content(good_set, plan):
+    shard = shards.open_set(good_set).shard("val-00000")
+    table = shard.documents()
+    assert table.schema.equals(document_schema())
+    start = 0
+    for row, document in zip(table.to_pylist(), plan.documents["val"][0], strict=True):
+        assert row == {
+            "start": start,
+            "length": len(document.tokens),
+            "source": document.source,
+            "unit": document.unit,
+            "row": document.row,
+            "hash": document.hash,
+        }
+        start += len(document.tokens)
+    assert shard.documents(["length"]).column_names == ["length"]
+
+
+def test_duckdb_and_pandas_read_document_tables(good_set):
+    shard_set = shards.open_set(good_set)
+    query = "select source, sum(length), count(*), min(octet_length(hash)) from '{}' group by 1"
+    sums = duckdb.sql(query.format(good_set / "train-*.docs.parquet")).fetchall()
+    held = shard_set.manifest.splits["train"].sources
+    assert {row[0]: row[1:] for row in sums} == {name: (c.tokens, c.documents, 16) for name, c in held.items()}
+    frame = pd.read_parquet(good_set / "val-00000.docs.parquet")
+    assert frame.groupby("source", observed=True)["length"].sum().to_dict() == {
+        name: counts.tokens for name, counts in shard_set.manifest.splits["val"].sources.items()
+    }
+
+
+def test_five_lines_of_format_md(good_set):
+    """The reader that FORMAT.md shows, which needs nothing of ours."""
+    path = str(good_set / "train-00000")
+    with open(path + ".bin.zst", "rb") as file:
+        data = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True).read()
+    tokens = np.frombuffer(data, dtype="<u2")
+    documents = pq.read_table(path + ".docs.parquet")
+    first = tokens[documents["start"][0].as_py() :][: documents["length"][0].as_py()]
+    np.testing.assert_array_equal(tokens, shards.open_set(good_set).shard("train-00000").read())
+    assert first[-1] == shards.open_set(good_set).eos_id

@@ -1,0 +1,113 @@
+"""Writing: files appear whole or not at all, and equal input gives equal bytes."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from shard_sets import document_table, write_set
+
+import shards
+from shards import writer
+
+
+def test_set_is_byte_identical_when_written_again(good_set, plan, tmp_path):
+    write_set(tmp_path / "again", plan)
+    names = sorted(path.name for path in good_set.iterdir())
+    assert names == sorted(path.name for path in (tmp_path / "again").iterdir())
+    for name in names:
+        assert (good_set / name).read_bytes() == (tmp_path / "again" / name).read_bytes(), name
+
+
+def test_exception_leaves_nothing_behind(tmp_path):
+    def write_half():
+        with writer.atomic_open(tmp_path / "file") as file:
+            file.write(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        write_half()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+def test_full_disk_leaves_nothing_behind(tmp_path, plan, monkeypatch):
+    """Every write of a shard's tokens goes to a full device: the error is clear, no file stays."""
+    real = writer.SeekableWriter
+
+    class FullDisk(real):
+        def _write_raw(self, data):
+            with open("/dev/full", "wb", buffering=0) as full:
+                full.write(data)
+
+    monkeypatch.setattr(writer, "SeekableWriter", FullDisk)
+    with pytest.raises(OSError) as caught:
+        write_set(tmp_path / "set", plan)
+    assert caught.value.errno == errno.ENOSPC
+    assert sorted(path.name for path in (tmp_path / "set").iterdir()) == ["recipe.json", "tokenizer.json"]
+
+
+def test_old_file_stays_whole_when_writing_fails(tmp_path):
+    (tmp_path / "file").write_bytes(b"old")
+
+    def write_half():
+        with writer.atomic_open(tmp_path / "file") as file:
+            file.write(b"new")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_half()
+    assert (tmp_path / "file").read_bytes() == b"old"
+
+
+CHILD = """
+import itertools, pathlib, sys
+from shards import writer
+folder = pathlib.Path(sys.argv[1])
+print("ready", flush=True)
+for k in itertools.count():
+    with writer.atomic_open(folder / f"file-{k % 5}") as file:
+        for _ in range(64):
+            file.write(b"x" * 65536)
+"""
+
+
+@pytest.mark.parametrize("delay", [0.01, 0.05, 0.12, 0.3])
+def test_kill_leaves_no_half_file_under_a_final_name(tmp_path, delay):
+    child = subprocess.Popen([sys.executable, "-c", CHILD, str(tmp_path)], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    with child:
+        child.stdout.readline()
+        time.sleep(delay)
+        child.send_signal(signal.SIGKILL)
+    for path in tmp_path.iterdir():
+        whole = path.stat().st_size == 64 * 65536
+        assert whole or path.name.endswith(".tmp"), path.name
+
+
+def test_tokens_and_table_must_agree(tmp_path, plan):
+    documents = plan.documents["val"][0]
+    properties = writer.SetProperties(vocab_size=300, eos_id=plan.eos_id, tokenizer_sha256="0" * 64)
+    with pytest.raises(ValueError, match="document table says"):
+        writer.write_shard(
+            tmp_path,
+            split="val",
+            index=0,
+            properties=properties,
+            chunks=[document.tokens for document in documents[:-1]],
+            documents=document_table(documents),
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_manifest_is_written_last(plan, tmp_path):
+    """A set whose build stopped before the manifest is not a set."""
+    write_set(tmp_path / "set", plan)
+    newest = max((tmp_path / "set").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    assert newest.name == "manifest.json"
+    newest.unlink()
+    with pytest.raises(shards.ShardSetError, match="did not finish"):
+        shards.open_set(tmp_path / "set")
