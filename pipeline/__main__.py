@@ -37,14 +37,12 @@ def main(arguments: list[str] | None = None) -> int:
         remedy = "The disk is full. Free some space and run the same command again: it goes on where it stopped."
         print(f"error: {error}\n{remedy if full else ''}".rstrip(), file=sys.stderr)
         return 1 if full else 2
-    except ValueError as error:
-        # Our own errors are ValueErrors that say what to do; any other is a fault of ours and shows its trace.
+    except (ValueError, RuntimeError) as error:
+        # Our own errors say what to do; any other is a fault of ours and shows its trace.
         if not type(error).__module__.startswith(("pipeline.", "shards.")):
             raise
-        from pipeline.encode import EncodeError
-
         print(f"error: {error}", file=sys.stderr)
-        return 1 if isinstance(error, EncodeError) else 2
+        return 1 if type(error).__name__ in ("EncodeError", "WorkerLostError") else 2
 
 
 def _interrupt(number: int, frame: Any) -> None:

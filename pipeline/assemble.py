@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
-from pipeline.index import load_mask
 from pipeline.laps import Laps
 from pipeline.mix import ShardPlan, Slice
 from pipeline.run import DOCUMENT_DTYPE, Run
@@ -105,7 +104,7 @@ def _gather(task: AssembleTask) -> Iterator[_Piece]:
             first, last = run.position(part.start), run.position(part.stop)
             if first == last:
                 continue
-            keep = load_mask(Path(task.masks[index]))[first:last]
+            keep = np.fromfile(task.masks[index], bool, count=last - first, offset=first)
             rows = run.documents[first:last]
             tokens = run.read_tokens(first, last)
             offsets = (rows["start"] - rows["start"][0]).astype(np.int64)

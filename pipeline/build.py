@@ -4,56 +4,37 @@
        \\__ sample __> tokenizer __/
 
 The set's bytes depend on the recipe and the data alone: not on the number of workers, on interruptions, or on time.
-Only the work folder's build.json holds times.
+Each stage has a digest of all that decides its result; only the work folder's build.json holds times.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import time
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import xxhash
 
 from pipeline import assemble, encode, mix, plan, sample
 from pipeline.engine import StageResult, Task, digest_of, lock_folder, read_receipt, run_stage
+from pipeline.index import mask_name
+from pipeline.output import OutputError, check_output, clear_output, publish
 from pipeline.progress import Progress
 from pipeline.recipe import Recipe, SourceRecipe
 from pipeline.run import Run
 from pipeline.sources.base import Unit
-from pipeline.tokenizer import TokenizerInfo, load_tokenizer
-from shards.manifest import (
-    MANIFEST_FILE,
-    Manifest,
-    MixEntry,
-    RecipeEntry,
-    ShardEntry,
-    SourceCounts,
-    SourceEntry,
-    SplitEntry,
-    TokenizerEntry,
-    dtype_for,
-)
+from pipeline.tokenizer import TokenizerError, TokenizerInfo, load_tokenizer
+from shards.manifest import Manifest, ShardEntry, dtype_for
 from shards.reader import Level
 from shards.validate import Report, validate
-from shards.writer import SetProperties, atomic_open, shard_file_names, shard_name, write_manifest, write_text
-
-RECIPE_FILE = "recipe.json"
-_SHARD_FILE = re.compile(r"(train|val)-\d{5,}\.(bin\.zst|docs\.parquet|json)")
-_TEMPORARY_FILE = re.compile(r"\..+\.\d+\.tmp")
-
-
-class OutputError(ValueError):
-    """The output folder cannot take the set."""
+from shards.writer import SetProperties, atomic_open
 
 
 @dataclass(frozen=True)
@@ -71,21 +52,54 @@ class BuildReport:
         """Tasks that were not already done."""
         return sum(stage.ran for stage in self.stages.values())
 
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of text that were encoded, now or before."""
+        return sum(result["text_bytes"] for result in self.stages["encode"].results)
+
+
+@dataclass
+class Build:
+    """One build under way: where things are, and what its stages did."""
+
+    units: list[list[Unit]]
+    out: Path
+    work: Path
+    workers: int
+    progress: Progress
+    stages: dict[str, StageResult] = field(default_factory=dict)
+    used: dict[str, set[str]] = field(default_factory=dict)
+    """Digests of each stage's tasks: what the work folder still needs."""
+    notes: list[str] = field(default_factory=list)
+
+    def run_stage(self, name: str, function: str, tasks: list[Task], outputs: Path | None = None) -> StageResult:
+        """Run a stage's missing tasks and keep its result."""
+        self.used[name] = {task.digest for task in tasks}
+        self.stages[name] = run_stage(
+            name,
+            function,
+            tasks,
+            work=self.work,
+            workers=self.workers,
+            progress=self.progress,
+            outputs=outputs,
+        )
+        return self.stages[name]
+
+    def note(self, message: str) -> None:
+        """Tell the person something, now and in the report."""
+        self.notes.append(message)
+        self.progress.note(message)
+
 
 def build(
-    recipe: Recipe,
-    *,
-    out: Path,
-    work: Path,
-    workers: int,
-    progress: Progress,
-    level: Level = "full",
+    recipe: Recipe, *, out: Path, work: Path, workers: int, progress: Progress, level: Level = "full"
 ) -> BuildReport:
     """Build a shard set.
 
     Args:
         recipe: what to build.
-        out: the set's folder; created, and emptied of an earlier version of the same set.
+        out: the set's folder; created, and cleared of an earlier version of the same set.
         work: scratch, receipts and build.json; keep it to make re-runs cheap.
         workers: processes.
         progress: told what happens.
@@ -93,27 +107,35 @@ def build(
 
     Raises:
         SourceError, TokenizerError, MixError, DiskError, OutputError, WorkFolderBusyError: as their names say.
-        OSError: the disk filled up, or cannot be written; re-run to go on.
+        OSError: the disk filled up, or cannot be written; run again to go on.
     """
     started = time.perf_counter()
-    _check_out(out, recipe)
+    check_output(out, recipe)
     units = plan.resolve_units(recipe)
     with _locked(work, out):
-        builder = _Builder(recipe, units, out, work, workers, progress)
-        report = builder.run(level)
-    summary = {
-        "seconds": time.perf_counter() - started,
-        "workers": workers,
-        "text_bytes": sum(result["text_bytes"] for result in report.stages["encode"].results),
-        "stages": {name: stage.summary() for name, stage in report.stages.items()},
-    }
-    with atomic_open(work / "build.json") as file:
-        file.write((json.dumps(summary, indent=2) + "\n").encode())
-    return replace(report, seconds=summary["seconds"])
+        state = Build(units, out, work, workers, progress)
+        tokenizer, recipe = run_tokenizer(state, recipe)
+        runs, encoded = run_encode(state, recipe, tokenizer)
+        mixed, masks = run_mix(state, recipe, runs)
+        entries = run_assemble(state, recipe, tokenizer, mixed, runs, masks)
+        manifest = publish(
+            out, recipe=recipe, tokenizer=tokenizer, plan=mixed, runs=runs, encoded=encoded, shards=entries
+        )
+        _prune(state)
+        level = level if any(stage.ran for stage in state.stages.values()) else "quick"
+        validating = time.perf_counter()
+        validation = validate(out, level=level, threads=workers)
+        now = time.perf_counter()
+        progress.note(f"validate: {level} level in {now - validating:.1f} s")
+        report = BuildReport(manifest, validation, state.stages, tuple(state.notes), now - started)
+        _write_times(work, workers, report, validating=now - validating)
+    return report
 
 
 @contextmanager
 def _locked(work: Path, out: Path) -> Generator[None]:
+    if work.resolve().is_relative_to(out.resolve()):
+        raise OutputError(f"{work}: the work folder lies in the set's folder. Choose another --work.")
     with ExitStack() as stack:
         for folder in (work, out):
             folder.mkdir(parents=True, exist_ok=True)
@@ -123,331 +145,178 @@ def _locked(work: Path, out: Path) -> Generator[None]:
         yield
 
 
-def _check_out(out: Path, recipe: Recipe) -> None:
-    """Refuse a folder that holds anything but an earlier version of this set."""
-    if out.exists() and not out.is_dir():
-        raise OutputError(f"{out}: is a file; expected a folder. Choose another --out.")
-    foreign = sorted(path.name for path in out.iterdir() if not _is_ours(path.name)) if out.exists() else []
-    if foreign:
-        names = ", ".join(foreign[:5])
-        raise OutputError(f"{out}: holds files that are not of a shard set: {names}. Choose an empty folder for --out.")
-    manifest = out / MANIFEST_FILE
-    if manifest.exists():
-        try:
-            name = json.loads(manifest.read_bytes()).get("name")
-        except (ValueError, AttributeError):
-            name = None
-        if name != recipe.name:
-            raise OutputError(
-                f"{out}: holds the set {name!r}, not {recipe.name!r}; building here would replace it. "
-                "Choose another --out, or delete the folder."
+def run_tokenizer(state: Build, recipe: Recipe) -> tuple[TokenizerInfo, Recipe]:
+    """Train the tokenizer, or take the given file; return it and the recipe with what was decided put in.
+
+    The mix's weights do not decide the digest: mixing anew shall not train anew. The weights that the sample was drawn
+    with are in the receipt, and the resolved recipe records them, so that it gives the same tokenizer anywhere.
+    """
+    section = recipe.tokenizer
+    if section.file is not None:
+        info = load_tokenizer(Path(section.file), eos_token=section.eos_token)
+        if section.vocab_size not in (None, info.vocab_size):
+            raise TokenizerError(
+                f"tokenizer.vocab_size: {section.vocab_size}, but {section.file} has {info.vocab_size} entries. "
+                "Leave vocab_size out, or correct it."
             )
-
-
-def _is_ours(name: str) -> bool:
-    fixed = name in (MANIFEST_FILE, RECIPE_FILE, sample.TOKENIZER_FILE)
-    return fixed or bool(_SHARD_FILE.fullmatch(name) or _TEMPORARY_FILE.fullmatch(name))
-
-
-class _Builder:
-    """One build's stages, each a method from what came before to a StageResult."""
-
-    def __init__(
-        self,
-        recipe: Recipe,
-        units: list[list[Unit]],
-        out: Path,
-        work: Path,
-        workers: int,
-        progress: Progress,
-    ):
-        self.recipe = recipe
-        self.units = units
-        self.out = out
-        self.work = work
-        self.workers = workers
-        self.progress = progress
-        self.stages: dict[str, StageResult] = {}
-        self.notes: list[str] = []
-
-    def run(self, level: Level) -> BuildReport:
-        tokenizer = self.tokenizer()
-        runs = self.encode(tokenizer)
-        mixed, masks = self.mix(runs)
-        entries = self.assemble(mixed, runs, masks, tokenizer)
-        manifest = self.publish(mixed, runs, entries, tokenizer)
-        self.prune()
-        ran = sum(stage.ran for stage in self.stages.values())
-        self.progress.note(f"validate: {level if ran else 'quick'}")
-        report = validate(self.out, level=level if ran else "quick", threads=self.workers)
-        return BuildReport(manifest, report, self.stages, tuple(self.notes), 0.0)
-
-    def _stage(self, name: str, function: str, tasks: list[Task], outputs: Path | None = None) -> StageResult:
-        result = run_stage(
-            name,
-            function,
-            tasks,
-            work=self.work,
-            workers=self.workers,
-            progress=self.progress,
-            outputs=outputs,
+        return info, recipe
+    weights = section.sample_weights or {source.name: source.weight for source in recipe.sources}
+    task = sample.TokenizerTask(
+        section,
+        tuple(recipe.sources),
+        tuple(tuple(span for unit in own for span in unit.spans) for own in state.units),
+        tuple(weights[source.name] for source in recipe.sources),
+        recipe.seed,
+    )
+    identity = {
+        "code": [sample.CODE_VERSION, *map(version, ("gigatoken", "tokenizers", "pyarrow"))],
+        "tokenizer": section.model_dump(),
+        "sources": [[source.name, _reading(source)] for source in recipe.sources],
+        "units": [[unit.identity() for unit in own] for own in state.units],
+        "seed": recipe.seed,
+    }
+    digest = digest_of(identity)
+    folder = state.work / "tokenizer" / digest
+    if read_receipt(folder) is None:
+        _check_disk(state, recipe, [unit for own in state.units for unit in own])
+    size = sum(sample.sample_budgets(task))
+    result = state.run_stage("tokenizer", "pipeline.sample:train_tokenizer", [Task(digest, task, size)]).results[0]
+    used = result["sample_weights"]
+    if used != weights:
+        state.note(
+            f"tokenizer: kept as trained, on a sample with weights {used}. "
+            "Set tokenizer.sample_weights to train another."
         )
-        self.stages[name] = result
-        self._used = getattr(self, "_used", {}) | {name: {task.digest for task in tasks}}
-        return result
+    resolved = recipe.model_copy(update={"tokenizer": section.model_copy(update={"sample_weights": used})})
+    return load_tokenizer(folder / sample.TOKENIZER_FILE, eos_token=section.eos_token), resolved
 
-    def tokenizer(self) -> TokenizerInfo:
-        """Train the tokenizer, or take the given file."""
-        section = self.recipe.tokenizer
-        if section.file is not None:
-            info = load_tokenizer(Path(section.file), eos_token=section.eos_token)
-            if section.vocab_size not in (None, info.vocab_size):
-                raise ValueError(
-                    f"tokenizer.vocab_size: {section.vocab_size}, but {section.file} has {info.vocab_size} entries. "
-                    "Leave vocab_size out, or correct it."
-                )
-            self._check_disk()
-            return info
-        weights = section.sample_weights or {source.name: source.weight for source in self.recipe.sources}
-        task = sample.TokenizerTask(
-            section,
-            tuple(self.recipe.sources),
-            tuple(tuple(span for unit in own for span in unit.spans) for own in self.units),
-            tuple(weights[source.name] for source in self.recipe.sources),
-            self.recipe.seed,
-        )
-        digest = digest_of(
-            {
-                "code": [sample.CODE_VERSION, version("gigatoken"), version("tokenizers"), version("pyarrow")],
-                # Without the mix's weights: mixing anew shall not train anew. The weights used are in the receipt,
-                # and the resolved recipe records them, so that it gives the same tokenizer anywhere.
-                "tokenizer": section.model_dump(),
-                "sources": [[source.name, _reading(source)] for source in self.recipe.sources],
-                "units": [[unit.identity() for unit in own] for own in self.units],
-                "seed": self.recipe.seed,
+
+def run_encode(state: Build, recipe: Recipe, tokenizer: TokenizerInfo) -> tuple[list[Run], list[dict[str, Any]]]:
+    """Encode every unit; return the runs in unit order, and what encoding each reported."""
+    dtype = np.dtype("<u2" if dtype_for(tokenizer.vocab_size) == "uint16" else "<u4")
+    libraries = [version(name) for name in ("gigatoken", "pyarrow", "xxhash")]
+    tasks: list[Task] = []
+    for own, source in zip(state.units, recipe.sources, strict=True):
+        for unit in own:
+            payload = encode.EncodeTask(
+                unit, source, str(tokenizer.path), tokenizer.sha256, tokenizer.eos_id, dtype.str
+            )
+            identity = {
+                "code": [encode.CODE_VERSION, *libraries],
+                "source": _reading(source),
+                "spans": unit.identity(),
+                "tokenizer": [tokenizer.sha256, tokenizer.eos_id],
             }
-        )
-        if not (self.work / "tokenizer" / digest).exists():
-            self._check_disk()
-        result = self._stage("tokenizer", "pipeline.sample:train_tokenizer", [Task(digest, task, section.sample_bytes)])
-        used = result.results[0]["sample_weights"]
-        if used != weights:
-            self._note(
-                f"tokenizer: kept as trained, on a sample with weights {used}. "
-                "Set tokenizer.sample_weights to train another."
-            )
-        self.recipe = self.recipe.model_copy(update={"tokenizer": section.model_copy(update={"sample_weights": used})})
-        path = self.work / "tokenizer" / digest / sample.TOKENIZER_FILE
-        return load_tokenizer(path, eos_token=section.eos_token)
+            tasks.append(Task(digest_of(identity), payload, unit.text_bytes))
+    pending = [task for task in tasks if read_receipt(state.work / "encode" / task.digest) is None]
+    _check_disk(state, recipe, [task.payload.unit for task in pending])
+    # Two sources may read the same files in the same way; that is one run.
+    distinct = list({task.digest: task for task in tasks}.values())
+    results = state.run_stage("encode", "pipeline.encode:encode_unit", distinct).results
+    by_digest = {task.digest: result for task, result in zip(distinct, results, strict=True)}
+    encoded = [by_digest[task.digest] for task in tasks]
+    runs = [
+        Run(state.work / "encode" / task.digest, task.payload.unit.source, tuple(result["labels"]), dtype)
+        for task, result in zip(tasks, encoded, strict=True)
+    ]
+    _check_sources_left(recipe, runs, encoded)
+    return runs, encoded
 
-    def encode(self, tokenizer: TokenizerInfo) -> list[Run]:
-        """Encode every unit."""
-        dtype = np.dtype("<u2" if dtype_for(tokenizer.vocab_size) == "uint16" else "<u4")
-        libraries = [version(name) for name in ("gigatoken", "pyarrow", "xxhash")]
-        tasks: list[Task] = []
-        for own, source in zip(self.units, self.recipe.sources, strict=True):
-            for unit in own:
-                payload = encode.EncodeTask(
-                    unit, source, str(tokenizer.path), tokenizer.sha256, tokenizer.eos_id, dtype.str
-                )
-                identity = {
-                    "code": [encode.CODE_VERSION, *libraries],
-                    "source": _reading(source),
-                    "spans": unit.identity(),
-                    "tokenizer": tokenizer.sha256,
-                    "eos_id": tokenizer.eos_id,
-                }
-                tasks.append(Task(digest_of(identity), payload, unit.text_bytes))
-        # Two sources may read the same files; their runs are the same run.
-        distinct = list({task.digest: task for task in tasks}.values())
-        self._stage("encode", "pipeline.encode:encode_unit", distinct)
-        by_digest = dict(zip([task.digest for task in distinct], self.stages["encode"].results, strict=True))
-        results = [by_digest[task.digest] for task in tasks]
-        self._encoded = results
-        self._run_digests = [task.digest for task in tasks]
-        return [
-            Run(self.work / "encode" / task.digest, task.payload.unit.source, tuple(result["labels"]), dtype)
-            for task, result in zip(tasks, results, strict=True)
-        ]
 
-    def mix(self, runs: list[Run]) -> tuple[mix.Plan, list[Path]]:
-        """Plan which documents go where."""
-        recipe = self.recipe
-        digest = digest_of(
-            {
-                "code": mix.CODE_VERSION,
-                "runs": [[run.source, digest] for run, digest in zip(runs, self._run_digests, strict=True)],
-                "weights": [source.weight for source in recipe.sources],
-                "names": [source.name for source in recipe.sources],
-                "mix": recipe.mix.model_dump(),
-                "val_tokens": recipe.split.val_tokens,
-                "shard_tokens": recipe.shards.tokens,
-            }
-        )
-        payload = (recipe, runs)
-        result = self._stage("mix", "pipeline.build:mix_runs", [Task(digest, payload, 0)]).results[0]
-        self._mix_digest = digest
-        planned = mix.plan_from_dict(result["plan"])
-        for note in planned.notes:
-            self._note(f"mix: {note}")
-        return planned, [self.work / "mix" / digest / f"keep-{i:06d}.npy" for i in range(len(runs))]
-
-    def assemble(
-        self, mixed: mix.Plan, runs: list[Run], masks: list[Path], tokenizer: TokenizerInfo
-    ) -> list[ShardEntry]:
-        """Write every shard that is not there yet."""
-        recipe = self.recipe
-        properties = SetProperties(tokenizer.vocab_size, tokenizer.eos_id, tokenizer.sha256, recipe.shards.zstd_level)
-        libraries = [version(name) for name in ("zstandard", "pyarrow")]
-        tasks: list[Task] = []
-        for shard in mixed.shards:
-            payload = assemble.AssembleTask(
-                shard,
-                tuple(replace(run) for run in runs),  # without what this process has mapped
-                tuple(map(str, masks)),
-                tuple(source.name for source in recipe.sources),
-                recipe.seed,
-                str(self.out),
-                properties,
-            )
-            identity = [assemble.CODE_VERSION, libraries, self._mix_digest, shard.split, shard.index, recipe.seed]
-            identity += [properties.zstd_level, tokenizer.sha256]
-            tasks.append(Task(digest_of(identity), payload, self._shard_bytes(mixed)))
-        self._clear_out(tasks, mixed)
-        result = self._stage("assemble", "pipeline.assemble:assemble_shard", tasks, outputs=self.out)
-        return [ShardEntry.model_validate(item["entry"]) for item in result.results]
-
-    def _shard_bytes(self, mixed: mix.Plan) -> int:
-        tokens = mixed.train_tokens + self.recipe.split.val_tokens
-        return 2 * tokens // max(1, len(mixed.shards))
-
-    def _clear_out(self, tasks: list[Task], mixed: mix.Plan) -> None:
-        """Take the manifest away before a shard changes, and shards that the new plan does not have."""
-        names = {name for shard in mixed.shards for name in shard_file_names(shard_name(shard.split, shard.index))}
-        stale = [
-            path
-            for path in self.out.iterdir()
-            if (_SHARD_FILE.fullmatch(path.name) and path.name not in names) or _TEMPORARY_FILE.fullmatch(path.name)
-        ]
-        done = [read_receipt(self.work / "assemble" / task.digest, self.out) for task in tasks]
-        if stale or None in done:
-            (self.out / MANIFEST_FILE).unlink(missing_ok=True)
-        for path in stale:
-            path.unlink()
-
-    def publish(
-        self, mixed: mix.Plan, runs: list[Run], entries: list[ShardEntry], tokenizer: TokenizerInfo
-    ) -> Manifest:
-        """Write the tokenizer, the recipe and, last, the manifest."""
-        recipe = self.recipe
-        text = tokenizer.path.read_text(encoding="utf-8")
-        files = [(sample.TOKENIZER_FILE, text), (RECIPE_FILE, recipe.to_json())]
-        written = [write_text(self.out / name, content) for name, content in files]
-        splits = {split: _split_entry(recipe, entries, split) for split in ("train", "val")}
-        train = splits["train"]
-        shares = mix.Shares(tuple(source.weight for source in recipe.sources))
-        manifest = Manifest(
-            name=recipe.name,
-            dtype=dtype_for(tokenizer.vocab_size),
-            vocab_size=tokenizer.vocab_size,
-            tokenizer=TokenizerEntry(
-                file=written[0].path,
-                sha256=written[0].sha256,
-                eos_id=tokenizer.eos_id,
-                special_tokens=tokenizer.special_tokens,
-            ),
-            recipe=RecipeEntry(file=written[1].path, sha256=written[1].sha256),
-            sources=[self._source_entry(index, mixed, runs) for index in range(len(recipe.sources))],
-            mix=[
-                MixEntry(
-                    source=source.name,
-                    requested=float(shares.fractions[index]),
-                    achieved=train.sources[source.name].tokens / train.tokens if train.tokens else 0.0,
-                    requested_tokens=mixed.sources[index].requested_tokens,
-                    achieved_tokens=train.sources[source.name].tokens,
-                )
-                for index, source in enumerate(recipe.sources)
-            ],
-            splits={split: entry for split, entry in splits.items() if split == "train" or entry.tokens},
-            shards=entries,
-        )
-        write_manifest(self.out, manifest)
-        return manifest
-
-    def _source_entry(self, index: int, mixed: mix.Plan, runs: list[Run]) -> SourceEntry:
-        source, totals = self.recipe.sources[index], mixed.sources[index]
-        dropped = dict(totals.dropped)
-        labels: list[str] = []
-        for run, result in zip(runs, self._encoded, strict=True):
-            if run.source == index:
-                labels += run.labels
+def _check_sources_left(recipe: Recipe, runs: list[Run], encoded: list[dict[str, Any]]) -> None:
+    for index, source in enumerate(recipe.sources):
+        own = [result for run, result in zip(runs, encoded, strict=True) if run.source == index]
+        if not any(result["documents"] for result in own):
+            reasons: dict[str, int] = {}
+            for result in own:
                 for reason, count in result["dropped"].items():
-                    dropped[reason] = dropped.get(reason, 0) + count
-        return SourceEntry(
-            name=source.name,
-            weight=float(source.weight),
-            revision=f"xxh3:{xxhash.xxh3_128_hexdigest(chr(10).join(labels).encode())}",
-            tokens_available=totals.tokens,
-            documents_available=totals.documents,
-            dropped=dict(sorted(dropped.items())),
-            epochs=totals.epochs,
+                    reasons[reason] = reasons.get(reason, 0) + count
+            listed = ", ".join(f"{count} because {reason}" for reason, count in reasons.items()) or "there were none"
+            raise mix.MixError(
+                f"source {source.name!r}: no document is left ({listed}). Correct `keep`, `text` or the length bounds."
+            )
+
+
+def run_mix(state: Build, recipe: Recipe, runs: list[Run]) -> tuple[mix.Plan, list[Path]]:
+    """Plan which documents go where; return the plan and the keep mask of each run."""
+    identity = {
+        "code": mix.CODE_VERSION,
+        "runs": [[run.source, run.folder.name] for run in runs],
+        "sources": [[source.name, source.weight] for source in recipe.sources],
+        "mix": recipe.mix.model_dump(),
+        "val_tokens": recipe.split.val_tokens,
+        "shard_tokens": recipe.shards.tokens,
+    }
+    task = Task(digest_of(identity), mix.MixTask(recipe, tuple(runs)), 0)
+    planned = mix.plan_from_dict(state.run_stage("mix", "pipeline.mix:mix_runs", [task]).results[0]["plan"])
+    for note in planned.notes:
+        state.note(f"mix: {note}")
+    return planned, [state.work / "mix" / task.digest / mask_name(index) for index in range(len(runs))]
+
+
+def run_assemble(
+    state: Build, recipe: Recipe, tokenizer: TokenizerInfo, mixed: mix.Plan, runs: list[Run], masks: list[Path]
+) -> list[ShardEntry]:
+    """Write every shard that is not there yet; return all entries in order."""
+    properties = SetProperties(tokenizer.vocab_size, tokenizer.eos_id, tokenizer.sha256, recipe.shards.zstd_level)
+    shared = {
+        "code": [assemble.CODE_VERSION, *map(version, ("zstandard", "pyarrow"))],
+        "mix": [path.parent.name for path in masks[:1]],
+        "seed": recipe.seed,
+        "zstd_level": properties.zstd_level,
+        "tokenizer": [tokenizer.sha256, tokenizer.vocab_size, tokenizer.eos_id],
+    }
+    tokens_a_shard = (mixed.train_tokens + recipe.split.val_tokens) // max(1, len(mixed.shards))
+    tasks: list[Task] = []
+    for shard in mixed.shards:
+        payload = assemble.AssembleTask(
+            shard,
+            tuple(runs),
+            tuple(map(str, masks)),
+            tuple(source.name for source in recipe.sources),
+            recipe.seed,
+            str(state.out),
+            properties,
         )
-
-    def prune(self) -> None:
-        """Delete what an earlier version of the recipe left in the work folder and this one does not use."""
-        for stage, used in self._used.items():
-            for path in (self.work / stage).iterdir():
-                if path.name not in used:
-                    shutil.rmtree(path)
-
-    def _check_disk(self) -> None:
-        needs = plan.estimate(self.recipe, self.units)
-        have = sum(path.stat().st_size for path in self.work.glob("encode/*/*") if path.is_file())
-        written = sum(path.stat().st_size for path in self.out.iterdir())
-        plan.check_disk(
-            [
-                ("scratch", self.work, max(0, needs.scratch_bytes - have)),
-                ("the set", self.out, max(0, needs.output_bytes - written)),
-            ]
-        )
-
-    def _note(self, message: str) -> None:
-        self.notes.append(message)
-        self.progress.note(message)
+        digest = digest_of({**shared, "split": shard.split, "index": shard.index})
+        tasks.append(Task(digest, payload, tokens_a_shard * runs[0].dtype.itemsize))
+    done = [read_receipt(state.work / "assemble" / task.digest, state.out) for task in tasks]
+    clear_output(state.out, mixed.shards, whole=None not in done)
+    result = state.run_stage("assemble", "pipeline.assemble:assemble_shard", tasks, outputs=state.out)
+    return [ShardEntry.model_validate(item["entry"]) for item in result.results]
 
 
-def mix_runs(folder: Path, payload: tuple[Recipe, list[Run]], report: Any) -> dict[str, Any]:
-    """Run the mix stage as a task: keep masks into `folder`, the plan into the receipt."""
-    from pipeline.index import Index
-
-    recipe, runs = payload
-    index = Index(runs, len(recipe.sources), folder)
-    planned = mix.plan_mix(recipe, index)
-    files = {path.name: _file_facts(path) for path in sorted(folder.glob("keep-*.npy"))}
-    return {"plan": planned.to_dict(), "files": files}
+def _prune(state: Build) -> None:
+    """Delete what an earlier version of the recipe left in the work folder and this one does not use."""
+    for stage, used in state.used.items():
+        for path in (state.work / stage).iterdir():
+            if path.name not in used:
+                shutil.rmtree(path)
 
 
-def _file_facts(path: Path) -> dict[str, Any]:
-    data = path.read_bytes()
-    return {"bytes": len(data), "xxh3_128": xxhash.xxh3_128_hexdigest(data)}
+def _check_disk(state: Build, recipe: Recipe, pending: list[Unit]) -> None:
+    """Refuse a disk too small for what is still to be written; nothing to encode means nothing to check."""
+    if not pending:
+        return
+    written = sum(path.stat().st_size for path in state.out.iterdir())
+    output_bytes = plan.estimate(recipe, state.units).output_bytes
+    scratch_bytes = sum(plan.scratch_bytes(recipe, unit) for unit in pending)
+    needs = [("scratch", state.work, scratch_bytes), ("the set", state.out, max(0, output_bytes - written))]
+    plan.check_disk(needs)
+
+
+def _write_times(work: Path, workers: int, report: BuildReport, *, validating: float) -> None:
+    times = {
+        "seconds": report.seconds,
+        "workers": workers,
+        "text_bytes": report.text_bytes,
+        "stages": {name: stage.summary() for name, stage in report.stages.items()},
+        "validate": {"level": report.validation.level, "seconds": validating},
+    }
+    with atomic_open(work / "build.json") as file:
+        file.write((json.dumps(times, indent=2) + "\n").encode())
 
 
 def _reading(source: SourceRecipe) -> dict[str, Any]:
-    """Return what of a source decides the documents read from it: not its weight, nor its name."""
+    """Return what of a source decides the documents read from given spans: not its name, weight or paths."""
     return source.model_dump(exclude={"weight", "name", "paths"})
-
-
-def _split_entry(recipe: Recipe, entries: list[ShardEntry], split: str) -> SplitEntry:
-    own = [entry for entry in entries if entry.split == split]
-    sources = {
-        source.name: SourceCounts(
-            tokens=sum(entry.sources[source.name].tokens for entry in own if source.name in entry.sources),
-            documents=sum(entry.sources[source.name].documents for entry in own if source.name in entry.sources),
-        )
-        for source in recipe.sources
-    }
-    return SplitEntry(
-        tokens=sum(counts.tokens for counts in sources.values()),
-        documents=sum(counts.documents for counts in sources.values()),
-        sources=sources,
-    )

@@ -12,6 +12,7 @@ import inspect
 import multiprocessing
 import os
 import re
+import signal
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -66,7 +67,9 @@ def harvest(files: Sequence[SourceFile]) -> Harvest:
         parts = [_harvest_files(task) for task in tasks]
     else:
         # Spawned, not forked: the caller may hold the threads of Arrow or of a progress bar.
-        with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        # An interrupt is the caller's to report, once.
+        context, ignore = multiprocessing.get_context("spawn"), (signal.SIGINT, signal.SIG_IGN)
+        with ProcessPoolExecutor(processes, context, initializer=signal.signal, initargs=ignore) as pool:
             parts = list(pool.map(_harvest_files, tasks))
     return Harvest([docstring for part in parts for docstring in part.docstrings], sum(p.unparsable for p in parts))
 

@@ -6,6 +6,7 @@ the build and shows the document. Memory: the unit's tokens (2 bytes each) and o
 
 from __future__ import annotations
 
+import io
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -204,8 +205,10 @@ def _write_run(
             hashing.update(block)
             file.write(block)
         tokens_bytes = file.tell()
-    np.save(folder / DOCUMENTS_FILE, rows)
-    documents = (folder / DOCUMENTS_FILE).read_bytes()
+    buffer = io.BytesIO()  # numpy's own writing to a full disk loses the error number
+    np.save(buffer, rows)
+    documents = buffer.getvalue()
+    (folder / DOCUMENTS_FILE).write_bytes(documents)
     files = {
         TOKENS_FILE: {"bytes": tokens_bytes, "xxh3_128": hashing.hexdigest()},
         DOCUMENTS_FILE: {"bytes": len(documents), "xxh3_128": xxhash.xxh3_128_hexdigest(documents)},

@@ -14,7 +14,9 @@ import json
 import os
 import pickle
 import shutil
+import signal
 import struct
+import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -28,13 +30,18 @@ from pipeline.progress import Progress
 from shards.writer import sync_folder
 
 RECEIPT_FILE = "receipt.json"
-_COUNTERS = struct.Struct("<QQ")
+_COUNTERS = struct.Struct("<QQq")  # bytes done, tokens done, process at work (0: none)
+_WATCH_SECONDS = 0.5
 
 TaskFunction = Callable[[Path, Any, Callable[[int, int], None]], dict[str, Any]]
 
 
 class WorkFolderBusyError(ValueError):
     """Another build holds the folder."""
+
+
+class WorkerLostError(RuntimeError):
+    """A worker process died in the middle of a task, most often because the machine ran out of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +147,8 @@ def run_stage(
             (control / f"{rank:06d}.task").write_bytes(pickle.dumps((function, task, str(folder), outputs)))
         total = sum(task.size for task in pending)
         with progress.stage(name, total=total, tasks=len(pending), read=lambda: _read_counters(control)):
-            _execute(control, len(pending), workers)
+            with _watch_workers(control):
+                _execute(control, len(pending), workers)
         shutil.rmtree(control)
         done |= {task.digest: read_receipt(folder / task.digest, outputs) for task in pending}
     results = [done[task.digest] for task in tasks]
@@ -179,17 +187,19 @@ class RunTask(PipelineStep):
         """Run one task and leave its receipt."""
         control = Path(self.control)
         function, task, folder, outputs = pickle.loads((control / f"{rank:06d}.task").read_bytes())
-        counters = os.open(control / f"{rank:06d}.count", os.O_CREAT | os.O_WRONLY)
-        try:
-            run_task(
-                function,
-                task,
-                Path(folder),
-                outputs,
-                lambda done_bytes, tokens: os.pwrite(counters, _COUNTERS.pack(done_bytes, tokens), 0),
-            )
-        finally:
-            os.close(counters)
+        with (control / f"{rank:06d}.count").open("wb", buffering=0) as counters:
+
+            def report(done_bytes: int, tokens: int, process: int = os.getpid()) -> None:
+                nonlocal done
+                done = (done_bytes, tokens)
+                os.pwrite(counters.fileno(), _COUNTERS.pack(*done, process), 0)
+
+            done = (0, 0)
+            report(*done)
+            try:
+                run_task(function, task, Path(folder), outputs, report)
+            finally:
+                report(*done, process=0)
 
 
 def run_task(function: str, task: Task, folder: Path, outputs: Path | None, report: Callable[[int, int], Any]) -> None:
@@ -246,8 +256,57 @@ def _same_content(path: Path, facts: dict[str, Any]) -> bool:
     return hashing.hexdigest() == facts.get("sha256", facts.get("xxh3_128"))
 
 
+def _counts(control: Path) -> list[tuple[int, int, int]]:
+    rows = [path.read_bytes() for path in control.glob("*.count")]
+    return [_COUNTERS.unpack(row) for row in rows if len(row) == _COUNTERS.size]
+
+
 def _read_counters(control: Path) -> tuple[int, int, int]:
     """Return (tasks begun, bytes done, tokens done) over the stage's tasks."""
-    rows = [path.read_bytes() for path in control.glob("*.count")]
-    counts = [_COUNTERS.unpack(row) for row in rows if len(row) == _COUNTERS.size]
-    return len(rows), sum(count[0] for count in counts), sum(count[1] for count in counts)
+    counts = _counts(control)
+    return len(counts), sum(count[0] for count in counts), sum(count[1] for count in counts)
+
+
+@contextmanager
+def _watch_workers(control: Path) -> Generator[None]:
+    """Interrupt the body when a worker dies in its task: a process pool would wait for it for ever.
+
+    Raises:
+        WorkerLostError: saying so.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals reach the main thread alone
+        return
+    stop = threading.Event()
+    lost: list[int] = []
+
+    def watch() -> None:
+        while not stop.wait(_WATCH_SECONDS):
+            lost[:] = [process for _, _, process in _counts(control) if process and not _is_alive(process)]
+            if lost:
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+                return
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise WorkerLostError(
+            f"worker process {lost} died in the middle of a task; killed for want of memory? What is finished is kept. "
+            "Run again with fewer --workers."
+        )
+
+    previous = signal.signal(signal.SIGUSR1, interrupt)
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        signal.signal(signal.SIGUSR1, previous)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,7 +1,7 @@
 """The documents of all runs in hash order: deduplicated, added up by source, and cut at document boundaries.
 
-The hash space is walked in partitions of about `PARTITION_DOCUMENTS`, so memory does not grow with the corpus; one byte
-a document (the keep masks) lies on disk. Only hashes and lengths are read.
+The hash space is walked in partitions of about `PARTITION_DOCUMENTS`, so what grows with the
+corpus is one byte a document, the keep masks. Only hashes and lengths are read.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import xxhash
 
 from pipeline.run import END_KEY, FIRST_KEY, Key, Run
 
@@ -26,34 +27,24 @@ DUPLICATE_ELSEWHERE = "duplicate of another source"
 class Index:
     """The documents of all runs in hash order, walked by partitions of the hash space.
 
-    Creating it deduplicates: it writes one keep mask a run into `folder` and adds up what is left.
+    Creating it deduplicates: it makes one keep mask a run (a byte a document) and adds up what is left.
     """
 
-    def __init__(self, runs: list[Run], num_sources: int, folder: Path):
+    def __init__(self, runs: list[Run], num_sources: int):
         self._runs = runs
-        self._folder = folder
         total = sum(len(run.documents) for run in runs)
         self.bits = max(0, (total // PARTITION_DOCUMENTS).bit_length())
         self.tokens = np.zeros((1 << self.bits, num_sources), np.int64)
         self.documents = np.zeros(num_sources, np.int64)
         self.dropped: list[dict[str, int]] = [{} for _ in range(num_sources)]
+        self.masks = [np.zeros(len(run.documents), bool) for run in runs]
         self._edges = [self._partition_edges(run) for run in runs]
         self._deduplicate()
 
     def _partition_edges(self, run: Run) -> list[int]:
         return [run.position((part << (64 - self.bits), 0)) for part in range(1 << self.bits)] + [len(run.documents)]
 
-    def mask_path(self, run_index: int) -> Path:
-        """Return the file of a run's keep mask: bool `(num_documents,)`."""
-        return self._folder / f"keep-{run_index:06d}.npy"
-
     def _deduplicate(self) -> None:
-        masks = [
-            np.lib.format.open_memmap(self.mask_path(i), mode="w+", dtype=bool, shape=(len(run.documents),))
-            if len(run.documents)
-            else None
-            for i, run in enumerate(self._runs)
-        ]
         for part in range(1 << self.bits):
             parts = [(i, self._edges[i][part], self._edges[i][part + 1]) for i in range(len(self._runs))]
             parts = [(i, first, last) for i, first, last in parts if last > first]
@@ -73,13 +64,8 @@ class Index:
             self._count_duplicates(first_of_kind, sources[order])
             start = 0
             for i, first, last in parts:
-                mask = masks[i]
-                assert mask is not None
-                mask[first:last] = keep[start : start + last - first]
+                self.masks[i][first:last] = keep[start : start + last - first]
                 start += last - first
-        for mask in masks:
-            if mask is not None:
-                mask.flush()
 
     def _add_up(
         self, part: int, keep: npt.NDArray[np.bool_], lengths: npt.NDArray[np.int64], sources: npt.NDArray[np.int64]
@@ -98,9 +84,14 @@ class Index:
                 if count:
                     self.dropped[source][reason] = self.dropped[source].get(reason, 0) + count
 
-    def mask(self, run_index: int) -> npt.NDArray[np.bool_]:
-        """Return a run's keep mask, memory-mapped."""
-        return load_mask(self.mask_path(run_index))
+    def write_masks(self, folder: Path) -> dict[str, dict[str, Any]]:
+        """Write the keep masks, bool `(num_documents,)` each, and return the files' facts for the receipt."""
+        facts: dict[str, dict[str, Any]] = {}
+        for index, mask in enumerate(self.masks):
+            data = mask.tobytes()
+            (folder / mask_name(index)).write_bytes(data)
+            facts[mask_name(index)] = {"bytes": len(data), "xxh3_128": xxhash.xxh3_128_hexdigest(data)}
+        return facts
 
     def source_axis(self, source: int) -> Axis:
         """Return a source's axis of tokens in hash order."""
@@ -111,7 +102,7 @@ class Index:
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
         """Return hash_hi, hash_lo and length of a source's kept documents in a partition, in hash order."""
         rows = [
-            run.documents[edges[part] : edges[part + 1]][self.mask(i)[edges[part] : edges[part + 1]]]
+            run.documents[edges[part] : edges[part + 1]][self.masks[i][edges[part] : edges[part + 1]]]
             for i, (run, edges) in enumerate(zip(self._runs, self._edges, strict=True))
             if run.source == source and edges[part + 1] > edges[part]
         ]
@@ -121,9 +112,9 @@ class Index:
         return hi[order], lo[order], lengths[order]
 
 
-def load_mask(path: Path) -> npt.NDArray[np.bool_]:
-    """Open a keep mask; a run without documents has none."""
-    return np.load(path, mmap_mode="r") if path.exists() else np.zeros(0, bool)
+def mask_name(run_index: int) -> str:
+    """Return the file name of a run's keep mask."""
+    return f"keep-{run_index:06d}.bin"
 
 
 @dataclass(frozen=True, slots=True)

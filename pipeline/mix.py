@@ -15,11 +15,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from pipeline.index import Axis, Cut, Index
 from pipeline.recipe import Recipe
-from pipeline.run import END_KEY, Key
+from pipeline.run import END_KEY, Key, Run
 
 CODE_VERSION = 1
 """Raise when the same runs would give another plan."""
@@ -77,6 +78,14 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class MixTask:
+    """What the mix stage needs; plain data."""
+
+    recipe: Recipe
+    runs: tuple[Run, ...]
 
 
 def plan_from_dict(data: dict[str, Any]) -> Plan:
@@ -232,3 +241,14 @@ def _slices_between(source: int, start: Cut, begin: tuple[int, Cut], end: tuple[
 
 def _nonempty(pieces: Iterator[Slice] | list[Slice]) -> list[Slice]:
     return [piece for piece in pieces if piece.start < piece.stop]
+
+
+def mix_runs(folder: Path, task: MixTask, report: Any) -> dict[str, Any]:
+    """Run the mix stage: one keep mask a run into `folder`, the plan into the receipt.
+
+    Raises:
+        MixError: the sources cannot give what the recipe asks for.
+    """
+    index = Index(list(task.runs), len(task.recipe.sources))
+    files = index.write_masks(folder)
+    return {"plan": plan_mix(task.recipe, index).to_dict(), "files": files}

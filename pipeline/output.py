@@ -1,0 +1,181 @@
+"""The output folder: what may be there before a build, what is cleared on the way, and the manifest at the end.
+
+The manifest is taken away before the first shard changes and written after the last: a folder with a manifest is a
+complete set.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from pipeline.mix import Plan, ShardPlan, Shares
+from pipeline.recipe import Recipe
+from pipeline.run import Run
+from pipeline.sample import TOKENIZER_FILE
+from pipeline.tokenizer import TokenizerInfo
+from shards.manifest import (
+    MANIFEST_FILE,
+    Manifest,
+    MixEntry,
+    RecipeEntry,
+    ShardEntry,
+    SourceCounts,
+    SourceEntry,
+    SplitEntry,
+    TokenizerEntry,
+    dtype_for,
+)
+from shards.writer import shard_file_names, shard_name, write_manifest, write_text
+
+RECIPE_FILE = "recipe.json"
+_SHARD_FILE = re.compile(r"(train|val)-\d{5,}\.(bin\.zst|docs\.parquet|json)")
+_TEMPORARY_FILE = re.compile(r"\..+\.\d+\.tmp")
+
+
+class OutputError(ValueError):
+    """The output folder cannot take the set."""
+
+
+def check_output(out: Path, recipe: Recipe) -> None:
+    """Refuse a folder that holds anything but an earlier version of this set.
+
+    Raises:
+        OutputError: naming what is there.
+    """
+    if out.exists() and not out.is_dir():
+        raise OutputError(f"{out}: is a file; expected a folder. Choose another --out.")
+    foreign = sorted(path.name for path in out.iterdir() if not _is_ours(path.name)) if out.exists() else []
+    if foreign:
+        names = ", ".join(foreign[:5])
+        raise OutputError(f"{out}: holds files that are not of a shard set: {names}. Choose an empty folder for --out.")
+    manifest = out / MANIFEST_FILE
+    if manifest.exists():
+        try:
+            name = json.loads(manifest.read_bytes()).get("name")
+        except (ValueError, AttributeError):
+            name = None
+        if name != recipe.name:
+            raise OutputError(
+                f"{out}: holds the set {name!r}, not {recipe.name!r}; building here would replace it. "
+                "Choose another --out, or delete the folder."
+            )
+
+
+def clear_output(out: Path, shards: tuple[ShardPlan, ...], *, whole: bool) -> None:
+    """Take away what is not of the new plan; unless all its shards are whole, the manifest first."""
+    names = {name for shard in shards for name in shard_file_names(shard_name(shard.split, shard.index))}  # type: ignore[arg-type]
+    stale = [
+        path
+        for path in out.iterdir()
+        if (_SHARD_FILE.fullmatch(path.name) and path.name not in names) or _TEMPORARY_FILE.fullmatch(path.name)
+    ]
+    if stale or not whole:
+        (out / MANIFEST_FILE).unlink(missing_ok=True)
+    for path in stale:
+        path.unlink()
+
+
+def _is_ours(name: str) -> bool:
+    fixed = name in (MANIFEST_FILE, RECIPE_FILE, TOKENIZER_FILE)
+    return fixed or bool(_SHARD_FILE.fullmatch(name) or _TEMPORARY_FILE.fullmatch(name))
+
+
+def publish(
+    out: Path,
+    *,
+    recipe: Recipe,
+    tokenizer: TokenizerInfo,
+    plan: Plan,
+    runs: list[Run],
+    encoded: list[dict[str, Any]],
+    shards: list[ShardEntry],
+) -> Manifest:
+    """Write the tokenizer, the resolved recipe and, last of all, the manifest.
+
+    Args:
+        out: the set's folder; its shards are there.
+        recipe: the resolved recipe.
+        tokenizer: the tokenizer used.
+        plan: the mix.
+        runs: the runs, in unit order.
+        encoded: what encoding each of them reported.
+        shards: the shards' entries, in order.
+    """
+    text = tokenizer.path.read_text(encoding="utf-8")
+    tokenizer_file = write_text(out / TOKENIZER_FILE, text)
+    recipe_file = write_text(out / RECIPE_FILE, recipe.to_json())
+    splits = {split: _split_entry(recipe, shards, split) for split in ("train", "val")}
+    manifest = Manifest(
+        name=recipe.name,
+        dtype=dtype_for(tokenizer.vocab_size),
+        vocab_size=tokenizer.vocab_size,
+        tokenizer=TokenizerEntry(
+            file=tokenizer_file.path,
+            sha256=tokenizer_file.sha256,
+            eos_id=tokenizer.eos_id,
+            special_tokens=tokenizer.special_tokens,
+        ),
+        recipe=RecipeEntry(file=recipe_file.path, sha256=recipe_file.sha256),
+        sources=[_source_entry(recipe, plan, index, runs, encoded) for index in range(len(recipe.sources))],
+        mix=_mix_entries(recipe, plan, splits["train"]),
+        splits={split: entry for split, entry in splits.items() if split == "train" or entry.tokens},  # type: ignore[misc]
+        shards=shards,
+    )
+    write_manifest(out, manifest)
+    return manifest
+
+
+def _mix_entries(recipe: Recipe, plan: Plan, train: SplitEntry) -> list[MixEntry]:
+    shares = Shares(tuple(source.weight for source in recipe.sources))
+    return [
+        MixEntry(
+            source=source.name,
+            requested=float(shares.fractions[index]),
+            achieved=train.sources[source.name].tokens / train.tokens if train.tokens else 0.0,
+            requested_tokens=plan.sources[index].requested_tokens,
+            achieved_tokens=train.sources[source.name].tokens,
+        )
+        for index, source in enumerate(recipe.sources)
+    ]
+
+
+def _source_entry(
+    recipe: Recipe, plan: Plan, index: int, runs: list[Run], encoded: list[dict[str, Any]]
+) -> SourceEntry:
+    source, totals = recipe.sources[index], plan.sources[index]
+    own = [(run, result) for run, result in zip(runs, encoded, strict=True) if run.source == index]
+    dropped = dict(totals.dropped)
+    for _, result in own:
+        for reason, count in result["dropped"].items():
+            dropped[reason] = dropped.get(reason, 0) + count
+    labels = "\n".join(label for run, _ in own for label in run.labels)
+    return SourceEntry(
+        name=source.name,
+        weight=float(source.weight),
+        revision=f"xxh3:{xxhash.xxh3_128_hexdigest(labels.encode())}",
+        tokens_available=totals.tokens,
+        documents_available=totals.documents,
+        dropped=dict(sorted(dropped.items())),
+        epochs=totals.epochs,
+    )
+
+
+def _split_entry(recipe: Recipe, shards: list[ShardEntry], split: str) -> SplitEntry:
+    own = [entry for entry in shards if entry.split == split]
+    none = SourceCounts(tokens=0, documents=0)
+    sources: dict[str, SourceCounts] = {}
+    for source in recipe.sources:
+        counts = [entry.sources.get(source.name, none) for entry in own]
+        sources[source.name] = SourceCounts(
+            tokens=sum(count.tokens for count in counts), documents=sum(count.documents for count in counts)
+        )
+    return SplitEntry(
+        tokens=sum(counts.tokens for counts in sources.values()),
+        documents=sum(counts.documents for counts in sources.values()),
+        sources=sources,
+    )
