@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,29 +48,28 @@ def text_bytes(files: Sequence[Path]) -> int:
 
 
 def write_sample(files: Sequence[Path], path: Path, *, max_bytes: int) -> int:
-    """Write documents, evenly spaced over the files and one blank line apart, to a text file; return its bytes."""
+    """Write documents, evenly spaced over the files, in the pipeline's sample format; return the bytes of text."""
     import pyarrow.parquet as pq
 
-    total = text_bytes(files)
-    step = max(1, -(-total // max_bytes))
+    from pipeline.tokenizer import DOCUMENT_SEPARATOR
+
+    step = max(1, -(-text_bytes(files) // max_bytes))
+    size = 0
     with path.open("wb") as out:
         for file in files:
             for text in pq.read_table(file, columns=["text"])["text"].to_pylist()[::step]:
                 if text:
-                    out.write(text.encode() + b"\n\n")
-    return path.stat().st_size
+                    size += out.write(text.encode())
+                    out.write(DOCUMENT_SEPARATOR)
+    return size
 
 
-def write_tokenizer(files: Sequence[Path], path: Path, *, max_bytes: int = 40 * MB) -> Path:
-    """Train the tokenizer that every contestant gets, with the `tokenizers` library, unless it is there already."""
+def train_with_tokenizers(documents: Iterable[str], path: Path) -> None:
+    """Train a GPT-2 byte-level BPE with the `tokenizers` library's own trainer and save it."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    if path.exists():
-        return path
-    sample = path.with_suffix(".sample.txt")
-    write_sample(files, sample, max_bytes=max_bytes)
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCAB_SIZE,
@@ -78,9 +77,19 @@ def write_tokenizer(files: Sequence[Path], path: Path, *, max_bytes: int = 40 * 
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(sample.read_text("utf-8").split("\n\n"), trainer=trainer)
+    tokenizer.train_from_iterator(documents, trainer=trainer)
     tokenizer.save(str(path))
-    sample.unlink()
+
+
+def write_tokenizer(files: Sequence[Path], path: Path, *, max_bytes: int = 40 * MB) -> Path:
+    """Write the tokenizer that every contestant is given, unless it is there already."""
+    from pipeline.tokenizer import iter_sample
+
+    if not path.exists():
+        sample = path.with_suffix(".sample")
+        write_sample(files, sample, max_bytes=max_bytes)
+        train_with_tokenizers(iter_sample(sample), path)
+        sample.unlink()
     return path
 
 

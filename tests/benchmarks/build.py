@@ -1,0 +1,108 @@
+"""Build throughput, beside datatrove's DocumentTokenizer and merger: the same files, tokenizer and number of processes.
+
+Both are commands of their own, process start included, run in turns. Ours is timed twice: as shipped, with full
+validation of the finished set, and with the quick one, which is closer to what datatrove does (it checks nothing).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from material import MB, ROOT, SPECIAL_TOKENS, corpus_files, corpus_folder, median, text_bytes, write_tokenizer
+
+SHARD_TOKENS = 5_000_000
+VAL_TOKENS = 100_000
+
+
+def bench_build(work: Path, *, quick: bool = False, workers: int = 2) -> dict[str, Any]:
+    """Build `bulk_prose` both ways.
+
+    Returns:
+        `text_mb`; for each of `ours`, `ours_quick_validation` and `datatrove` the median `_s` and `_mb_s`; `ratio` and
+        `ratio_quick_validation`; `spread`, slowest to fastest run of ours. The last set of ours stays in `work/set`.
+
+    Raises:
+        TopicSkippedError: the corpus is not there.
+        RuntimeError: a command failed; the message holds the end of what it said.
+    """
+    files = corpus_files("bulk_prose")
+    size = text_bytes(files)
+    tokenizer = write_tokenizer(files, work / "tokenizer.json")
+    recipe = work / "bench.toml"
+    recipe.write_text(recipe_text(files, tokenizer))
+    seconds: dict[str, list[float]] = {"ours": [], "ours_quick_validation": [], "datatrove": []}
+    # On two cores datatrove is fastest with as many tasks as processes, batches of 1,000, and one thread in each.
+    for _ in range(1 if quick else 3):
+        seconds["datatrove"].append(_time_datatrove(work, tokenizer, workers))
+        for _ in range(2):  # ours is so short that it may be timed twice as often
+            seconds["ours"].append(time_ours(work, recipe, workers, validate="full"))
+            seconds["ours_quick_validation"].append(time_ours(work, recipe, workers, validate="quick"))
+    figures: dict[str, Any] = {"text_mb": size / MB, "workers": workers}
+    for name, values in seconds.items():
+        figures[f"{name}_s"] = median(values)
+        figures[f"{name}_mb_s"] = size / MB / median(values)
+    figures["ratio"] = figures["datatrove_s"] / figures["ours_s"]
+    figures["ratio_quick_validation"] = figures["datatrove_s"] / figures["ours_quick_validation_s"]
+    figures["spread"] = max(seconds["ours"]) / min(seconds["ours"])
+    return figures
+
+
+def recipe_text(files: list[Path], tokenizer: Path) -> str:
+    """Return a recipe of one source with a given tokenizer, so that only encode, mix and assemble have work to do."""
+    return "\n".join(
+        [
+            'name = "bench"',
+            "[[sources]]",
+            'name = "bulk_prose"',
+            f"paths = {json.dumps([str(file) for file in files])}",
+            "weight = 1",
+            "[tokenizer]",
+            f"file = {json.dumps(str(tokenizer))}",
+            f"special_tokens = {json.dumps(SPECIAL_TOKENS)}",
+            f"[split]\nval_tokens = {VAL_TOKENS}",
+            f"[shards]\ntokens = {SHARD_TOKENS}",
+            "",
+        ]
+    )
+
+
+def time_ours(work: Path, recipe: Path, workers: int, *, validate: str) -> float:
+    """Time one build from nothing with our command; the set is left in `work/set`, its scratch in `work/set.work`."""
+    for name in ("set", "set.work"):
+        shutil.rmtree(work / name, ignore_errors=True)
+    command = ["-m", "pipeline", "build", str(recipe), "--out", str(work / "set")]
+    return run_timed([*command, "--workers", str(workers), "--validate", validate], cwd=ROOT)
+
+
+def _time_datatrove(work: Path, tokenizer: Path, workers: int) -> float:
+    out = work / "datatrove"
+    shutil.rmtree(out, ignore_errors=True)
+    script = Path(__file__).with_name("datatrove_build.py")
+    command = [str(script), "--input", str(corpus_folder("bulk_prose")), "--tokenizer", str(tokenizer)]
+    command += ["--out", str(out), "--tasks", str(workers), "--workers", str(workers)]
+    seconds = run_timed([*command, "--shard-tokens", str(SHARD_TOKENS)], cwd=ROOT, RAYON_NUM_THREADS="1")
+    shutil.rmtree(out)
+    return seconds
+
+
+def run_timed(arguments: list[str], *, cwd: Path, **environment: str) -> float:
+    """Run Python with the given arguments and return the seconds it took.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=cwd, env=os.environ | environment, capture_output=True, text=True, check=False
+    )
+    seconds = time.perf_counter() - start
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(arguments)}: exit code {done.returncode}\n{(done.stdout + done.stderr)[-2000:]}")
+    return seconds

@@ -1,0 +1,106 @@
+"""Peak memory of a build's processes, at one size of text and at four times as much: it must not grow with the corpus.
+
+The larger corpus is four copies of `bulk_prose` in which each document begins with its copy's number, so that all are
+distinct. Peaks are the kernel's own high-water marks (VmHWM), read every few milliseconds while the build runs.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from build import recipe_text
+from material import MB, ROOT, corpus_files, text_bytes, write_tokenizer
+
+COPIES = 4
+_POLL_SECONDS = 0.01
+
+
+def bench_memory(work: Path, *, quick: bool = False, workers: int = 2) -> dict[str, Any]:
+    """Build both corpora and watch every process.
+
+    Returns:
+        `text_mb`, `large_text_mb`; peaks of the largest worker (`worker_mb`, `large_worker_mb`) and of the command
+        itself (`command_mb`, `large_command_mb`); `worker_ratio` and `command_ratio`, large to small.
+
+    Raises:
+        TopicSkippedError: the corpus is not there.
+        RuntimeError: a build failed.
+    """
+    files = corpus_files("bulk_prose")
+    tokenizer = write_tokenizer(files, work / "tokenizer.json")
+    files = files[: 1 if quick else None]
+    copies = [_write_copy(file, work / f"copy-{k}-{file.name}", k) for k in range(COPIES) for file in files]
+    small = _watch_build(work, recipe_text(files, tokenizer), workers)
+    large = _watch_build(work, recipe_text(copies, tokenizer), workers)
+    figures: dict[str, Any] = {"text_mb": text_bytes(files) / MB, "large_text_mb": text_bytes(copies) / MB}
+    for file in copies:
+        file.unlink()
+    for name, peaks in (("", small), ("large_", large)):
+        figures |= {f"{name}command_mb": peaks[0] / MB, f"{name}worker_mb": peaks[1] / MB}
+    figures["worker_ratio"] = large[1] / small[1]
+    figures["command_ratio"] = large[0] / small[0]
+    return figures
+
+
+def _write_copy(source: Path, target: Path, number: int) -> Path:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(source) as file, pq.ParquetWriter(target, file.schema_arrow, compression="zstd") as writer:
+        for group in range(file.num_row_groups):
+            table = file.read_row_group(group)
+            text = table["text"]
+            marked = pc.binary_join_element_wise(pa.scalar(f"Copy {number}.", text.type), text, pa.scalar("\n", text.type))
+            writer.write_table(table.set_column(table.schema.get_field_index("text"), table.field("text"), marked))
+    return target
+
+
+def _watch_build(work: Path, recipe: str, workers: int) -> tuple[int, int]:
+    """Build from nothing; return the peak bytes of the command and of its largest other process."""
+    import psutil
+
+    for name in ("memory", "memory.work"):
+        shutil.rmtree(work / name, ignore_errors=True)
+    path, log = work / "memory.toml", work / "memory.log"
+    path.write_text(recipe)
+    command = [sys.executable, "-m", "pipeline", "build", str(path), "--out", str(work / "memory")]
+    peaks: dict[int, int] = {}
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [*command, "--workers", str(workers)], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT
+        )
+        root = psutil.Process(process.pid)
+        while process.poll() is None:
+            for pid in [process.pid, *_descendants(root)]:
+                peaks[pid] = max(peaks.get(pid, 0), _high_water(pid))
+            time.sleep(_POLL_SECONDS)
+    if process.returncode:
+        raise RuntimeError(f"build: exit code {process.returncode}\n{log.read_text()[-2000:]}")
+    for name in ("memory", "memory.work"):
+        shutil.rmtree(work / name)
+    own = peaks.pop(process.pid)
+    return own, max(peaks.values(), default=0)
+
+
+def _descendants(root: Any) -> list[int]:
+    import psutil
+
+    try:
+        return [child.pid for child in root.children(recursive=True)]
+    except psutil.NoSuchProcess:  # it ended between two looks
+        return []
+
+
+def _high_water(pid: int) -> int:
+    """Return a process's peak resident bytes, 0 once it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:")), 0)
