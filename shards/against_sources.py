@@ -140,7 +140,7 @@ def _hash_document(text: bytes) -> bytes:
 
 
 def _draw(shards: Sequence[Shard], count: int, found: Comparison) -> dict[tuple[str, str], list[_Sample]]:
-    """Draw one document from each of `count` equal stretches of the set; group them by source and unit, in row order."""
+    """Draw one document from each of `count` equal stretches of the set; group them by source and unit, by row."""
     sizes = np.array([shard.num_documents for shard in shards], np.int64)
     total = int(sizes.sum())
     count = min(count, total)
