@@ -112,10 +112,8 @@ def _positive(text: str) -> int:
 
 
 def _build(options: argparse.Namespace) -> int:
-    from pipeline.engine import start_fork_server
-
     if options.workers > 1:
-        start_fork_server()
+        _start_fork_server()
     from pipeline import display
     from pipeline.build import build
     from pipeline.progress import Progress
@@ -136,6 +134,16 @@ def _build(options: argparse.Namespace) -> int:
     else:
         display.print_build(report, options.out, work)
     return 1 if report.validation.problems else 0
+
+
+def _start_fork_server() -> None:
+    """Begin to load the workers' libraries on another core while this process reads recipe and footers."""
+    import multiprocess
+    from multiprocess import forkserver
+
+    multiprocess.set_start_method("forkserver", force=True)
+    multiprocess.set_forkserver_preload(["pipeline.worker"])
+    forkserver.ensure_running()
 
 
 def _plan(options: argparse.Namespace) -> int:

@@ -97,16 +97,6 @@ def lock_folder(folder: Path) -> Generator[None]:
         os.close(descriptor)
 
 
-def start_fork_server() -> None:
-    """Start loading the workers' libraries in the background, while the build reads recipe and footers."""
-    import multiprocess
-    from multiprocess import forkserver
-
-    multiprocess.set_start_method("forkserver", force=True)
-    multiprocess.set_forkserver_preload(["pipeline.worker"])
-    forkserver.ensure_running()
-
-
 def run_stage(
     name: str,
     function: str,
@@ -146,9 +136,9 @@ def run_stage(
         for rank, task in enumerate(pending):
             (control / f"{rank:06d}.task").write_bytes(pickle.dumps((function, task, str(folder), outputs)))
         total = sum(task.size for task in pending)
-        with progress.stage(name, total=total, tasks=len(pending), read=lambda: _read_counters(control)):
-            with _watch_workers(control):
-                _execute(control, len(pending), workers)
+        shown = progress.stage(name, total=total, tasks=len(pending), read=lambda: _read_counters(control))
+        with shown, _watch_workers(control):
+            _execute(control, len(pending), workers)
         shutil.rmtree(control)
         done |= {task.digest: read_receipt(folder / task.digest, outputs) for task in pending}
     results = [done[task.digest] for task in tasks]
