@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,9 @@ from shards.manifest import (
 )
 
 WEIGHTS = {"prose": 3.0, "code": 1.0}
-WORDS = {
-    "prose": "the mill turns a stream of words into flour and naïve café bread while the river sings 中文 🙂".split(),
-    "code": "def grind ( grain ) : return [ stone . press ( g ) for g in grain if g ]".split(),
+TEXTS = {
+    "prose": "the mill turns a stream of words into flour and naïve café bread while the river sings 中文 🙂",
+    "code": "def grind ( grain ) : return [ stone . press ( g ) for g in grain if g ]",
 }
 SPECIAL_TOKENS = ["<|endoftext|>", "<|pad|>"]
 
@@ -68,7 +69,7 @@ keep_last = 2
 
 def make_text(source: str, rng: random.Random) -> str:
     """Return a document: sentences of a few words, each likely followed by the one after it in the list."""
-    words = WORDS[source]
+    words = TEXTS[source].split()
     position = rng.randrange(len(words))
     picked = []
     for _ in range(rng.randint(5, 120)):
@@ -220,25 +221,45 @@ def recipe_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def command_line(*arguments: object) -> list[str]:
-    """Return the command `python -m trainer ...` with warnings as errors."""
-    return [sys.executable, "-W", "error", "-m", "trainer", *map(str, arguments)]
+class Trainer:
+    """The command `python -m trainer`, with warnings as errors, no GPU, and one thread: tests compare bits."""
+
+    def __init__(self) -> None:
+        self.prefix = [sys.executable, "-W", "error", "-m", "trainer"]
+        self.environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+
+    def run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+        """Run the command to its end."""
+        command = [*self.prefix, *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, env=self.environment, timeout=120, check=False)
+
+    def start(self, *arguments: object) -> subprocess.Popen[str]:
+        """Start the command."""
+        command = [*self.prefix, *map(str, arguments)]
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.environment
+        )
 
 
-def command_environment() -> dict[str, str]:
-    """Return an environment without GPUs and with one thread: tests compare bits."""
-    return {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+@pytest.fixture(scope="session")
+def trainer() -> Trainer:
+    """Return the command."""
+    return Trainer()
 
 
-def run_command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run `python -m trainer ...` to its end."""
-    return subprocess.run(
-        command_line(*arguments), capture_output=True, text=True, env=command_environment(), timeout=120, check=False
-    )
+@pytest.fixture(scope="session")
+def make_set() -> Callable[..., ShardSet]:
+    """Return the function that writes a shard set: `make_set(folder, shard_tokens={"train": [...], "val": [...]})`."""
+    return build_set
 
 
-def read_lines(run: Path) -> list[dict[str, Any]]:
-    """Return a run's metrics without timings."""
-    timings = ("tokens_per_s", "data_wait_ms")
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key not in timings} for line in lines]
+@pytest.fixture(scope="session")
+def read_lines() -> Callable[[Path], list[dict[str, Any]]]:
+    """Return the function that reads a run's metrics without timings."""
+
+    def read(run: Path) -> list[dict[str, Any]]:
+        timings = ("tokens_per_s", "data_wait_ms")
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        return [{key: value for key, value in line.items() if key not in timings} for line in lines]
+
+    return read

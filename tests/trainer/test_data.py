@@ -1,0 +1,156 @@
+"""The loader: each window once, the same order from anywhere, errors that surface."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shards import Problem, ShardSet, ShardSetError
+from trainer.data import Loader, SampleOrder, seeded_permutation
+
+GOLDEN_PERMUTATION = [6, 3, 7, 4, 0, 1, 5, 2]
+GOLDEN_PLACES = [(0, 3, 80), (0, 3, 96), (0, 3, 48), (0, 0, 64), (1, 3, 48), (1, 3, 32), (58, 0, 48)]
+
+shard_sizes = st.lists(st.integers(0, 200), min_size=1, max_size=6).filter(lambda sizes: max(sizes) > 20)
+
+
+@dataclass
+class FakeShard:
+    """A shard in memory that counts how often it is read and how many decoded copies are wanted at once."""
+
+    tokens: np.ndarray
+    reads: list[str] = field(default_factory=list)
+    error: Exception | None = None
+
+    def read(self, *, threads: int = 1) -> np.ndarray:
+        self.reads.append(threading.current_thread().name)
+        if self.error is not None:
+            raise self.error
+        return self.tokens.copy()
+
+
+def make_shards(sizes: list[int]) -> list[FakeShard]:
+    """Return shards whose tokens are all different."""
+    ends = np.cumsum(sizes)
+    return [FakeShard(np.arange(end - size, end, dtype=np.uint32)) for end, size in zip(ends, sizes, strict=True)]
+
+
+def read_all(shards: list[FakeShard], order: SampleOrder, first: int, stop: int, batch: int) -> torch.Tensor:
+    with Loader(shards, order, stop=stop) as loader:  # type: ignore[arg-type]
+        return torch.cat([loader.read(i, min(batch, stop - i)) for i in range(first, stop, batch)])
+
+
+@given(sizes=shard_sizes, seq_len=st.integers(1, 20), seed=st.integers(0, 2**32 - 1), epoch=st.integers(0, 3))
+@settings(max_examples=60, deadline=None)
+def test_an_epoch_holds_each_window_exactly_once(sizes: list[int], seq_len: int, seed: int, epoch: int):
+    order = SampleOrder(sizes, seq_len=seq_len, seed=seed)
+    first = epoch * order.per_epoch
+    places = [order.locate(sample) for sample in range(first, first + order.per_epoch)]
+    expected = {(shard, w * seq_len) for shard, size in enumerate(sizes) for w in range(max(0, size - 1) // seq_len)}
+    assert len(places) == len(expected)
+    assert {(place.shard, place.start) for place in places} == expected
+    assert {place.epoch for place in places} == {epoch}
+    assert order.targets + order.cropped == sum(sizes)
+
+
+@given(
+    sizes=shard_sizes,
+    seq_len=st.integers(1, 20),
+    first=st.integers(0, 300),
+    count=st.integers(1, 60),
+    batches=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+)
+@settings(max_examples=60, deadline=None)
+def test_samples_depend_neither_on_the_start_nor_on_the_batch(
+    sizes: list[int], seq_len: int, first: int, count: int, batches: tuple[int, int]
+):
+    order = SampleOrder(sizes, seq_len=seq_len, seed=7)
+    whole = read_all(make_shards(sizes), order, 0, first + count, batches[0])
+    part = read_all(make_shards(sizes), SampleOrder(sizes, seq_len=seq_len, seed=7), first, first + count, batches[1])
+    assert torch.equal(whole[first:], part)
+    assert part.dtype == torch.int64
+    assert part.shape == (count, seq_len + 1)
+
+
+def test_windows_equal_the_tokens_read_straight(shard_set: ShardSet):
+    shards = shard_set.splits["train"]
+    order = SampleOrder([shard.num_tokens for shard in shards], seq_len=32, seed=3)
+    samples = 2 * order.per_epoch + 5
+    with Loader(shards, order) as loader:
+        read = torch.cat([loader.read(first, min(7, samples - first)) for first in range(0, samples, 7)])
+    for sample in range(samples):
+        place = order.locate(sample)
+        straight = shards[place.shard].read(place.start, place.start + 33)
+        assert read[sample].tolist() == straight.tolist()
+
+
+def test_the_order_is_a_fixed_one():
+    """Golden numbers: another numpy, or a change of ours, must not reorder the data of runs that exist."""
+    assert seeded_permutation(8, 1337, 0).tolist() == GOLDEN_PERMUTATION
+    order = SampleOrder([100, 5, 70, 120], seq_len=16, seed=1337)
+    places = [(p.epoch, p.shard, p.start) for p in map(order.locate, [0, 1, 6, 12, 17, 18, 1000])]
+    assert places == GOLDEN_PLACES
+
+
+def test_epochs_shards_and_seeds_have_orders_of_their_own():
+    order = SampleOrder([1000, 1000], seq_len=10, seed=1)
+    starts = [[order.locate(i).start for i in range(first, first + 99)] for first in (0, 99, 198, 297)]
+    starts.append([SampleOrder([1000, 1000], seq_len=10, seed=2).locate(i).start for i in range(99)])
+    assert len({tuple(part) for part in starts}) == 5
+    keys = [(5,), (5, 0), (0, 5), (5, 0, 0), (6,)]
+    assert len({tuple(seeded_permutation(50, *key)) for key in keys}) == len(keys)
+
+
+def test_short_shards_are_counted_and_never_visited():
+    order = SampleOrder([100, 10, 0, 100, 11], seq_len=10, seed=1)
+    assert order.short_shards == [1, 2]
+    assert order.windows.tolist() == [9, 0, 0, 9, 1]
+    assert order.cropped == 221 - 190
+    assert {order.locate(sample).shard for sample in range(3 * order.per_epoch)} == {0, 3, 4}
+
+
+def test_an_error_in_the_decoding_thread_surfaces():
+    shards = make_shards([100, 100])
+    order = SampleOrder([100, 100], seq_len=10, seed=1)
+    second = order.visit(9).shard
+    shards[second].error = ShardSetError([Problem("frame_corrupt", f"train-{second:05d}", "planted")])
+    with Loader(shards, order) as loader:  # type: ignore[arg-type]
+        assert loader.read(0, 9).shape == (9, 11)
+        with pytest.raises(ShardSetError, match="planted"):
+            loader.read(9, 1)
+
+
+def test_the_next_shard_is_decoded_ahead_and_two_are_held_at_most():
+    sizes = [101] * 5
+    shards = make_shards(sizes)
+    order = SampleOrder(sizes, seq_len=10, seed=1)
+    with Loader(shards, order, stop=30) as loader:  # type: ignore[arg-type]
+        for first in range(30):
+            loader.read(first, 1)
+            visited = len({order.locate(sample).shard for sample in range(first + 1)})
+            started = sum(len(shard.reads) for shard in shards)
+            # The one in use and the next; not one more for samples that nobody will ask for.
+            assert started <= min(visited + 1, 3)
+    assert sum(len(shard.reads) for shard in shards) == 3
+    assert all(name.startswith("decode-ahead") for shard in shards for name in shard.reads)
+
+
+def test_one_shard_is_decoded_once_for_all_epochs():
+    shards = make_shards([101])
+    read_all(shards, SampleOrder([101], seq_len=10, seed=1), 0, 50, 4)
+    assert len(shards[0].reads) == 1
+
+
+def test_the_loader_may_jump():
+    sizes = [101] * 4
+    order = SampleOrder(sizes, seq_len=10, seed=1)
+    whole = read_all(make_shards(sizes), order, 0, 80, 10)
+    with Loader(make_shards(sizes), order) as loader:  # type: ignore[arg-type]
+        for first in (0, 70, 5, 33, 34, 2):
+            assert torch.equal(loader.read(first, 3), whole[first : first + 3])

@@ -1,0 +1,134 @@
+"""Validation by source against a naive computation, token by token."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models
+
+from shards import ShardSet
+from trainer.config import ModelConfig
+from trainer.evaluate import Validation, evaluate, label_sources
+from trainer.model import Llama, build_model
+from trainer.vocabulary import count_token_bytes
+
+SEQ_LEN = 24
+
+
+@pytest.fixture(scope="module")
+def model() -> Llama:
+    """A model whose losses differ much between tokens, as an untrained one's would not."""
+    config = ModelConfig(
+        kind="llama",
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        intermediate_size=32,
+        max_position_embeddings=SEQ_LEN,
+        tie_word_embeddings=True,
+    )
+    model = build_model(config, 320, seed=3)
+    with torch.no_grad():
+        model.model.embed_tokens.weight.mul_(30)
+    return model
+
+
+def run_evaluation(model: Llama, shard_set: ShardSet, *, max_tokens: int, batch: int = 7) -> Validation:
+    token_bytes = count_token_bytes(shard_set.tokenizer(), shard_set.vocab_size)
+    return evaluate(
+        model,
+        shard_set,
+        seq_len=SEQ_LEN,
+        max_tokens=max_tokens,
+        batch=batch,
+        precision="fp32",
+        token_bytes=token_bytes,
+    )
+
+
+def evaluate_naively(model: Llama, shard_set: ShardSet, max_tokens: int) -> dict[str, tuple[float, int, int]]:
+    """Return (nats, tokens, bytes) of each source, one target at a time, texts decoded document by document."""
+    tokenizer = shard_set.tokenizer()
+    sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0, 0])
+    left = max_tokens
+    for shard in shard_set.splits["val"]:
+        tokens = shard.read().tolist()
+        for document in shard.documents().to_pylist():
+            start, stop = document["start"], document["start"] + document["length"]
+            counted = [p for p in range(start, stop) if 0 < p <= left]
+            for position in counted:
+                window = (position - 1) // SEQ_LEN * SEQ_LEN
+                context = torch.tensor([tokens[window:position]])
+                with torch.no_grad():
+                    log_probabilities = model(context)[0, -1].double().log_softmax(-1)
+                sums[document["source"]][0] -= log_probabilities[tokens[position]].item()
+                sums[document["source"]][1] += 1
+            if counted and len(counted) == stop - start:
+                text = tokenizer.decode(tokens[start : stop - 1], skip_special_tokens=False)
+                sums[document["source"]][2] += len(text.encode())
+            elif counted:
+                # Cut at one end: the bytes of a token are the characters of its byte-level spelling.
+                spellings = [tokenizer.id_to_token(tokens[p]) for p in counted if p != stop - 1]
+                sums[document["source"]][2] += sum(map(len, spellings))
+        left -= min(left, len(tokens) - 1)
+    return {name: (nats, int(count), int(size)) for name, (nats, count, size) in sums.items()}
+
+
+@pytest.mark.parametrize("max_tokens", [1_000, 10**9])
+def test_losses_by_source_equal_a_naive_computation(model: Llama, shard_set: ShardSet, max_tokens: int):
+    found = run_evaluation(model, shard_set, max_tokens=max_tokens)
+    expected = evaluate_naively(model, shard_set, max_tokens)
+    assert set(found.sources) == set(expected) == {"prose", "code"}
+    for name, (nats, tokens, size) in expected.items():
+        assert (found.sources[name].tokens, found.sources[name].bytes) == (tokens, size)
+        assert found.sources[name].nats == pytest.approx(nats, rel=1e-5)
+        assert found.sources[name].bits_per_byte == pytest.approx(nats / math.log(2) / size, rel=1e-5)
+    assert abs(found.sources["prose"].loss - found.sources["code"].loss) > 0.01
+    assert found.total.tokens == sum(tokens for _, tokens, _ in expected.values())
+    assert found.total.nats == pytest.approx(sum(nats for nats, *_ in expected.values()), rel=1e-5)
+    val_tokens = sum(shard.num_tokens - 1 for shard in shard_set.splits["val"])
+    assert found.total.tokens == min(max_tokens, val_tokens)
+
+
+def test_the_result_does_not_depend_on_the_batch(model: Llama, shard_set: ShardSet):
+    small, large = (run_evaluation(model, shard_set, max_tokens=2_000, batch=batch) for batch in (1, 64))
+    assert small.total.nats == pytest.approx(large.total.nats, rel=1e-6)
+    assert small.total.bytes == large.total.bytes
+
+
+def test_evaluation_leaves_the_model_in_training_mode(model: Llama, shard_set: ShardSet):
+    model.train()
+    run_evaluation(model, shard_set, max_tokens=50)
+    assert model.training
+
+
+def test_every_token_has_its_documents_source(shard_set: ShardSet):
+    shard = shard_set.splits["train"][0]
+    expected = [row["source"] for row in shard.documents().to_pylist() for _ in range(row["length"])]
+    names = ["code", "prose"]
+    for stop in (1, 2, 57, shard.num_tokens):
+        assert [names[code] for code in label_sources(shard, names, stop)] == expected[:stop]
+
+
+def test_token_bytes_add_up_to_the_text(shard_set: ShardSet):
+    tokenizer = shard_set.tokenizer()
+    lengths = count_token_bytes(tokenizer, shard_set.vocab_size)
+    assert lengths is not None
+    text = "naïve café 中文 🙂 grind ( grain )\n"
+    assert lengths[tokenizer.encode(text).ids].sum() == len(text.encode())
+    assert lengths[shard_set.eos_id] == 0
+
+
+def test_a_tokenizer_that_is_not_byte_level_has_no_byte_lengths():
+    assert count_token_bytes(Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a")), 2) is None
+
+
+def test_one_target_can_be_evaluated(tmp_path: Path, model: Llama, make_set: Callable[..., ShardSet]):
+    tiny = make_set(tmp_path / "set", shard_tokens={"train": [500], "val": [300]})
+    assert run_evaluation(model, tiny, max_tokens=1).total.tokens == 1

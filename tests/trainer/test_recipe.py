@@ -1,0 +1,106 @@
+"""Train recipes: what they say, overrides, and every fault in one report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trainer.config import TrainRecipe
+from trainer.errors import InputError
+from trainer.optim import learning_rate
+from trainer.recipe import find_changes, load_recipe, parse_recipe
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def recipe(recipe_file: Path) -> TrainRecipe:
+    return load_recipe(recipe_file)
+
+
+def find_faults(path: Path, *overrides: str) -> list[str]:
+    with pytest.raises(InputError) as caught:
+        load_recipe(path, list(overrides))
+    return caught.value.problems
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes/train").glob("*.toml")), ids=lambda path: path.stem)
+def test_every_shipped_recipe_loads(path: Path):
+    assert load_recipe(path).name == path.stem
+
+
+def test_overrides_take_toml_values(recipe_file: Path):
+    recipe = load_recipe(recipe_file, ["train.steps=7", "optimizer.betas=[0.8, 0.9]", 'train.precision="bf16"'])
+    assert recipe.train.steps == 7
+    assert recipe.optimizer.betas == (0.8, 0.9)
+    assert recipe.train.precision == "bf16"
+
+
+def test_all_faults_are_reported_at_once(recipe_file: Path, tmp_path: Path):
+    text = recipe_file.read_text()
+    text = text.replace("hidden_size = 32", "hidden_sise = 32").replace("steps = 12", 'steps = "12"')
+    text = text.replace("micro_batch = 4", "micro_batch = 3").replace("warmup_steps = 2", "warmup_steps = -1")
+    path = tmp_path / "bad.toml"
+    path.write_text(text + "\n[extra]\nx = 1\n")
+    faults = "\n".join(find_faults(path, "train.seq_len=65"))
+    for expected in (
+        "model.hidden_sise: unknown key. Did you mean 'hidden_size'?",
+        "model.hidden_size",
+        "train.steps",
+        "'12'",
+        "schedule.warmup_steps",
+        "extra: unknown key",
+        "train.global_batch = 8 with train.micro_batch = 3",
+        "train.seq_len = 65 with model.max_position_embeddings = 64",
+    ):
+        assert expected in faults
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("model.num_attention_heads=5", "the heads must divide the width"),
+        ("model.num_attention_heads=32", "even number of features a head"),
+        ("model.num_key_value_heads=3", "key/value heads must divide"),
+        ("schedule.warmup_steps=13", "the warm-up must end within the run"),
+        ("optimizer.lr=0", "optimizer.lr"),
+        ("optimizer.lr=inf", "optimizer.lr"),
+        ("optimizer.betas=[0.9, 1.0]", "optimizer.betas.1"),
+        ("model.kind=gpt3", "model.kind"),
+        ("train.compile=1", "train.compile"),
+        ("train.seed=-1", "train.seed"),
+        ("train=3", "train"),
+        ("nonsense", "expected KEY=VALUE"),
+    ],
+)
+def test_each_rule_is_checked(recipe_file: Path, override: str, expected: str):
+    assert expected in "\n".join(find_faults(recipe_file, override))
+
+
+def test_files_that_are_no_recipe_are_named(tmp_path: Path):
+    broken = tmp_path / "broken.toml"
+    broken.write_text("[model\n")
+    assert "not valid TOML" in find_faults(broken)[0]
+    assert "cannot be read" in find_faults(tmp_path / "absent.toml")[0]
+
+
+def test_a_recipe_survives_json(recipe: TrainRecipe):
+    again = parse_recipe(recipe.model_dump(mode="json"))
+    assert again == recipe
+    assert not find_changes(recipe, again)
+
+
+def test_changes_are_named_with_both_values(recipe_file: Path, recipe: TrainRecipe):
+    other = load_recipe(recipe_file, ["optimizer.lr=0.5", "model.hidden_size=64"])
+    assert find_changes(recipe, other) == {"optimizer.lr": (0.01, 0.5), "model.hidden_size": (32, 64)}
+
+
+def test_the_learning_rate_warms_up_then_follows_a_cosine(recipe_file: Path):
+    recipe = load_recipe(recipe_file, ["train.steps=101", "schedule.warmup_steps=10", "optimizer.lr=1.0"])
+    rates = [learning_rate(step, recipe) for step in range(101)]
+    assert rates[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
+    assert rates[10] == pytest.approx(1.0)
+    assert rates[55] == pytest.approx(0.55)
+    assert rates[100] == pytest.approx(0.1)
+    assert rates[10:] == sorted(rates[10:], reverse=True)
