@@ -54,6 +54,16 @@ def bench_build(work: Path, *, quick: bool = False, workers: int = 2) -> dict[st
     return figures
 
 
+def write_set(work: Path) -> Path:
+    """Return the shard set of `bulk_prose` that `bench_build` left in `work/set`; build it when there is none."""
+    if not (work / "set" / "manifest.json").exists():
+        files = corpus_files("bulk_prose")
+        recipe = work / "bench.toml"
+        recipe.write_text(recipe_text(files, write_tokenizer(files, work / "tokenizer.json")))
+        time_ours(work, recipe, 2, validate="quick")
+    return work / "set"
+
+
 def recipe_text(files: list[Path], tokenizer: Path) -> str:
     """Return a recipe of one source with a given tokenizer, so that only encode, mix and assemble have work to do."""
     return "\n".join(
@@ -73,11 +83,11 @@ def recipe_text(files: list[Path], tokenizer: Path) -> str:
     )
 
 
-def time_ours(work: Path, recipe: Path, workers: int, *, validate: str) -> float:
-    """Time one build from nothing with our command; the set is left in `work/set`, its scratch in `work/set.work`."""
-    for name in ("set", "set.work"):
-        shutil.rmtree(work / name, ignore_errors=True)
-    command = ["-m", "pipeline", "build", str(recipe), "--out", str(work / "set")]
+def time_ours(work: Path, recipe: Path, workers: int, *, validate: str, name: str = "set") -> float:
+    """Time one build from nothing with our command; the set is left in `work/NAME`, its scratch in `work/NAME.work`."""
+    for folder in (name, f"{name}.work"):
+        shutil.rmtree(work / folder, ignore_errors=True)
+    command = ["-m", "pipeline", "build", str(recipe), "--out", str(work / name)]
     return run_timed([*command, "--workers", str(workers), "--validate", validate], cwd=ROOT)
 
 
@@ -85,7 +95,7 @@ def _time_datatrove(work: Path, tokenizer: Path, workers: int) -> float:
     out = work / "datatrove"
     shutil.rmtree(out, ignore_errors=True)
     script = Path(__file__).with_name("datatrove_build.py")
-    command = [str(script), "--input", str(corpus_folder("bulk_prose")), "--tokenizer", str(tokenizer)]
+    command = ["-P", str(script), "--input", str(corpus_folder("bulk_prose")), "--tokenizer", str(tokenizer)]
     command += ["--out", str(out), "--tasks", str(workers), "--workers", str(workers)]
     seconds = run_timed([*command, "--shard-tokens", str(SHARD_TOKENS)], cwd=ROOT, RAYON_NUM_THREADS="1")
     shutil.rmtree(out)

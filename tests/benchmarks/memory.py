@@ -56,7 +56,9 @@ def _write_copy(source: Path, target: Path, number: int) -> Path:
         for group in range(file.num_row_groups):
             table = file.read_row_group(group)
             text = table["text"]
-            marked = pc.binary_join_element_wise(pa.scalar(f"Copy {number}.", text.type), text, pa.scalar("\n", text.type))
+            marked = pc.binary_join_element_wise(
+                pa.scalar(f"Copy {number}.", text.type), text, pa.scalar("\n", text.type)
+            )
             writer.write_table(table.set_column(table.schema.get_field_index("text"), table.field("text"), marked))
     return target
 

@@ -29,8 +29,8 @@ def bench_stages(work: Path, *, quick: bool = False) -> dict[str, Any]:
     size_mb = text_bytes(files) / MB
     recipe = work / "stages.toml"
     recipe.write_text(recipe_text(files, write_tokenizer(corpus_files("bulk_prose"), work / "tokenizer.json")))
-    wall = time_ours(work, recipe, 1, validate="full")
-    report = json.loads((work / "set.work" / "build.json").read_text())
+    wall = time_ours(work, recipe, 1, validate="full", name="stages")
+    report = json.loads((work / "stages.work" / "build.json").read_text())
     seconds: dict[str, float] = {}
     for stage, facts in report["stages"].items():
         for step, spent in facts["detail"].items():
@@ -39,7 +39,7 @@ def bench_stages(work: Path, *, quick: bool = False) -> dict[str, Any]:
     in_stages = sum(facts["seconds"] for facts in report["stages"].values())
     seconds["validation, recipe, manifest"] = report["seconds"] - in_stages
     seconds["process start and end"] = wall - report["seconds"]
-    seconds |= {f"(alone) {name}": spent for name, spent in _time_writer_steps(work / "set").items()}
+    seconds |= {f"(alone) {name}": spent for name, spent in _time_writer_steps(work / "stages").items()}
     return {
         "text_mb": size_mb,
         "total_ms_per_mb": 1000 * wall / size_mb,

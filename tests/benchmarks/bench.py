@@ -1,0 +1,153 @@
+"""Measure speed and memory on real text and print one table a topic: `make bench`.
+
+    python tests/benchmarks/bench.py [--quick] [--only TOPIC]... [--json FILE]
+
+Everything timed is compared within this run, as a ratio: seconds on a shared machine are not stable, ratios are. A
+topic whose corpus is not there is skipped with its reason. Takes about ten minutes on two cores, two with `--quick`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from material import TopicSkippedError
+from rich.console import Console
+from rich.table import Table
+
+Figures = dict[str, Any]
+
+GOALS = {
+    ("build", "ratio"): ("at least 15, goal 25", lambda value: value >= 15),
+    ("bpe", "ratio"): ("at least 4", lambda value: value >= 4),
+    ("bpe", "merges_identical"): ("yes", bool),
+    ("memory", "worker_ratio"): ("at most 1.15", lambda value: value <= 1.15),
+    ("memory", "command_ratio"): ("at most 1.15", lambda value: value <= 1.15),
+    ("validate", "validate_tokens_per_s"): ("at least 100,000,000", lambda value: value >= 100_000_000),
+}
+"""What must hold of a figure, in words and as a test."""
+
+
+def main() -> int:
+    """Run the topics and return 0, or 1 when one failed or missed a goal."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer repeats and less text: minutes, not to be quoted")
+    parser.add_argument("--only", action="append", choices=list(TOPICS), metavar="TOPIC", help=", ".join(TOPICS))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to a file")
+    parser.add_argument("--work", type=Path, metavar="DIR", help="scratch, kept (default: a temporary folder)")
+    options = parser.parse_args()
+    if options.work:
+        options.work.mkdir(parents=True, exist_ok=True)
+        results = run_topics(options.work.resolve(), options.only or list(TOPICS), quick=options.quick)
+    else:
+        with tempfile.TemporaryDirectory(prefix="tokenmill-bench-") as folder:
+            results = run_topics(Path(folder), options.only or list(TOPICS), quick=options.quick)
+    if options.json:
+        options.json.write_text(json.dumps({"quick": options.quick, "topics": results}, indent=2) + "\n")
+    faults = [f"{topic} failed" for topic, figures in results.items() if "error" in figures]
+    for (topic, name), (goal, holds) in GOALS.items():
+        if name in results.get(topic, {}) and not holds(results[topic][name]):
+            faults.append(f"{topic}: {name} is {_format(results[topic][name])}, expected {goal}")
+    for fault in faults:
+        print(fault, file=sys.stderr)
+    return 1 if faults else 0
+
+
+def run_topics(work: Path, topics: list[str], *, quick: bool) -> dict[str, Figures]:
+    """Run topics in order and print each one's table as soon as it is known."""
+    results: dict[str, Figures] = {}
+    for topic in topics:
+        print(f"{topic} ...", file=sys.stderr)
+        try:
+            results[topic] = TOPICS[topic](work, quick)
+        except TopicSkippedError as reason:
+            print(f"{topic}: skipped: {reason}\n")
+            continue
+        except Exception as error:  # noqa: BLE001 - reported, recorded, and the exit code says so; minutes of others stay
+            traceback.print_exc()
+            results[topic] = {"error": repr(error)}
+        print_table(topic, results[topic])
+    return results
+
+
+def print_table(topic: str, figures: Figures) -> None:
+    """Print a topic's figures, with the goal where there is one."""
+    table = Table(title=topic, title_justify="left")
+    table.add_column("figure")
+    table.add_column("value", justify="right")
+    table.add_column("goal")
+    for name, value in figures.items():
+        if isinstance(value, dict):
+            for step, amount in value.items():
+                table.add_row(f"{name}  {step}", _format(amount), "")
+            continue
+        goal, holds = GOALS.get((topic, name), ("", None))
+        verdict = "" if holds is None else ", met" if holds(value) else ", MISSED"
+        table.add_row(name, _format(value), goal + verdict)
+    Console().print(table)
+
+
+def _format(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}" if abs(value) < 10 else f"{value:.1f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _bpe(work: Path, quick: bool) -> Figures:
+    from bpe import bench_bpe
+
+    return bench_bpe(work, quick=quick)
+
+
+def _build(work: Path, quick: bool) -> Figures:
+    from build import bench_build
+
+    return bench_build(work, quick=quick)
+
+
+def _validate(work: Path, quick: bool) -> Figures:
+    from build import write_set
+    from validate import bench_validate
+
+    return bench_validate(write_set(work))
+
+
+def _loader(work: Path, quick: bool) -> Figures:
+    from build import write_set
+    from loader import bench_loader
+
+    return bench_loader(write_set(work), work=work)
+
+
+def _stages(work: Path, quick: bool) -> Figures:
+    from stages import bench_stages
+
+    return bench_stages(work, quick=quick)
+
+
+def _memory(work: Path, quick: bool) -> Figures:
+    from memory import bench_memory
+
+    return bench_memory(work, quick=quick)
+
+
+TOPICS: dict[str, Callable[[Path, bool], Figures]] = {
+    "build": _build,
+    "validate": _validate,
+    "loader": _loader,
+    "bpe": _bpe,
+    "stages": _stages,
+    "memory": _memory,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

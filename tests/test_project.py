@@ -1,0 +1,229 @@
+"""The project as a whole: its import names, commands, recipes, pinned versions, and what its files must not say."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("pipeline", "shards", "trainer")
+HEAVY = ("torch", "numpy", "pyarrow", "datasets", "datatrove", "ray", "awkward", "tokenizers", "zstandard")
+HELP_SECONDS = 0.5
+DOCUMENTS = ("README.md", "recipes/README.md", "recipes/demo.sh")
+
+# Put together from pieces so that this file does not hold what it forbids.
+FORBIDDEN = {
+    "a package registry": r"pypi\."
+    + r"org|files\.python"
+    + r"hosted|(extra-)?index-"
+    + r"url|https?://\S+/sim"
+    + r"ple\b",
+    "this workplace": r"(?<![\w.])/wo" + r"rk/|\.\./sha" + r"red",
+    "unfinished work": r"\bTO" + r"DO\b|\bFIX" + r"ME\b|\bX" + r"XX\b",
+    "an issue's number": r"(?i:\bissue) #?\d",
+}
+CORPORA_DEFAULT = "../sha" + "red/corpora"
+
+
+def _python(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def _best_seconds(*arguments: str) -> float:
+    def once() -> float:
+        start = time.perf_counter()
+        done = _python(*arguments)
+        assert done.returncode == 0, done.stderr
+        return time.perf_counter() - start
+
+    return min(once() for _ in range(3))
+
+
+def _read_documents() -> str:
+    return "\n".join((ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS)
+
+
+def _documented_commands() -> list[tuple[str, str]]:
+    names = "|".join(PACKAGES)
+    found = re.findall(rf"(?:python|PYTHON\"?|run) -m ({names}) +([a-z][a-z-]*)", _read_documents())
+    return sorted(set(found))
+
+
+def _tracked_text() -> Iterator[tuple[str, str]]:
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"not a git checkout: {done.stderr.strip()}")
+    for name in filter(None, done.stdout.split("\0")):
+        content = (ROOT / name).read_bytes() if (ROOT / name).is_file() else b""
+        if b"\0" not in content:
+            yield name, content.decode("utf-8")
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_import_name_is_ours(name: str, tmp_path: Path) -> None:
+    """From any folder: the names are generic, and others exist on the index."""
+    done = _python("-P", "-c", f"import {name}; print({name}.__file__)", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).resolve() == ROOT / name / "__init__.py"
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_no_other_distribution_brings_the_name(name: str) -> None:
+    owners = {
+        distribution.metadata["Name"]
+        for distribution in importlib.metadata.distributions()
+        if any(file.parts[0] in (name, f"{name}.py") for file in distribution.files or [])
+    }
+    assert owners <= {"tokenmill"}
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_help_is_quick(name: str) -> None:
+    # Where even a bare interpreter is slow to start (a loaded machine), the bound is ten times that.
+    bound = max(HELP_SECONDS, 10 * _best_seconds("-c", "pass"))
+    assert _best_seconds("-m", name, "--help") < bound
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_help_loads_nothing_heavy(name: str) -> None:
+    code = (
+        f"import runpy, sys; sys.argv = ['{name}', '--help']\n"
+        f"try: runpy.run_module('{name}', run_name='__main__')\n"
+        f"except SystemExit: print('loaded:', sorted(set({HEAVY}) & set(sys.modules)))"
+    )
+    done = _python("-c", code)
+    assert done.stdout.endswith("loaded: []\n"), done.stdout[-500:] + done.stderr
+
+
+def test_documented_make_targets_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z]+):.*##", makefile, re.MULTILINE))
+    assert {"demo", "test", "check", "bench"} <= targets
+    assert set(re.findall(r"\bmake ([a-z]+)\b(?=[`\s#]*$|`)", _read_documents(), re.MULTILINE)) <= targets
+
+
+def test_documented_commands_exist() -> None:
+    commands = _documented_commands()
+    assert ("pipeline", "build") in commands
+    assert ("shards", "validate") in commands
+    assert ("trainer", "train") in commands
+    for package, command in commands:
+        done = _python("-m", package, command, "--help")
+        assert done.returncode == 0, f"python -m {package} {command}: {done.stderr}"
+
+
+def test_demo_script_is_run_by_make() -> None:
+    assert "sh recipes/demo.sh" in (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert subprocess.run(["sh", "-n", str(ROOT / "recipes/demo.sh")], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes/data").glob("**/*.toml")), ids=lambda path: path.stem)
+def test_data_recipe_parses(path: Path) -> None:
+    from pipeline.recipe import Recipe
+
+    recipe = Recipe.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    assert recipe.name == path.stem
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes/train").glob("**/*.toml")), ids=lambda path: path.stem)
+def test_train_recipe_parses(path: Path) -> None:
+    from trainer.recipe import load_recipe
+
+    assert load_recipe(path).name == path.stem
+
+
+def test_every_recipe_is_explained() -> None:
+    text = (ROOT / "recipes/README.md").read_text(encoding="utf-8")
+    missing = [
+        path.name for path in (ROOT / "recipes").glob("*/*.toml") if f"{path.parent.name}/{path.name}" not in text
+    ]
+    assert missing == []
+
+
+def test_every_key_of_a_recipe_is_explained() -> None:
+    from pipeline import recipe
+    from trainer.config import TrainRecipe
+
+    text = (ROOT / "recipes/README.md").read_text(encoding="utf-8")
+    missing = [f"sources.{key}" for key in recipe.SourceRecipe.model_fields if f"`{key}`" not in text]
+    for model in (recipe.Recipe, TrainRecipe):
+        for name, field in model.model_fields.items():
+            keys = getattr(field.annotation, "model_fields", {}) or [name]
+            missing += [f"{name}.{key}" for key in keys if f"`{key}`" not in text and f"`[[{key}]]`" not in text]
+    assert missing == []
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_tracked_files_do_not_name(what: str) -> None:
+    found: list[str] = []
+    for name, text in _tracked_text():
+        # Where tests and benchmarks look for the corpora is the one exception.
+        text = text.replace(CORPORA_DEFAULT, "") if name.startswith("tests/") else text
+        found += [f"{name}: {match[0]}" for match in re.finditer(FORBIDDEN[what], text)]
+    assert found == []
+
+
+def test_output_folder_is_ignored_and_shards_is_not() -> None:
+    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").split()
+    assert "/out/" in ignored
+    assert not [line for line in ignored if "shards" in line]
+
+
+def _pins() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pairs = [line.split("==") for line in lines if line.strip() and not line.startswith("#")]
+    assert all(len(pair) == 2 for pair in pairs), "every line of constraints.txt is name==version"
+    return {canonicalize_name(name): version.strip() for name, version in pairs}
+
+
+def _requirements(name: str, extras: frozenset[str]) -> Iterator[Requirement]:
+    for line in importlib.metadata.requires(name) or []:
+        requirement = Requirement(line)
+        environments: list[dict[str, str]] = [{"extra": extra} for extra in extras | {""}]
+        if requirement.marker is None or any(requirement.marker.evaluate(item) for item in environments):
+            yield requirement
+
+
+def test_constraints_pin_every_dependency() -> None:
+    """Walk what we require, and what that requires. An exact requirement of a pinned package is pinned by it."""
+    pins = _pins()
+    assert pins["torch"] == "2.13.0"
+    pending, seen = [Requirement("tokenmill[train,dev]")], set[tuple[str, frozenset[str]]]()
+    wrong: list[str] = []
+    while pending:
+        requirement = pending.pop()
+        name, extras = canonicalize_name(requirement.name), frozenset(requirement.extras)
+        if (name, extras) in seen:
+            continue
+        seen.add((name, extras))
+        installed = importlib.metadata.version(name).split("+")[0]  # "2.13.0+cpu" is built from 2.13.0
+        exact = any(specifier.operator == "==" for specifier in requirement.specifier)
+        if name != "tokenmill" and pins.get(name) != installed and not exact:
+            wrong.append(f"{name}: installed {installed}, pinned {pins.get(name)}")
+        pending += _requirements(name, extras)
+    assert wrong == []
+
+
+def test_changelog_begins_with_this_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert headings[0] == version
+    assert importlib.metadata.version("tokenmill") == version
+
+
+def test_ci_runs_what_the_readme_says() -> None:
+    script = ROOT / ".ci/run"
+    assert os.access(script, os.X_OK)
+    assert "make test" in script.read_text(encoding="utf-8")
+    assert "make test" in (ROOT / "README.md").read_text(encoding="utf-8")
