@@ -139,8 +139,17 @@ class Axis:
         """Tokens of the source."""
         return self.cumulative[-1]
 
-    def cut(self, target: int) -> Cut:
-        """Return the document boundary nearest to `target` tokens; of two as near, the lower."""
+    def cut(self, target: int, *, above: int = -1) -> Cut:
+        """Return the document boundary nearest to `target` tokens; of two as near, the lower.
+
+        Args:
+            target: tokens before the boundary.
+            above: take the next boundary above this many tokens, where the nearest is not above it.
+        """
+        found = self._nearest(target)
+        return found if found.tokens > above else self._nearest(above + 1, up=True)
+
+    def _nearest(self, target: int, *, up: bool = False) -> Cut:
         if target <= 0:
             return Cut(0, FIRST_KEY)
         if target >= self.total:
@@ -149,7 +158,8 @@ class Axis:
         part = bisect.bisect_right(self.cumulative, target) - 1
         hi, lo, edges = self._partition(part)
         after = int(np.searchsorted(edges, target, "left"))
-        nearest = after - 1 if after and target - edges[after - 1] <= edges[after] - target else after
+        down = not up and after > 0 and target - edges[after - 1] <= edges[after] - target
+        nearest = after - 1 if down else after
         if nearest == len(hi):
             # The boundary is the partition's end: any key between here and the next document says so.
             return Cut(int(edges[nearest]), _partition_key(part + 1, self._index.bits))

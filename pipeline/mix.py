@@ -10,8 +10,6 @@ The documents themselves are behind `pipeline.index`.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -20,7 +18,7 @@ from typing import Any
 
 from pipeline.index import Axis, Cut, Index
 from pipeline.recipe import Recipe
-from pipeline.run import END_KEY, Key, Run
+from pipeline.run import END_KEY, FIRST_KEY, Key, Run
 
 CODE_VERSION = 1
 """Raise when the same runs would give another plan."""
@@ -121,6 +119,10 @@ class Shares:
         """Return how many tokens of a source the shards before `shard` shall hold together."""
         return int(self.fractions[source] * total * shard / num_shards)
 
+    def targets(self, source: int, total: int, num_shards: int) -> list[int]:
+        """Return the running targets of a source: `num_shards + 1` numbers from 0 to its share of the total."""
+        return [self.target(source, total, shard, num_shards or 1) for shard in range(num_shards + 1)]
+
 
 def plan_mix(recipe: Recipe, index: Index) -> Plan:
     """Decide what every shard holds.
@@ -135,30 +137,24 @@ def plan_mix(recipe: Recipe, index: Index) -> Plan:
     _check_validation(recipe, shares, axes)
     num_val = -(-val_tokens // recipe.shards.tokens)
     val_cuts = [
-        [axis.cut(shares.target(s, val_tokens, k, num_val or 1)) for k in range(num_val + 1)]
-        for s, axis in enumerate(axes)
+        _cut_split(axis, Cut(0, FIRST_KEY), shares.targets(s, val_tokens, num_val)) for s, axis in enumerate(axes)
     ]
-    starts = [cuts[-1] for cuts in val_cuts]
+    starts = [cuts[-1][1] for cuts in val_cuts]
     available = [axis.total - start.tokens for axis, start in zip(axes, starts, strict=True)]
     total, notes = _fit_total(recipe, shares, available)
     num_train = -(-total // recipe.shards.tokens)
     if num_train + num_val > MAX_SHARDS:
         raise MixError(f"shards.tokens: {total} tokens would make {num_train} shards; expected at most {MAX_SHARDS}")
 
-    slices: list[list[Slice]] = [[] for _ in range(num_train)]
-    epochs: list[int] = []
-    for s, (axis, start) in enumerate(zip(axes, starts, strict=True)):
-        targets = [shares.target(s, total, k, num_train) for k in range(num_train + 1)]
-        passes = [_cut_repeated(axis, start, target) for target in targets]
-        for k, (begin, end) in enumerate(itertools.pairwise(passes)):
-            slices[k] += _slices_between(s, start, begin, end)
-        epochs.append(max([piece.epoch for shard in slices for piece in shard if piece.source == s], default=0) + 1)
-    train = [ShardPlan("train", k, tuple(pieces)) for k, pieces in enumerate(slices)]
-    val = [
-        ShardPlan(
-            "val", k, tuple(_nonempty(Slice(s, 0, cuts[k].key, cuts[k + 1].key) for s, cuts in enumerate(val_cuts)))
-        )
-        for k in range(num_val)
+    train_cuts = [
+        _cut_split(axis, start, shares.targets(s, total, num_train))
+        for s, (axis, start) in enumerate(zip(axes, starts, strict=True))
+    ]
+    train = _shard_plans("train", train_cuts, starts, num_train)
+    val = _shard_plans("val", val_cuts, [Cut(0, FIRST_KEY)] * len(axes), num_val)
+    epochs = [
+        1 + max((piece.epoch for shard in train for piece in shard.slices if piece.source == s), default=0)
+        for s in range(len(axes))
     ]
     totals = tuple(
         SourceTotals(
@@ -216,14 +212,37 @@ def _fit_total(recipe: Recipe, shares: Shares, available: list[int]) -> tuple[in
     raise MixError("\n".join([f"mix.tokens: the sources are too small{after}. {remedy}.", *lines]))
 
 
-def _cut_repeated(axis: Axis, start: Cut, target: int) -> tuple[int, Cut]:
-    """Return (epoch, cut) for a target on an axis that begins again at `start` when it ends."""
+def _cut_split(axis: Axis, start: Cut, targets: list[int]) -> list[tuple[int, Cut]]:
+    """Return (epoch, cut) for each target on an axis that begins again at `start` when it ends.
+
+    A source that is asked for is never left out: its last cut is at least one document above `start`, however long.
+    """
     length = axis.total - start.tokens
-    epoch, rest = divmod(target, length)
-    if rest == 0 and epoch:
-        return epoch - 1, Cut(axis.total, END_KEY)
-    cut = axis.cut(start.tokens + rest)
-    return epoch, cut if cut.tokens > start.tokens else start
+    cuts: list[tuple[int, Cut]] = []
+    for number, target in enumerate(targets):
+        least = start.tokens if number == len(targets) - 1 and target else start.tokens - 1
+        epoch, rest = divmod(target, length)
+        if rest == 0 and epoch:
+            cuts.append((epoch - 1, Cut(axis.total, END_KEY)))
+            continue
+        cut = axis.cut(start.tokens + rest, above=least if epoch == 0 else start.tokens - 1)
+        cuts.append((epoch, cut if cut.tokens > start.tokens else start))
+    return cuts
+
+
+def _shard_plans(split: str, cuts: list[list[tuple[int, Cut]]], starts: list[Cut], num_shards: int) -> list[ShardPlan]:
+    return [
+        ShardPlan(
+            split,
+            k,
+            tuple(
+                piece
+                for s, start in enumerate(starts)
+                for piece in _slices_between(s, start, cuts[s][k], cuts[s][k + 1])
+            ),
+        )
+        for k in range(num_shards)
+    ]
 
 
 def _slices_between(source: int, start: Cut, begin: tuple[int, Cut], end: tuple[int, Cut]) -> list[Slice]:
@@ -236,10 +255,6 @@ def _slices_between(source: int, start: Cut, begin: tuple[int, Cut], end: tuple[
         )
         for epoch in range(begin[0], end[0] + 1)
     ]
-    return _nonempty(pieces)
-
-
-def _nonempty(pieces: Iterator[Slice] | list[Slice]) -> list[Slice]:
     return [piece for piece in pieces if piece.start < piece.stop]
 
 

@@ -49,8 +49,7 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, in
     """
     laps = Laps()
     sample = folder / "sample.bin"
-    with sample.open("wb") as file:
-        drawn = [_draw(file, task, index, report) for index in range(len(task.sources))]
+    drawn = draw_sample(sample, task, report)
     laps.lap("sample_s")
     recipe = task.recipe
     assert recipe.vocab_size is not None  # the recipe's check: given unless `file` is
@@ -74,6 +73,12 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, in
         "files": {TOKENIZER_FILE: {"bytes": len(data), "xxh3_128": xxhash.xxh3_128_hexdigest(data)}},
         "seconds": laps.seconds,
     }
+
+
+def draw_sample(path: Path, task: TokenizerTask, report: Callable[[int, int], None]) -> list[dict[str, int]]:
+    """Write the sample's documents to a file, `DOCUMENT_SEPARATOR` after each; return what each source gave."""
+    with path.open("wb") as file:
+        return [_draw(file, task, index, report) for index in range(len(task.sources))]
 
 
 def sample_budgets(task: TokenizerTask) -> list[int]:
