@@ -26,6 +26,38 @@ class Predicate:
         """How a row that fails is counted, such as `not int_score >= 3`."""
         return f"not {self.column} {self.operator} {self.value}"
 
+    @property
+    def example(self) -> Any:
+        """A value of the kind that the column is compared with."""
+        return self.value[0] if self.operator == "in" else self.value
+
+    def json_type(self) -> pa.DataType:
+        """Return the Arrow type in which a JSON value is compared."""
+        import pyarrow as pa
+
+        if isinstance(self.example, bool):
+            return pa.bool_()
+        return pa.large_string() if isinstance(self.example, str) else pa.float64()
+
+    def check_type(self, column_type: pa.DataType) -> None:
+        """Refuse a column that cannot be compared with the value.
+
+        Raises:
+            TypeError: naming column, type and value.
+        """
+        import pyarrow as pa
+
+        kind = column_type.value_type if pa.types.is_dictionary(column_type) else column_type
+        if isinstance(self.example, bool):
+            fits = pa.types.is_boolean(kind)
+        elif isinstance(self.example, str):
+            text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
+            fits = any(test(kind) for test in text)
+        else:
+            fits = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+        if not fits:
+            raise TypeError(f"column {self.column!r} is {column_type}; cannot test {self.operator} {self.value!r}")
+
     def mask(self, values: pa.Array) -> pa.BooleanArray:
         """Return which rows hold; null where the column is null.
 
@@ -37,6 +69,8 @@ class Predicate:
 
         try:
             if self.operator == "in":
+                if isinstance(values, pa.DictionaryArray):
+                    values = values.dictionary_decode()
                 found = pc.is_in(values, value_set=pa.array(self.value).cast(values.type))
                 return pc.if_else(pc.is_valid(values), found, pa.scalar(None, pa.bool_()))
             return pc.call_function(_ARROW[self.operator], [values, pa.scalar(self.value)])
@@ -53,6 +87,8 @@ def parse_predicate(column: str, condition: Any) -> Predicate:
         ValueError: the condition is not of that form.
     """
     if isinstance(condition, list) and condition:
+        if not any(all(_is_kind(value, kind) for value in condition) for kind in (bool, str, (int, float))):
+            raise ValueError(f"{column}: expected a list of texts, of numbers, or of booleans, got {condition!r}")
         return Predicate(column, "in", tuple(condition))
     match = _COMPARISON.fullmatch(condition) if isinstance(condition, str) else None
     if not match:
@@ -63,6 +99,10 @@ def parse_predicate(column: str, condition: Any) -> Predicate:
 def parse_keep(keep: dict[str, Any]) -> list[Predicate]:
     """Parse a source's `keep` table, in its order."""
     return [parse_predicate(column, condition) for column, condition in keep.items()]
+
+
+def _is_kind(value: Any, kind: type | tuple[type, ...]) -> bool:
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
 
 
 def _literal(text: str) -> Any:

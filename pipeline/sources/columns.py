@@ -39,14 +39,6 @@ def find_type(schema: pa.Schema, path: str) -> pa.DataType | None:
     return found
 
 
-def nested_type(path: str, leaf: pa.DataType) -> pa.Field:
-    """Return the field that holds a leaf at a dotted path."""
-    head, *rest = path.split(".")
-    for part in reversed(rest):
-        leaf = pa.struct([pa.field(part, leaf)])
-    return pa.field(head, leaf)
-
-
 def take_path(table: pa.Table | pa.RecordBatch, path: str) -> pa.Array:
     """Return the column at a dotted path as one array."""
     if path in table.schema.names:
@@ -56,6 +48,10 @@ def take_path(table: pa.Table | pa.RecordBatch, path: str) -> pa.Array:
         column = pc.struct_field(table.column(head), rest)
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    if pa.types.is_string_view(column.type):  # few of Arrow's functions take views
+        column = column.cast(pa.large_string())
+    elif pa.types.is_binary_view(column.type):
+        column = column.cast(pa.large_binary())
     return cast("pa.Array", column)
 
 
@@ -72,6 +68,27 @@ def check_text_type(schema: pa.Schema, path: str, where: str) -> None:
     tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
     if not any(test(value_type) for test in (*tests, pa.types.is_string_view, pa.types.is_binary_view)):
         raise SourceError(f"{where}: column {path!r} is {found}, not text. Correct `text`.")
+
+
+def check_predicates(schema: pa.Schema, predicates: list[Predicate], where: str) -> None:
+    """Refuse predicates on columns that are absent, or of a type that cannot be compared so.
+
+    Raises:
+        SourceError: with one line for each such column.
+    """
+    faults: list[str] = []
+    for predicate in predicates:
+        found = find_type(schema, predicate.column)
+        if found is None:
+            names = ", ".join(column_names(schema))
+            faults.append(f"no column {predicate.column!r} for `keep`; there are {names}. Correct `keep`.")
+            continue
+        try:
+            predicate.check_type(found)
+        except TypeError as error:
+            faults.append(f"{error}. Correct `keep`.")
+    if faults:
+        raise SourceError("\n".join(f"{where}: {fault}" for fault in faults))
 
 
 def test_predicates(table: pa.Table | pa.RecordBatch, predicates: list[Predicate]) -> tuple[np.ndarray, dict[str, int]]:

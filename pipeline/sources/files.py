@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipeline.sources.base import Batch, SourceError, Span
+from pipeline.sources.blocks import BROKEN_FILE_ERRORS, version_of
 
 if TYPE_CHECKING:
     from pipeline.recipe import SourceRecipe
@@ -30,7 +31,7 @@ class File:
     url: str
     """A local path, or the glob's URL with this file's path put in."""
     name: str
-    """Its path without scheme, with forward slashes."""
+    """Its absolute path without scheme, with forward slashes; for a file in an archive, after the archive's path."""
 
 
 def format_of(name: str) -> str:
@@ -45,23 +46,48 @@ def format_of(name: str) -> str:
 
 
 def expand_glob(glob: str) -> list[File]:
-    """List the files that a glob matches, sorted by path; folders are left out.
+    """List the files that a glob matches, sorted by name; folders are left out.
+
+    In a chained URL (`zip://*.parquet::/data/set.zip`) the first part with a path is the glob, what follows is the
+    archive it is in.
 
     Raises:
         OSError, ValueError, ImportError: the URL cannot be listed, or its protocol is not installed.
     """
     if "://" not in glob and "::" not in glob:
-        paths = (path for path in globbing.glob(os.path.expanduser(glob), recursive=True) if os.path.isfile(path))
-        return [File(path, os.path.abspath(path).replace(os.sep, "/")) for path in sorted(paths)]
+        paths = [path for path in globbing.glob(os.path.expanduser(glob), recursive=True) if os.path.isfile(path)]
+        return sorted((File(path, _checked(_absolute(path))) for path in paths), key=lambda file: file.name)
     import fsspec
 
-    head, separator, rest = glob.partition("::")
+    links = glob.split("::")
+    place = next((i for i, link in enumerate(links) if "://" in link), len(links) - 1)
+    scheme = links[place].partition("://")[0]
+    container = "".join(_absolute(link) for link in reversed(links[place + 1 :]))
     fs, path = fsspec.url_to_fs(glob)
-    found = fs.glob(path) if globbing.has_magic(path) else [path] if fs.isfile(path) else []
-    scheme = head.partition("://")[0]
-    return [
-        File(f"{scheme}://{name.lstrip('/') if separator else name}{separator}{rest}", name) for name in sorted(found)
-    ]
+    if globbing.has_magic(path):
+        found = [name for name, info in fs.glob(path, detail=True).items() if info["type"] == "file"]
+    else:
+        found = [path] if fs.isfile(path) else []
+    files: list[File] = []
+    for name in found:
+        member = name.lstrip("/") if container else name
+        url = member if "://" in member else f"{scheme}://{member}"
+        name = f"{container}/{member.partition('://')[2] or member.lstrip('/')}"
+        files.append(File("::".join([*links[:place], url, *links[place + 1 :]]), _checked(name)))
+    return sorted(files, key=lambda file: file.name)
+
+
+def _absolute(path: str) -> str:
+    scheme, found, rest = path.partition("://")
+    return "/" + (rest if found else os.path.abspath(scheme)).replace(os.sep, "/").lstrip("/")
+
+
+def _checked(name: str) -> str:
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"the name of the file {name!a} is not UTF-8; rename the file") from error
+    return name
 
 
 def resolve(source: SourceRecipe) -> list[Span]:
@@ -72,7 +98,12 @@ def resolve(source: SourceRecipe) -> list[Span]:
     """
     from pipeline.sources import formats
 
-    files = {file.name: file for glob in source.paths for file in expand_glob(glob)}
+    try:
+        files = {file.name: file for glob in source.paths for file in expand_glob(glob)}
+    except (*BROKEN_FILE_ERRORS, ImportError) as error:
+        raise SourceError(
+            f"source {source.name!r}: {source.paths} cannot be listed: {error}. Correct `paths`."
+        ) from error
     if not files:
         raise SourceError(
             f"source {source.name!r}: {source.paths} match no file any more. Restore the files, or correct `paths`."
@@ -84,8 +115,8 @@ def resolve(source: SourceRecipe) -> list[Span]:
         format_ = format_of(file.name) if source.format == "auto" else source.format
         try:
             return formats.list_spans(source, file.url, posixpath.relpath(file.name, folder or "/"), format_)
-        except (SourceError, OSError, ValueError) as error:
-            return str(error) if isinstance(error, SourceError) else f"{file.name}: {error}"
+        except BROKEN_FILE_ERRORS as error:
+            return str(error) if isinstance(error, SourceError) else f"{file.name}: {error}. Restore the file."
 
     with ThreadPoolExecutor(_RESOLVE_THREADS) as pool:
         listed = list(pool.map(spans_of, ordered))
@@ -104,23 +135,23 @@ def read(source: SourceRecipe, span: Span) -> Iterator[Batch]:
     from pipeline.sources import formats
 
     def check_unchanged() -> None:
-        now = formats.version_of(span.url)
+        now = version_of(span.url)
         if now != span.version:
             raise SourceError(
                 f"{span.name}: changed while the build was running; expected {span.version}, got {now}. "
                 "Re-run the build to take the file as it is now."
             )
 
-    check_unchanged()
     try:
+        check_unchanged()
         yield from formats.read_span(source, span)
+        check_unchanged()
     except SourceError:
         raise
-    except (OSError, ValueError) as error:  # what pyarrow, fsspec and the decompressors raise for broken files
+    except BROKEN_FILE_ERRORS as error:
         raise SourceError(
             f"{span.name}: cannot be read: {error}. Restore the file, or leave it out of `paths`."
         ) from error
-    check_unchanged()
 
 
 def read_documents(source: dict[str, Any], unit: str, rows: list[int]) -> list[bytes | None]:

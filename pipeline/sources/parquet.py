@@ -17,10 +17,14 @@ import pyarrow.parquet as pq
 
 from pipeline.predicates import Predicate, parse_keep
 from pipeline.sources.base import BATCH_BYTES, UNIT_BYTES, Batch, SourceError, Span
-from pipeline.sources.columns import check_text_type, column_names, find_type, make_batch, test_predicates
+from pipeline.sources.blocks import is_local, open_file
+from pipeline.sources.columns import check_predicates, check_text_type, make_batch, test_predicates
 
 if TYPE_CHECKING:
     from pipeline.recipe import SourceRecipe
+
+_BATCH_ROWS = 1 << 14
+"""Rows in a batch, at most: a dictionary-encoded column of long equal texts is small in the file and large outside."""
 
 
 @contextlib.contextmanager
@@ -30,17 +34,17 @@ def open_parquet(url: str, name: str) -> Generator[pq.ParquetFile]:
     Raises:
         SourceError: the file is not parquet, or is truncated.
     """
-    from pipeline.sources.formats import is_local, open_file
-
-    try:
-        if is_local(url):
-            file = pq.ParquetFile(os.path.expanduser(url), memory_map=True)
-        else:
-            file = pq.ParquetFile(open_file(url), pre_buffer=True)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise SourceError(f"{name}: not a whole parquet file: {error}. Truncated? Restore the file.") from error
-    with file:
-        yield file
+    with contextlib.ExitStack() as stack:
+        try:
+            if is_local(url):
+                path = os.path.expanduser(url)
+                file = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
+            else:
+                raw = stack.enter_context(open_file(url))
+                file = pq.ParquetFile(raw, pre_buffer=True, page_checksum_verification=True)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise SourceError(f"{name}: not a whole parquet file: {error}. Truncated? Restore the file.") from error
+        yield stack.enter_context(file)
 
 
 def list_spans(source: SourceRecipe, url: str, name: str, version: str) -> list[Span]:
@@ -48,10 +52,7 @@ def list_spans(source: SourceRecipe, url: str, name: str, version: str) -> list[
     with open_parquet(url, name) as file:
         schema, metadata = file.schema_arrow, file.metadata
         check_text_type(schema, source.text, name)
-        for column in source.keep:
-            if find_type(schema, column) is None:
-                names = ", ".join(column_names(schema))
-                raise SourceError(f"{name}: no column {column!r} for `keep`; there are {names}. Correct `keep`.")
+        check_predicates(schema, parse_keep(source.keep), name)
     read_columns = {source.text, *source.keep}
     spans: list[Span] = []
     start = rows = text_bytes = stored = 0
@@ -120,5 +121,6 @@ def _batch_rows(group: pq.RowGroupMetaData, text: str) -> int:
     for i in range(group.num_columns):
         chunk = group.column(i)
         if chunk.path_in_schema == text:
-            return max(1, BATCH_BYTES * group.num_rows // max(1, chunk.total_uncompressed_size))
+            rows = BATCH_BYTES * group.num_rows // max(1, chunk.total_uncompressed_size)
+            return max(1, min(rows, _BATCH_ROWS))
     return 1024

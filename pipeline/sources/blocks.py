@@ -1,0 +1,161 @@
+"""Files as bytes: opened wherever they are, decompressed, streamed in blocks, and cut at separators.
+
+A separator's occurrences are those that `bytes.split` finds from the file's start, however the file is cut: no block,
+no unit and no overlap of a separator with itself changes where a document ends. Memory: one block, and the document
+that is being read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+import pyarrow as pa
+
+from pipeline.sources.base import BATCH_BYTES, UNIT_BYTES, SourceError, Span
+
+if TYPE_CHECKING:
+    import fsspec
+
+_COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
+_WINDOW_BYTES = 1 << 20
+"""What the search for a cut reads at a time."""
+
+BROKEN_FILE_ERRORS = (OSError, ValueError, EOFError, zipfile.BadZipFile, tarfile.TarError, zlib.error)
+"""What pyarrow, fsspec and the decompressors raise for files that are broken, gone or out of reach."""
+
+
+def is_local(url: str) -> bool:
+    """Say whether a URL is a plain local path."""
+    return "://" not in url and "::" not in url
+
+
+def is_compressed(name: str) -> bool:
+    """Say whether a file's name tells that its bytes are compressed."""
+    return os.path.splitext(name)[1] in _COMPRESSION
+
+
+@contextlib.contextmanager
+def open_file(url: str) -> Generator[BinaryIO]:
+    """Open a file for reading bytes, whatever holds it. No decompression."""
+    if is_local(url):
+        with open(os.path.expanduser(url), "rb") as file:
+            yield file
+        return
+    fs, path = _open_file_system(url)  # held: an archive is closed when its file system is forgotten
+    with fs.open(path, "rb") as file:
+        yield cast("BinaryIO", file)
+
+
+def version_of(url: str) -> str:
+    """Return what changes when the file does: size and modification time, or what the file system offers instead.
+
+    For a file in an archive, the archive's version too.
+    """
+    if is_local(url):
+        status = os.stat(os.path.expanduser(url))
+        return f"{status.st_size} bytes, modified {status.st_mtime_ns}"
+    fs, path = _open_file_system(url)
+    info = fs.info(path)
+    if info.get("size") is None:
+        raise SourceError(f"{url}: its size is not told, so it cannot be cut into parts. Download the file.")
+    tags = [f"{key} {info[key]}" for key in ("ETag", "etag", "sha256", "LastModified", "mtime", "CRC") if info.get(key)]
+    container = url.partition("::")[2]
+    return ", ".join([f"{info['size']} bytes", *tags, *([f"in {version_of(container)}"] if container else [])])
+
+
+def _open_file_system(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
+    import fsspec
+
+    return fsspec.url_to_fs(url)
+
+
+def read_blocks(raw: BinaryIO, span: Span) -> Iterator[bytes]:
+    """Yield a span's bytes, decompressed, about `BATCH_BYTES` at a time.
+
+    Raises:
+        SourceError: a plain file ends before the span does.
+        OSError: a compressed file is truncated or broken.
+    """
+    compression = _COMPRESSION.get(os.path.splitext(span.name)[1])
+    if compression:
+        file: Any = pa.PythonFile(cast("Any", raw), mode="r")
+        stream = pa.CompressedInputStream(file, cast("Any", compression))
+        while block := stream.read(BATCH_BYTES):
+            yield block
+        return
+    raw.seek(span.start)
+    left = span.stop - span.start
+    while left:
+        block = raw.read(min(BATCH_BYTES, left))
+        if not block:
+            raise SourceError(f"{span.name}: ends {left} bytes early. The file is truncated; restore it.")
+        left -= len(block)
+        yield block
+
+
+def read_pieces(raw: BinaryIO, span: Span, separator: bytes) -> Iterator[bytes]:
+    """Yield a span in pieces that end with a separator (the span's last one may not)."""
+    pending: list[bytes] = []  # joined once, when a separator comes: a long document is not copied block by block
+    tail = b""
+    for block in read_blocks(raw, span):
+        data = tail + block
+        cut = _last_end(data, separator)
+        if not cut:
+            keep = min(len(data), len(separator) - 1)
+            pending.append(data[: len(data) - keep])
+            tail = data[len(data) - keep :]
+            continue
+        yield b"".join([*pending, data[:cut]])
+        pending, tail = [], data[cut:]
+    if rest := b"".join([*pending, tail]):
+        yield rest
+
+
+def find_cuts(raw: BinaryIO, size: int, separator: bytes) -> Iterator[int]:
+    """Yield offsets just after a separator, near every `UNIT_BYTES` of a plain file of `size` bytes."""
+    margin = len(separator) - 1
+    target = last = 0
+    while (target := max(target + UNIT_BYTES, last)) < size:
+        # What lies before the target tells whether an occurrence overlaps an earlier one.
+        offset = max(0, target - margin)
+        window = b""
+        while (found := _first_certain(window, separator, max(margin, target - offset))) < 0:
+            raw.seek(offset + len(window))
+            more = raw.read(_WINDOW_BYTES)
+            if not more:
+                return
+            # Keep only what decides about the next occurrence: a document of gigabytes must not be held.
+            gone = max(0, len(window) - 2 * margin)
+            window = window[gone:] + more
+            offset += gone
+        last = offset + found + len(separator)
+        if last < size:
+            yield last
+
+
+def _overlaps_itself(separator: bytes) -> bool:
+    return any(separator.startswith(separator[-length:]) for length in range(1, len(separator)))
+
+
+def _last_end(data: bytes, separator: bytes) -> int:
+    """Return where the last separator ends, as `split` finds them from the start; 0 where there is none."""
+    last = data.rfind(separator)
+    if last < 0:
+        return 0
+    if _overlaps_itself(separator):  # "a\n\n\n": the last occurrence is not the one that split takes
+        return len(data) - len(data.split(separator)[-1])
+    return last + len(separator)
+
+
+def _first_certain(window: bytes, separator: bytes, start: int) -> int:
+    """Return the first separator at or after `start` that no earlier one overlaps, so that every split takes it."""
+    found = window.find(separator, start)
+    while found >= 0 and window.find(separator, max(0, found - len(separator) + 1)) < found:
+        found = window.find(separator, found + 1)
+    return found

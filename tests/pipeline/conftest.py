@@ -1,0 +1,119 @@
+"""Real text, small files of every format, and the command line as a person runs it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pydoc_data.topics
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.recipe import SourceRecipe
+from pipeline.sources import files
+
+# The helpers beside this file are importable by the tests; importlib mode adds no path.
+sys.path.append(str(Path(__file__).parent))
+
+ROOT = Path(__file__).parents[2]
+
+# Two busy cores: a deadline would tell about the machine, not about the code.
+hypothesis.settings.register_profile("tokenmill", deadline=None)
+hypothesis.settings.load_profile("tokenmill")
+
+UNICODE = [
+    "naïve café, Ĳsselmeer, ﬁn, Ω≈ç√∫, ½ + ⅓",
+    "中文字符和日本語のテキスト、한국어",
+    "👩‍👩‍👧‍👦 🏳️‍🌈 🇩🇪 e\u0301 a\u0308\u0323 \u202eright to left\u202c שלום مرحبا",
+    "tabs\tand\r\nDOS lines\r\n\n\n   \u00a0\u2003spaces\u200b \ufeff",
+    "<|endoftext|> and <|pad|> are characters <|user|>here<|assistant|>",
+    "\x00NUL\x01\x7f controls \x1b[31m",
+    " ",
+    "\n",
+    "x",
+]
+
+
+@pytest.fixture(scope="session")
+def documents() -> list[str]:
+    """Return a few hundred real texts, some with unicode of every kind; none is empty, no two are equal."""
+    texts = [str(text) for text in pydoc_data.topics.topics.values()]
+    library = Path(sysconfig.get_path("stdlib"))
+    for name in ("argparse", "difflib", "doctest", "inspect", "typing", "datetime", "statistics", "logging/__init__"):
+        tree = ast.parse((library / f"{name}.py").read_text(encoding="utf-8"))
+        nodes = (ast.Module, ast.ClassDef, ast.FunctionDef)
+        found = (ast.get_docstring(node, clean=False) for node in ast.walk(tree) if isinstance(node, nodes))
+        texts += [text for text in found if text]
+    texts += [f"{text[:300]} {extra} {text[300:600]}" for text, extra in zip(texts, UNICODE * 3, strict=False)]
+    return list(dict.fromkeys([*texts, *UNICODE]))
+
+
+@pytest.fixture(scope="session")
+def corpora() -> Path:
+    """Return the folder of the real corpora, or skip."""
+    folder = Path(os.environ.get("TOKENMILL_CORPORA", ROOT / "../shared/corpora"))
+    if not folder.is_dir():
+        pytest.skip(f"no corpora in {folder}; set TOKENMILL_CORPORA to their folder")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def write_parquet() -> Callable[..., Path]:
+    """Return `write(path, texts, *, type=None, row_group_size=None, **columns)`, which returns the path."""
+
+    def write(
+        path: Path, texts: list[Any], *, type: pa.DataType | None = None, row_group_size: int = 64, **columns: list[Any]
+    ) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        arrays = {name: pa.array(values) for name, values in columns.items()}
+        table = pa.table({"text": pa.array(texts).cast(type) if type else pa.array(texts, pa.string()), **arrays})
+        pq.write_table(table, path, row_group_size=row_group_size)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def source() -> Callable[..., SourceRecipe]:
+    """Return `source(*paths, **keys)`: a source recipe."""
+
+    def make(*paths: Path | str, **keys: Any) -> SourceRecipe:
+        keys = {"name": "s", "weight": 1.0, **keys}
+        return SourceRecipe(paths=[str(path) for path in paths], **keys)
+
+    return make
+
+
+@pytest.fixture
+def read_all() -> Callable[[SourceRecipe], list[tuple[str, int, Any]]]:
+    """Return a function from a source to its rows: (span label, row number, text), in order."""
+
+    def read(recipe: SourceRecipe) -> list[tuple[str, int, Any]]:
+        rows: list[tuple[str, int, Any]] = []
+        for span in files.resolve(recipe):
+            for batch in files.read(recipe, span):
+                assert len(batch.text) == len(batch.rows)
+                texts = batch.text.to_pylist()
+                rows += [(span.label(""), row, text) for row, text in zip(batch.rows.tolist(), texts, strict=True)]
+        return rows
+
+    return read
+
+
+@pytest.fixture
+def run_cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Return `run(*arguments, cwd=tmp_path)`: `python -m pipeline` in a process of its own."""
+
+    def run(*arguments: str | Path, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "pipeline", *map(str, arguments)]
+        return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+
+    return run

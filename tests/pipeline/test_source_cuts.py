@@ -1,0 +1,122 @@
+"""Units cover every document exactly once, wherever blocks, units and separators happen to end."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from pipeline.recipe import SourceRecipe
+from pipeline.sources import blocks, files, parquet
+
+SIZES = st.integers(1, 40)
+SEPARATORS = st.text("ab\n", min_size=1, max_size=5)
+
+
+@pytest.fixture(scope="module")
+def sizes() -> Generator[Any]:
+    """Return a function that sets the sizes of blocks and units."""
+    patch = pytest.MonkeyPatch()
+
+    def set_sizes(batch_bytes: int, unit_bytes: int) -> None:
+        for module in (blocks, parquet):
+            patch.setattr(module, "BATCH_BYTES", batch_bytes)
+            patch.setattr(module, "UNIT_BYTES", unit_bytes)
+        patch.setattr(blocks, "_WINDOW_BYTES", batch_bytes)
+
+    yield set_sizes
+    patch.undo()
+
+
+def split(text: str, separator: str) -> list[str]:
+    documents = text.split(separator)
+    return documents[:-1] if documents[-1] == "" else documents
+
+
+def read_cut(path: Path, **keys: Any) -> tuple[list[str], int]:
+    """Return the texts of all spans in order, and the number of spans; rows count from 0 in each."""
+    recipe = SourceRecipe(name="s", weight=1.0, paths=[str(path)], **keys)
+    spans = files.resolve(recipe)
+    assert spans[0].start == 0
+    assert all(a.stop == b.start for a, b in itertools.pairwise(spans))
+    texts: list[str] = []
+    for span in spans:
+        rows: list[int] = []
+        for batch in files.read(recipe, span):
+            texts += [text.decode() if isinstance(text, bytes) else text for text in batch.text.to_pylist()]
+            rows += batch.rows.tolist()
+        assert rows == list(range(len(rows)))
+    return texts, len(spans)
+
+
+@given(st.text("ab\né", min_size=1, max_size=200), SEPARATORS, SIZES, SIZES)
+@example("x\n\n\ny\n\nz", "\n\n", 3, 3)
+@example("aaaaaaaa", "aa", 1, 1)
+@example("abababa", "aba", 2, 1)
+def test_text(sizes: Any, text: str, separator: str, batch_bytes: int, unit_bytes: int) -> None:
+    sizes(batch_bytes, unit_bytes)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.txt")
+        path.write_bytes(text.encode())
+        texts, _ = read_cut(path, separator=separator)
+        assert texts == split(text, separator)
+
+
+@given(st.lists(st.text(max_size=20), min_size=1, max_size=20), SIZES, SIZES, st.booleans())
+def test_json_lines(sizes: Any, texts: list[str], batch_bytes: int, unit_bytes: int, last: bool) -> None:
+    texts = [text.encode("utf-8", "replace").decode() for text in texts]
+    sizes(batch_bytes, unit_bytes)
+    lines = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.jsonl")
+        path.write_bytes("\n".join([*lines, *([""] if last else [])]).encode())
+        found, spans = read_cut(path)
+    assert found == texts
+    assert spans >= min(len(texts), 2) or unit_bytes > 10
+
+
+@given(st.lists(st.text(max_size=20), min_size=1, max_size=60), SIZES, st.integers(1, 1000), st.integers(1, 20))
+def test_row_groups(sizes: Any, texts: list[str], batch_bytes: int, unit_bytes: int, group: int) -> None:
+    import pyarrow as pa
+
+    texts = [text.encode("utf-8", "replace").decode() for text in texts]
+    sizes(batch_bytes, unit_bytes)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.parquet")
+        pq.write_table(pa.table({"text": pa.array(texts, pa.string())}), path, row_group_size=group)
+        assert read_cut(path)[0] == texts
+
+
+def test_cuts_lie_near_each_unit(sizes: Any, tmp_path: Path) -> None:
+    sizes(64, 1000)
+    texts = [f"document {index}" * 3 for index in range(500)]
+    (tmp_path / "a.txt").write_text("".join(text + "\n--\n" for text in texts))
+    found, spans = read_cut(tmp_path / "a.txt", separator="\n--\n")
+    size = (tmp_path / "a.txt").stat().st_size
+    assert found == texts
+    assert size // 1100 <= spans <= size // 1000 + 1
+
+
+def test_search_for_a_cut_holds_little(sizes: Any) -> None:
+    """A document of any size is passed by in windows."""
+    sizes(100, 10)
+
+    class Counting(io.BytesIO):
+        largest = 0
+
+        def read(self, size: int | None = -1) -> bytes:
+            self.largest = max(self.largest, size or 0)
+            return super().read(size)
+
+    raw = Counting(b"a" * 10_000 + b"--" + b"b" * 10)
+    assert list(blocks.find_cuts(raw, len(raw.getvalue()), b"--")) == [10_002]
+    assert raw.largest == 100

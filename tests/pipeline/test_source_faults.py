@@ -1,0 +1,272 @@
+"""Broken, mistyped and vanished data: every fault is found, named, and either counted or stops the build."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import gzip
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.sources import files
+from pipeline.sources.base import SourceError
+
+
+def resolve_error(recipe: Any) -> str:
+    with pytest.raises(SourceError) as caught:
+        files.resolve(recipe)
+    return str(caught.value)
+
+
+def read_error(read_all: Callable[..., Any], recipe: Any) -> str:
+    with pytest.raises(SourceError) as caught:
+        read_all(recipe)
+    return str(caught.value)
+
+
+def test_missing_column_says_which_exist(tmp_path: Path, source: Any, write_parquet: Any) -> None:
+    path = write_parquet(tmp_path / "a.parquet", ["x"], meta=[{"score": 1}])
+    message = resolve_error(source(path, text="content"))
+    assert "a.parquet: no column 'content'; there are text, meta, meta.score" in message
+    message = resolve_error(source(path, keep={"scroe": "> 1", "meta.scroe": "> 1"}))
+    assert "no column 'scroe' for `keep`; there are text, meta, meta.score" in message
+    assert "no column 'meta.scroe'" in message
+    (tmp_path / "a.jsonl").write_text('{"body": "x", "meta": {"score": 1}}\n')
+    assert "a.jsonl: no column 'text' in its first records; there are body, meta, meta.score" in resolve_error(
+        source(tmp_path / "a.jsonl")
+    )
+    assert "no column 'meta.s'" in resolve_error(source(tmp_path / "a.jsonl", text="body", keep={"meta.s": "> 1"}))
+
+
+@pytest.mark.parametrize("value", [1, 2.5, True, ["text"], {"x": 1}, datetime.date(2020, 1, 1)], ids=str)
+def test_mistyped_text_column(value: Any, tmp_path: Path, source: Any) -> None:
+    pq.write_table(pa.table({"text": [value]}), tmp_path / "a.parquet")
+    assert "a.parquet: column 'text' is" in resolve_error(source(tmp_path / "a.parquet"))
+
+
+MISTYPED = [
+    (">= 3", "text"),
+    ("== 'x'", 1),
+    (["x"], 1),
+    ([1], "text"),
+    ([True], 1),
+    (">= 2020-01-01", datetime.datetime(2020, 1, 1)),
+    ("> 1", [1]),
+    ("== 1", True),
+    ("== 'x'", {"x": 1}),
+]
+
+
+@pytest.mark.parametrize(("condition", "value"), MISTYPED)
+def test_mistyped_predicate_is_found_before_the_work(
+    condition: Any, value: Any, tmp_path: Path, source: Any, write_parquet: Any
+) -> None:
+    path = write_parquet(tmp_path / "a.parquet", ["x"], column=[value])
+    message = resolve_error(source(path, keep={"column": condition}))
+    assert "a.parquet: column 'column' is" in message
+    assert "cannot test" in message
+
+
+PREDICATES = [
+    (">= 3", [1, 3, None, 5], [1, 3]),
+    (">= 2.5", [1, 3, None, 2], [1]),
+    ("== 3", [3.0, float("nan"), 3.5, None], [0]),
+    ("!= 'en'", ["en", "fr", None, ""], [1, 3]),
+    ("== true", [True, False, None, True], [0, 3]),
+    ([1, 3], [1, 2, 3, None], [0, 2]),
+    (["en", "fr"], ["en", "de", None, "fr"], [0, 3]),
+    ([True], [True, False, None, True], [0, 3]),
+    ("> 1", [decimal.Decimal("0.5"), decimal.Decimal("1.5"), None, decimal.Decimal(1)], [1]),
+]
+
+
+def forms_of(values: list[Any]) -> list[str]:
+    """Return the forms that a column of these values can have."""
+    json_ = not any(isinstance(value, decimal.Decimal) or value != value for value in values)
+    text = isinstance(values[0], str)
+    return ["parquet", *(["jsonl"] if json_ else []), *(["dictionary", "string_view"] if text else [])]
+
+
+@pytest.mark.parametrize(
+    ("form", "condition", "values", "kept"), [(form, *case) for case in PREDICATES for form in forms_of(case[1])]
+)
+def test_predicates_and_nulls(
+    form: str, condition: Any, values: list[Any], kept: list[int], tmp_path: Path, source: Any
+) -> None:
+    texts = [f"text {index}" for index in range(len(values))]
+    if form == "jsonl":
+        records = [{"text": text, "c": value} for text, value in zip(texts, values, strict=True)]
+        (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(record) for record in records))
+    else:
+        column = pa.array(values)
+        column = column.dictionary_encode() if form == "dictionary" else column
+        column = column.cast(pa.string_view()) if form == "string_view" else column
+        pq.write_table(pa.table({"text": texts, "c": column}), tmp_path / "a.parquet")
+    recipe = source(tmp_path / "a.*", keep={"c": condition})
+    batches = [batch for span in files.resolve(recipe) for batch in files.read(recipe, span)]
+    assert [row for batch in batches for row in batch.rows.tolist()] == kept
+    assert [text for batch in batches for text in batch.text.to_pylist()] == [texts[row] for row in kept]
+    rejected: dict[str, int] = {}
+    for batch in batches:
+        for reason, count in batch.rejected.items():
+            rejected[reason] = rejected.get(reason, 0) + count
+    assert sum(rejected.values()) + len(kept) == len(values)
+    assert rejected.get("c is null", 0) == sum(value is None for value in values)
+
+
+def test_each_row_is_rejected_for_one_reason(tmp_path: Path, source: Any, write_parquet: Any) -> None:
+    path = write_parquet(tmp_path / "a.parquet", list("abcdef"), x=[1, 1, 2, None, 2, 2], y=[1, 2, None, 1, 1, 2])
+    recipe = source(path, keep={"x": ">= 2", "y": "== 2"})
+    (batch,) = [batch for span in files.resolve(recipe) for batch in files.read(recipe, span)]
+    assert batch.text.to_pylist() == ["f"]
+    assert batch.rejected == {"not x >= 2": 2, "x is null": 1, "y is null": 1, "not y == 2": 1}
+
+
+def test_a_row_group_without_a_kept_row_leaves_its_text_alone(tmp_path: Path, source: Any, write_parquet: Any) -> None:
+    path = write_parquet(tmp_path / "a.parquet", ["x"] * 10, row_group_size=5, score=[0] * 5 + [1] * 5)
+    recipe = source(path, keep={"score": "> 0"})
+    batches = [batch for span in files.resolve(recipe) for batch in files.read(recipe, span)]
+    assert [(len(batch.text), batch.rows.tolist(), batch.rejected) for batch in batches] == [
+        (0, [], {"not score > 0": 5}),
+        (5, [5, 6, 7, 8, 9], {}),
+    ]
+
+
+def test_truncated_parquet(tmp_path: Path, source: Any, write_parquet: Any) -> None:
+    path = write_parquet(tmp_path / "a.parquet", ["some text"] * 1000)
+    path.write_bytes(path.read_bytes()[:-100])
+    assert "a.parquet: not a whole parquet file" in resolve_error(source(path))
+    path.write_bytes(b"")
+    assert "a.parquet: not a whole parquet file" in resolve_error(source(path))
+
+
+def test_damaged_parquet_pages(tmp_path: Path, source: Any, read_all: Any) -> None:
+    path = tmp_path / "a.parquet"
+    table = pa.table({"text": [os.urandom(50).hex() for _ in range(1000)]})
+    pq.write_table(table, path, compression="zstd", write_page_checksum=True)
+    data = bytearray(path.read_bytes())
+    data[100:20_000] = bytes(19_900)
+    path.write_bytes(data)
+    assert read_error(read_all, source(path)).startswith("a.parquet: cannot be read")
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.txt.gz", "a.py.gz"])
+def test_truncated_gzip(name: str, tmp_path: Path, source: Any, read_all: Any) -> None:
+    lines = [json.dumps({"text": os.urandom(400).hex()}) for _ in range(300)]
+    data = gzip.compress("\n".join(lines).encode())
+    (tmp_path / name).write_bytes(data[: len(data) // 2])
+    recipe = source(tmp_path / name, separator="\n" if "txt" in name else None)
+    message = read_error(read_all, recipe)
+    assert name in message
+    assert "Truncated compressed stream" in message
+
+
+def test_a_folder_of_mixed_schemas_names_all_bad_files(tmp_path: Path, source: Any, write_parquet: Any) -> None:
+    write_parquet(tmp_path / "good.parquet", ["x"])
+    pq.write_table(pa.table({"content": ["x"]}), tmp_path / "other.parquet")
+    pq.write_table(pa.table({"text": [1]}), tmp_path / "typed.parquet")
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 no PAR1")
+    (tmp_path / "empty.jsonl").write_bytes(b"")
+    (tmp_path / "blank.jsonl").write_bytes(b"\n \n")
+    (tmp_path / "nothing.jsonl.gz").write_bytes(gzip.compress(b""))
+    (tmp_path / "list.jsonl").write_bytes(b"[1]\n")
+    message = resolve_error(source(tmp_path / "*.*"))
+    bad = ["blank.jsonl", "broken.parquet", "empty.jsonl", "list.jsonl", "nothing.jsonl.gz", "other.parquet"]
+    assert [line.split(": ")[1] for line in message.splitlines()] == [*bad, "typed.parquet"]
+
+
+def test_empty_files(tmp_path: Path, source: Any, read_all: Any, write_parquet: Any) -> None:
+    write_parquet(tmp_path / "a.parquet", [])
+    (tmp_path / "b.py").write_bytes(b"")
+    write_parquet(tmp_path / "c.parquet", ["x"])
+    assert [text for _, _, text in read_all(source(tmp_path / "*.p*"))] == [b"", "x"]
+
+
+BAD_RECORDS = {
+    "lone surrogate": (b'{"text": "\\ud800"}', "surrogate"),
+    "broken": (b'{"text": ', "Invalid value"),
+    "number": (b'{"text": 1}', "changed from string to number"),
+    "list": (b"[1]", "changed from object to array"),
+    "raw NUL": (b'{"text": "\x00"}', "JSON parse error"),
+    "cut off": (b'{"text": "x', "JSON parse error"),
+}
+
+
+@pytest.mark.parametrize("record", [0, 1, 700])
+@pytest.mark.parametrize("kind", BAD_RECORDS)
+def test_bad_json_names_file_and_record(kind: str, record: int, tmp_path: Path, source: Any, read_all: Any) -> None:
+    lines = [json.dumps({"text": f"text {index} " + "x" * 200}).encode() for index in range(800)]
+    lines.insert(record, BAD_RECORDS[kind][0])
+    (tmp_path / "a.jsonl").write_bytes(b"\n\n".join(lines))
+    message = read_error(read_all, source(tmp_path / "a.jsonl"))
+    assert f"a.jsonl: record {record}: " in message
+    assert BAD_RECORDS[kind][1] in message
+
+
+def test_columns_that_are_not_asked_for_may_hold_anything(tmp_path: Path, source: Any, read_all: Any) -> None:
+    (tmp_path / "a.jsonl").write_text(
+        '{"text": "a", "x": 1}\n{"text": "b", "x": "y"}\n{"x": {}, "text": null}\n{"x": 1}'
+    )
+    assert [text for _, _, text in read_all(source(tmp_path / "a.jsonl"))] == ["a", "b", None, None]
+
+
+@pytest.mark.parametrize("keep", [{"text.more": "> 1"}, {"m": "> 1", "m.x": "> 1"}, {"m.x": "> 1", "m": "> 1"}])
+def test_a_column_that_is_value_and_part(keep: dict[str, Any], tmp_path: Path, source: Any) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a", "m": {"x": 1}}\n')
+    assert "cannot be a value and a part of another column" in resolve_error(source(tmp_path / "a.jsonl", keep=keep))
+
+
+def test_predicate_on_the_text_itself(tmp_path: Path, source: Any, read_all: Any, write_parquet: Any) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
+    write_parquet(tmp_path / "b.parquet", ["a", "b"])
+    rows = read_all(source(tmp_path / "*.*", keep={"text": "!= 'a'"}))
+    assert [text for _, _, text in rows] == ["b", "b"]
+
+
+def test_a_file_that_changes_stops(tmp_path: Path, source: Any) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("one--two")
+    recipe = source(path, separator="--")
+    (span,) = files.resolve(recipe)
+    path.write_text("one--two--three")
+    with pytest.raises(
+        SourceError, match=r"a\.txt: changed while the build was running; expected 8 bytes.*got 15 bytes"
+    ):
+        next(files.read(recipe, span))
+    (span,) = files.resolve(recipe)
+    reading = files.read(recipe, span)
+    next(reading)
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(SourceError, match="changed while the build was running"):
+        list(reading)
+
+
+def test_a_file_that_goes_away(tmp_path: Path, source: Any) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("one--two")
+    recipe = source(path, separator="--")
+    (span,) = files.resolve(recipe)
+    path.unlink()
+    with pytest.raises(SourceError, match=r"a\.txt"):
+        next(files.read(recipe, span))
+    assert "match no file any more" in resolve_error(recipe)
+
+
+def test_an_archive_that_is_none(tmp_path: Path, source: Any) -> None:
+    (tmp_path / "x.zip").write_bytes(b"no archive")
+    message = resolve_error(source(f"zip://*.txt::{tmp_path}/x.zip", separator="--"))
+    assert "x.zip" in message
+    assert "cannot be listed" in message
+
+
+def test_a_file_name_that_is_not_utf8(tmp_path: Path, source: Any) -> None:
+    with open(os.fsencode(tmp_path) + b"/\xff.txt", "wb") as file:
+        file.write(b"x")
+    assert "is not UTF-8; rename the file" in resolve_error(source(tmp_path / "*.txt", separator="--"))

@@ -1,0 +1,255 @@
+"""Sources: the same documents through every format, and every kind of broken file by its name."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from pipeline.sources import base, files
+from pipeline.sources.base import SourceError
+
+SEPARATOR = "\n<<<document>>>\n"
+
+
+def as_text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def texts_of(rows: list[tuple[str, int, Any]]) -> list[str]:
+    return [as_text(text) for _, _, text in rows]
+
+
+def write_jsonl(path: Path, texts: list[str], compress: Callable[[bytes], bytes] = bytes) -> Path:
+    lines = [json.dumps({"id": i, "text": text}, ensure_ascii=i % 2 == 0) for i, text in enumerate(texts)]
+    path.write_bytes(compress("\n".join([*lines, ""]).encode()))
+    return path
+
+
+def write_text(path: Path, texts: list[str], compress: Callable[[bytes], bytes] = bytes) -> Path:
+    path.write_bytes(compress("".join(text + SEPARATOR for text in texts).encode()))
+    return path
+
+
+def zstd(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor().compress(data)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "a.jsonl.gz", "a.jsonl.zst", "a.jsonl.bz2"])
+def test_json_lines(name: str, documents: list[str], tmp_path: Path, source: Any, read_all: Any) -> None:
+    compress = {".gz": gzip.compress, ".zst": zstd, ".bz2": bz2.compress}.get(Path(name).suffix, bytes)
+    rows = read_all(source(write_jsonl(tmp_path / name, documents, compress)))
+    assert texts_of(rows) == documents
+    assert [row for _, row, _ in rows] == list(range(len(documents)))
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.txt.zst", "a.data"])
+def test_text_with_a_separator(name: str, documents: list[str], tmp_path: Path, source: Any, read_all: Any) -> None:
+    compress = {".gz": gzip.compress, ".zst": zstd}.get(Path(name).suffix, bytes)
+    path = write_text(tmp_path / name, documents, compress)
+    rows = read_all(source(path, separator=SEPARATOR, format="text" if name == "a.data" else "auto"))
+    assert texts_of(rows) == documents
+    assert [row for _, row, _ in rows] == list(range(len(documents)))
+
+
+def test_text_without_a_last_separator(tmp_path: Path, source: Any, read_all: Any) -> None:
+    (tmp_path / "a.txt").write_text("one--two")
+    (tmp_path / "b.txt").write_text("one----two--")
+    (tmp_path / "c.txt").write_text("alone")
+    (tmp_path / "d.txt").write_text("--")
+    found = [texts_of(read_all(source(tmp_path / f"{name}.txt", separator="--"))) for name in "abcd"]
+    assert found == [["one", "two"], ["one", "", "two"], ["alone"], [""]]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_whole_files(suffix: str, documents: list[str], tmp_path: Path, source: Any, read_all: Any) -> None:
+    for index, text in enumerate(documents[:40]):
+        data = text.encode()
+        (tmp_path / f"{index:03d}.py{suffix}").write_bytes(gzip.compress(data) if suffix else data)
+    rows = read_all(source(tmp_path / f"*.py{suffix}"))
+    assert texts_of(rows) == documents[:40]
+    assert rows[3][:2] == (f"003.py{suffix}@#file", 0)
+
+
+PARQUET_TYPES = [
+    pa.string(),
+    pa.large_string(),
+    pa.string_view(),
+    pa.binary(),
+    pa.large_binary(),
+    pa.binary_view(),
+    pa.dictionary(pa.int32(), pa.string()),
+]
+
+
+@pytest.mark.parametrize("type_", PARQUET_TYPES, ids=str)
+def test_parquet_types(
+    type_: pa.DataType, documents: list[str], tmp_path: Path, source: Any, read_all: Any, write_parquet: Any
+) -> None:
+    score = [index % 5 for index in range(len(documents))]
+    path = write_parquet(tmp_path / "a.parquet", documents, type=type_, row_group_size=50, score=score)
+    rows = read_all(source(path))
+    assert texts_of(rows) == documents
+    assert [row for _, row, _ in rows] == list(range(len(documents)))
+    kept = read_all(source(path, keep={"score": ">= 3"}))
+    assert kept == [row for row, value in zip(rows, score, strict=True) if value >= 3]
+
+
+@pytest.mark.parametrize("nested", [True, False], ids=["struct", "dot in the name"])
+def test_dotted_columns(
+    nested: bool, documents: list[str], tmp_path: Path, source: Any, read_all: Any, write_parquet: Any
+) -> None:
+    levels = list(range(len(documents)))
+    if nested:
+        inner = [{"text": text, "level": level} for text, level in zip(documents, levels, strict=True)]
+        table = pa.table({"content": pa.array([{"body": value} for value in inner])})
+    else:
+        table = pa.table({"content.body.text": documents, "content.body.level": levels})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=50)
+    rows = read_all(
+        source(tmp_path / "a.parquet", text="content.body.text", keep={"content.body.level": "< 70"}),
+    )
+    assert texts_of(rows) == documents[:70]
+
+
+def test_dotted_columns_of_json_lines(tmp_path: Path, source: Any, read_all: Any) -> None:
+    records = [{"m": {"t": f"text {i}", "s": i / 2, "more": {}}, "x": i if i % 2 else "s"} for i in range(9)]
+    (tmp_path / "a.jsonl").write_text("\n\n".join(json.dumps(record) for record in records))
+    size = (tmp_path / "a.jsonl").stat().st_size
+    rows = read_all(source(tmp_path / "a.jsonl", text="m.t", keep={"m.s": ">= 2.5"}))
+    assert rows == [(f"a.jsonl@#b0-{size}", i, f"text {i}") for i in range(5, 9)]
+
+
+def test_json_key_with_a_dot_is_refused(tmp_path: Path, source: Any) -> None:
+    (tmp_path / "a.jsonl").write_text('{"m.t": "text"}\n')
+    with pytest.raises(SourceError, match=r"'m\.t' is one key with a dot in its name"):
+        files.resolve(source(tmp_path / "a.jsonl", text="m.t"))
+
+
+def test_urls(documents: list[str], tmp_path: Path, source: Any, read_all: Any, write_parquet: Any) -> None:
+    (tmp_path / "d").mkdir()
+    for index in range(3):
+        write_parquet(tmp_path / "d" / f"{index}.parquet", documents[index::3])
+    expected = read_all(source(tmp_path / "d" / "*.parquet"))
+    assert texts_of(expected) == [*documents[0::3], *documents[1::3], *documents[2::3]]
+    assert read_all(source(f"file://{tmp_path}/d/*.parquet")) == expected
+    with zipfile.ZipFile(tmp_path / "set.zip", "w") as archive:
+        for path in sorted((tmp_path / "d").iterdir()):
+            archive.write(path, f"sub/{path.name}")
+    for url in (
+        f"zip://sub/*.parquet::{tmp_path}/set.zip",
+        f"zip://**/*.parquet::file://{tmp_path}/set.zip",
+        f"simplecache::zip://sub/*.parquet::{tmp_path}/set.zip",
+    ):
+        assert read_all(source(url)) == expected
+    alone = source(f"zip://sub/1.parquet::{tmp_path}/set.zip")
+    assert texts_of(read_all(alone)) == documents[1::3]
+
+
+def test_members_of_two_archives_are_two_files(tmp_path: Path, source: Any, read_all: Any) -> None:
+    for name in ("x", "y"):
+        with zipfile.ZipFile(tmp_path / f"{name}.zip", "w") as archive:
+            archive.writestr("a.jsonl", json.dumps({"text": name}))
+    urls = [f"zip://a.jsonl::{tmp_path}/{name}.zip" for name in "xy"]
+    assert [(label, text) for label, _, text in read_all(source(*urls))] == [
+        ("x.zip/a.jsonl@#b0-13", "x"),
+        ("y.zip/a.jsonl@#b0-13", "y"),
+    ]
+
+
+def test_an_archive_that_changed_is_another_version(tmp_path: Path, source: Any) -> None:
+    versions = set()
+    for extra in ("", "more"):
+        with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+            archive.writestr("a.txt", "same size")
+            archive.writestr("b.txt", extra)
+        versions.add(files.resolve(source(f"zip://a.txt::{tmp_path}/x.zip", separator="--"))[0].version)
+    assert len(versions) == 2
+
+
+def test_memory_file_system_and_local_files_in_one_source(tmp_path: Path, source: Any, read_all: Any) -> None:
+    import fsspec
+
+    fsspec.filesystem("memory").pipe("/tokenmill/m.jsonl", b'{"text": "in memory"}')
+    write_jsonl(tmp_path / "a.jsonl", ["on disk"])
+    rows = read_all(source("memory://tokenmill/*.jsonl", tmp_path / "a.jsonl"))
+    assert sorted(texts_of(rows)) == ["in memory", "on disk"]
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, zstd, bz2.compress])
+def test_concatenated_members(
+    compress: Callable[[bytes], bytes], documents: list[str], tmp_path: Path, source: Any, read_all: Any
+) -> None:
+    suffix = {gzip.compress: "gz", zstd: "zst"}.get(compress, "bz2")
+    parts = [write_jsonl(tmp_path / "part", documents[k::5], compress).read_bytes() for k in range(5)]
+    (tmp_path / f"a.jsonl.{suffix}").write_bytes(b"".join(parts))
+    rows = read_all(source(tmp_path / f"a.jsonl.{suffix}"))
+    assert texts_of(rows) == [text for k in range(5) for text in documents[k::5]]
+
+
+def test_a_file_matched_by_two_globs_is_read_once(tmp_path: Path, source: Any, read_all: Any) -> None:
+    write_jsonl(tmp_path / "a.jsonl", ["one"])
+    recipe = source(tmp_path / "*.jsonl", tmp_path / "a*", tmp_path / "." / "a.jsonl", f"file://{tmp_path}/a.jsonl")
+    assert texts_of(read_all(recipe)) == ["one"]
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl", "a.txt", "a.py"])
+def test_a_document_of_50_mb(name: str, tmp_path: Path, source: Any, read_all: Any, write_parquet: Any) -> None:
+    large = "é line of a long document\n" * 2_000_000
+    texts = ["before", large, "after"]
+    path = tmp_path / name
+    if name == "a.parquet":
+        write_parquet(path, texts)
+    elif name == "a.jsonl":
+        write_jsonl(path, texts)
+    elif name == "a.txt":
+        write_text(path, texts)
+    else:
+        texts = [large]
+        path.write_text(large, encoding="utf-8")
+    assert texts_of(read_all(source(path, separator=SEPARATOR if name == "a.txt" else None))) == texts
+
+
+def test_read_documents_gives_the_same_bytes(
+    documents: list[str], tmp_path: Path, source: Any, read_all: Any, write_parquet: Any
+) -> None:
+    write_parquet(tmp_path / "a.parquet", documents, score=[i % 3 for i in range(len(documents))])
+    write_jsonl(tmp_path / "b.jsonl.gz", documents, gzip.compress)
+    (tmp_path / "c@home#1.py").write_text("print()")
+    write_text(tmp_path / "d.txt", documents)
+    whole = source(*(tmp_path / name for name in ("a.parquet", "b.jsonl.gz", "c*")))
+    for recipe in (
+        whole,
+        source(tmp_path / "a.parquet", keep={"score": "> 0"}),
+        source(tmp_path / "d.txt", separator=SEPARATOR),
+    ):
+        expected: dict[str, dict[int, bytes]] = {}
+        for label, row, text in read_all(recipe):
+            expected.setdefault(label.replace("@#", "@1f#"), {})[row] = as_text(text).encode()
+        for label, rows in expected.items():
+            wanted = [*list(rows)[::7], max(rows), 10**6]
+            found = files.read_documents(recipe.model_dump(mode="json"), label, wanted)
+            assert found == [rows.get(row) for row in wanted]
+    with pytest.raises(SourceError, match="no such part in the source any more"):
+        files.read_documents(whole.model_dump(), "a.parquet@x#rg7-8", [0])
+
+
+def test_units_of_small_files_and_large_ones() -> None:
+    def span(index: int, size: int) -> base.Span:
+        return base.Span(f"/{index}", f"{index}", "v", "file", "file", 0, size, size, 1, size)
+
+    spans = [span(index, 5 << 20) for index in range(7)] + [span(7, 300 << 20), span(8, 0)]
+    units = base.make_units(3, spans)
+    assert [span for unit in units for span in unit.spans] == spans
+    assert [len(unit.spans) for unit in units] == [3, 3, 1, 1, 1]
+    assert {unit.source for unit in units} == {3}
+    assert units[0].identity()[0]["url"] == "/0"
