@@ -8,13 +8,13 @@ the set; a set with more reads the hash column once for each partition. About 0.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shards.documents import iter_documents
-from shards.problems import Problem, ShardSetError
+from shards.problems import Problem, ProblemKind, ShardSetError
 from shards.reader import Shard
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ PARTITION_DOCUMENTS = 1 << 23
 
 MAX_REPORTED = 20
 """Documents named for each kind of fault; the last problem tells how many there are in all."""
+
+MAX_MEMBERS = 8
+"""Places named for each of these documents."""
 
 
 def check_duplicates(shards: Sequence[Shard], epochs: Mapping[str, int]) -> list[Problem]:
@@ -50,31 +53,25 @@ def check_duplicates(shards: Sequence[Shard], epochs: Mapping[str, int]) -> list
     return faults.to_problems()
 
 
+@dataclass
 class _Faults:
-    def __init__(self) -> None:
-        self.leaks = 0
-        self.repeats = 0
-        self.problems: list[Problem] = []
+    """Faults found so far: all are counted, the first are described, so that a set of copies costs no more."""
 
-    def leak(self, where: str, digest: str, other: str) -> None:
-        self.leaks += 1
-        if self.leaks <= MAX_REPORTED:
-            self.problems.append(Problem("split_leak", where, f"document {digest} is also in {other}"))
-
-    def repeat(self, where: str, digest: str, count: int, allowed: int) -> None:
-        self.repeats += 1
-        if self.repeats <= MAX_REPORTED:
-            message = f"document {digest} occurs {count} times in the split; expected at most {allowed}"
-            self.problems.append(Problem("document_repeated", where, message))
+    leaks: int = 0
+    repeats: int = 0
+    problems: list[Problem] = field(default_factory=list[Problem])
 
     def to_problems(self) -> list[Problem]:
+        """Return the faults described, and how many there are in all where that is more."""
         problems = list(self.problems)
-        if self.leaks > MAX_REPORTED:
-            message = f"{self.leaks} documents in all are in both splits; the first {MAX_REPORTED} are listed"
-            problems.append(Problem("split_leak", "all shards", message))
-        if self.repeats > MAX_REPORTED:
-            message = f"{self.repeats} documents in all are repeated; the first {MAX_REPORTED} are listed"
-            problems.append(Problem("document_repeated", "all shards", message))
+        kinds: tuple[tuple[ProblemKind, int, str], ...] = (
+            ("split_leak", self.leaks, "are in both splits"),
+            ("document_repeated", self.repeats, "are repeated"),
+        )
+        for kind, count, what in kinds:
+            if count > MAX_REPORTED:
+                message = f"{count} documents in all {what}; the first {MAX_REPORTED} are listed"
+                problems.append(Problem(kind, "all shards", message))
         return problems
 
 
@@ -120,30 +117,37 @@ def _compare(rows: _Rows, shards: Sequence[Shard], faults: _Faults) -> None:
     if not len(repeated):
         return
     place = np.minimum(np.searchsorted(repeated, rows.high), len(repeated) - 1)
-    candidates = np.flatnonzero(repeated[place] == rows.high)
-    order = candidates[
-        np.lexsort((rows.row[candidates], rows.shard[candidates], rows.low[candidates], rows.high[candidates]))
-    ]
+    some = np.flatnonzero(repeated[place] == rows.high)
+    val_shards = np.array([shard.entry.split == "val" for shard in shards], np.bool_)
+    in_train_split = ~np.take(val_shards, rows.shard[some])
+    # By hash; within a hash val before train, then in the set's order.
+    order = some[np.lexsort((rows.row[some], rows.shard[some], in_train_split, rows.low[some], rows.high[some]))]
     high, low = rows.high[order], rows.low[order]
     new = np.flatnonzero(np.r_[True, (high[1:] != high[:-1]) | (low[1:] != low[:-1])])
-    val_shards = np.array([shard.entry.split == "val" for shard in shards], np.bool_)
-    is_val: npt.NDArray[np.bool_] = np.take(val_shards, rows.shard[order])
-    in_val = np.add.reduceat(is_val.astype(np.int64), new)
+    in_val = np.add.reduceat(np.take(val_shards, rows.shard[order]).astype(np.int64), new)
     in_train = np.diff(np.r_[new, len(order)]) - in_val
     allowed = np.maximum.reduceat(rows.allowed[order], new)
-    for group in np.flatnonzero((in_val > 1) | (in_train > allowed) | ((in_val > 0) & (in_train > 0))):
-        begin = int(new[group])
-        members = order[begin : begin + int(in_val[group] + in_train[group])]
-        digest = f"{int(high[begin]):016x}{int(low[begin]):016x}"
-        val = [int(m) for m in members if val_shards[rows.shard[m]]]
-        train = [int(m) for m in members if not val_shards[rows.shard[m]]]
+    leaks = np.flatnonzero((in_val > 0) & (in_train > 0))
+    repeats = np.flatnonzero((in_val > 1) | (in_train > allowed))
 
-        def where(member: int) -> str:
-            return f"{shards[rows.shard[member]].name} document {rows.row[member]}"
+    def describe(group: int) -> tuple[str, str]:
+        begin, count = int(new[group]), int(in_val[group] + in_train[group])
+        places: list[str] = []
+        for member in order[begin : begin + min(count, MAX_MEMBERS)].tolist():
+            places.append(f"{shards[int(rows.shard[member])].name} document {int(rows.row[member])}")
+        message = (
+            f"document {int(high[begin]):016x}{int(low[begin]):016x} occurs {in_val[group]} times in val and "
+            f"{in_train[group]} in train ({', '.join(places)}{', ...' if count > MAX_MEMBERS else ''})"
+        )
+        return places[-1], message
 
-        if val and train:
-            faults.leak(where(train[0]), digest, where(val[0]))
-        if len(val) > 1:
-            faults.repeat(where(val[1]), digest, len(val), 1)
-        if len(train) > int(allowed[group]):
-            faults.repeat(where(train[int(allowed[group])]), digest, len(train), int(allowed[group]))
+    for group in leaks[: max(0, MAX_REPORTED - faults.leaks)].tolist():
+        where, message = describe(group)
+        faults.problems.append(Problem("split_leak", where, f"{message}; expected it in one of the two"))
+    for group in repeats[: max(0, MAX_REPORTED - faults.repeats)].tolist():
+        where, message = describe(group)
+        faults.problems.append(
+            Problem("document_repeated", where, f"{message}; expected at most 1 and {allowed[group]}")
+        )
+    faults.leaks += len(leaks)
+    faults.repeats += len(repeats)

@@ -107,6 +107,10 @@ def document_table(documents: list[Document]) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
+TRAIN_TOKENS = 1_300_000
+"""Asked of the training split."""
+
+
 def write_set(folder: Path, plan: Plan, *, table: Callable[[str, pa.Table], pa.Table] | None = None) -> Manifest:
     """Write a plan as a shard set whose checksums are all consistent.
 
@@ -147,7 +151,8 @@ def describe(plan: Plan, entries: list[ShardEntry], tokenizer_sha256: str, recip
                 held[name][1] += counts.documents
         sources = {name: SourceCounts(tokens=t, documents=d) for name, (t, d) in held.items()}
         tokens, documents = (sum(column) for column in zip(*held.values(), strict=True))
-        splits[split] = SplitEntry(tokens=tokens, documents=documents, sources=sources)
+        requested = TRAIN_TOKENS if split == "train" else tokens
+        splits[split] = SplitEntry(requested_tokens=requested, tokens=tokens, documents=documents, sources=sources)
     train = splits["train"]
     weight_sum = sum(plan.weights.values())
     return Manifest(
@@ -178,7 +183,7 @@ def describe(plan: Plan, entries: list[ShardEntry], tokenizer_sha256: str, recip
                 source=name,
                 requested=weight / weight_sum,
                 achieved=train.sources[name].tokens / train.tokens,
-                requested_tokens=int(1_300_000 * weight / weight_sum),
+                requested_tokens=int(TRAIN_TOKENS * weight / weight_sum),
                 achieved_tokens=train.sources[name].tokens,
             )
             for name, weight in plan.weights.items()

@@ -154,12 +154,12 @@ def test_reader_of_the_output_may_leave(good_set):
 
 def test_help_is_quick():
     times = []
-    for _ in range(3):
+    for _ in range(5):
         start = time.perf_counter()
         result = run("--help")
         times.append(time.perf_counter() - start)
         assert result.returncode == 0
-    assert min(times) < 0.3
+    assert min(times) < 0.5, "0.05 s on an idle machine"
     heavy = "import sys, shards.__main__; print({'numpy', 'pyarrow', 'pydantic', 'rich'} & sys.modules.keys())"
     assert subprocess.check_output([sys.executable, "-c", heavy], text=True) == "set()\n"
 

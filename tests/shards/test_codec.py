@@ -3,12 +3,14 @@
 import contextlib
 import hashlib
 import io
+import resource
 import shutil
 import subprocess
 
 import numpy as np
 import pytest
 import pyzstd
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -165,3 +167,21 @@ def test_no_tail_makes_the_reader_fail_otherwise(tmp_path_factory, tail):
     path.write_bytes(tail + bytes.fromhex("b1ea928f"))
     with contextlib.suppress(codec.CodecError):
         codec.read_seek_table(path)
+
+
+def test_lying_frame_header_allocates_nothing(tmp_path):
+    """A frame of a few hundred bytes that says it holds a gigabyte is refused by its header."""
+    bomb = zstandard.ZstdCompressor(write_content_size=True).compress(bytes(1 << 30))
+    frame = codec.Frame(0, len(bomb), 0, FRAME)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(codec.CodecError, match=f"declares {1 << 30} bytes"):
+        codec.decompress_frame(zstandard.ZstdDecompressor(), bomb, frame)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000, "kilobytes"
+
+
+def test_wrong_number_of_frames_is_refused_before_the_table_is_read(long_file):
+    path, content = long_file
+    with pytest.raises(codec.CodecError, match="declares 4 frames; expected 953674317"):
+        codec.read_seek_table(path, content_bytes=10**15)
+    with pytest.raises(codec.CodecError, match="expected 3670017"):
+        codec.read_seek_table(path, content_bytes=len(content) + 1)

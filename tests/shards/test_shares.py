@@ -29,7 +29,7 @@ def cut_at_nearest(lengths, targets, *, longest=None):
     return [ends[j] - ends[i] for i, j in itertools.pairwise([0, *places])]
 
 
-def manifest_of(weights, tokens_by_source, requested):
+def manifest_of(weights, tokens_by_source, requested, val_requested=0, train_requested=None):
     """Return a manifest, as far as the share check looks."""
     from shards.manifest import Manifest
 
@@ -70,7 +70,11 @@ def manifest_of(weights, tokens_by_source, requested):
             "recipe": {"file": "r", "sha256": "0" * 64},
             "sources": [],
             "mix": mix,
-            "splits": {},
+            "splits": {
+                split: {"requested_tokens": tokens, "tokens": 0, "documents": 0, "sources": {}}
+                for split, tokens in {"train": train_requested or sum(requested), "val": val_requested}.items()
+                if split in tokens_by_source
+            },
             "shards": shards,
         }
     )
@@ -88,11 +92,11 @@ def test_nearest_cuts_never_raise_an_alarm(data):
     most = int(min(sum(lengths) / share for lengths, share in zip(documents, shares, strict=True)))
     val_total = data.draw(st.integers(0, most // 3))
     held = {"val": [[] for _ in range(num_val)], "train": [[] for _ in range(num_train)]}
-    requested = []
     longest = {}
     rests = []
     for lengths, share in zip(documents, shares, strict=True):
-        cuts = cut_at_nearest(lengths, [int(share * val_total * (k + 1) / num_val) for k in range(num_val)])
+        targets = [int(share * val_total * (k + 1) / num_val) for k in range(num_val)]
+        cuts = cut_at_nearest(lengths, targets, longest=0)
         for k, tokens in enumerate(cuts):
             held["val"][k].append(tokens)
         rest, skip = list(lengths), sum(cuts)
@@ -108,8 +112,8 @@ def test_nearest_cuts_never_raise_an_alarm(data):
         longest[str(s)] = max([*in_val, *in_train], default=0)
         for k, tokens in enumerate(cuts):
             held["train"][k].append(tokens)
-        requested.append(int(share * train_total))
-    manifest = manifest_of(weights, held, requested)
+    requested = [share * train_total for share in shares]
+    manifest = manifest_of(weights, held, [int(tokens) for tokens in requested], val_total, train_total)
     assert check_shares(manifest, longest) == []
 
 
