@@ -35,6 +35,7 @@ class Index:
         total = sum(len(run.documents) for run in runs)
         self.bits = max(0, (total // PARTITION_DOCUMENTS).bit_length())
         self.tokens = np.zeros((1 << self.bits, num_sources), np.int64)
+        self.longest = np.zeros_like(self.tokens)
         self.documents = np.zeros(num_sources, np.int64)
         self.dropped: list[dict[str, int]] = [{} for _ in range(num_sources)]
         self.masks = [np.zeros(len(run.documents), bool) for run in runs]
@@ -73,6 +74,7 @@ class Index:
         for source in np.unique(sources).tolist():
             chosen = keep & (sources == source)
             self.tokens[part, source] += int(lengths[chosen].sum())
+            self.longest[part, source] = lengths[chosen].max(initial=0)
             self.documents[source] += int(chosen.sum())
 
     def _count_duplicates(self, first_of_kind: npt.NDArray[np.bool_], sources: npt.NDArray[np.int64]) -> None:
@@ -139,17 +141,28 @@ class Axis:
         """Tokens of the source."""
         return self.cumulative[-1]
 
-    def cut(self, target: int, *, above: int = -1) -> Cut:
-        """Return the document boundary nearest to `target` tokens; of two as near, the lower.
+    def last_cut(self, target: int) -> Cut:
+        """Return the boundary for a split's end: the nearest, but the next above it where that falls too short.
 
-        Args:
-            target: tokens before the boundary.
-            above: take the next boundary above this many tokens, where the nearest is not above it.
+        The document that straddles the end may be longer than any before it. It is left out only if the shortfall is
+        at most half the longest document before: so the set misses its share by at most a document that it holds, and
+        a source that is asked for is never left out.
         """
-        found = self._nearest(target)
-        return found if found.tokens > above else self._nearest(above + 1, up=True)
+        found = self.cut(target)
+        if 2 * (target - found.tokens) <= self._longest_before(found.tokens):
+            return found
+        return self.cut(target, up=True)
 
-    def _nearest(self, target: int, *, up: bool = False) -> Cut:
+    def _longest_before(self, tokens: int) -> int:
+        part = bisect.bisect_right(self.cumulative, tokens) - 1
+        longest = int(self._index.longest[:part, self._source].max(initial=0))
+        if part < len(self.cumulative) - 1 and tokens > self.cumulative[part]:
+            edges = self._partition(part)[2]
+            longest = max(longest, int(np.diff(edges[: np.searchsorted(edges, tokens) + 1]).max(initial=0)))
+        return longest
+
+    def cut(self, target: int, *, up: bool = False) -> Cut:
+        """Return the document boundary nearest to `target` tokens, of two as near the lower; `up`: not below it."""
         if target <= 0:
             return Cut(0, FIRST_KEY)
         if target >= self.total:

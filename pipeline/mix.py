@@ -10,6 +10,7 @@ The documents themselves are behind `pipeline.index`.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -150,6 +151,7 @@ def plan_mix(recipe: Recipe, index: Index) -> Plan:
         _cut_split(axis, start, shares.targets(s, total, num_train))
         for s, (axis, start) in enumerate(zip(axes, starts, strict=True))
     ]
+    _check_shard_size(recipe, train_cuts, val_cuts)
     train = _shard_plans("train", train_cuts, starts, num_train)
     val = _shard_plans("val", val_cuts, [Cut(0, FIRST_KEY)] * len(axes), num_val)
     epochs = [
@@ -212,20 +214,28 @@ def _fit_total(recipe: Recipe, shares: Shares, available: list[int]) -> tuple[in
     raise MixError("\n".join([f"mix.tokens: the sources are too small{after}. {remedy}.", *lines]))
 
 
-def _cut_split(axis: Axis, start: Cut, targets: list[int]) -> list[tuple[int, Cut]]:
-    """Return (epoch, cut) for each target on an axis that begins again at `start` when it ends.
+def _check_shard_size(recipe: Recipe, *splits: list[list[tuple[int, Cut]]]) -> None:
+    """Refuse shards smaller than their documents: some would hold nothing."""
+    for cuts in splits:
+        for places in zip(*(itertools.pairwise(source) for source in cuts), strict=True):
+            if all(begin == end for begin, end in places):
+                raise MixError(
+                    f"shards.tokens: {recipe.shards.tokens} is less than a document takes, so that a shard would be "
+                    "empty. Ask for larger shards."
+                )
 
-    A source that is asked for is never left out: its last cut is at least one document above `start`, however long.
-    """
+
+def _cut_split(axis: Axis, start: Cut, targets: list[int]) -> list[tuple[int, Cut]]:
+    """Return (epoch, cut) for each target on an axis that begins again at `start` when it ends."""
     length = axis.total - start.tokens
     cuts: list[tuple[int, Cut]] = []
     for number, target in enumerate(targets):
-        least = start.tokens if number == len(targets) - 1 and target else start.tokens - 1
         epoch, rest = divmod(target, length)
         if rest == 0 and epoch:
             cuts.append((epoch - 1, Cut(axis.total, END_KEY)))
             continue
-        cut = axis.cut(start.tokens + rest, above=least if epoch == 0 else start.tokens - 1)
+        last = number == len(targets) - 1 and target > 0 and epoch == 0
+        cut = axis.last_cut(start.tokens + rest) if last else axis.cut(start.tokens + rest)
         cuts.append((epoch, cut if cut.tokens > start.tokens else start))
     return cuts
 

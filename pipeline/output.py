@@ -109,7 +109,8 @@ def publish(
     text = tokenizer.path.read_text(encoding="utf-8")
     tokenizer_file = write_text(out / TOKENIZER_FILE, text)
     recipe_file = write_text(out / RECIPE_FILE, recipe.to_json())
-    splits = {split: _split_entry(recipe, shards, split) for split in ("train", "val")}
+    requested = {"train": plan.train_tokens, "val": recipe.split.val_tokens}
+    splits = {split: _split_entry(recipe, shards, split, tokens) for split, tokens in requested.items()}
     manifest = Manifest(
         name=recipe.name,
         dtype=dtype_for(tokenizer.vocab_size),
@@ -165,7 +166,7 @@ def _source_entry(
     )
 
 
-def _split_entry(recipe: Recipe, shards: list[ShardEntry], split: str) -> SplitEntry:
+def _split_entry(recipe: Recipe, shards: list[ShardEntry], split: str, requested_tokens: int) -> SplitEntry:
     own = [entry for entry in shards if entry.split == split]
     none = SourceCounts(tokens=0, documents=0)
     sources: dict[str, SourceCounts] = {}
@@ -175,6 +176,7 @@ def _split_entry(recipe: Recipe, shards: list[ShardEntry], split: str) -> SplitE
             tokens=sum(count.tokens for count in counts), documents=sum(count.documents for count in counts)
         )
     return SplitEntry(
+        requested_tokens=requested_tokens,
         tokens=sum(counts.tokens for counts in sources.values()),
         documents=sum(counts.documents for counts in sources.values()),
         sources=sources,

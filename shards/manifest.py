@@ -113,6 +113,8 @@ class MixEntry(_Model):
 class SplitEntry(_Model):
     """Totals of one split."""
 
+    requested_tokens: Count
+    """Tokens asked for in this split; each source's share of them is its target."""
     tokens: Count
     documents: Count
     sources: dict[str, SourceCounts]

@@ -131,7 +131,7 @@ def _check_mix(manifest: Manifest) -> list[Problem]:
     share_sum = sum(row.requested for row in manifest.mix)
     if manifest.mix and abs(share_sum - 1) > SHARE_PRECISION:
         problems.append(_problem("totals_mismatch", f"requested shares add up to {share_sum!r}; expected 1"))
-    requested_sum = sum(row.requested_tokens for row in manifest.mix)
+    requested_sum = train.requested_tokens if train else 0
     for row in manifest.mix:
         where = f"mix, source {row.source!r}"
         held = sources.get(row.source, _NOTHING).tokens

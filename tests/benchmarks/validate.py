@@ -129,7 +129,11 @@ def build_sample_set(folder: Path, *, copies: int = 4) -> None:
             recipe=manifest.RecipeEntry(file="recipe.json", sha256=recipe.sha256),
             sources=[source],
             mix=[mix],
-            splits={"train": manifest.SplitEntry(tokens=tokens, documents=documents, sources={"stdlib": counts})},
+            splits={
+                "train": manifest.SplitEntry(
+                    requested_tokens=tokens, tokens=tokens, documents=documents, sources={"stdlib": counts}
+                )
+            },
             shards=entries,
         ),
     )

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 import xxhash
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -29,6 +33,7 @@ from shards.manifest import (
     SplitEntry,
     TokenizerEntry,
 )
+from trainer.__main__ import main
 
 WEIGHTS = {"prose": 3.0, "code": 1.0}
 TEXTS = {
@@ -41,7 +46,7 @@ RECIPE = """
 name = "tiny"
 [model]
 kind = "llama"
-hidden_size = 32
+hidden_size = 64
 num_hidden_layers = 2
 num_attention_heads = 4
 num_key_value_heads = 2
@@ -51,8 +56,8 @@ tie_word_embeddings = true
 [train]
 seq_len = 32
 global_batch = 8
-micro_batch = 4
-steps = 12
+micro_batch = 2
+steps = 24
 precision = "fp32"
 [optimizer]
 lr = 1e-2
@@ -130,11 +135,11 @@ def build_set(folder: Path, *, shard_tokens: dict[Split, list[int]], seed: int =
                     documents=document_table(documents),
                 )
             )
-    train_tokens = sum(shard_tokens["train"])
+    requested = {split: sum(sizes) for split, sizes in shard_tokens.items()}
     special = {token: tokenizer.token_to_id(token) for token in SPECIAL_TOKENS}
     entry = TokenizerEntry(file="tokenizer.json", sha256=tokenizer_file.sha256, eos_id=eos_id, special_tokens=special)
     recipe = RecipeEntry(file="recipe.json", sha256=recipe_file.sha256)
-    writer.write_manifest(folder, make_manifest(entries, entry, recipe, train_tokens))
+    writer.write_manifest(folder, make_manifest(entries, entry, recipe, requested))
     return open_set(folder)
 
 
@@ -155,9 +160,9 @@ def document_table(documents: list[tuple[str, int, str, list[int]]]) -> pa.Table
 
 
 def make_manifest(
-    entries: list[ShardEntry], tokenizer: TokenizerEntry, recipe: RecipeEntry, train_tokens: int
+    entries: list[ShardEntry], tokenizer: TokenizerEntry, recipe: RecipeEntry, requested: dict[Split, int]
 ) -> Manifest:
-    """Return the manifest of written shards."""
+    """Return the manifest of written shards; `requested` is how many tokens each split should hold."""
     splits: dict[Split, SplitEntry] = {}
     for split in dict.fromkeys(entry.split for entry in entries):
         mine = [entry for entry in entries if entry.split == split]
@@ -169,7 +174,10 @@ def make_manifest(
             for name in WEIGHTS
         }
         splits[split] = SplitEntry(
-            tokens=sum(entry.tokens for entry in mine), documents=sum(entry.documents for entry in mine), sources=held
+            requested_tokens=requested[split],
+            tokens=sum(entry.tokens for entry in mine),
+            documents=sum(entry.documents for entry in mine),
+            sources=held,
         )
     shares = {name: weight / sum(WEIGHTS.values()) for name, weight in WEIGHTS.items()}
     train = splits["train"]
@@ -196,7 +204,7 @@ def make_manifest(
                 source=name,
                 requested=share,
                 achieved=train.sources[name].tokens / train.tokens,
-                requested_tokens=int(train_tokens * share),
+                requested_tokens=int(requested["train"] * share),
                 achieved_tokens=train.sources[name].tokens,
             )
             for name, share in shares.items()
@@ -221,24 +229,43 @@ def recipe_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@dataclass
+class Done:
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
 class Trainer:
-    """The command `python -m trainer`, with warnings as errors, no GPU, and one thread: tests compare bits."""
+    """The command `python -m trainer` on the CPU with one thread: tests compare bits."""
 
-    def __init__(self) -> None:
-        self.prefix = [sys.executable, "-W", "error", "-m", "trainer"]
-        self.environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-
-    def run(self, *arguments: object) -> subprocess.CompletedProcess[str]:
-        """Run the command to its end."""
-        command = [*self.prefix, *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, env=self.environment, timeout=120, check=False)
+    def run(self, *arguments: object) -> Done:
+        """Run the command in this process, which is quicker than importing torch in another."""
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main([str(argument) for argument in arguments])
+        return Done(code, out.getvalue(), err.getvalue())
 
     def start(self, *arguments: object) -> subprocess.Popen[str]:
-        """Start the command."""
-        command = [*self.prefix, *map(str, arguments)]
-        return subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.environment
-        )
+        """Start the command as a process of its own, with warnings as errors."""
+        command = [sys.executable, "-W", "error", "-m", "trainer", *map(str, arguments)]
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Run tests on the CPU with one thread, as their processes do."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_gpu() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: False)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,112 @@
+"""What the build tests share: a small real corpus, its recipe, and the command run as a person would run it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+SPECIAL_TOKENS = ["<|endoftext|>", "<|pad|>"]
+
+
+def real_documents() -> list[str]:
+    """Return a few hundred documents of real prose: the language reference, cut into paragraphs."""
+    from pydoc_data.topics import topics
+
+    paragraphs = [part for name in sorted(topics) for part in topics[name].split("\n\n") if len(part) > 80]
+    return list(dict.fromkeys(paragraphs))
+
+
+def write_corpus(folder: Path) -> None:
+    """Write three sources: prose (parquet), documentation (jsonl) and code (files)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    documents = real_documents()
+    documents[12] = "A page that quotes <|endoftext|> and <|pad|> as text.\n\n<|endoftext|>"
+    documents[11] = "Grüße, 世界 \u0000 👩‍👩‍👧 e\u0301 \r\n"
+    half = len(documents) // 2
+    table = pa.table({"text": documents[:half], "score": [index % 5 for index in range(half)]})
+    pq.write_table(table.slice(0, half // 2), folder / "prose-0.parquet", row_group_size=100)
+    pq.write_table(table.slice(half // 2), folder / "prose-1.parquet", row_group_size=100)
+    # Ten documents are in both sources, one of them twice in the second.
+    rest = [*documents[half:], *documents[:10], documents[0]]
+    lines = [json.dumps({"body": {"content": text}}, ensure_ascii=index % 2 == 0) for index, text in enumerate(rest)]
+    (folder / "docs.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    code = folder / "code"
+    code.mkdir(exist_ok=True)
+    library = Path(json.__file__).parent.parent
+    for name in ("ast.py", "bisect.py", "heapq.py", "queue.py", "random.py", "shlex.py", "textwrap.py", "this.py"):
+        (code / name).write_bytes((library / name).read_bytes())
+    (code / "latin1.py").write_bytes("# é\n".encode("latin-1"))
+    (code / "empty.py").write_bytes(b"")
+
+
+def recipe_text(corpus: Path, **changes: str) -> str:
+    """Return the recipe of `write_corpus`'s folder; changes replace whole lines by their key."""
+    lines = {
+        "weights": "60 30 10",
+        "tokens": '"max"',
+        "when_short": '"shrink"',
+        "val_tokens": "4_000",
+        "shard_tokens": "10_000",
+        "vocab_size": "1000",
+    } | changes
+    prose, docs, code = lines["weights"].split()
+    return f"""
+name = "small"
+seed = 7
+
+[[sources]]
+name = "prose"
+paths = ["{corpus}/*.parquet"]
+weight = {prose}
+keep = {{ score = ">= 1" }}
+
+[[sources]]
+name = "docs"
+paths = ["{corpus}/docs.jsonl"]
+text = "body.content"
+weight = {docs}
+
+[[sources]]
+name = "code"
+paths = ["{corpus}/code/*.py"]
+weight = {code}
+
+[tokenizer]
+vocab_size = {lines["vocab_size"]}
+special_tokens = {json.dumps(SPECIAL_TOKENS)}
+sample_bytes = "300 KB"
+
+[mix]
+tokens = {lines["tokens"]}
+when_short = {lines["when_short"]}
+
+[split]
+val_tokens = {lines["val_tokens"]}
+
+[shards]
+tokens = {lines["shard_tokens"]}
+"""
+
+
+def command(recipe: Path, out: Path, *options: str) -> list[str]:
+    """Return the command line of a build."""
+    return [sys.executable, "-m", "pipeline", "build", str(recipe), "--out", str(out), *options]
+
+
+def run_build(recipe: Path, out: Path, *options: str, expect: int = 0) -> dict[str, Any]:
+    """Run a build to its end and return its JSON result; or its stderr, where it is expected to fail."""
+    done = subprocess.run([*command(recipe, out, *options), "--json"], capture_output=True, text=True, timeout=240)
+    assert done.returncode == expect, done.stderr + done.stdout[-3000:]
+    return json.loads(done.stdout) if done.stdout else {"stderr": done.stderr}
+
+
+def digests(out: Path) -> dict[str, str]:
+    """Return the SHA-256 of every file of a set."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(out.iterdir())}

@@ -1,0 +1,236 @@
+"""The build, run as a person runs it: same bytes whatever happens on the way, and only the work that is missing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import shards
+
+sys.path.insert(0, str(Path(__file__).parent))
+from builds import SPECIAL_TOKENS, digests, recipe_text, run_build, write_corpus
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    write_corpus(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def recipe(corpus: Path) -> Path:
+    path = corpus / "small.toml"
+    path.write_text(recipe_text(corpus))
+    return path
+
+
+@pytest.fixture(scope="module")
+def built(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("built") / "set"
+    run_build(recipe, out, "--workers", "1")
+    return out
+
+
+def source_documents(corpus: Path) -> dict[str, list[bytes]]:
+    """Read the corpus with other code than the pipeline's, dropping what the recipe drops."""
+    import pyarrow.parquet as pq
+
+    prose = [
+        row["text"].encode()
+        for name in ("prose-0.parquet", "prose-1.parquet")
+        for row in pq.read_table(corpus / name).to_pylist()
+        if row["score"] >= 1
+    ]
+    lines = (corpus / "docs.jsonl").read_text(encoding="utf-8").splitlines()
+    docs = [json.loads(line)["body"]["content"].encode() for line in lines]
+    code = [path.read_bytes() for path in sorted((corpus / "code").glob("*.py"))]
+    return {"prose": prose, "docs": docs, "code": [data for data in code if data and data != b"# \xe9\n"]}
+
+
+def decoded_documents(shard_set: shards.ShardSet) -> list[tuple[str, str, bytes, bytes]]:
+    """Return (split, source, hash, text) of every document, decoded with the published byte-level alphabet."""
+    from pipeline.tokenizer import byte_characters
+
+    tokenizer = json.loads((shard_set.path / "tokenizer.json").read_text(encoding="utf-8"))
+    values = {character: byte for byte, character in enumerate(byte_characters())}
+    pieces = {
+        index: bytes(values[character] for character in entry)
+        for entry, index in tokenizer["model"]["vocab"].items()
+        if entry not in SPECIAL_TOKENS
+    }
+    found = []
+    for shard in shard_set.shards:
+        tokens = shard.read().tolist()
+        for row in shard.documents().to_pylist():
+            stop = row["start"] + row["length"] - 1
+            assert tokens[stop] == shard_set.eos_id
+            text = b"".join(pieces[token] for token in tokens[row["start"] : stop])
+            found.append((shard.entry.split, row["source"], row["hash"], text))
+    return found
+
+
+def test_two_workers_write_the_bytes_of_one(recipe: Path, built: Path, tmp_path: Path) -> None:
+    run_build(recipe, tmp_path / "set", "--workers", "2")
+    assert digests(tmp_path / "set") == digests(built)
+
+
+def test_every_document_decodes_to_its_text(corpus: Path, built: Path) -> None:
+    import xxhash
+
+    expected = source_documents(corpus)
+    found = decoded_documents(shards.open_set(built))
+    assert len(found) > 300
+    for _, source, digest, text in found:
+        assert text in expected[source]
+        assert xxhash.xxh3_128_digest(text) == digest
+    assert any(b"<|endoftext|>" in text for _, _, _, text in found), "special tokens in text stay text"
+
+
+def test_documents_occur_once_and_splits_do_not_meet(corpus: Path, built: Path) -> None:
+    found = decoded_documents(shards.open_set(built))
+    texts = [text for _, _, _, text in found]
+    assert len(set(texts)) == len(texts)
+    # Documents that prose keeps are prose's, though docs holds them too.
+    shared = set(source_documents(corpus)["prose"]) & set(source_documents(corpus)["docs"])
+    assert len(shared) == 8  # 10 were copied; the predicate drops two
+    assert all(source == "prose" for _, source, _, text in found if text in shared)
+
+
+def test_the_mix_is_within_one_document_in_the_set_and_in_each_shard(built: Path) -> None:
+    shard_set = shards.open_set(built)
+    shares = {"prose": 0.6, "docs": 0.3, "code": 0.1}
+    longest = dict.fromkeys(shares, 0)
+    for shard in shard_set.shards:
+        for row in shard.documents(["source", "length"]).to_pylist():
+            longest[row["source"]] = max(longest[row["source"]], row["length"])
+    train = shard_set.splits["train"]
+    assert len(train) > 3
+    total = sum(shard.num_tokens for shard in train)
+    for name, share in shares.items():
+        achieved = sum(shard.entry.sources[name].tokens for shard in train)
+        assert abs(achieved - share * total) <= longest[name]
+        for shard in train:
+            assert abs(shard.entry.sources[name].tokens - share * total / len(train)) <= longest[name]
+
+
+def test_drops_are_counted_by_reason(built: Path) -> None:
+    dropped = {source.name: source.dropped for source in shards.open_set(built).manifest.sources}
+    assert dropped["prose"]["not score >= 1"] > 50
+    assert dropped["docs"] == {"duplicate": 1, "duplicate of another source": 8}
+    assert dropped["code"] == {"text is empty": 1, "text is not valid UTF-8": 1}
+
+
+def test_nothing_changed_runs_nothing(recipe: Path, tmp_path: Path) -> None:
+    run_build(recipe, tmp_path / "set")
+    before = digests(tmp_path / "set")
+    again = run_build(recipe, tmp_path / "set")
+    assert again["tasks_run"] == 0
+    assert digests(tmp_path / "set") == before
+
+
+def test_another_weight_runs_mix_and_assemble_alone(recipe: Path, tmp_path: Path) -> None:
+    first = run_build(recipe, tmp_path / "set")
+    assert first["ran"]["tokenizer"] == 1
+    assert first["ran"]["encode"] == 4  # two parquet files, one jsonl, one pack of code
+    again = run_build(recipe, tmp_path / "set", "--set", "sources.docs.weight=20")
+    assert again["ran"]["tokenizer"] == again["ran"]["encode"] == 0
+    assert again["ran"]["mix"] == 1
+    assert again["ran"]["assemble"] == again["shards"]
+    assert any("tokenizer: kept" in note for note in again["notes"])
+    # What was decided is in the set's own recipe, which builds the same bytes in an empty place.
+    run_build(tmp_path / "set" / "recipe.json", tmp_path / "again")
+    assert digests(tmp_path / "again") == digests(tmp_path / "set")
+
+
+def test_another_predicate_runs_its_source_alone(recipe: Path, corpus: Path, tmp_path: Path) -> None:
+    given = ["--set", f"tokenizer.file={tmp_path / 'tokenizer.json'}"]
+    first = run_build(recipe, tmp_path / "first")
+    (tmp_path / "tokenizer.json").write_bytes((tmp_path / "first" / "tokenizer.json").read_bytes())
+    first = run_build(recipe, tmp_path / "set", *given)
+    assert "tokenizer" not in first["ran"]
+    again = run_build(recipe, tmp_path / "set", *given, "--set", 'sources.prose.keep.score=">= 2"')
+    assert again["ran"]["encode"] == 2
+
+
+def test_a_smaller_set_leaves_no_old_shard(recipe: Path, tmp_path: Path) -> None:
+    out = tmp_path / "set"
+    before = run_build(recipe, out)
+    after = run_build(recipe, out, "--set", "mix.tokens=20_000")
+    assert after["shards"] < before["shards"]
+    assert len(list(out.glob("*.bin.zst"))) == after["shards"]
+    assert not after["problems"]
+
+
+def test_an_altered_shard_is_written_again(recipe: Path, tmp_path: Path) -> None:
+    out = tmp_path / "set"
+    run_build(recipe, out)
+    before = digests(out)
+    damaged = out / "train-00001.bin.zst"
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"\0")
+    again = run_build(recipe, out)
+    assert again["ran"]["assemble"] == 1
+    assert digests(out) == before
+
+
+def test_a_short_source_is_an_error_or_repeated(recipe: Path, tmp_path: Path) -> None:
+    out = tmp_path / "set"
+    refused = run_build(recipe, out, "--set", "mix.when_short=error", "--set", "mix.tokens=10_000_000", expect=2)
+    assert "the sources are too small" in refused["stderr"]
+    assert "'code'" in refused["stderr"]
+    assert not list(out.glob("*")), "nothing is published"
+    options = ["--set", "mix.when_short=repeat", "--set", "mix.tokens=160_000", "--set", "mix.max_epochs=20"]
+    report = run_build(recipe, out, *options)
+    epochs = {source["name"]: source["epochs"] for source in report["sources"]}
+    assert max(epochs.values()) > 1
+    assert not report["problems"]
+    counts: dict[bytes, int] = {}
+    for split, _, digest, _ in decoded_documents(shards.open_set(out)):
+        if split == "train":
+            counts[digest] = counts.get(digest, 0) + 1
+    assert max(counts.values()) == max(epochs.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--set", 'sources.prose.keep.score=">= 9"'], ["'prose': no document is left", "not score >= 9"]),
+        (["--set", "split.val_tokens=100_000_000"], ["split.val_tokens", "'prose'", "'docs'", "'code'"]),
+        (["--set", "split.val_tokens=150_000"], ["split.val_tokens", "'code'"]),
+        (["--set", "tokenizer.vocab_size=200_000"], ["vocab_size: 200000 is too large", "entries"]),
+        (["--set", "sources.docs.text=body.contents"], ["no column 'body.contents'", "body.content"]),
+    ],
+)
+def test_what_cannot_be_built_is_refused_and_nothing_published(
+    recipe: Path, tmp_path: Path, options: list[str], expected: list[str]
+) -> None:
+    out = tmp_path / "set"
+    refused = run_build(recipe, out, *options, expect=2)
+    for text in expected:
+        assert text in refused["stderr"]
+    assert "Traceback" not in refused["stderr"]
+    assert not (out.exists() and list(out.iterdir()))
+
+
+def test_a_folder_of_other_things_is_left_alone(recipe: Path, built: Path, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("do not touch")
+    refused = run_build(recipe, tmp_path, expect=2)
+    assert "thesis.tex" in refused["stderr"]
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    before = digests(built)
+    refused = run_build(recipe, built, "--set", "name=other", expect=2)
+    assert "holds the set 'small'" in refused["stderr"]
+    assert digests(built) == before
+    assert "set's folder" in run_build(recipe, tmp_path / "a", "--work", str(tmp_path / "a" / "w"), expect=2)["stderr"]
+
+
+def test_the_order_inside_a_shard_is_shuffled(built: Path) -> None:
+    hashes = [row["hash"] for row in shards.open_set(built).shards[0].documents(["hash"]).to_pylist()]
+    assert len(hashes) > 20
+    assert hashes != sorted(hashes)
+    ranks = np.argsort(np.argsort(np.array([int.from_bytes(h[:8]) for h in hashes], np.float64)))
+    assert abs(np.corrcoef(ranks, np.arange(len(ranks)))[0, 1]) < 0.5

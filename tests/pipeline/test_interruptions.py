@@ -1,0 +1,186 @@
+"""Builds that are interrupted: killed, stopped, starved of disk or workers. They go on, and end with the same bytes."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from builds import command, digests, real_documents, recipe_text, run_build, write_corpus
+
+SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recipe whose encode stage is long enough to be hit: 4 files of 10 MB."""
+    folder = tmp_path_factory.mktemp("corpus")
+    write_corpus(folder)
+    texts = real_documents()
+    for part in range(4):
+        numbered = [f"{part}.{copy} {text}" for copy in range(8) for text in texts]
+        table = pa.table({"text": numbered, "score": [3] * len(numbered)})
+        pq.write_table(table, folder / f"prose-big-{part}.parquet", row_group_size=500)
+    path = folder / "recipe.toml"
+    path.write_text(recipe_text(folder, weights="98 1 1", shard_tokens="500_000", vocab_size="2000"))
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The files of a build that nobody disturbed."""
+    out = tmp_path_factory.mktemp("whole") / "set"
+    run_build(recipe, out)
+    return digests(out)
+
+
+def start(recipe: Path, out: Path, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command(recipe, out, *options),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def session_processes(leader: int) -> list[psutil.Process]:
+    """Return the processes of a session that still run."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if os.getsid(process.pid) == leader and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (ProcessLookupError, psutil.NoSuchProcess):
+            continue
+    return found
+
+
+def wait_until(condition: object, what: str) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, f"waited {SECONDS} s for {what}"
+        time.sleep(0.02)
+
+
+def running_worker(work: Path) -> int | None:
+    """Return the process of a task that is being encoded."""
+    for path in (work / "encode" / "control").glob("*.count"):
+        row = path.read_bytes()
+        if len(row) == 24 and (process := struct.unpack("<QQq", row)[2]):
+            return process
+    return None
+
+
+def test_killed_at_ten_moments_it_ends_with_the_same_bytes(recipe: Path, whole: dict[str, str], tmp_path: Path) -> None:
+    out = tmp_path / "set"
+    generator = random.Random(3)
+    started = time.monotonic()
+    build = start(recipe, tmp_path / "timed")
+    assert build.wait(SECONDS) == 0
+    duration = time.monotonic() - started
+    for _ in range(10):
+        build = start(recipe, out)
+        time.sleep(generator.uniform(0.1, 0.9) * duration)
+        build.kill()
+        build.wait(SECONDS)
+        wait_until(lambda leader=build.pid: not session_processes(leader), "the workers of a killed build to end")
+    run_build(recipe, out)
+    assert digests(out) == whole
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_says_how_to_go_on(
+    recipe: Path, whole: dict[str, str], tmp_path: Path, number: signal.Signals
+) -> None:
+    out = tmp_path / "set"
+    build = start(recipe, out)
+    wait_until(lambda: running_worker(tmp_path / "set.work"), "a worker")
+    os.killpg(build.pid, number) if number == signal.SIGINT else build.send_signal(number)
+    _, errors = build.communicate(timeout=SECONDS)
+    assert build.returncode == 130
+    assert "Run the same command again" in errors
+    assert "Traceback" not in errors
+    wait_until(lambda: not session_processes(build.pid), "the workers to end")
+    run_build(recipe, out)
+    assert digests(out) == whole
+
+
+def test_a_worker_that_is_killed_ends_the_build_with_a_word(
+    recipe: Path, whole: dict[str, str], tmp_path: Path
+) -> None:
+    out = tmp_path / "set"
+    build = start(recipe, out, "--workers", "2")
+    wait_until(lambda: running_worker(tmp_path / "set.work"), "a worker")
+    worker = running_worker(tmp_path / "set.work")
+    assert worker is not None
+    assert worker != build.pid
+    os.kill(worker, signal.SIGKILL)
+    _, errors = build.communicate(timeout=SECONDS)
+    assert build.returncode == 1
+    assert "died in the middle of a task" in errors
+    run_build(recipe, out)
+    assert digests(out) == whole
+
+
+def test_a_second_build_in_the_same_folders_is_refused(recipe: Path, tmp_path: Path) -> None:
+    first = start(recipe, tmp_path / "set")
+    wait_until(lambda: running_worker(tmp_path / "set.work"), "a worker")
+    refused = run_build(recipe, tmp_path / "set", expect=2)
+    assert "another build is at work here" in refused["stderr"]
+    refused = run_build(recipe, tmp_path / "set", "--work", str(tmp_path / "other"), expect=2)
+    assert "another build is at work here" in refused["stderr"]
+    assert first.wait(SECONDS) == 0, "the first build is not disturbed"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 48 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", folder], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"no permission to mount a small file system: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def test_too_little_disk_is_refused_before_the_work(recipe: Path, small_disk: Path) -> None:
+    (small_disk / "filler").write_bytes(bytes(40 << 20))
+    refused = run_build(recipe, small_disk / "set", expect=2)
+    assert "GB too few" in refused["stderr"]
+    assert not list((small_disk / "set").iterdir())
+    assert not (small_disk / "set.work" / "encode").exists()
+
+
+def test_a_disk_that_fills_on_the_way_stops_the_build_which_then_goes_on(
+    recipe: Path, whole: dict[str, str], small_disk: Path
+) -> None:
+    build = start(recipe, small_disk / "set")
+    wait_until(lambda: running_worker(small_disk / "set.work"), "a worker")
+    filler = small_disk / "filler"
+    with filler.open("wb") as file:
+        while free := shutil.disk_usage(small_disk).free:
+            file.write(bytes(min(free, 1 << 20)))
+            file.flush()
+    _, errors = build.communicate(timeout=SECONDS)
+    assert build.returncode == 1, errors
+    assert "The disk is full" in errors
+    filler.unlink()
+    run_build(recipe, small_disk / "set")
+    assert digests(small_disk / "set") == whole
