@@ -90,8 +90,10 @@ def run_train(options: argparse.Namespace) -> int:
     from trainer.train import run_training
 
     session = open_session(recipe, options.shards, options.run, resume=options.resume, say=say)
-    with session.lock:
+    try:
         outcome = run_training(session, say)
+    finally:
+        session.lock.release()
     print_outcome(outcome, as_json=options.json)
     return 0 if outcome.interrupted_by is None else 128 + outcome.interrupted_by
 

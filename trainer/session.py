@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -58,7 +58,7 @@ class Session:
     """Steps done."""
     samples: int = 0
     """Samples consumed."""
-    saved: Path | None = field(default=None)
+    saved: Path | None = None
     """The newest checkpoint."""
 
     def save(self) -> Path:
@@ -99,48 +99,33 @@ def open_session(recipe: TrainRecipe, shards_path: Path, run: Path, *, resume: s
     order = _plan_samples(shard_set, recipe, say)
     device = choose_device()
     precision = choose_precision(recipe.train.precision, device)
+    lock = _lock_run(run)
     try:
-        run.mkdir(parents=True, exist_ok=True)
-        lock = filelock.FileLock(run / LOCK_FILE, timeout=0)
-        lock.acquire()
-    except filelock.Timeout as error:
-        raise InputError(
-            f"{run}: another process is training in this run folder. Wait for it or choose another."
-        ) from error
-    except OSError as error:
-        raise InputError(f"{run}: cannot be used as a run folder: {error.strerror}") from error
-    found = _find_checkpoint(run, resume, say)
-    if found is not None:
-        _check_fits(found, recipe, shard_set, say)
-    # Nothing of an earlier run has been touched so far.
-    for path in checkpoint.clear_leftovers(run, after_step=found.state.step if found else None):
-        say(f"{path}: corrupt, kept under this name; delete it when you do not need it")
-    torch.manual_seed(recipe.train.seed)
-    model = build_model(recipe.model, shard_set.vocab_size, seed=recipe.train.seed)
-    if found is not None:
-        checkpoint.load_weights(found, model)
-    model.to(device)
-    optimizer = build_optimizer(model, recipe.optimizer)
-    session = Session(
-        run=run,
-        recipe=recipe,
-        shard_set=shard_set,
-        order=order,
-        token_bytes=count_token_bytes(shard_set.tokenizer(), shard_set.vocab_size),
-        model=model,
-        optimizer=optimizer,
-        device=device,
-        precision=precision,
-        lock=lock,
-    )
-    if found is not None:
-        checkpoint.load_training_state(found, model, optimizer)
-        session.step, session.samples, session.saved = found.state.step, found.state.samples, found.path
-        say(f"resumed from {found.path}")
-    if session.token_bytes is None:
-        say("bits a byte are not reported: the tokenizer is not byte-level, so its tokens have no certain length")
-    shutil.copyfile(shard_set.path / shard_set.manifest.tokenizer.file, run / TOKENIZER_FILE)
-    write_text(run / RECIPE_FILE, recipe.model_dump_json(indent=2) + "\n")
+        found = _find_checkpoint(run, resume, say)
+        if found is not None:
+            _check_fits(found, recipe, shard_set, say)
+        # Nothing of an earlier run has been touched so far.
+        for path in checkpoint.clear_leftovers(run, after_step=found.state.step if found else None):
+            say(f"{path}: corrupt, kept under this name; delete it when you do not need it")
+        torch.manual_seed(recipe.train.seed)
+        model = build_model(recipe.model, shard_set.vocab_size, seed=recipe.train.seed)
+        if found is not None:
+            checkpoint.load_weights(found, model)
+        model.to(device)
+        optimizer = build_optimizer(model, recipe.optimizer)
+        token_bytes = count_token_bytes(shard_set.tokenizer(), shard_set.vocab_size)
+        session = Session(run, recipe, shard_set, order, token_bytes, model, optimizer, device, precision, lock)
+        if found is not None:
+            checkpoint.load_training_state(found, model, optimizer)
+            session.step, session.samples, session.saved = found.state.step, found.state.samples, found.path
+            say(f"resumed from {found.path}")
+        if token_bytes is None:
+            say("bits a byte are not reported: the tokenizer is not byte-level, so its tokens have no certain length")
+        shutil.copyfile(shard_set.path / shard_set.manifest.tokenizer.file, run / TOKENIZER_FILE)
+        write_text(run / RECIPE_FILE, recipe.model_dump_json(indent=2) + "\n")
+    except BaseException:
+        lock.release()
+        raise
     return session
 
 
@@ -167,6 +152,19 @@ def _open_valid_set(path: Path) -> ShardSet:
     except ShardSetError as error:
         raise InputError([str(problem) for problem in error.problems]) from error
     return shard_set
+
+
+def _lock_run(run: Path) -> filelock.BaseFileLock:
+    """Make the run folder and lock it for this process; the lock goes with the process, however it ends."""
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+        lock = filelock.FileLock(run / LOCK_FILE, timeout=0)
+        lock.acquire()
+    except filelock.Timeout as error:
+        raise InputError(f"{run}: another process is training here. Wait for it, or choose another folder.") from error
+    except OSError as error:
+        raise InputError(f"{run}: cannot be used as a run folder: {error.strerror}") from error
+    return lock
 
 
 def _plan_samples(shard_set: ShardSet, recipe: TrainRecipe, say: Say) -> SampleOrder:

@@ -39,8 +39,8 @@ def test_overrides_take_toml_values(recipe_file: Path):
 
 def test_all_faults_are_reported_at_once(recipe_file: Path, tmp_path: Path):
     text = recipe_file.read_text()
-    text = text.replace("hidden_size = 32", "hidden_sise = 32").replace("steps = 12", 'steps = "12"')
-    text = text.replace("micro_batch = 4", "micro_batch = 3").replace("warmup_steps = 2", "warmup_steps = -1")
+    text = text.replace("hidden_size = 64", "hidden_sise = 64").replace("steps = 24", 'steps = "24"')
+    text = text.replace("micro_batch = 2", "micro_batch = 3").replace("warmup_steps = 2", "warmup_steps = -1")
     path = tmp_path / "bad.toml"
     path.write_text(text + "\n[extra]\nx = 1\n")
     faults = "\n".join(find_faults(path, "train.seq_len=65"))
@@ -48,7 +48,7 @@ def test_all_faults_are_reported_at_once(recipe_file: Path, tmp_path: Path):
         "model.hidden_sise: unknown key. Did you mean 'hidden_size'?",
         "model.hidden_size",
         "train.steps",
-        "'12'",
+        "'24'",
         "schedule.warmup_steps",
         "extra: unknown key",
         "train.global_batch = 8 with train.micro_batch = 3",
@@ -61,9 +61,9 @@ def test_all_faults_are_reported_at_once(recipe_file: Path, tmp_path: Path):
     ("override", "expected"),
     [
         ("model.num_attention_heads=5", "the heads must divide the width"),
-        ("model.num_attention_heads=32", "even number of features a head"),
+        ("model.num_attention_heads=64", "even number of features a head"),
         ("model.num_key_value_heads=3", "key/value heads must divide"),
-        ("schedule.warmup_steps=13", "the warm-up must end within the run"),
+        ("schedule.warmup_steps=25", "the warm-up must end within the run"),
         ("optimizer.lr=0", "optimizer.lr"),
         ("optimizer.lr=inf", "optimizer.lr"),
         ("optimizer.betas=[0.9, 1.0]", "optimizer.betas.1"),
@@ -92,8 +92,8 @@ def test_a_recipe_survives_json(recipe: TrainRecipe):
 
 
 def test_changes_are_named_with_both_values(recipe_file: Path, recipe: TrainRecipe):
-    other = load_recipe(recipe_file, ["optimizer.lr=0.5", "model.hidden_size=64"])
-    assert find_changes(recipe, other) == {"optimizer.lr": (0.01, 0.5), "model.hidden_size": (32, 64)}
+    other = load_recipe(recipe_file, ["optimizer.lr=0.5", "model.hidden_size=32"])
+    assert find_changes(recipe, other) == {"optimizer.lr": (0.01, 0.5), "model.hidden_size": (64, 32)}
 
 
 def test_the_learning_rate_warms_up_then_follows_a_cosine(recipe_file: Path):

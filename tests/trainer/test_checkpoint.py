@@ -1,0 +1,169 @@
+"""Checkpoints: whole or not at all, corruption found, old ones deleted, nothing unpickled."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from trainer import checkpoint
+from trainer.checkpoint import CheckpointError, CheckpointState
+
+FILES = ["state.json", "model.safetensors", "optimizer.safetensors", "rng.safetensors"]
+
+
+def make_state(step: int) -> CheckpointState:
+    return CheckpointState(
+        step=step,
+        samples=step * 8,
+        recipe={"name": "x", "optimizer": {"lr": 1e-3, "betas": [0.9, 0.95]}},
+        vocab_size=320,
+        eos_id=318,
+        manifest_sha256="0" * 64,
+        tokenizer_sha256="1" * 64,
+    )
+
+
+def make_training(seed: int) -> tuple[nn.Module, torch.optim.AdamW]:
+    torch.manual_seed(seed)
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+    model(torch.randn(2, 4)).square().sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run with the checkpoints 10, 20 and 30."""
+    model, optimizer = make_training(1)
+    for step in (10, 20, 30):
+        checkpoint.save_checkpoint(tmp_path, make_state(step), model, optimizer, keep_last=3)
+    return tmp_path
+
+
+def flip_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_everything_comes_back_bit_for_bit(tmp_path: Path):
+    model, optimizer = make_training(1)
+    saved = checkpoint.save_checkpoint(tmp_path, make_state(7), model, optimizer, keep_last=1)
+    torch_state = torch.get_rng_state()
+    found = checkpoint.find_newest(tmp_path, print)
+    assert found is not None
+    assert found.path == saved == tmp_path / "checkpoints/step-00000007"
+    assert found.state.model_copy(update={"files": {}, "own_xxh3_128": ""}) == make_state(7)
+    other, other_optimizer = make_training(2)
+    checkpoint.load_weights(found, other)
+    checkpoint.load_training_state(found, other, other_optimizer)
+    assert torch.equal(torch.get_rng_state(), torch_state)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, other.state_dict()[name])
+    for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        assert set(optimizer.state[mine]) == {"step", "exp_avg", "exp_avg_sq"}
+        for key, value in optimizer.state[mine].items():
+            assert torch.equal(value, other_optimizer.state[theirs][key])
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_flipped_bit_is_found_and_the_previous_checkpoint_used(run: Path, name: str):
+    flip_byte(run / "checkpoints/step-00000030" / name)
+    messages: list[str] = []
+    found = checkpoint.find_newest(run, messages.append)
+    assert found is not None
+    assert found.state.step == 20
+    assert len(messages) == 1
+    assert name in messages[0]
+    assert "step-00000030" in messages[0]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_or_cut_file_is_found(run: Path, name: str):
+    file = run / "checkpoints/step-00000030" / name
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match=name):
+        checkpoint.read_checkpoint(file.parent)
+    file.unlink()
+    with pytest.raises(CheckpointError, match=name):
+        checkpoint.read_checkpoint(file.parent)
+
+
+def test_a_changed_number_in_the_state_is_found(run: Path):
+    file = run / "checkpoints/step-00000030/state.json"
+    state = json.loads(file.read_text())
+    file.write_text(json.dumps({**state, "samples": 239}, indent=2) + "\n")
+    with pytest.raises(CheckpointError, match="checksum"):
+        checkpoint.read_checkpoint(file.parent)
+
+
+def test_when_all_are_corrupt_it_says_so(run: Path):
+    for path in checkpoint.list_checkpoints(run):
+        flip_byte(path / "model.safetensors")
+    with pytest.raises(CheckpointError, match="no whole checkpoint is left") as caught:
+        checkpoint.find_newest(run, lambda message: None)
+    assert len(caught.value.problems) == 4
+
+
+def test_corrupt_ones_are_moved_aside_and_crashed_saves_cleared(run: Path):
+    left = run / "checkpoints/.step-00000040.123.tmp"
+    left.mkdir()
+    (left / "model.safetensors").write_bytes(b"half")
+    moved = checkpoint.clear_leftovers(run, after_step=20)
+    assert [path.name for path in moved] == ["corrupt-step-00000030"]
+    assert not left.exists()
+    assert [path.name for path in checkpoint.list_checkpoints(run)] == ["step-00000010", "step-00000020"]
+
+
+def test_only_the_last_are_kept(run: Path):
+    model, optimizer = make_training(1)
+    checkpoint.save_checkpoint(run, make_state(40), model, optimizer, keep_last=2)
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-00000030", "step-00000040"]
+
+
+@pytest.mark.parametrize("fails_at", ["save_file", "rename"])
+def test_a_save_that_fails_leaves_the_others_and_nothing_else(
+    run: Path, monkeypatch: pytest.MonkeyPatch, fails_at: str
+):
+    model, optimizer = make_training(1)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    if fails_at == "save_file":
+        monkeypatch.setattr(checkpoint.safetensors.torch, "save_file", fail)
+    else:
+        monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoint.save_checkpoint(run, make_state(40), model, optimizer, keep_last=1)
+    monkeypatch.undo()
+    names = sorted(path.name for path in (run / "checkpoints").iterdir())
+    assert names == ["step-00000010", "step-00000020", "step-00000030"]
+    assert checkpoint.find_newest(run, print) is not None
+
+
+def test_a_run_without_checkpoints_has_none(tmp_path: Path):
+    assert checkpoint.find_newest(tmp_path, print) is None
+
+
+def test_nothing_is_pickled(run: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a pickle was read")
+
+    for name in ("load", "loads", "Unpickler"):
+        monkeypatch.setattr(pickle, name, refuse)
+    monkeypatch.setattr(torch, "load", refuse)
+    found = checkpoint.find_newest(run, print)
+    assert found is not None
+    model, optimizer = make_training(2)
+    checkpoint.load_weights(found, model)
+    checkpoint.load_training_state(found, model, optimizer)
+    for file in found.path.iterdir():
+        assert file.suffix in (".json", ".safetensors")
+        assert b"\x80\x04\x95" not in file.read_bytes()  # how a pickle of protocol 4 begins

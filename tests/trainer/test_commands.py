@@ -1,0 +1,241 @@
+"""The commands' manners: bad input in one report with exit code 2, help at once, sampling."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+import torch
+
+from shards import ShardSet
+from trainer.errors import InputError
+from trainer.sample import LoadedRun, SampleOptions, choose_token, load_run, sample_text
+
+
+class Done(Protocol):
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Command(Protocol):
+    """The `trainer` fixture."""
+
+    def run(self, *arguments: object) -> Done: ...
+
+
+@pytest.fixture(scope="module")
+def run(trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of forty steps. Read only."""
+    path = tmp_path_factory.mktemp("runs") / "run"
+    settings = [f"--set={item}" for item in ("train.steps=40", "checkpoint.every_steps=40", "eval.every_steps=40")]
+    done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", path, *settings)
+    assert done.returncode == 0, done.stderr
+    assert "val loss by source" in done.stdout
+    return path
+
+
+@pytest.fixture(scope="module")
+def loaded(run: Path) -> LoadedRun:
+    return load_run(run, print)
+
+
+def test_help_answers_at_once_and_imports_nothing_heavy():
+    code = (
+        "import sys, trainer.__main__ as m\n"
+        "try: m.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'torch', 'pydantic', 'tokenizers', 'numpy', 'rich'} & set(sys.modules)), file=sys.stderr)"
+    )
+    began = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+    assert "train" in done.stdout
+    assert time.perf_counter() - began < 0.5  # Measured 0.04 s; the limit is the product's promise.
+
+
+def test_a_bad_recipe_is_refused_before_anything_is_written(
+    trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path: Path
+):
+    bad = ("--set", "train.stepz=1", "--set", "model.num_attention_heads=5")
+    done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path / "run", *bad)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Did you mean 'steps'?" in done.stderr
+    assert "the heads must divide the width" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def damage_folder(folder: Path) -> None:
+    shutil.rmtree(folder)
+
+
+def damage_manifest(folder: Path) -> None:
+    (folder / "manifest.json").unlink()
+
+
+def damage_shard(folder: Path) -> None:
+    file = folder / "train-00001.bin.zst"
+    file.write_bytes(file.read_bytes()[:-10])
+
+
+def damage_tokenizer(folder: Path) -> None:
+    file = folder / "tokenizer.json"
+    file.write_text(file.read_text() + " ")
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (damage_folder, "cannot be read"),
+        (damage_manifest, "manifest_missing"),
+        (damage_shard, "train-00001.bin.zst"),
+        (damage_tokenizer, "tokenizer.json"),
+    ],
+)
+def test_a_set_that_fails_quick_validation_is_refused(
+    trainer: Command,
+    shard_set: ShardSet,
+    recipe_file: Path,
+    tmp_path: Path,
+    damage: Callable[[Path], None],
+    expected: str,
+):
+    shutil.copytree(shard_set.path, tmp_path / "set")
+    damage(tmp_path / "set")
+    done = trainer.run("train", recipe_file, "--shards", tmp_path / "set", "--run", tmp_path / "run")
+    assert done.returncode == 2, done.stderr
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("setting", ["train.global_batch=400", "train.seq_len=40_000"])
+def test_a_train_split_that_is_too_small_is_refused(
+    trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path: Path, setting: str
+):
+    more = ("--set", "model.max_position_embeddings=50_000", "--set", setting)
+    done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path / "run", *more)
+    assert done.returncode == 2
+    assert "expected at least train.global_batch" in done.stderr
+
+
+def test_a_corrupt_frame_met_on_the_way_fails_the_run(
+    trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path: Path
+):
+    shutil.copytree(shard_set.path, tmp_path / "set")
+    for file in (tmp_path / "set").glob("train-*.bin.zst"):  # quick validation does not read frames
+        content = bytearray(file.read_bytes())
+        content[100] ^= 1
+        file.write_bytes(content)
+    done = trainer.run("train", recipe_file, "--shards", tmp_path / "set", "--run", tmp_path / "run")
+    assert done.returncode == 1
+    assert "frame_corrupt" in done.stderr
+    assert "Stopped after step 0" in done.stderr
+
+
+def test_sampling_prints_the_text_and_repeats_itself(trainer: Command, run: Path):
+    arguments = ("sample", run, "--prompt", "the mill", "--max-new-tokens", 8)
+    first, again = trainer.run(*arguments), trainer.run(*arguments, "--json")
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.startswith("the mill")
+    result = json.loads(again.stdout)
+    assert first.stdout == result["prompt"] + result["text"] + "\n"
+    assert result["step"] == 40
+    assert 1 <= len(result["token_ids"]) <= 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"top_p": 0.0}, "--top-p 0.0: expected above 0"),
+        ({"temperature": -1.0}, "--temperature -1.0"),
+        ({"max_new_tokens": 0}, "--max-new-tokens 0"),
+        ({"repetition_penalty": 0.0}, "--repetition-penalty 0.0"),
+        ({"seed": -1}, "--seed -1"),
+    ],
+)
+def test_options_out_of_bounds_are_refused(loaded: LoadedRun, changes: dict[str, Any], expected: str):
+    with pytest.raises(InputError, match=expected):
+        sample_text(loaded, "the", SampleOptions(**changes))
+
+
+def test_a_prompt_that_fills_the_context_is_refused(loaded: LoadedRun):
+    with pytest.raises(InputError, match="context of 64"):
+        sample_text(loaded, "the mill " * 200, SampleOptions())
+
+
+def test_sampling_ends_at_the_contexts_end_and_says_so(loaded: LoadedRun, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("trainer.sample.choose_token", lambda *_: 5)
+    result = sample_text(loaded, "the", SampleOptions(max_new_tokens=1000))
+    prompt_tokens = 1 + len(loaded.tokenizer.encode("the").ids)
+    assert result.finish == "context"
+    assert len(result.token_ids) == 64 - prompt_tokens + 1
+
+
+def test_sampling_stops_at_eos(loaded: LoadedRun, monkeypatch: pytest.MonkeyPatch):
+    tokens = iter([5, 6, loaded.eos_id, 7])
+    monkeypatch.setattr("trainer.sample.choose_token", lambda *_: next(tokens))
+    result = sample_text(loaded, "the", SampleOptions())
+    assert (result.token_ids, result.finish) == ([5, 6], "eos")
+
+
+def test_special_tokens_in_a_prompt_are_text(loaded: LoadedRun, monkeypatch: pytest.MonkeyPatch):
+    fed: list[list[int]] = []
+    monkeypatch.setattr("trainer.sample.iter_tokens", lambda _model, ids, _options: fed.append(ids) or iter([]))
+    sample_text(loaded, "a<|endoftext|>b", SampleOptions())
+    assert fed[0][0] == loaded.eos_id
+    assert loaded.eos_id not in fed[0][1:]
+    assert loaded.tokenizer.decode(fed[0][1:], skip_special_tokens=False) == "a<|endoftext|>b"
+
+
+def test_the_tokenizer_of_the_checkpoint_is_required(run: Path, tmp_path: Path):
+    shutil.copytree(run, tmp_path / "run")
+    file = tmp_path / "run/tokenizer.json"
+    file.write_text(file.read_text() + " ")
+    with pytest.raises(InputError, match="is not the tokenizer of the checkpoint"):
+        load_run(tmp_path / "run", print)
+    file.unlink()
+    with pytest.raises(InputError, match="is missing"):
+        load_run(tmp_path / "run", print)
+
+
+def test_a_folder_that_is_no_run_is_refused(trainer: Command, tmp_path: Path):
+    done = trainer.run("sample", tmp_path, "--prompt", "x")
+    assert done.returncode == 2
+    assert "no checkpoints" in done.stderr
+
+
+def choose(logits: list[float], seen: list[int] | None = None, draws: int = 1, **options: Any) -> set[int]:
+    generator = torch.Generator().manual_seed(0)
+    chosen = SampleOptions(**({"repetition_penalty": 1.0, "top_p": 1.0, "temperature": 1.0} | options))
+    return {choose_token(torch.tensor(logits), seen or [], chosen, generator) for _ in range(draws)}
+
+
+def test_temperature_zero_takes_the_likeliest():
+    assert choose([0.0, 2.0, 1.0], temperature=0.0, draws=20) == {1}
+
+
+def test_top_p_keeps_the_likeliest_tokens_that_reach_it():
+    logits = torch.tensor([0.5, 0.3, 0.15, 0.05]).log().tolist()
+    assert choose(logits, draws=400) == {0, 1, 2, 3}
+    assert choose(logits, top_p=0.9, draws=400) == {0, 1, 2}
+    assert choose(logits, top_p=0.7, draws=400) == {0, 1}
+    assert choose(logits, top_p=0.01, draws=50) == {0}
+
+
+def test_the_repetition_penalty_lowers_seen_tokens_of_either_sign():
+    assert choose([2.0, 1.5, -9.0], seen=[0], repetition_penalty=2.0, temperature=0.0) == {1}
+    assert choose([-1.0, -1.5, -9.0], seen=[0], repetition_penalty=2.0, temperature=0.0) == {1}
+    logits = torch.tensor([1.0, 2.0])
+    choose_token(logits, [1], SampleOptions(), torch.Generator().manual_seed(0))
+    assert logits.tolist() == [1.0, 2.0]

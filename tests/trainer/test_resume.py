@@ -1,0 +1,210 @@
+"""Through the real command: a run that was interrupted equals one that was not, and what does not fit is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from safetensors.numpy import load_file
+
+from shards import ShardSet
+
+
+class Done(Protocol):
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Command(Protocol):
+    """The `trainer` fixture."""
+
+    def run(self, *arguments: object) -> Done: ...
+    def start(self, *arguments: object) -> subprocess.Popen[str]: ...
+
+
+ReadLines = Callable[[Path], list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def whole_run(
+    trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A run of 24 steps that never stopped. Read only."""
+    run = tmp_path_factory.mktemp("runs") / "whole"
+    output = finish(trainer.start("train", recipe_file, "--shards", shard_set.path, "--run", run, "--json"))
+    result = json.loads(output)
+    assert result["status"] == "complete"
+    assert result["steps"] == 24
+    return run
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    """Wait for a process that should end well and return what it printed."""
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    return output
+
+
+def assert_same(run: Path, whole_run: Path, read_lines: ReadLines) -> None:
+    """Losses, gradients, validation and final weights are equal bit for bit."""
+    assert read_lines(run) == read_lines(whole_run)
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        mine, theirs = (load_file(folder / "checkpoints/step-00000024" / name) for folder in (run, whole_run))
+        assert mine.keys() == theirs.keys()
+        assert all((mine[key] == theirs[key]).all() for key in theirs)
+
+
+def wait_for_line(run: Path, step: int, process: subprocess.Popen[str]) -> None:
+    """Wait until the metrics hold a step."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        file = run / "metrics.jsonl"
+        if file.exists() and f'"step": {step},' in file.read_text():
+            return
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.002)
+    raise AssertionError(f"step {step} was never logged")
+
+
+def test_a_run_logs_steps_and_validations_and_keeps_the_last_checkpoints(whole_run: Path, read_lines: ReadLines):
+    lines = read_lines(whole_run)
+    steps = [line for line in lines if "loss" in line]
+    assert [line["step"] for line in steps] == list(range(1, 25))
+    assert set(steps[0]) == {"step", "tokens", "loss", "lr", "grad_norm"}
+    assert steps[-1]["loss"] < steps[0]["loss"] - 1
+    validations = [line for line in lines if "val_loss" in line]
+    assert [line["step"] for line in validations] == [4, 8, 12, 16, 20, 24]
+    assert set(validations[0]["val_loss_by_source"]) == {"prose", "code"}
+    assert sorted(path.name for path in (whole_run / "checkpoints").iterdir()) == ["step-00000021", "step-00000024"]
+    assert json.loads((whole_run / "recipe.json").read_text())["name"] == "tiny"
+
+
+def test_a_run_killed_three_times_goes_on_bit_for_bit(
+    trainer: Command, shard_set: ShardSet, recipe_file: Path, whole_run: Path, read_lines: ReadLines, tmp_path: Path
+):
+    arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path)
+    for kill_after_step in (2, 9, 16):  # before any checkpoint, about when one is being written, between two
+        process = trainer.start(*arguments)
+        wait_for_line(tmp_path, kill_after_step, process)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    finish(trainer.start(*arguments))
+    assert_same(tmp_path, whole_run, read_lines)
+
+
+def test_a_run_stopped_by_signals_saves_and_goes_on_bit_for_bit(
+    trainer: Command, shard_set: ShardSet, recipe_file: Path, whole_run: Path, read_lines: ReadLines, tmp_path: Path
+):
+    arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path, "--json")
+    stopped_at = 0
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # Validating at every step gives time to stop it, and changes no training loss.
+        process = trainer.start(*arguments, "--set", "eval.every_steps=1")
+        wait_for_line(tmp_path, stopped_at + 1, process)
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=60)
+        assert process.returncode == 128 + number, errors
+        result = json.loads(output)
+        assert result["status"] == "interrupted"
+        assert stopped_at < result["steps"] < 24
+        stopped_at = result["steps"]
+        assert Path(result["checkpoint"]).name == f"step-{stopped_at:08d}"
+    done = trainer.run(*arguments)
+    assert done.returncode == 0, done.stderr
+    steps, expected = ([line for line in read_lines(run) if "loss" in line] for run in (tmp_path, whole_run))
+    assert steps == expected
+    assert read_lines(tmp_path)[-1] == read_lines(whole_run)[-1]
+
+
+def test_a_corrupt_newest_checkpoint_falls_back_and_ends_the_same(
+    trainer: Command, shard_set: ShardSet, recipe_file: Path, whole_run: Path, read_lines: ReadLines, tmp_path: Path
+):
+    run = tmp_path / "run"
+    shutil.copytree(whole_run, run)
+    weights = run / "checkpoints/step-00000024/model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-5])
+    done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", run)
+    assert done.returncode == 0, done.stderr
+    assert "step-00000024/model.safetensors: corrupt" in done.stderr
+    assert "resumed from" in done.stderr
+    assert "step-00000021" in done.stderr
+    assert_same(run, whole_run, read_lines)
+    assert (run / "checkpoints/corrupt-step-00000024").is_dir()
+
+
+def test_a_finished_run_has_nothing_to_do(
+    trainer: Command, shard_set: ShardSet, recipe_file: Path, whole_run: Path, read_lines: ReadLines, tmp_path: Path
+):
+    run = tmp_path / "run"
+    shutil.copytree(whole_run, run)
+    done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", run)
+    assert done.returncode == 0, done.stderr
+    assert_same(run, whole_run, read_lines)
+
+
+def test_a_checkpoint_can_be_continued_in_another_run(
+    trainer: Command, shard_set: ShardSet, recipe_file: Path, whole_run: Path, read_lines: ReadLines, tmp_path: Path
+):
+    chosen = whole_run / "checkpoints/step-00000021"
+    arguments = ("train", recipe_file, "--shards", shard_set.path, "--resume", chosen)
+    refused = trainer.run(*arguments, "--run", whole_run)
+    assert refused.returncode == 2
+    assert "holds later checkpoints" in refused.stderr
+    done = trainer.run(*arguments, "--run", tmp_path / "branch")
+    assert done.returncode == 0, done.stderr
+    assert read_lines(tmp_path / "branch") == [line for line in read_lines(whole_run) if line["step"] > 21]
+
+
+def test_never_refuses_a_run_that_has_checkpoints(
+    trainer: Command, shard_set: ShardSet, recipe_file: Path, whole_run: Path
+):
+    before = sorted(whole_run.rglob("*"))
+    done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", whole_run, "--resume", "never")
+    assert done.returncode == 2
+    assert "holds checkpoints up to step-00000024" in done.stderr
+    assert sorted(whole_run.rglob("*")) == before
+
+
+def test_what_does_not_fit_the_checkpoint_is_refused_in_one_report(
+    trainer: Command,
+    recipe_file: Path,
+    whole_run: Path,
+    make_set: Callable[..., ShardSet],
+    tmp_path: Path,
+):
+    other = make_set(tmp_path / "other", shard_tokens={"train": [3_000], "val": [500]}, seed=5)
+    changes = ("--set", "train.seq_len=16", "--set", "model.hidden_size=32", "--set", "optimizer.lr=0.5")
+    metrics = (whole_run / "metrics.jsonl").read_text()
+    done = trainer.run("train", recipe_file, "--shards", other.path, "--run", whole_run, *changes, "--json")
+    assert done.returncode == 2
+    problems = "\n".join(json.loads(done.stdout)["problems"])
+    for expected in ("manifest sha256", "train.seq_len = 32", "model.hidden_size = 64"):
+        assert expected in problems
+    assert "optimizer.lr" not in problems
+    assert "optimizer.lr = 0.01 is now 0.5" in done.stderr
+    assert (whole_run / "metrics.jsonl").read_text() == metrics
+
+
+def test_a_second_trainer_in_the_same_run_is_refused(
+    trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path: Path
+):
+    arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path, "--set", "train.steps=100_000")
+    process = trainer.start(*arguments)
+    try:
+        wait_for_line(tmp_path, 1, process)
+        second = trainer.run(*arguments)
+    finally:
+        process.kill()
+        process.communicate()
+    assert second.returncode == 2
+    assert "another process is training" in second.stderr
