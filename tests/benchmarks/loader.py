@@ -1,0 +1,113 @@
+"""How fast the loader is from compressed shards, beside a memory map of the same tokens, in one run.
+
+    python tests/benchmarks/loader.py DIR
+
+The memory map is nanoGPT's `get_batch`: random offsets into a plain file of tokens, one slice a row, stacked. Its file
+is decompressed first, outside the timing, and lies in the page cache; its map is opened once. The loader decompresses
+as it goes and gives every window exactly once. Both yield int64 inputs and targets of one shape.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import shards
+from trainer.data import Loader, SampleOrder
+
+ROUNDS = 5
+"""Each side is timed this often, in turns, and its best round counts: a shared machine only ever makes it slower."""
+
+MIN_TOKENS = 20_000_000
+"""A round reads whole epochs until it has at least this many."""
+
+
+def bench_loader(
+    set_path: str | Path, *, work: str | Path, batch: int = 64, seq_len: int = 512
+) -> dict[str, float | int]:
+    """Time the loader over whole epochs of the train split, and the memory map over as many batches.
+
+    Args:
+        set_path: a shard set.
+        work: a folder for the decompressed tokens, which are removed again.
+        batch: sequences in a batch.
+        seq_len: tokens in a sequence.
+
+    Returns:
+        `tokens` a round, `loader_tokens_per_s`, `memmap_tokens_per_s`, their `ratio` (above 1: the loader is faster),
+        `decode_tokens_per_s` (plain decompression, one thread), `loader_batch_ms`, and `wait_max_ms`, the longest
+        that a batch let its caller wait: the decompression of a first shard.
+
+    Raises:
+        ValueError: the set's train split is too small for one batch.
+    """
+    shard_set = shards.open_set(set_path)
+    train = shard_set.splits["train"]
+    order = SampleOrder([shard.num_tokens for shard in train], seq_len=seq_len, seed=1)
+    if order.per_epoch < batch:
+        raise ValueError(f"{set_path}: {order.per_epoch} windows of {seq_len}; expected at least one batch of {batch}")
+    samples = -(-MIN_TOKENS // order.targets) * order.per_epoch // batch * batch
+    plain = Path(work) / "loader-plain.bin"
+    decoding = 0.0
+    with plain.open("wb") as file:
+        for shard in train:
+            began = time.perf_counter()
+            tokens = shard.read()
+            decoding += time.perf_counter() - began
+            tokens.tofile(file)
+    ours: list[tuple[float, float]] = []
+    theirs: list[float] = []
+    try:
+        for _ in range(ROUNDS):
+            ours.append(_time_loader(Loader(train, order, stop=samples), samples, batch))
+            theirs.append(_time_memory_map(plain, shard_set.dtype, samples, batch, seq_len))
+    finally:
+        plain.unlink()
+    tokens = samples * seq_len
+    seconds, longest = min(ours)
+    return {
+        "tokens": tokens,
+        "loader_tokens_per_s": tokens / seconds,
+        "memmap_tokens_per_s": tokens / min(theirs),
+        "ratio": min(theirs) / seconds,
+        "decode_tokens_per_s": sum(shard.num_tokens for shard in train) / decoding,
+        "loader_batch_ms": 1000 * seconds * batch / samples,
+        "wait_max_ms": 1000 * longest,
+    }
+
+
+def _time_loader(loader: Loader, samples: int, batch: int) -> tuple[float, float]:
+    """Return the seconds for all batches, the loader's start included, and for the slowest batch."""
+    began, longest = time.perf_counter(), 0.0
+    with loader:
+        for first in range(0, samples, batch):
+            asked = time.perf_counter()
+            windows = loader.read(first, batch)
+            _inputs, _targets = windows[:, :-1], windows[:, 1:]
+            longest = max(longest, time.perf_counter() - asked)
+    return time.perf_counter() - began, longest
+
+
+def _time_memory_map(plain: Path, dtype: np.dtype, samples: int, batch: int, seq_len: int) -> float:
+    """Return the seconds for all batches. Source: get_batch in karpathy/nanoGPT's train.py."""
+    generator = torch.Generator().manual_seed(1)
+    began = time.perf_counter()
+    data = np.memmap(plain, dtype=dtype, mode="r")
+    for _ in range(0, samples, batch):
+        ix = torch.randint(len(data) - seq_len, (batch,), generator=generator)
+        _inputs = torch.stack([torch.from_numpy(data[i : i + seq_len].astype(np.int64)) for i in ix])
+        _targets = torch.stack([torch.from_numpy(data[i + 1 : i + 1 + seq_len].astype(np.int64)) for i in ix])
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, value in bench_loader(sys.argv[1], work=folder).items():
+            print(f"{name:>22}  {value:,.2f}")
