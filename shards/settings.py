@@ -1,11 +1,13 @@
 """Hand-written settings: a TOML file, `--set` overrides and a pydantic model in, a frozen object or every fault out.
 
-Shared by the data recipes and the train recipes, so that both have the same manners. Reads one file, runs nothing.
+Shared by the data recipes and the train recipes, so that both have the same manners. Reads one file, runs nothing. The
+JSON that a build or a run recorded is read as well.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 import tomllib
 import types
 from collections.abc import Callable, Iterator
@@ -40,7 +42,7 @@ class SettingsError(ValueError):
 def load_settings(
     model: type[ModelT], path: Path, *, overrides: list[str] | None = None, checks: tuple[Check, ...] = ()
 ) -> ModelT:
-    """Read a TOML file into a model.
+    """Read a TOML file, or a .json file of the same keys, into a model.
 
     Args:
         model: the pydantic model of the whole file.
@@ -54,21 +56,29 @@ def load_settings(
             unknown.
         OSError: the file cannot be read.
     """
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(str(path), [f"not valid TOML: {error}"]) from error
+    data = _read_document(path)
     faults = [fault for override in overrides or [] for fault in apply_override(data, override)]
     result: ModelT | None = None
     try:
         result = model.model_validate(data)
     except ValidationError as error:
-        faults += [_to_fault(model, dict(detail)) for detail in error.errors(include_url=False)]
+        faults += [_to_fault(model, dict(detail), data) for detail in error.errors(include_url=False)]
     for check in checks:
         faults += [fault for fault in check(data) if fault not in faults]
     if faults or result is None:
         raise SettingsError(str(path), faults)
     return result
+
+
+def _read_document(path: Path) -> dict[str, Any]:
+    kind, parse = ("JSON", json.loads) if path.suffix == ".json" else ("TOML", tomllib.loads)
+    try:
+        data: Any = parse(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:  # both formats' errors, and that of UTF-8
+        raise SettingsError(str(path), [f"not valid {kind}: {error}"]) from error
+    if isinstance(data, dict):
+        return cast("dict[str, Any]", data)
+    raise SettingsError(str(path), [f"expected a table of keys, got {type(data).__name__}"])
 
 
 def apply_override(data: dict[str, Any], override: str) -> Iterator[str]:
@@ -81,9 +91,10 @@ def apply_override(data: dict[str, Any], override: str) -> Iterator[str]:
         yield f"--set {override!r}: expected KEY=VALUE, such as --set mix.tokens=1_000_000"
         return
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        parsed = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
-        value = text.strip()
+        parsed: dict[str, Any] = {}
+    value = parsed["value"] if len(parsed) == 1 else text.strip()
     *parents, last = key.strip().split(".")
     place: Any = data
     for part in parents:
@@ -106,7 +117,7 @@ def _descend(place: Any, part: str) -> Any:
         for index, item in enumerate(cast("list[Any]", place)):
             named = isinstance(item, dict) and cast("dict[str, Any]", item).get("name") == part
             if named or part == str(index):
-                return item
+                return cast("Any", item)
     return None
 
 
@@ -116,8 +127,8 @@ def nearest(word: str, words: list[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else f" Expected one of: {', '.join(sorted(words))}."
 
 
-def _to_fault(model: type[BaseModel], detail: dict[str, Any]) -> str:
-    loc: tuple[int | str, ...] = detail["loc"]
+def _to_fault(model: type[BaseModel], detail: dict[str, Any], data: dict[str, Any]) -> str:
+    loc = _keys(detail["loc"], data)
     place = ".".join(str(part) for part in loc) or "file"
     if detail["type"] == "extra_forbidden":
         parent = _model_at(model, loc[:-1])
@@ -127,6 +138,18 @@ def _to_fault(model: type[BaseModel], detail: dict[str, Any]) -> str:
     message = str(detail["msg"]).removeprefix("Value error, ")
     found = repr(detail.get("input"))
     return f"{place}: {message}; got {found if len(found) <= 80 else found[:77] + '...'}"
+
+
+def _keys(loc: tuple[int | str, ...], data: Any) -> tuple[int | str, ...]:
+    """Return the part of a location that is in the document: pydantic goes on with names of a union's branches."""
+    for depth, part in enumerate(loc):
+        if isinstance(data, dict):
+            data = cast("dict[Any, Any]", data).get(part)
+        elif isinstance(data, list) and isinstance(part, int):
+            data = cast("list[Any]", data)[part]
+        else:
+            return loc[:depth]
+    return loc
 
 
 def _model_at(model: type[BaseModel] | None, loc: tuple[int | str, ...]) -> type[BaseModel] | None:
