@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,7 +20,7 @@ DEFAULT_EOS_TOKEN = "<|endoftext|>"
 NUM_BYTES = 256
 """Entries that a byte-level vocabulary always has."""
 
-_SIZE = re.compile(r"\s*([\d_]+(?:\.\d+)?)\s*([kKMGT]i?)?B?\s*")
+_SIZE = re.compile(r"\s*(\d[\d_]*(?:\.\d+)?)\s*([kKMGT]i?)?B?\s*")
 _SCALE = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
@@ -32,7 +33,7 @@ def parse_size(value: Any) -> Any:
         raise ValueError('expected bytes as a number, or as text such as "1 GB" or "512 MiB"')
     unit = match[2] or ""
     scale = _SCALE[unit.replace("K", "k") if len(unit) == 1 else unit.replace("k", "K")] if unit else 1
-    return int(float(match[1].replace("_", "")) * scale)
+    return int(Decimal(match[1]) * scale)
 
 
 def _distinct(values: list[str]) -> list[str]:
@@ -158,18 +159,18 @@ def load_recipe(path: Path, *, overrides: list[str] | None = None) -> Recipe:
 def _check_sources(data: dict[str, Any]) -> Iterator[str]:
     sources = data.get("sources")
     sources = [source for source in sources if isinstance(source, dict)] if isinstance(sources, list) else []
-    names = [source.get("name") for source in sources]
-    for name in sorted({str(name) for name in names if name is not None and names.count(name) > 1}):
+    names = [str(source["name"]) for source in sources if "name" in source]
+    for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"sources: {names.count(name)} sources are called {name!r}; expected distinct names"
     for index, source in enumerate(sources):
         yield from _check_files(f"sources.{index}", source)
     weights = (data.get("tokenizer") or {}).get("sample_weights") if isinstance(data.get("tokenizer"), dict) else None
-    if isinstance(weights, dict) and sorted(weights) != sorted(map(str, names)):
-        expected = sorted(map(str, names))
-        yield f"tokenizer.sample_weights: expected one weight for each of {expected}, got {sorted(weights)}"
+    if isinstance(weights, dict) and sorted(weights) != sorted(names):
+        yield f"tokenizer.sample_weights: expected one weight for each of {sorted(names)}, got {sorted(weights)}"
 
 
 def _check_files(place: str, source: dict[str, Any]) -> Iterator[str]:
+    from pipeline.sources.blocks import BROKEN_FILE_ERRORS
     from pipeline.sources.files import expand_glob, format_of
 
     paths = source.get("paths")
@@ -178,13 +179,13 @@ def _check_files(place: str, source: dict[str, Any]) -> Iterator[str]:
             continue  # the model reports it
         try:
             files = expand_glob(glob)
-        except (OSError, ValueError, ImportError) as error:
+        except (*BROKEN_FILE_ERRORS, ImportError) as error:
             yield f"{place}.paths: {glob!r} cannot be listed: {error}"
             continue
         if not files:
             yield f"{place}.paths: {glob!r} matches no file (working directory: {Path.cwd()})"
             continue
-        format_ = source.get("format", "auto")
+        format_ = str(source.get("format", "auto"))
         formats = {format_of(file.name) for file in files} if format_ == "auto" else {format_}
         if "text" in formats and not source.get("separator"):
             remedy = 'Give `separator`, or format = "file" for one document a file'
