@@ -18,6 +18,7 @@ from shard_sets import write_set
 import shards
 from shards import duplicates
 from shards.problems import PROBLEM_KINDS
+from shards.totals import check_totals
 from shards.validate import validate, validate_shard
 
 assert faults_metadata
@@ -192,3 +193,11 @@ def test_uint32_set_is_whole(plan, tmp_path):
     read = shards.open_set(tmp_path / "set").shard("train-00000").read(0, len(tokens))
     assert read.dtype == np.dtype("<u4")
     assert read.tolist() == tokens.tolist()
+
+
+def test_wide_tokens_for_a_small_vocabulary_are_named(good_set):
+    """Even where the tokens files would agree: one vocabulary has one dtype."""
+    manifest = shards.open_set(good_set).manifest
+    assert check_totals(manifest) == []
+    problems = check_totals(manifest.model_copy(update={"dtype": "uint32"}))
+    assert [(problem.kind, problem.where) for problem in problems] == [("dtype_mismatch", "manifest.json")]
