@@ -57,7 +57,7 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, in
     text = build_tokenizer_json(merges, recipe.special_tokens, recipe.pretokenizer)
     laps.lap("train_s")
     sample.unlink()
-    most = 256 + len(recipe.special_tokens) + len(merges)
+    most = 256 + len(recipe.special_tokens) + len({left + right for left, right in merges})
     if most < recipe.vocab_size:
         size = sum(source["text_bytes"] for source in drawn)
         raise TokenizerError(

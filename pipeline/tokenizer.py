@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.tokenizer_file import byte_characters, find_differences, find_faults, find_special
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
@@ -64,17 +66,6 @@ def pre_tokenizer(name: str) -> tokenizers.pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
-@functools.cache
-def byte_characters() -> tuple[str, ...]:
-    """Return the character that stands for each byte in a byte-level vocabulary, by byte value.
-
-    Source: bytes_to_unicode in the GPT-2 release: printable Latin-1 stands for itself, the rest from U+0100 on.
-    """
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(0x100, 0x200))
-    return tuple(chr(byte) if byte in printable else chr(next(others)) for byte in range(256))
-
-
 def train_merges(
     sample_path: Path, vocab_size: int, special_tokens: list[str], pretokenizer: str
 ) -> list[tuple[str, str]]:
@@ -94,9 +85,12 @@ def train_merges(
 
         source = gigatoken.TextFileSource([sample_path], separator=DOCUMENT_SEPARATOR)
         with _quiet_descriptors():
-            _, merges = gigatoken.train_bpe(source, vocab_size - len(special_tokens), [])
+            _, pairs = gigatoken.train_bpe(source, vocab_size - len(special_tokens), [])
         table = byte_characters()
-        return [("".join(table[b] for b in left), "".join(table[b] for b in right)) for left, right in merges]
+        merges = [("".join(table[b] for b in left), "".join(table[b] for b in right)) for left, right in pairs]
+        # A sample that has no pairs left makes gigatoken go on with pairs that do not occur.
+        if not _is_exhausted(sample_path, merges):
+            return merges
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     trainer = trainers.BpeTrainer(
@@ -109,6 +103,13 @@ def train_merges(
     tokenizer.pre_tokenizer = pre_tokenizer(pretokenizer)  # type: ignore[assignment]
     tokenizer.train_from_iterator(iter_sample(sample_path), trainer)
     return [tuple(merge) for merge in json.loads(tokenizer.to_str())["model"]["merges"]]
+
+
+def _is_exhausted(sample_path: Path, merges: list[tuple[str, str]]) -> bool:
+    """Say whether every word of a sample is one entry; the first one that is not ends the search."""
+    split = pre_tokenizer("gpt2").pre_tokenize_str
+    entries = {*byte_characters(), *(left + right for left, right in merges)}
+    return all(word in entries for document in iter_sample(sample_path) for word, _ in split(document))
 
 
 def iter_sample(path: Path) -> Iterator[str]:
@@ -163,19 +164,16 @@ def load_tokenizer(path: Path, *, eos_token: str) -> TokenizerInfo:
     text = path.read_bytes()
     try:
         data: dict[str, Any] = json.loads(text)
-        model, added = data["model"], data.get("added_tokens") or []
-        vocab_size = 1 + max([*model["vocab"].values(), *(token["id"] for token in added)])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        added = data.get("added_tokens") or []
+        vocab_size = 1 + max([*data["model"]["vocab"].values(), *(token["id"] for token in added)])
+        special = find_special(data)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise TokenizerError(f"{path}: not a tokenizer.json with a vocabulary: {error!r}") from error
-    if data.get("normalizer"):
-        kind = data["normalizer"].get("type")
-        message = f"{path}: has a normalizer ({kind}), which rewrites text, so that documents would not decode back."
-        raise TokenizerError(f'{message} Set "normalizer" to null in the file.')
-    if model.get("type", "BPE") != "BPE" or "ByteLevel" not in json.dumps(data.get("pre_tokenizer")):
-        raise TokenizerError(f"{path}: expected a byte-level BPE, got model {model.get('type')!r}")
-    special = {token["content"]: token["id"] for token in added if token.get("special")}
+    faults = list(find_faults(data))
     if eos_token not in special:
-        raise TokenizerError(f"{path}: no special token {eos_token!r} to end documents; there are {sorted(special)}")
+        faults.append(f"no special token {eos_token!r} to end documents; there are {sorted(special)}.")
+    if faults:
+        raise TokenizerError("\n".join(f"{path}: {fault}" for fault in faults))
     return TokenizerInfo(path, hashlib.sha256(text).hexdigest(), vocab_size, special[eos_token], special)
 
 
@@ -190,16 +188,21 @@ class Encoder:
         import tokenizers
 
         data = json.loads(tokenizer_json)
-        data["added_tokens"] = []
+        # Without added tokens, which would be found inside documents, and without what cuts or pads them.
+        text = json.dumps(data | {"added_tokens": [], "truncation": None, "padding": None, "post_processor": None})
         try:
-            self._fast = gigatoken.Tokenizer.from_json(json.dumps(data))
+            self._fast = gigatoken.Tokenizer.from_json(text)
         except (ValueError, RuntimeError) as error:
+            reason = str(error).partition("\n")[0]
             raise TokenizerError(
-                f"gigatoken cannot run this tokenizer: {error}. Use a gpt2, llama3, qwen2 or o200k pre-tokenizer."
+                f"gigatoken cannot run this tokenizer: {reason}. Use a gpt2, llama3, qwen2 or o200k pre-tokenizer."
             ) from error
-        self._reference = tokenizers.Tokenizer.from_str(tokenizer_json)
-        self._reference.encode_special_tokens = True
-        self._reference.no_truncation()
+        try:
+            self._reference = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:  # a bare Exception is what tokenizers raises
+            raise TokenizerError(f"tokenizers cannot read this tokenizer: {error}. Restore the file.") from error
+        if faults := list(find_differences(self, find_special(data))):
+            raise TokenizerError("tokenizer: " + "\n".join(faults))
 
     def encode(self, text: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
         """Encode documents; no EOS is added.

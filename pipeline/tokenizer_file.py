@@ -1,0 +1,93 @@
+"""A given `tokenizer.json`: what keeps documents from being encoded exactly, found before the work begins."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipeline.tokenizer import Encoder
+
+MAX_VOCAB_SIZE = 1 << 24
+"""As in the recipe."""
+
+_PROBE = "Probe: it's 12345 caf\u00e9s, \u4e2d\u6587!\r\n\n\tHTTPServer  x\u00a0 \U0001f642 \x00 DON'T   "
+"""Words, digits, contractions, spaces and line ends of the kinds that pre-tokenizers split differently."""
+
+
+@functools.cache
+def byte_characters() -> tuple[str, ...]:
+    """Return the character that stands for each byte in a byte-level vocabulary, by byte value.
+
+    Source: bytes_to_unicode in the GPT-2 release: printable Latin-1 stands for itself, the rest from U+0100 on.
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return tuple(chr(byte) if byte in printable else chr(next(others)) for byte in range(256))
+
+
+def find_special(data: dict[str, Any]) -> dict[str, int]:
+    """Return the ids of the special tokens of a `tokenizer.json`."""
+    return {token["content"]: token["id"] for token in data.get("added_tokens") or [] if token.get("special")}
+
+
+def find_faults(data: dict[str, Any]) -> Iterator[str]:
+    """Yield what the parts of a `tokenizer.json` tell: one line each, with its remedy."""
+    model, splitter = data["model"], data.get("pre_tokenizer") or {}
+    if normalizer := data.get("normalizer"):
+        kind = normalizer.get("type") if isinstance(normalizer, dict) else normalizer
+        yield (
+            f"has a normalizer ({kind}), which rewrites text, so that documents would not decode back. "
+            'Set "normalizer" to null in the file.'
+        )
+    if model.get("type", "BPE") != "BPE" or "ByteLevel" not in json.dumps(splitter):
+        kinds = f"model {model.get('type')!r} with pre-tokenizer {splitter.get('type')!r}"
+        yield f"expected a byte-level BPE, got {kinds}. Use another file, or train one."
+        return
+    missing = [byte for byte, character in enumerate(byte_characters()) if character not in model["vocab"]]
+    if missing:
+        yield (
+            f"has no entry for {len(missing)} of the 256 bytes, {missing[0]:#04x} first; text with them would be lost. "
+            "Use another file, or train one."
+        )
+    if max(model["vocab"].values()) >= MAX_VOCAB_SIZE:
+        yield f"has ids of {MAX_VOCAB_SIZE} and above. Number its entries from 0."
+    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
+        if model.get(key):
+            yield f"model.{key} is {model[key]!r}, which changes what text becomes. Set it to null in the file."
+    ordinary = _ordinary_ids(model)
+    for token, token_id in find_special(data).items():
+        if token_id in ordinary:
+            yield f"special token {token!r} has the id of an ordinary word: text yields it. Give it an id of its own."
+    parts = splitter.get("pretokenizers") or [splitter]
+    if any(part.get("add_prefix_space") for part in parts):
+        yield (
+            "its pre-tokenizer adds a space before each document, which then would not decode back. "
+            'Set "add_prefix_space" to false in the file.'
+        )
+    if len(parts) == 1 and parts[0].get("use_regex") is False:
+        yield "its pre-tokenizer does not split text into words. Use a gpt2, llama3, qwen2 or o200k pre-tokenizer."
+
+
+def _ordinary_ids(model: dict[str, Any]) -> set[int]:
+    """Return the ids that text can reach: of bytes, and of what merges make."""
+    merges = model.get("merges") or []
+    pairs = (merge.split(" ", 1) if isinstance(merge, str) else merge for merge in merges)
+    return {model["vocab"].get(entry, -1) for entry in (*byte_characters(), *("".join(pair) for pair in pairs))}
+
+
+def find_differences(encoder: Encoder, special: dict[str, int]) -> Iterator[str]:
+    """Yield what encoding a little text tells: that text reaches a special token, or that the encoders differ."""
+    import pyarrow as pa
+
+    for token, token_id in special.items():
+        if token_id in encoder.encode_reference(token):
+            yield f"special token {token!r} is an ordinary word of the vocabulary: text yields its id. Rename it."
+    ids, _ = encoder.encode(pa.array([_PROBE], pa.large_string()))
+    if ids.tolist() != (expected := encoder.encode_reference(_PROBE)):
+        yield (
+            f"gigatoken and tokenizers encode {_PROBE!r} differently, as {ids.tolist()} and {expected}. "
+            "Use a gpt2, llama3, qwen2 or o200k pre-tokenizer."
+        )

@@ -1,0 +1,299 @@
+"""The tokenizer: what is trained equals what `tokenizers` trains, what is encoded equals what it encodes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from pipeline.recipe import SourceRecipe, TokenizerRecipe
+from pipeline.sample import TokenizerTask, train_tokenizer
+from pipeline.sources import files
+from pipeline.tokenizer import (
+    DOCUMENT_SEPARATOR,
+    PATTERNS,
+    Encoder,
+    TokenizerError,
+    build_tokenizer_json,
+    byte_characters,
+    iter_sample,
+    load_encoder,
+    load_tokenizer,
+    pre_tokenizer,
+    train_merges,
+)
+
+SPECIAL = ["<|endoftext|>", "<|pad|>", "<|user|>"]
+NAMES = ["gpt2", "llama3", "qwen2", "o200k"]
+VOCAB_SIZE = 900
+
+# As published: Llama 3's and Qwen2's tokenizer.json, tiktoken's o200k_base.
+PUBLISHED = {
+    "llama3": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "qwen2": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "o200k": r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+}
+
+
+def write_sample(path: Path, texts: list[str]) -> Path:
+    path.write_bytes(b"".join(text.encode() + DOCUMENT_SEPARATOR for text in texts))
+    return path
+
+
+def reference(texts: list[str], name: str, vocab_size: int = VOCAB_SIZE) -> Tokenizer:
+    """Train with `tokenizers` alone."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizer(name)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[AddedToken(token, special=True, normalized=False) for token in SPECIAL],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+@pytest.fixture(scope="module")
+def trained(documents: list[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return the tokenizer.json of each pre-tokenizer, trained on the documents."""
+    sample = write_sample(tmp_path_factory.mktemp("sample") / "sample.bin", documents)
+    return {
+        name: build_tokenizer_json(train_merges(sample, VOCAB_SIZE, SPECIAL, name), SPECIAL, name) for name in NAMES
+    }
+
+
+@pytest.fixture(scope="module")
+def encoders(trained: dict[str, str]) -> dict[str, Encoder]:
+    return {name: Encoder(text) for name, text in trained.items()}
+
+
+def test_patterns_are_the_published_ones() -> None:
+    assert PATTERNS == PUBLISHED
+
+
+def test_byte_characters_are_those_of_tokenizers() -> None:
+    assert len(set(byte_characters())) == 256
+    assert sorted(byte_characters()) == sorted(pre_tokenizers.ByteLevel.alphabet())
+    split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    for character in ("\x00", " ", "\n", "é", "中", "🙂", "\u00ad"):
+        expected = "".join(byte_characters()[byte] for byte in character.encode())
+        assert split.pre_tokenize_str(character)[0][0] == expected
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_file_is_what_tokenizers_trains(name: str, trained: dict[str, str], documents: list[str]) -> None:
+    found, expected = json.loads(trained[name]), json.loads(reference(documents, name).to_str())
+    assert len(found["model"]["vocab"]) == VOCAB_SIZE
+    assert found["model"]["merges"] == expected["model"]["merges"]
+    assert found["model"]["vocab"] == expected["model"]["vocab"]
+    assert found["added_tokens"] == expected["added_tokens"]
+    assert found["pre_tokenizer"] == expected["pre_tokenizer"]
+    assert list(found["model"]["vocab"].values()) == list(range(VOCAB_SIZE))
+    assert [found["model"]["vocab"][token] for token in SPECIAL] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("folder", ["fineweb_edu", "finemath"])
+def test_merges_on_a_real_corpus(folder: str, corpora: Path, tmp_path: Path) -> None:
+    table = pq.read_table(next((corpora / folder).glob("*.parquet")), columns=["text"])
+    texts = table.column("text").slice(0, 200).to_pylist()
+    merges = train_merges(write_sample(tmp_path / "s", texts), 4000, SPECIAL, "gpt2")
+    assert [list(merge) for merge in merges] == json.loads(reference(texts, "gpt2", 4000).to_str())["model"]["merges"]
+
+
+def encode(encoder: Encoder, texts: list[str]) -> list[list[int]]:
+    ids, offsets = encoder.encode(pa.array(texts, pa.large_string()))
+    return [ids[start:stop].tolist() for start, stop in itertools.pairwise(offsets)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_encodes_as_tokenizers_does(name: str, trained: dict[str, str], encoders: Any, documents: list[str]) -> None:
+    plain = Tokenizer.from_str(trained[name])
+    plain.encode_special_tokens = True
+    found = encode(encoders[name], documents)
+    assert found == [encoding.ids for encoding in plain.encode_batch(documents, add_special_tokens=False)]
+    assert found == [encoders[name].encode_reference(text) for text in documents]
+    assert plain.decode_batch(found, skip_special_tokens=False) == documents
+    assert not {0, 1, 2} & {token for ids in found for token in ids}
+
+
+NAMED = ["\r\n", "\x00", "e\u0301", "👩\u200d👩\u200d👧", "中文", " ", "  ", "'s", "'S", "'ſ", "İ", "\u2028", "\x85"]
+ODD = st.one_of(
+    st.characters(exclude_categories=["Cs"]),
+    st.sampled_from([*NAMED, *SPECIAL]),
+    st.sampled_from("abAB12 .,\n\t"),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=150)
+@given(parts=st.lists(ODD, max_size=30))
+@example(parts=["<|endoftext|>"])
+@example(parts=["x<|endoftext|><|pad|>", "<|user|>\r\n"])
+def test_any_text_encodes_alike_and_decodes_back(name: str, trained: Any, encoders: Any, parts: list[str]) -> None:
+    text = "".join(parts)
+    (found,) = encode(encoders[name], [text])
+    assert found == encoders[name].encode_reference(text)
+    vocabulary = {index: entry for entry, index in json.loads(trained[name])["model"]["vocab"].items()}
+    values = {character: byte for byte, character in enumerate(byte_characters())}
+    assert bytes(values[character] for token in found for character in vocabulary[token]) == text.encode()
+
+
+def test_encodes_slices_and_empty_batches(encoders: Any, documents: list[str]) -> None:
+    whole = pa.array(documents, pa.large_string())
+    ids, offsets = encoders["gpt2"].encode(whole.slice(5, 7))
+    assert [ids[a:b].tolist() for a, b in itertools.pairwise(offsets)] == encode(encoders["gpt2"], documents[5:12])
+    ids, offsets = encoders["gpt2"].encode(whole.slice(0, 0))
+    assert (len(ids), offsets.tolist()) == (0, [0])
+
+
+def test_sample_files_of_any_block_size(documents: list[str], tmp_path: Path) -> None:
+    assert list(iter_sample(write_sample(tmp_path / "s", documents * 30))) == documents * 30
+    assert list(iter_sample(write_sample(tmp_path / "empty", []))) == []
+
+
+@pytest.mark.parametrize("token", ["the", "Ġthe", "a", "Ċ"])
+def test_a_special_token_that_is_an_ordinary_word(token: str) -> None:
+    merges = [("t", "h"), ("th", "e"), ("Ġ", "the")]
+    with pytest.raises(TokenizerError, match=r"are ordinary words of this vocabulary\. Choose others"):
+        build_tokenizer_json(merges, [token], "gpt2")
+
+
+def test_an_entry_that_two_merges_make_is_one() -> None:
+    """As in `tokenizers`, whose vocabulary is a map from the text."""
+    merges = [("a", "b"), ("b", "c"), ("ab", "c"), ("a", "bc"), ("abc", "d")]
+    data = json.loads(build_tokenizer_json(merges, SPECIAL, "gpt2"))
+    assert len(data["model"]["vocab"]) == 3 + 256 + 4
+    assert sorted(data["model"]["vocab"].values()) == list(range(263))
+    assert encode(Encoder(json.dumps(data)), ["abcd", "bcd"]) == [[262], [260, data["model"]["vocab"]["d"]]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_vocabulary_too_large_for_the_sample(name: str, tmp_path: Path, write_parquet: Any) -> None:
+    texts = ["low lower lowest", "new newer newest low"] * 3
+    path = write_parquet(tmp_path / "a.parquet", texts)
+    source = SourceRecipe(name="s", weight=1.0, paths=[str(path)])
+    most = reference(texts, name, 5000).get_vocab_size()
+    for vocab_size in (most, most + 1, 5000):
+        recipe = TokenizerRecipe(vocab_size=vocab_size, special_tokens=SPECIAL, pretokenizer=name)
+        task = TokenizerTask(recipe, (source,), (tuple(files.resolve(source)),), (1.0,), 1337)
+        (tmp_path / str(vocab_size)).mkdir()
+        if vocab_size == most:
+            train_tokenizer(tmp_path / str(vocab_size), task, lambda done, tokens: None)
+            info = load_tokenizer(tmp_path / str(vocab_size) / "tokenizer.json", eos_token=SPECIAL[0])
+            assert info.vocab_size == most
+            continue
+        with pytest.raises(TokenizerError, match=rf"{vocab_size} is too large for .* offers {most} "):
+            train_tokenizer(tmp_path / str(vocab_size), task, lambda done, tokens: None)
+
+
+def changed(text: str, change: Callable[[dict[str, Any]], Any]) -> str:
+    data = json.loads(text)
+    change(data)
+    return json.dumps(data)
+
+
+def test_a_good_file(trained: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(trained["gpt2"])
+    info = load_tokenizer(path, eos_token="<|pad|>")
+    assert (info.vocab_size, info.eos_id) == (VOCAB_SIZE, 1)
+    assert info.special_tokens == {"<|endoftext|>": 0, "<|pad|>": 1, "<|user|>": 2}
+    load_encoder(str(path), info.sha256)
+    path.write_text(trained["llama3"])
+    load_encoder.cache_clear()
+    with pytest.raises(TokenizerError, match="changed while the build was running"):
+        load_encoder(str(path), info.sha256)
+
+
+FAULTY_FILES: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
+    ("has a normalizer (NFC), which rewrites text", lambda d: d.update(normalizer={"type": "NFC"})),
+    ("expected a byte-level BPE, got model 'WordPiece'", lambda d: d["model"].update(type="WordPiece")),
+    ("expected a byte-level BPE", lambda d: d.update(pre_tokenizer={"type": "Whitespace"})),
+    ("expected a byte-level BPE", lambda d: d.update(pre_tokenizer=None)),
+    ("no special token '<|endoftext|>' to end documents", lambda d: d.update(added_tokens=[])),
+    ("no special token '<|endoftext|>'", lambda d: [token.update(special=False) for token in d["added_tokens"]]),
+    ("its pre-tokenizer adds a space before each document", lambda d: d["pre_tokenizer"].update(add_prefix_space=True)),
+    ("its pre-tokenizer does not split text into words", lambda d: d["pre_tokenizer"].update(use_regex=False)),
+    ("special token '<|pad|>' has the id of an ordinary word", lambda d: d["added_tokens"][1].update(id=300)),
+    ("model.dropout is 0.1", lambda d: d["model"].update(dropout=0.1)),
+    ("model.continuing_subword_prefix is '##'", lambda d: d["model"].update(continuing_subword_prefix="##")),
+    ("model.end_of_word_suffix is '</w>'", lambda d: d["model"].update(end_of_word_suffix="</w>")),
+    ("model.byte_fallback is True", lambda d: d["model"].update(byte_fallback=True)),
+    ("has no entry for 1 of the 256 bytes, 0x7a first", lambda d: d["model"]["vocab"].pop("z")),
+    ("has ids of 16777216 and above", lambda d: d["model"]["vocab"].update(far=1 << 40)),
+    ("not a tokenizer.json with a vocabulary", lambda d: d.pop("model")),
+    ("not a tokenizer.json with a vocabulary", lambda d: d["model"].update(vocab=[["a", 0]])),
+    ("not a tokenizer.json with a vocabulary", lambda d: d["model"].update(vocab={"a": "b"})),
+]
+
+
+@pytest.mark.parametrize(("message", "change"), FAULTY_FILES, ids=[message[:40] for message, _ in FAULTY_FILES])
+def test_files_that_are_refused(message: str, change: Any, trained: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(changed(trained["gpt2"], change))
+    with pytest.raises(TokenizerError) as caught:
+        load_tokenizer(path, eos_token=SPECIAL[0])
+    assert str(caught.value).startswith(f"{path}: {message}")
+
+
+@pytest.mark.parametrize("content", ["", "[]", "3", "{", '{"model": 3}', '{"model": {"vocab": {}}}', "[" * 10_000])
+def test_files_that_are_no_tokenizer(content: str, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json: not a tokenizer\.json|expected a byte-level BPE"):
+        load_tokenizer(tmp_path / "tokenizer.json", eos_token=SPECIAL[0])
+
+
+@pytest.mark.parametrize(
+    "splitter",
+    [
+        {"type": "Split", "pattern": {"Regex": "x+"}, "behavior": "Isolated", "invert": False},
+        {"type": "Digits", "individual_digits": True},
+    ],
+    ids=["Split", "Digits"],
+)
+def test_pre_tokenizers_that_are_not_supported(splitter: dict[str, Any], trained: dict[str, str]) -> None:
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    sequence = {"type": "Sequence", "pretokenizers": [splitter, level]}
+    text = changed(trained["gpt2"], lambda data: data.update(pre_tokenizer=sequence))
+    with pytest.raises(TokenizerError, match="Use a gpt2, llama3, qwen2 or o200k pre-tokenizer"):
+        Encoder(text)
+
+
+def test_a_special_token_that_text_can_reach(trained: dict[str, str]) -> None:
+    def name_a_word(data: dict[str, Any]) -> None:
+        # With `ignore_merges`, as in Llama 3, a word that is an entry becomes it without any merge.
+        data["model"]["ignore_merges"] = True
+        data["model"]["vocab"]["unmerged"] = VOCAB_SIZE
+        data["added_tokens"].append(data["added_tokens"][1] | {"content": "unmerged", "id": VOCAB_SIZE})
+
+    with pytest.raises(TokenizerError, match="is an ordinary word of the vocabulary: text yields its id"):
+        Encoder(changed(trained["gpt2"], name_a_word))
+
+
+def test_what_a_file_says_of_cutting_padding_and_added_words_is_not_done(trained: Any, documents: list[str]) -> None:
+    def add(data: dict[str, Any]) -> None:
+        data["truncation"] = {"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
+        data["padding"] = {"strategy": {"Fixed": 8}, "direction": "Right", "pad_to_multiple_of": None}
+        data["padding"] |= {"pad_id": 1, "pad_type_id": 0, "pad_token": "<|pad|>"}
+        word = {"id": VOCAB_SIZE, "content": "the", "single_word": False, "lstrip": False, "rstrip": False}
+        data["added_tokens"].append(word | {"normalized": False, "special": False})
+
+    encoder = Encoder(changed(trained["gpt2"], add))
+    assert encode(encoder, documents) == encode(Encoder(trained["gpt2"]), documents)
+    assert [encoder.encode_reference(text) for text in documents] == encode(encoder, documents)
