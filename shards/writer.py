@@ -131,39 +131,16 @@ def write_shard(
         ValueError: tokens and document table disagree; nothing is left under the shard's name.
         OSError: the disk is full or not writable; what was written is removed.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     name = shard_name(split, index)
     tokens_file, documents_file, metadata_file = shard_file_names(name)
     sources = count_sources(documents)
     num_tokens = sum(counts.tokens for counts in sources.values())
     dtype = dtype_for(properties.vocab_size)
-
-    with atomic_open(folder / tokens_file) as file:
-        writer = SeekableWriter(file, level=properties.zstd_level)
-        content_bytes = 0
-        for chunk in chunks:
-            writer.write(chunk)
-            content_bytes += memoryview(chunk).nbytes
-        writer.close()
-        if content_bytes != num_tokens * (2 if dtype == "uint16" else 4):
-            raise ValueError(
-                f"{name}: {content_bytes} bytes of {dtype} tokens; the document table says {num_tokens} tokens"
-            )
-    tokens = FileEntry(path=tokens_file, bytes=writer.bytes_written, sha256=writer.sha256)
-
-    with atomic_open(folder / documents_file) as file:
-        hashing = HashingFile(file)
-        pq.write_table(
-            documents,
-            pa.PythonFile(hashing, mode="w"),
-            compression="zstd",
-            use_dictionary=["source", "unit"],  # pyright: ignore[reportArgumentType]
-            row_group_size=ROW_GROUP_DOCUMENTS,
-            write_statistics=["start", "row"],
-        )
-    files = SidecarFiles(tokens=tokens, documents=hashing.entry(documents_file))
+    content_bytes = num_tokens * (2 if dtype == "uint16" else 4)
+    tokens, tokens_sha256 = _write_tokens(
+        folder / tokens_file, chunks, content_bytes=content_bytes, level=properties.zstd_level
+    )
+    files = SidecarFiles(tokens=tokens, documents=_write_documents(folder / documents_file, documents))
 
     sidecar = Sidecar(
         name=name,
@@ -175,7 +152,7 @@ def write_shard(
         tokens=num_tokens,
         documents=documents.num_rows,
         sources=sources,
-        tokens_sha256=writer.content_sha256,
+        tokens_sha256=tokens_sha256,
         files=files,
     )
     metadata = write_text(folder / metadata_file, sidecar.to_json())
@@ -185,9 +162,44 @@ def write_shard(
         tokens=num_tokens,
         documents=documents.num_rows,
         sources=sources,
-        tokens_sha256=writer.content_sha256,
+        tokens_sha256=tokens_sha256,
         files=ShardFiles(tokens=tokens, documents=files.documents, metadata=metadata),
     )
+
+
+def _write_tokens(path: Path, chunks: Iterable[Buffer], *, content_bytes: int, level: int) -> tuple[FileEntry, str]:
+    """Write a tokens file that must hold `content_bytes`; return its entry and the SHA-256 of its content."""
+    with atomic_open(path) as file:
+        writer = SeekableWriter(file, level=level)
+        given = 0
+        for chunk in chunks:
+            writer.write(chunk)
+            given += memoryview(chunk).nbytes
+        writer.close()
+        if given != content_bytes:
+            raise ValueError(
+                f"{path.name}: {given} bytes of tokens; the document table says {content_bytes}. Give the shard's "
+                "tokens and documents in one order, EOS included in `length`."
+            )
+    return FileEntry(path=path.name, bytes=writer.bytes_written, sha256=writer.sha256), writer.content_sha256
+
+
+def _write_documents(path: Path, documents: pa.Table) -> FileEntry:
+    """Write a document table; return its entry."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with atomic_open(path) as file:
+        hashing = HashingFile(file)
+        pq.write_table(
+            documents,
+            pa.PythonFile(hashing, mode="w"),
+            compression="zstd",
+            use_dictionary=["source", "unit"],  # pyright: ignore[reportArgumentType]
+            row_group_size=ROW_GROUP_DOCUMENTS,
+            write_statistics=["start", "row"],
+        )
+    return hashing.entry(path.name)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
