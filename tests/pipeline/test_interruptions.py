@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.engine import lock_folder
+
 sys.path.insert(0, str(Path(__file__).parent))
 from builds import command, digests, real_documents, recipe_text, run_build, write_corpus
 
@@ -47,14 +49,21 @@ def whole(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, s
     return digests(out)
 
 
-def start(recipe: Path, out: Path, *options: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command(recipe, out, *options),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+class Started:
+    """A build that runs in a session of its own; its stderr goes to a file."""
+
+    def __init__(self, recipe: Path, out: Path, *options: str):
+        self._errors = out.with_name("stderr.txt")
+        with self._errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                command(recipe, out, *options), stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
+            )
+
+    def wait(self) -> tuple[int, str]:
+        """Return exit code and stderr when the build and all its workers have ended."""
+        code = self.process.wait(SECONDS)
+        wait_until(lambda: not session_processes(self.process.pid), "the workers of an ended build to end")
+        return code, self._errors.read_text()
 
 
 def session_processes(leader: int) -> list[psutil.Process]:
@@ -89,15 +98,13 @@ def test_killed_at_ten_moments_it_ends_with_the_same_bytes(recipe: Path, whole: 
     out = tmp_path / "set"
     generator = random.Random(3)
     started = time.monotonic()
-    build = start(recipe, tmp_path / "timed")
-    assert build.wait(SECONDS) == 0
+    assert Started(recipe, tmp_path / "timed").wait()[0] == 0
     duration = time.monotonic() - started
     for _ in range(10):
-        build = start(recipe, out)
+        build = Started(recipe, out)
         time.sleep(generator.uniform(0.1, 0.9) * duration)
-        build.kill()
-        build.wait(SECONDS)
-        wait_until(lambda leader=build.pid: not session_processes(leader), "the workers of a killed build to end")
+        build.process.kill()
+        build.wait()
     run_build(recipe, out)
     assert digests(out) == whole
 
@@ -107,14 +114,16 @@ def test_interrupted_it_says_how_to_go_on(
     recipe: Path, whole: dict[str, str], tmp_path: Path, number: signal.Signals
 ) -> None:
     out = tmp_path / "set"
-    build = start(recipe, out)
+    build = Started(recipe, out)
     wait_until(lambda: running_worker(tmp_path / "set.work"), "a worker")
-    os.killpg(build.pid, number) if number == signal.SIGINT else build.send_signal(number)
-    _, errors = build.communicate(timeout=SECONDS)
-    assert build.returncode == 130
+    if number == signal.SIGINT:
+        os.killpg(build.process.pid, number)  # as a terminal does
+    else:
+        build.process.send_signal(number)
+    code, errors = build.wait()
+    assert code == 130
     assert "Run the same command again" in errors
     assert "Traceback" not in errors
-    wait_until(lambda: not session_processes(build.pid), "the workers to end")
     run_build(recipe, out)
     assert digests(out) == whole
 
@@ -123,27 +132,26 @@ def test_a_worker_that_is_killed_ends_the_build_with_a_word(
     recipe: Path, whole: dict[str, str], tmp_path: Path
 ) -> None:
     out = tmp_path / "set"
-    build = start(recipe, out, "--workers", "2")
+    build = Started(recipe, out, "--workers", "2")
     wait_until(lambda: running_worker(tmp_path / "set.work"), "a worker")
     worker = running_worker(tmp_path / "set.work")
     assert worker is not None
-    assert worker != build.pid
+    assert worker != build.process.pid
     os.kill(worker, signal.SIGKILL)
-    _, errors = build.communicate(timeout=SECONDS)
-    assert build.returncode == 1
+    code, errors = build.wait()
+    assert code == 1
     assert "died in the middle of a task" in errors
     run_build(recipe, out)
     assert digests(out) == whole
 
 
-def test_a_second_build_in_the_same_folders_is_refused(recipe: Path, tmp_path: Path) -> None:
-    first = start(recipe, tmp_path / "set")
-    wait_until(lambda: running_worker(tmp_path / "set.work"), "a worker")
-    refused = run_build(recipe, tmp_path / "set", expect=2)
-    assert "another build is at work here" in refused["stderr"]
-    refused = run_build(recipe, tmp_path / "set", "--work", str(tmp_path / "other"), expect=2)
-    assert "another build is at work here" in refused["stderr"]
-    assert first.wait(SECONDS) == 0, "the first build is not disturbed"
+@pytest.mark.parametrize("held", ["set", "set.work"])
+def test_a_second_build_in_the_same_folder_is_refused(recipe: Path, tmp_path: Path, held: str) -> None:
+    (tmp_path / held).mkdir()
+    with lock_folder(tmp_path / held):  # what another build would hold
+        refused = run_build(recipe, tmp_path / "set", expect=2)
+    assert f"{tmp_path / held}: another build is at work here" in refused["stderr"]
+    assert not (tmp_path / "set.work" / "encode").exists()
 
 
 @pytest.fixture
@@ -171,15 +179,15 @@ def test_too_little_disk_is_refused_before_the_work(recipe: Path, small_disk: Pa
 def test_a_disk_that_fills_on_the_way_stops_the_build_which_then_goes_on(
     recipe: Path, whole: dict[str, str], small_disk: Path
 ) -> None:
-    build = start(recipe, small_disk / "set")
+    build = Started(recipe, small_disk / "set")
     wait_until(lambda: running_worker(small_disk / "set.work"), "a worker")
     filler = small_disk / "filler"
     with filler.open("wb") as file:
         while free := shutil.disk_usage(small_disk).free:
             file.write(bytes(min(free, 1 << 20)))
             file.flush()
-    _, errors = build.communicate(timeout=SECONDS)
-    assert build.returncode == 1, errors
+    code, errors = build.wait()
+    assert code == 1, errors
     assert "The disk is full" in errors
     filler.unlink()
     run_build(recipe, small_disk / "set")
