@@ -152,6 +152,20 @@ def test_a_finished_run_has_nothing_to_do(
     assert_same(run, whole_run, read_lines)
 
 
+def test_a_validation_that_a_crash_prevented_is_made_up_for(
+    trainer: Command, shard_set: ShardSet, recipe_file: Path, whole_run: Path, read_lines: ReadLines, tmp_path: Path
+):
+    run = tmp_path / "run"
+    shutil.copytree(whole_run, run)
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    assert "val_loss" in lines[-1]
+    (run / "metrics.jsonl").write_text("".join(lines[:-1]) + lines[-1][:20])
+    done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", run)
+    assert done.returncode == 0, done.stderr
+    assert "removed 1 lines" in done.stderr
+    assert_same(run, whole_run, read_lines)
+
+
 def test_a_checkpoint_can_be_continued_in_another_run(
     trainer: Command, shard_set: ShardSet, recipe_file: Path, whole_run: Path, read_lines: ReadLines, tmp_path: Path
 ):
