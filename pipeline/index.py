@@ -162,7 +162,7 @@ class Axis:
         return longest
 
     def cut(self, target: int, *, up: bool = False) -> Cut:
-        """Return the document boundary nearest to `target` tokens, of two as near the lower; `up`: not below it."""
+        """Return the document boundary nearest to `target` tokens, of two as near the upper; `up`: not below it."""
         if target <= 0:
             return Cut(0, FIRST_KEY)
         if target >= self.total:
@@ -171,7 +171,7 @@ class Axis:
         part = bisect.bisect_right(self.cumulative, target) - 1
         hi, lo, edges = self._partition(part)
         after = int(np.searchsorted(edges, target, "left"))
-        down = not up and after > 0 and target - edges[after - 1] <= edges[after] - target
+        down = not up and after > 0 and target - edges[after - 1] < edges[after] - target
         nearest = after - 1 if down else after
         if nearest == len(hi):
             # The boundary is the partition's end: any key between here and the next document says so.

@@ -1,0 +1,92 @@
+"""Synthetic runs: documents with given hashes and lengths, written as encoding would leave them."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.index import Index
+from pipeline.mix import Plan
+from pipeline.recipe import Recipe
+from pipeline.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE, Key, Run
+
+EOS = 7
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document: its hash decides its tokens, as it does for real ones."""
+
+    key: Key
+    length: int
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens, EOS included, `(length,)`."""
+        return [10 + (self.key[0] + self.key[1] + i) % 1000 for i in range(self.length - 1)] + [EOS]
+
+
+def write_run(folder: Path, source: int, documents: list[Document], *, first_row: int = 0) -> Run:
+    """Write a run of one span; rows count on from `first_row`, as if the span began there."""
+    folder.mkdir(parents=True)
+    places = sorted(range(len(documents)), key=lambda place: documents[place].key)
+    rows = np.zeros(len(documents), DOCUMENT_DTYPE)
+    tokens: list[int] = []
+    for row, place in zip(rows, places, strict=True):
+        document = documents[place]
+        row["hash_hi"], row["hash_lo"] = document.key
+        row["start"], row["length"], row["row"] = len(tokens), document.length, first_row + place
+        tokens += document.tokens
+    np.save(folder / DOCUMENTS_FILE, rows)
+    (folder / TOKENS_FILE).write_bytes(np.array(tokens, "<u2").tobytes())
+    return Run(folder, source, (f"source-{source}@1#file",), np.dtype("<u2"))
+
+
+def write_runs(folder: Path, sources: list[list[Document]], cuts: list[list[int]]) -> list[Run]:
+    """Write each source as runs, cut before the given positions."""
+    runs: list[Run] = []
+    for source, documents in enumerate(sources):
+        edges = [0, *sorted({min(cut, len(documents)) for cut in cuts[source]}), len(documents)]
+        runs += [
+            write_run(folder / f"{source}-{number}", source, documents[first:last], first_row=first)
+            for number, (first, last) in enumerate(itertools.pairwise(edges))
+        ]
+    return runs
+
+
+def make_recipe(weights: list[float], *, val_tokens: int = 0, shard_tokens: int = 1000, **mix: object) -> Recipe:
+    """Return a recipe of sources called s0, s1, ..."""
+    return Recipe.model_validate(
+        {
+            "name": "synthetic",
+            "sources": [{"name": f"s{i}", "paths": ["x"], "weight": weight} for i, weight in enumerate(weights)],
+            "tokenizer": {"vocab_size": 300},
+            "mix": mix,
+            "split": {"val_tokens": val_tokens},
+            "shards": {"tokens": shard_tokens},
+        }
+    )
+
+
+Placed = tuple[int, int, Key, int]
+"""(source, epoch, key, length) of a document in a shard."""
+
+
+def place_documents(plan: Plan, runs: list[Run], index: Index) -> dict[tuple[str, int], list[Placed]]:
+    """Return what each shard of a plan holds."""
+    placed: dict[tuple[str, int], list[Placed]] = {}
+    for shard in plan.shards:
+        found = placed[shard.split, shard.index] = []
+        for part in shard.slices:
+            for run, mask in zip(runs, index.masks, strict=True):
+                if run.source == part.source:
+                    first, last = run.position(part.start), run.position(part.stop)
+                    rows = run.documents[first:last][mask[first:last]]
+                    found += [
+                        (part.source, part.epoch, (int(row["hash_hi"]), int(row["hash_lo"])), int(row["length"]))
+                        for row in rows
+                    ]
+    return placed

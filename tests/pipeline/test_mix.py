@@ -1,0 +1,297 @@
+"""The mix: exact shares, no document twice, whatever the partitions and the runs are."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections import Counter
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from runs import Document, Placed, make_recipe, place_documents, write_run, write_runs
+
+from pipeline import index as index_module
+from pipeline.index import DUPLICATE, DUPLICATE_ELSEWHERE, Axis, Index
+from pipeline.mix import MixError, Plan, Shares, plan_from_dict, plan_mix
+from pipeline.recipe import Recipe
+from pipeline.run import END_KEY, FIRST_KEY, Run
+
+TOP = (1 << 64) - 1
+# Many hashes that differ in the last half only, and at both ends, besides well-spread ones.
+KEYS = st.one_of(
+    st.tuples(st.integers(0, TOP), st.integers(0, TOP)),
+    st.tuples(st.sampled_from([0, 1, 1 << 63, TOP]), st.sampled_from([0, 1, 2, TOP])),
+)
+
+
+def corpus_of(seed: int, number: int, size: int) -> list[list[Document]]:
+    """Return sources that share some documents and repeat some. Drawn by seed: hypothesis would take minutes."""
+    rng = random.Random(seed)
+    ends = [0, 1, 1 << 63, TOP]
+    keys = {(rng.choice(ends), rng.randrange(8)) if rng.random() < 0.3 else draw_key(rng) for _ in range(size)}
+    most = rng.choice([3, 60])
+    pool = [Document(key, rng.randint(2, most)) for key in sorted(keys)]
+    rng.shuffle(pool)
+    sources = [pool[source::number] + rng.choices(pool, k=rng.randrange(10)) for source in range(number)]
+    for documents in sources:
+        rng.shuffle(documents)
+    return sources
+
+
+def draw_key(rng: random.Random) -> tuple[int, int]:
+    return rng.getrandbits(64), rng.getrandbits(64)
+
+
+CORPORA = st.builds(corpus_of, st.integers(0, 1 << 32), st.integers(1, 3), st.integers(20, 150))
+WEIGHTS = st.lists(st.one_of(st.integers(1, 100), st.sampled_from([0.1, 1e-3, 33.3])), min_size=3, max_size=3)
+CUTS = st.lists(st.lists(st.integers(0, 60), max_size=4), min_size=3, max_size=3)
+
+
+def keep_first(sources: list[list[Document]]) -> list[list[Document]]:
+    """Reference: the documents of each source in hash order, the first of equal ones only."""
+    seen: set[Any] = set()
+    kept: list[list[Document]] = []
+    for documents in sources:
+        own = {document.key: document for document in documents if document.key not in seen}
+        seen |= own.keys()
+        kept.append([own[key] for key in sorted(own)])
+    return kept
+
+
+def plan_of(recipe: Recipe, runs: list[Run]) -> tuple[Plan, Index]:
+    index = Index(runs, len(recipe.sources))
+    return plan_mix(recipe, index), index
+
+
+def content(shards: dict[tuple[str, int], list[Placed]]) -> dict[tuple[str, int], list[Placed]]:
+    return {name: sorted(documents) for name, documents in shards.items()}
+
+
+def planned(folder: str, sources: list[list[Document]], recipe: Recipe, cuts: list[list[int]]) -> Any:
+    """Return the plan and what its shards hold, or None where the sources are too small."""
+    runs = write_runs(Path(folder), sources, cuts)
+    try:
+        plan, index = plan_of(recipe, runs)
+    except MixError:
+        return None
+    return plan, content(place_documents(plan, runs, index))
+
+
+@settings(max_examples=120)
+@given(
+    sources=CORPORA,
+    weights=WEIGHTS,
+    cuts=CUTS,
+    when_short=st.sampled_from(["shrink", "repeat"]),
+    tokens=st.one_of(st.just("max"), st.integers(50, 5000)),
+    val_tokens=st.sampled_from([0, 1, 30, 100]),
+    shard_tokens=st.integers(80, 2000),
+    max_epochs=st.integers(1, 4),
+)
+def test_properties_of_any_plan(
+    sources: list[list[Document]],
+    weights: list[float],
+    cuts: list[list[int]],
+    when_short: str,
+    tokens: Any,
+    val_tokens: int,
+    shard_tokens: int,
+    max_epochs: int,
+) -> None:
+    weights = weights[: len(sources)]
+    mix = {"tokens": tokens, "when_short": when_short, "max_epochs": max_epochs}
+    recipe = make_recipe(weights, val_tokens=val_tokens, shard_tokens=shard_tokens, **mix)
+    with tempfile.TemporaryDirectory() as folder:
+        result = planned(folder, sources, recipe, cuts)
+    if result is None:
+        return
+    plan, shards = result
+    assert plan_from_dict(plan.to_dict()) == plan
+    kept = keep_first(sources)
+    for name in ("tokens", "documents"):
+        count = len if name == "documents" else lambda own: sum(document.length for document in own)
+        assert [getattr(totals, name) for totals in plan.sources] == [count(own) for own in kept]
+    dropped = [sum(totals.dropped.values()) for totals in plan.sources]
+    assert dropped == [len(own) - len(left) for own, left in zip(sources, kept, strict=True)]
+    train = [item for (split, _), items in shards.items() if split == "train" for item in items]
+    val = [item for (split, _), items in shards.items() if split == "val" for item in items]
+    check_documents(plan, kept, train, val, max_epochs if when_short == "repeat" else 1)
+    check_shares(plan, kept, shards, weights, val_tokens)
+    if when_short == "shrink" and (tokens == "max" or plan.train_tokens < tokens):
+        counts = Counter(source for source, *_ in (*train, *val))
+        used = [counts[source] == len(own) for source, own in enumerate(kept)]
+        assert any(used), "some source binds, and all of it is used"
+
+
+def check_documents(plan: Plan, kept: list[list[Document]], train: list[Placed], val: list[Placed], most: int) -> None:
+    owner = {document.key: (source, document.length) for source, own in enumerate(kept) for document in own}
+    assert all(owner[key] == (source, length) for source, _, key, length in (*train, *val))
+    times = Counter(key for _, _, key, _ in train)
+    held_out = Counter(key for _, _, key, _ in val)
+    assert not times.keys() & held_out.keys()
+    assert set(held_out.values()) <= {1}
+    for source in range(len(kept)):
+        own = {key: count for key, count in times.items() if owner[key][0] == source}
+        epochs = plan.sources[source].epochs
+        if not own:  # its share is less than a token
+            assert (plan.sources[source].requested_tokens, epochs) == (0, 1)
+            continue
+        assert max(own.values()) == epochs <= most
+        # An epoch begins only when the one before is whole.
+        available = sum(1 for document in kept[source] if document.key not in held_out)
+        if epochs > 1:
+            assert len(own) == available
+            assert min(own.values()) >= epochs - 1
+    assert len({(key, epoch) for _, epoch, key, _ in train}) == len(train)
+
+
+def check_shares(plan: Plan, kept: list[list[Document]], shards: Any, weights: list[float], val_tokens: int) -> None:
+    exact = [Fraction(str(weight)) for weight in weights]
+    for split, total in (("train", plan.train_tokens), ("val", val_tokens)):
+        number = sum(1 for name, _ in shards if name == split)
+        for source in range(len(kept)):
+            share = exact[source] / sum(exact) * total
+            # As validation does: the longest document that the set holds.
+            longest = max((n for items in shards.values() for s, _, _, n in items if s == source), default=0)
+            held = [sum(n for s, _, _, n in shards[split, k] if s == source) for k in range(number)]
+            assert abs(sum(held) - share) <= longest + 2
+            for k in range(number):
+                assert abs(held[k] - share / number) <= longest + 2
+                assert abs(sum(held[: k + 1]) - share * (k + 1) / number) <= longest + 2
+
+
+@settings(max_examples=40)
+@given(sources=CORPORA, weights=WEIGHTS, cuts=st.lists(CUTS, min_size=2, max_size=2), shard=st.integers(100, 900))
+def test_partitions_and_runs_change_nothing(
+    sources: list[list[Document]], weights: list[float], cuts: list[list[list[int]]], shard: int
+) -> None:
+    recipe = make_recipe(weights[: len(sources)], val_tokens=60, shard_tokens=shard, when_short="shrink")
+    found: list[Any] = []
+    for documents in (1, 4, 1 << 20):
+        for places in cuts:
+            with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+                patch.setattr(index_module, "PARTITION_DOCUMENTS", documents)
+                result = planned(folder, sources, recipe, places)
+                found.append(result and (result[0].sources, result[0].train_tokens, result[0].notes, result[1]))
+    assert all(item == found[0] for item in found)
+
+
+@given(st.lists(st.tuples(KEYS, st.integers(1, 30)), max_size=40, unique_by=lambda item: item[0]), st.integers(-5, 700))
+@example([((0, 0), 1), ((TOP, TOP), 1)], 1)
+def test_a_cut_is_the_nearest_boundary(items: list[Any], target: int) -> None:
+    documents = sorted((Document(key, length) for key, length in items), key=lambda document: document.key)
+    edges = [sum(document.length for document in documents[:count]) for count in range(len(documents) + 1)]
+    expected = min(edges, key=lambda edge: (abs(edge - target), -edge))
+    for partition in (1, 4, 1 << 20):
+        with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+            patch.setattr(index_module, "PARTITION_DOCUMENTS", partition)
+            run = write_run(Path(folder, "run"), 0, documents)
+            cut = Axis(Index([run], 1), 0).cut(target)
+            assert cut.tokens == expected
+            assert edges[run.position(cut.key)] == expected
+
+
+@given(st.lists(KEYS, max_size=50), KEYS)
+def test_position_is_the_first_not_below(keys: list[Any], key: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        run = write_run(Path(folder, "run"), 0, [Document(k, 2) for k in keys])
+        assert run.position(key) == sum(k < key for k in keys)
+        assert run.position(FIRST_KEY) == 0
+        assert run.position(END_KEY) == len(keys)
+        for first, last in ((0, len(keys)), (len(keys) // 2, len(keys)), (len(keys), len(keys))):
+            expected = [token for k in sorted(keys)[first:last] for token in Document(k, 2).tokens]
+            assert run.read_tokens(first, last).tolist() == expected
+
+
+def spread(number: int, *, length: int = 10, start: int = 0) -> list[Document]:
+    """Return documents whose hashes are spread evenly."""
+    return [Document(((start + i) * 0x9E3779B97F4A7C15 % (1 << 64), i), length) for i in range(number)]
+
+
+@pytest.fixture
+def runs_of(tmp_path: Path) -> Any:
+    def make(*sources: list[Document]) -> list[Run]:
+        return write_runs(tmp_path / "runs", list(sources), [[] for _ in sources])
+
+    return make
+
+
+def test_duplicates_are_counted_by_where_the_kept_one_is(runs_of: Any) -> None:
+    first, second = spread(20), spread(20, start=100)
+    runs = runs_of([*first, first[3], first[3]], [*second, first[5], second[0], first[3]])
+    index = Index(runs, 2)
+    assert index.dropped == [{DUPLICATE: 2}, {DUPLICATE: 1, DUPLICATE_ELSEWHERE: 2}]
+    assert index.documents.tolist() == [20, 20]
+    # Of equal documents the first in source order keeps: rows 20 and 21 of the first source are not.
+    lost = [int(row) for row, kept in zip(runs[0].documents["row"], index.masks[0], strict=True) if not kept]
+    assert sorted(lost) == [20, 21]
+
+
+def test_repeat_is_exact(runs_of: Any) -> None:
+    runs = runs_of(spread(50), spread(2000, start=5000))
+    recipe = make_recipe([50, 50], tokens=1750 * 2, when_short="repeat", max_epochs=4, shard_tokens=700)
+    plan, index = plan_of(recipe, runs)
+    train = [item for items in place_documents(plan, runs, index).values() for item in items]
+    times = Counter(key for source, _, key, _ in train if source == 0)
+    assert Counter(times.values()) == {4: 25, 3: 25}  # 1,750 tokens of 500: three and a half epochs
+    assert [totals.epochs for totals in plan.sources] == [4, 1]
+    recipe = make_recipe([50, 50], tokens="max", when_short="repeat", max_epochs=3, shard_tokens=700)
+    plan, index = plan_of(recipe, runs)
+    assert plan.train_tokens == 3000
+    times = Counter(key for items in place_documents(plan, runs, index).values() for s, _, key, _ in items if s == 0)
+    assert set(times.values()) == {3}
+    assert len(times) == 50
+    assert plan.notes == ("3,000 training tokens: all that 's0' allows in 3 epochs",)
+
+
+def test_too_small_names_sources_and_numbers(runs_of: Any) -> None:
+    runs = runs_of(spread(50), spread(2000, start=5000))
+    with pytest.raises(MixError) as caught:
+        plan_of(make_recipe([50, 50], tokens=3000), runs)
+    message = str(caught.value)
+    assert "mix.tokens: the sources are too small. Ask for at most 1,000 tokens" in message
+    assert "source 's0': has 500 tokens for training; its share of 3,000 is 1,500" in message
+    assert "'s1'" not in message
+    with pytest.raises(MixError, match=r"too small even in 2 epochs.* at most 2,000 tokens"):
+        plan_of(make_recipe([50, 50], tokens=3000, when_short="repeat", max_epochs=2), runs)
+    plan, _ = plan_of(make_recipe([50, 50], tokens=3000, when_short="shrink"), runs)
+    assert plan.notes == ("shrunk from 3,000 to 1,000 training tokens: 's0' is too small",)
+
+
+def test_validation_larger_than_sources_and_empty_sources(runs_of: Any) -> None:
+    runs = runs_of(spread(50), spread(2000, start=5000), [])
+    with pytest.raises(MixError) as caught:
+        plan_of(make_recipe([50, 50, 1], val_tokens=2000), runs)
+    lines = str(caught.value).splitlines()
+    assert "split.val_tokens: 2000 asks for 990 tokens of 's0', which has 500 in all" in lines[0]
+    assert lines[1].startswith("source 's2': no document is left to mix. Correct `keep`")
+    assert len(lines) == 2
+
+
+def test_validation_that_takes_every_document(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / "run", 0, [Document((1, 1), 10), Document((2, 2), 100)])]
+    with pytest.raises(MixError, match=r"'s0'.*Ask for (fewer|less)|validation takes all of it"):
+        plan_of(make_recipe([1], val_tokens=105), runs)
+
+
+def test_a_shard_smaller_than_its_documents(runs_of: Any, tmp_path: Path) -> None:
+    with pytest.raises(MixError, match=r"shards.tokens: 10 is less than a document takes"):
+        plan_of(make_recipe([1], shard_tokens=10), runs_of(spread(5, length=1000)))
+    with pytest.raises(MixError, match="would make 200000 shards; expected at most 100000"):
+        plan_of(make_recipe([1], shard_tokens=1), write_runs(tmp_path / "long", [spread(20, length=10_000)], [[]]))
+
+
+def test_shares_are_exact() -> None:
+    shares = Shares((87.0, 10.0, 3.0, 0.1))
+    assert sum(shares.fractions) == 1
+    assert shares.fractions[3] == Fraction(1, 1001)
+    total = 10**15 + 7
+    for source in range(4):
+        targets = shares.targets(source, total, 7)
+        assert targets[0] == 0
+        assert targets == sorted(targets)
+        assert 0 <= shares.fractions[source] * total - targets[-1] < 1
