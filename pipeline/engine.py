@@ -224,16 +224,18 @@ def read_receipt(folder: Path, outputs: Path | None = None) -> dict[str, Any] | 
     backup, a copied folder) is compared by checksum.
     """
     try:
-        result = json.loads((folder / RECEIPT_FILE).read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
-        return None
-    for name, facts in result["files"].items():
-        path = (outputs or folder) / name
-        if not path.is_file() or path.stat().st_size != facts["bytes"]:
-            return None
-        if path.stat().st_mtime_ns != facts["mtime_ns"] and not _same_content(path, facts):
-            return None
-    return result
+        result: dict[str, Any] = json.loads((folder / RECEIPT_FILE).read_text(encoding="utf-8"))
+        files = [((outputs or folder) / name, facts) for name, facts in result["files"].items()]
+        whole = all(_is_whole(path, facts) for path, facts in files)
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, AttributeError):
+        return None  # a receipt that was cut off, or overwritten, is none
+    return result if whole else None
+
+
+def _is_whole(path: Path, facts: dict[str, Any]) -> bool:
+    if not path.is_file() or path.stat().st_size != facts["bytes"]:
+        return False
+    return path.stat().st_mtime_ns == facts["mtime_ns"] or _same_content(path, facts)
 
 
 def _same_content(path: Path, facts: dict[str, Any]) -> bool:

@@ -80,7 +80,7 @@ def resolve_units(recipe: Recipe) -> list[list[Unit]]:
 
 
 def _check_val_tokens(recipe: Recipe, units: list[list[Unit]]) -> list[str]:
-    """Find sources that are certainly too small for validation: a token is at least a byte, or one EOS a document."""
+    """Find sources that are empty or certainly too small: a token is at least a byte, or one EOS a document."""
     shares = Shares(tuple(source.weight for source in recipe.sources))
     faults: list[str] = []
     for index, (source, own) in enumerate(zip(recipe.sources, units, strict=True)):
@@ -88,7 +88,9 @@ def _check_val_tokens(recipe: Recipe, units: list[list[Unit]]) -> list[str]:
         most = sum(unit.text_bytes for unit in own)
         most += sum(row for row in rows if row is not None) if None not in rows else most
         wanted = shares.target(index, recipe.split.val_tokens, 1, 1)
-        if wanted >= most:
+        if not most:
+            faults.append(f"source {source.name!r}: its files hold no document. Correct `paths`.")
+        elif wanted >= most:
             faults.append(
                 f"split.val_tokens: {recipe.split.val_tokens} asks for {wanted} tokens of {source.name!r}, which has "
                 f"at most {most}. Ask for less, or add data."
@@ -117,7 +119,7 @@ def estimate(recipe: Recipe, units: list[list[Unit]]) -> Estimate:
             )
         )
     repeats = recipe.mix.max_epochs if recipe.mix.when_short == "repeat" else 1
-    most = min(int(source.tokens * repeats / source.share) for source in sources)
+    most = min(int(source.tokens * repeats / share) for source, share in zip(sources, shares.fractions, strict=True))
     wanted = most if recipe.mix.tokens == "max" else recipe.mix.tokens
     train = wanted if recipe.mix.when_short == "error" else min(wanted, most)
     return Estimate(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -17,6 +18,7 @@ import xxhash
 
 from pipeline.clean import clean_batch
 from pipeline.laps import Laps
+from pipeline.mix import Shares
 from pipeline.sources.base import Span, source_module
 from pipeline.tokenizer import DOCUMENT_SEPARATOR, TokenizerError, build_tokenizer_json, train_merges
 
@@ -83,10 +85,9 @@ def draw_sample(path: Path, task: TokenizerTask, report: Callable[[int, int], No
 
 def sample_budgets(task: TokenizerTask) -> list[int]:
     """Return the bytes of text to take from each source: in the weights' proportions, as far as the text goes."""
-    total = sum(task.weights)
-    wanted = [task.recipe.sample_bytes * weight / total for weight in task.weights]
+    wanted = [task.recipe.sample_bytes * share for share in Shares(task.weights).fractions]
     offered = [sum(span.text_bytes for span in spans) for spans in task.spans]
-    scale = min([1.0, *(have / want for have, want in zip(offered, wanted, strict=True))])
+    scale = min([Fraction(1), *(have / want for have, want in zip(offered, wanted, strict=True))])
     return [int(want * scale) for want in wanted]
 
 

@@ -69,7 +69,7 @@ def list_spans(source: SourceRecipe, url: str, name: str, version: str) -> list[
         rows += group.num_rows
         text_bytes += group_text
         stored += sum(chunk.total_compressed_size for chunk in chunks)
-    if metadata.num_row_groups:
+    if rows:
         spans.append(
             Span(url, name, version, "parquet", "rg", start, metadata.num_row_groups, text_bytes, rows, stored)
         )

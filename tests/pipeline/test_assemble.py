@@ -1,0 +1,123 @@
+"""Assembling: a shard's bytes depend on its documents and the seed, not on where they came from."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from runs import EOS, Document, make_recipe, place_documents, write_run, write_runs
+
+from pipeline.assemble import AssembleTask, assemble_shard
+from pipeline.index import Index, mask_name
+from pipeline.mix import Plan, ShardPlan, Slice, plan_mix
+from pipeline.run import END_KEY, FIRST_KEY, Run
+from shards.writer import SetProperties
+
+SOURCES = [
+    [Document((i * 0x9E3779B97F4A7C15 % (1 << 64), i), 2 + i % 9) for i in range(80)],
+    [Document((i * 0xC2B2AE3D27D4EB4F % (1 << 64), i), 2 + i % 23) for i in range(1, 60)],
+]
+# The first source holds two copies of one document.
+SOURCES[0].append(SOURCES[0][11])
+
+
+def assemble(folder: Path, runs: list[Run], plan: Plan, index: Index, *, seed: int = 5) -> dict[str, dict[str, Any]]:
+    """Assemble all shards; return by shard name: tokens, table, entry."""
+    (folder / "masks").mkdir(parents=True)
+    (folder / "out").mkdir()
+    index.write_masks(folder / "masks")
+    masks = tuple(str(folder / "masks" / mask_name(number)) for number in range(len(runs)))
+    found: dict[str, dict[str, Any]] = {}
+    for shard in plan.shards:
+        task = AssembleTask(
+            shard, tuple(runs), masks, ("s0", "s1"), seed, str(folder / "out"), SetProperties(2000, EOS, "0" * 64)
+        )
+        done: list[tuple[int, int]] = []
+        result = assemble_shard(folder, task, lambda size, tokens, done=done: done.append((size, tokens)))
+        name = result["entry"]["name"]
+        data = (folder / "out" / f"{name}.bin.zst").read_bytes()
+        with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as stream:
+            tokens = np.frombuffer(stream.read(), "<u2")
+        assert done[-1] == (tokens.nbytes, len(tokens))
+        table = pq.read_table(folder / "out" / f"{name}.docs.parquet")
+        found[name] = {"tokens": tokens.tolist(), "table": table.to_pylist(), "entry": result["entry"]}
+    return found
+
+
+def build(folder: Path, cuts: list[list[int]], *, seed: int = 5, **mix: Any) -> tuple[Any, Any]:
+    runs = write_runs(folder / "runs", SOURCES, cuts)
+    index = Index(runs, 2)
+    plan = plan_mix(make_recipe([3, 1], val_tokens=60, shard_tokens=150, when_short="shrink", **mix), index)
+    return assemble(folder, runs, plan, index, seed=seed), place_documents(plan, runs, index)
+
+
+def test_a_shard_holds_its_documents_each_with_one_eos(tmp_path: Path) -> None:
+    shards, placed = build(tmp_path, [[], []])
+    assert len(shards) == len(placed) > 3
+    for (split, number), documents in placed.items():
+        shard = shards[f"{split}-{number:05d}"]
+        table = shard["table"]
+        keys = [(int.from_bytes(row["hash"][:8], "big"), int.from_bytes(row["hash"][8:], "big")) for row in table]
+        sources = [int(row["source"][1]) for row in table]
+        assert sorted(zip(sources, keys, strict=True)) == sorted((source, key) for source, _, key, _ in documents)
+        lengths = [row["length"] for row in table]
+        assert [row["start"] for row in table] == [0, *accumulate(lengths)][:-1]
+        expected = [Document(key, length).tokens for key, length in zip(keys, lengths, strict=True)]
+        assert shard["tokens"] == [token for tokens in expected for token in tokens]
+        ends = [row["start"] + row["length"] - 1 for row in table]
+        assert [place for place, token in enumerate(shard["tokens"]) if token == EOS] == ends
+        for row, source, key in zip(table, sources, keys, strict=True):
+            assert row["unit"] == f"source-{source}@1#file"
+            assert SOURCES[source][row["row"]].key == key
+        assert shard["entry"]["tokens"] == sum(lengths)
+        assert keys != sorted(keys)
+
+
+def test_runs_and_units_change_no_token(tmp_path: Path) -> None:
+    expected, _ = build(tmp_path / "a", [[], []])
+    for number, cuts in enumerate(([[40], [5, 6]], [list(range(0, 80, 3)), []])):
+        found, _ = build(tmp_path / str(number), cuts)
+        assert {name: shard["tokens"] for name, shard in found.items()} == {
+            name: shard["tokens"] for name, shard in expected.items()
+        }
+
+
+def test_another_seed_is_another_order_of_the_same_documents(tmp_path: Path) -> None:
+    first, _ = build(tmp_path / "a", [[], []])
+    other, _ = build(tmp_path / "b", [[], []], seed=6)
+    for name in first:
+        assert first[name]["tokens"] != other[name]["tokens"]
+        assert sorted(first[name]["tokens"]) == sorted(other[name]["tokens"])
+
+
+def test_repeated_documents_are_there_once_an_epoch(tmp_path: Path) -> None:
+    runs = write_runs(tmp_path / "runs", SOURCES, [[], []])
+    index = Index(runs, 2)
+    recipe = make_recipe([1, 3], tokens="max", when_short="repeat", max_epochs=2, shard_tokens=10_000)
+    plan = plan_mix(recipe, index)
+    (shard,) = assemble(tmp_path, runs, plan, index).values()
+    rows = [row["row"] for row in shard["table"] if row["source"] == "s1"]
+    assert sorted(rows) == sorted([*range(59)] * 2)
+    assert shard["tokens"].count(EOS) == len(shard["table"])
+
+
+GOLDEN = {
+    ("train", 0): [3, 4, 5, 9, 8, 1, 6, 7, 0, 11, 10, 2],
+    ("train", 1): [7, 11, 0, 6, 3, 5, 1, 2, 10, 9, 8, 4],
+    ("val", 0): [10, 3, 8, 9, 2, 1, 4, 7, 6, 11, 0, 5],
+}
+
+
+@pytest.mark.parametrize(("split", "number"), GOLDEN)
+def test_the_order_is_the_same_for_ever(split: str, number: int, tmp_path: Path) -> None:
+    """Recorded: a numpy whose generators differ would change every shard set."""
+    documents = [Document((i * 0x9E3779B97F4A7C15 % (1 << 64), i), 2) for i in range(12)]
+    runs = [write_run(tmp_path / "run", 0, documents)]
+    plan = Plan((ShardPlan(split, number, (Slice(0, 0, FIRST_KEY, END_KEY),)),), (), 0, ())
+    (shard,) = assemble(tmp_path, runs, plan, Index(runs, 1), seed=1337).values()
+    assert [row["row"] for row in shard["table"]] == GOLDEN[split, number]

@@ -1,0 +1,105 @@
+"""Cleaning: each row dropped is counted with its reason, the others keep their rows and bytes."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.clean import EMPTY, INVALID, LONG, NULL, SHORT, as_large_binary, clean_batch
+from pipeline.recipe import SourceRecipe
+from pipeline.sources.base import Batch
+
+INVALID_TEXTS = [b"\xff", b"caf\xe9", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc0\xaf", b"ok \xe2\x82"]
+
+
+def recipe(**keys: Any) -> SourceRecipe:
+    return SourceRecipe(name="s", weight=1.0, paths=["x"], **keys)
+
+
+def clean(values: list[Any], type_: pa.DataType, **keys: Any) -> tuple[list[tuple[int, bytes]], dict[str, int]]:
+    """Clean values that are the middle of an array; return (row, bytes) of what is left, and what was dropped."""
+    around = [b"before \xff", None]
+    whole = pa.array([*around, *values, *around], pa.binary())
+    if type_ != pa.binary():
+        whole = whole.view(pa.string()).cast(type_) if not pa.types.is_large_string(type_) else large(whole)
+    batch = Batch(whole.slice(2, len(values)), np.arange(100, 100 + len(values), dtype=np.uint32), {"not x > 1": 4})
+    dropped: dict[str, int] = {"not x > 1": 1}
+    documents = clean_batch(recipe(**keys), batch, dropped)
+    assert documents.text.type == pa.large_string()
+    assert documents.text.null_count == 0
+    documents.text.validate(full=True)
+    data, offsets = documents.data, documents.offsets.tolist()
+    pieces = [bytes(data[start:stop]) for start, stop in itertools.pairwise(offsets)]
+    assert [text.encode() for text in documents.text.to_pylist()] == pieces
+    assert dropped.pop("not x > 1") == 5
+    return list(zip(documents.rows.tolist(), pieces, strict=True)), dropped
+
+
+def large(array: pa.Array) -> pa.Array:
+    return array.cast(pa.large_binary()).view(pa.large_string())
+
+
+@pytest.mark.parametrize("type_", [pa.binary(), pa.large_string(), pa.string()], ids=str)
+def test_reasons(type_: pa.DataType) -> None:
+    values = [b"fine", None, b"", b"\xff", b"short", "ééé".encode(), b"long enough", None, "too long é".encode()]
+    left, dropped = clean(values, type_, min_bytes=5, max_bytes=10)
+    assert left == [(104, b"short"), (105, "ééé".encode())]
+    assert dropped == {NULL: 2, EMPTY: 1, INVALID: 1, SHORT: 1, LONG: 2}
+
+
+@pytest.mark.parametrize("value", INVALID_TEXTS, ids=repr)
+def test_invalid_utf8(value: bytes) -> None:
+    assert clean([b"a", value, "é".encode()], pa.binary()) == ([(100, b"a"), (102, "é".encode())], {INVALID: 1})
+
+
+def test_two_invalid_rows_that_would_be_valid_together() -> None:
+    first, second = "é".encode()[:1], "é".encode()[1:]
+    assert clean([b"a", first, second, b"b"], pa.binary()) == ([(100, b"a"), (103, b"b")], {INVALID: 2})
+
+
+def test_nothing_is_left() -> None:
+    assert clean([None, b"", b"\xff"], pa.binary()) == ([], {NULL: 1, EMPTY: 1, INVALID: 1})
+    assert clean([], pa.binary()) == ([], {})
+
+
+TEXTS = st.text(max_size=6).map(lambda text: text.encode("utf-8", "replace"))
+
+
+@given(st.lists(st.one_of(st.none(), st.binary(max_size=6), TEXTS)))
+def test_every_row_is_kept_or_counted(values: list[bytes | None]) -> None:
+    left, dropped = clean(values, pa.binary(), min_bytes=2, max_bytes=4)
+    expected: list[tuple[int, bytes]] = []
+    reasons: dict[str, int] = {}
+    for row, value in enumerate(values, start=100):
+        reason = reason_of(value)
+        if reason is None and value is not None:
+            expected.append((row, value))
+        elif reason:
+            reasons[reason] = reasons.get(reason, 0) + 1
+    assert (left, dropped) == (expected, reasons)
+
+
+def reason_of(value: bytes | None) -> str | None:
+    if value is None:
+        return NULL
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return INVALID
+    if not value:
+        return EMPTY
+    return SHORT if len(value) < 2 else LONG if len(value) > 4 else None
+
+
+def test_text_is_not_copied() -> None:
+    text = pa.array(["some text"] * 100, pa.large_string())
+    documents = clean_batch(recipe(), Batch(text, np.arange(100, dtype=np.uint32)), {})
+    assert documents.text.buffers()[2].address == text.buffers()[2].address
+    strings = pa.array(["some text"] * 100, pa.string())
+    assert as_large_binary(strings).buffers()[2].address == strings.buffers()[2].address

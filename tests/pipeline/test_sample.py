@@ -1,0 +1,78 @@
+"""The tokenizer's sample: in the weights' proportions, the same for the same seed, whole documents only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.recipe import SourceRecipe, TokenizerRecipe
+from pipeline.sample import TokenizerTask, draw_sample, sample_budgets, train_tokenizer
+from pipeline.sources import files
+from pipeline.tokenizer import iter_sample
+
+TEXT = "0123456789" * 5
+
+
+def source(name: str, path: Path, **keys: Any) -> SourceRecipe:
+    return SourceRecipe(name=name, weight=1.0, paths=[str(path)], **keys)
+
+
+@pytest.fixture
+def make_task(tmp_path: Path, write_parquet: Any) -> Any:
+    """Return `make(weights, sizes, sample_bytes, seed=1)`: sources of documents of 60 bytes, `sizes` of each."""
+
+    def make(weights: list[float], sizes: list[int], sample_bytes: int, *, seed: int = 1, **keys: Any) -> TokenizerTask:
+        sources: list[SourceRecipe] = []
+        for index, size in enumerate(sizes):
+            texts = [f"{TEXT} {index:02d} {row:06d}" for row in range(size)]
+            path = write_parquet(tmp_path / f"{index}.parquet", texts, row_group_size=20, score=[0] * size)
+            sources.append(source(f"s{index}", path, **keys))
+        spans = tuple(tuple(files.resolve(item)) for item in sources)
+        recipe = TokenizerRecipe(vocab_size=270, sample_bytes=sample_bytes)
+        return TokenizerTask(recipe, tuple(sources), spans, tuple(weights), seed)
+
+    return make
+
+
+def draw(task: TokenizerTask, path: Path) -> list[list[str]]:
+    """Return the documents drawn from each source."""
+    facts = draw_sample(path, task, lambda done, tokens: None)
+    documents = list(iter_sample(path))
+    drawn = [[text for text in documents if text[51:53] == f"{index:02d}"] for index in range(len(task.sources))]
+    assert [fact["documents"] for fact in facts] == [len(own) for own in drawn]
+    assert [fact["text_bytes"] for fact in facts] == [60 * len(own) for own in drawn]
+    return drawn
+
+
+def test_proportions(make_task: Any, tmp_path: Path) -> None:
+    task = make_task([87, 10, 3], [1000, 1000, 1000], 30_000)
+    assert sample_budgets(task) == [26_100, 3_000, 900]
+    assert [len(own) for own in draw(task, tmp_path / "s")] == [435, 50, 15]
+
+
+def test_too_little_text_keeps_the_proportions(make_task: Any, tmp_path: Path) -> None:
+    task = make_task([1, 1], [100, 1000], 10**9)
+    first, second = draw(task, tmp_path / "s")
+    assert len(first) == 100
+    # The footer's size counts the lengths and headers of the column too.
+    assert 100 <= len(second) <= 125
+
+
+def test_the_same_seed_draws_the_same_and_another_does_not(make_task: Any, tmp_path: Path) -> None:
+    drawn = [draw(make_task([1], [1000], 9000, seed=seed), tmp_path / "s") for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1]
+    assert drawn[0] != drawn[2]
+    assert len(set(drawn[0][0])) == 150
+
+
+def test_weights_of_any_size(make_task: Any) -> None:
+    assert sample_budgets(make_task([1e308, 1e308], [10, 10], 100)) == [50, 50]
+    assert sample_budgets(make_task([1e308, 5e-324], [10, 10], 100)) == [99, 0]
+
+
+def test_a_source_whose_every_row_is_rejected(make_task: Any, tmp_path: Path) -> None:
+    task = make_task([1], [100], 1000, keep={"score": "> 5"})
+    with pytest.raises(ValueError, match="too large for a sample of 0 bytes, which offers 257 entries"):
+        train_tokenizer(tmp_path, task, lambda done, tokens: None)
