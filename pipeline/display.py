@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
+from shards.display import plain_table, printable, stdout_console
 
 if TYPE_CHECKING:
     from pipeline.build import BuildReport
@@ -34,11 +33,10 @@ def build_json(report: BuildReport, out: Path, work: Path) -> dict[str, Any]:
 
 def print_build(report: BuildReport, out: Path, work: Path) -> None:
     """Print the achieved mix beside the requested one, what was dropped, and where things are."""
-    console = Console()
+    console = stdout_console()
     manifest = report.manifest
-    table = Table(title=f"{manifest.name}: the mix", title_justify="left")
-    for column in ("source", "requested", "achieved", "train tokens", "val tokens", "documents", "dropped", "epochs"):
-        table.add_column(column, justify="left" if column == "source" else "right")
+    columns = ("source", "requested", "achieved", "train tokens", "val tokens", "documents", "dropped", "epochs")
+    table = plain_table(*columns)
     val = manifest.splits["val"].sources if "val" in manifest.splits else {}
     for source, entry in zip(manifest.sources, manifest.mix, strict=True):
         train = manifest.splits["train"].sources[source.name]
@@ -52,10 +50,11 @@ def print_build(report: BuildReport, out: Path, work: Path) -> None:
             f"{sum(source.dropped.values()):,}",
             str(source.epochs),
         )
+    console.print(f"{manifest.name}: the mix")
     console.print(table)
     for source in manifest.sources:
         for reason, count in source.dropped.items():
-            console.print(f"dropped from {source.name}: {count:,} ({reason})", markup=False, highlight=False)
+            console.print(printable(f"dropped from {source.name}: {count:,} ({reason})"))
     tokens = sum(split.tokens for split in manifest.splits.values())
     size = sum(shard.files.tokens.bytes + shard.files.documents.bytes for shard in manifest.shards)
     text_bytes = sum(result["text_bytes"] for result in report.stages["encode"].results)
@@ -68,7 +67,7 @@ def print_build(report: BuildReport, out: Path, work: Path) -> None:
     problems = report.validation.problems
     lines += [f"problem: {problem}" for problem in problems] or ["validated: no problems"]
     for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
 
 
 def print_plan(recipe: Recipe, estimate: Estimate) -> None:
@@ -87,21 +86,21 @@ def print_plan(recipe: Recipe, estimate: Estimate) -> None:
         for source in estimate.sources
     ]
     print_rows(f"{recipe.name}: the plan", rows)
-    console = Console()
+    console = stdout_console()
     train, val = f"{estimate.train_tokens:,}", f"{estimate.val_tokens:,}"
     scratch, output = f"{estimate.scratch_bytes / 1e9:.2f} GB", f"{estimate.output_bytes / 1e9:.2f} GB"
     for line in (
         f"about {train} training and {val} validation tokens in {estimate.shards} shards",
         f"disk: {scratch} of scratch at most, {output} for the set",
     ):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
 
 
 def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
     """Print rows of equal keys as a table."""
-    table = Table(title=title, title_justify="left")
-    for index, column in enumerate(rows[0]):
-        table.add_column(column, justify="right" if index else "left")
+    table = plain_table(*rows[0])
     for row in rows:
         table.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()))
-    Console().print(table)
+    console = stdout_console()
+    console.print(title)
+    console.print(table)

@@ -39,8 +39,8 @@ run -m trainer train recipes/train/demo.toml --shards "$SHARDS" --run "$RUN"
 
 headline "Sample: what the model has learnt from one look at some documentation"
 for prompt in "Return the number of" "The following methods can be defined to" "import os"; do
-    printf '$ python -m trainer sample %s --prompt "%s"\n' "$RUN" "$prompt"
-    "$PYTHON" -m trainer sample "$RUN" --prompt "$prompt"
+    printf '$ python -m trainer sample %s --max-new-tokens 100 --prompt "%s"\n' "$RUN" "$prompt"
+    "$PYTHON" -m trainer sample "$RUN" --max-new-tokens 100 --prompt "$prompt"
 done
 
 headline "What to look at next"

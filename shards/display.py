@@ -83,7 +83,7 @@ def print_set(shard_set: ShardSet) -> None:
         f"{printable(manifest.name)}: {len(manifest.shards)} shards, {manifest.dtype}, vocabulary of "
         f"{manifest.vocab_size:,}, EOS {manifest.tokenizer.eos_id}, manifest {shard_set.manifest_sha256[:12]}"
     )
-    sources = _table("source", "requested", "achieved", "tokens", "documents", "dropped", "epochs")
+    sources = plain_table("source", "requested", "achieved", "tokens", "documents", "dropped", "epochs")
     found = {source.name: source for source in manifest.sources}
     for row in manifest.mix:
         source = found.get(row.source)
@@ -97,15 +97,15 @@ def print_set(shard_set: ShardSet) -> None:
             f"{sum(source.dropped.values()):,}" if source else "",
             str(source.epochs) if source else "",
         )
-    splits = _table("split", "tokens", "documents", "shards")
+    splits = plain_table("split", "tokens", "documents", "shards")
     for name, split in manifest.splits.items():
         splits.add_row(name, f"{split.tokens:,}", f"{split.documents:,}", str(len(shard_set.splits[name])))
-    shards = _table("shard", "tokens", "documents", "bytes", "ratio")
+    shards = plain_table("shard", "tokens", "documents", "bytes", "ratio")
     for shard in shard_set.shards:
         size = sum(file.bytes for file in _files(shard))
         ratio = f"{compression_ratio(shard):.2f}"
         shards.add_row(shard.name, f"{shard.num_tokens:,}", f"{shard.num_documents:,}", f"{size:,}", ratio)
-    console = _console()
+    console = stdout_console()
     console.print(Text(head))
     for table in (splits, sources, shards):
         console.print(table)
@@ -150,10 +150,10 @@ def print_problems(problems: Sequence[Problem]) -> None:
         return
     from rich.text import Text
 
-    table = _table("kind", "where", "what is wrong", right=False)
+    table = plain_table("kind", "where", "what is wrong", right=False)
     for problem in problems:
         table.add_row(problem.kind, Text(printable(problem.where)), Text(printable(problem.message)))
-    _console().print(table)
+    stdout_console().print(table)
 
 
 @contextmanager
@@ -189,7 +189,8 @@ def _files(shard: Shard) -> tuple[Any, ...]:
     return (shard.entry.files.tokens, shard.entry.files.documents, shard.entry.files.metadata)
 
 
-def _table(*columns: str, right: bool = True) -> Table:
+def plain_table(*columns: str, right: bool = True) -> Table:
+    """Return an empty table of the look that all commands share; columns but the first are numbers, if `right`."""
     from rich import box
     from rich.table import Table
 
@@ -199,7 +200,8 @@ def _table(*columns: str, right: bool = True) -> Table:
     return table
 
 
-def _console() -> Any:
+def stdout_console() -> Any:
+    """Return a rich console on stdout that takes text as it is."""
     from rich.console import Console
 
     # Where stdout is no terminal, lines are not folded to a width that no one has.

@@ -10,7 +10,8 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+
+from shards.display import plain_table, stdout_console
 
 PLAIN_SECONDS = 10.0
 """Seconds between lines when stderr is not a terminal."""
@@ -70,7 +71,10 @@ def describe_validation(record: dict[str, Any]) -> str:
 
 def print_summary(title: str, rows: Iterable[tuple[str, str]]) -> None:
     """Print a table of names and values on stdout."""
-    table = Table(title=title, show_header=False, title_justify="left")
+    table = plain_table("", "", right=False)
+    table.show_header = False
     for name, value in rows:
         table.add_row(name, value)
-    Console().print(table, markup=False)
+    console = stdout_console()
+    console.print(title)
+    console.print(table)
