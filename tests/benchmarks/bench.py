@@ -136,7 +136,7 @@ def _stages(work: Path, quick: bool) -> Figures:
 def _memory(work: Path, quick: bool) -> Figures:
     from memory import bench_memory
 
-    return bench_memory(work, quick=quick)
+    return bench_memory(work)
 
 
 TOPICS: dict[str, Callable[[Path, bool], Figures]] = {
