@@ -130,7 +130,7 @@ def _permute(pieces: list[_Piece], task: AssembleTask) -> npt.NDArray[np.int64]:
 def _token_chunks(pieces: list[_Piece], order: npt.NDArray[np.int64]) -> Iterator[bytes]:
     views: list[memoryview] = []
     for piece in pieces:
-        view = memoryview(piece.tokens).cast("B")
+        view = piece.tokens.data.cast("B")
         size = piece.tokens.itemsize
         starts = piece.offsets * size
         stops = starts + piece.rows["length"].astype(np.int64) * size
@@ -164,13 +164,13 @@ def _document_table(pieces: list[_Piece], order: npt.NDArray[np.int64], task: As
 
 def _array(kind: pa.DataType, values: npt.NDArray[Any]) -> pa.Array:
     """Wrap a numpy array without copying. `pa.array` would load pandas to ask whether it is pandas': 0.2 s a worker."""
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values).data)])
 
 
 def _dictionary(codes: npt.NDArray[np.int64], names: list[str]) -> pa.DictionaryArray:
     used, indices = np.unique(codes, return_inverse=True)
     encoded = [names[code].encode() for code in used.tolist()]
     offsets = np.array([0, *itertools.accumulate(map(len, encoded))], np.int32)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))]
+    buffers = [None, pa.py_buffer(offsets.data), pa.py_buffer(b"".join(encoded))]
     values = pa.Array.from_buffers(pa.string(), len(encoded), buffers)
     return pa.DictionaryArray.from_arrays(_array(pa.int32(), indices.astype(np.int32)), values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +34,7 @@ class Documents:
     @property
     def offsets(self) -> npt.NDArray[np.int64]:
         """Byte offsets of the documents in `data`, `(num_documents + 1,)`."""
-        buffer = self.text.buffers()[1]
+        buffer: Any = self.text.buffers()[1]
         return np.frombuffer(buffer, np.int64)[self.text.offset : self.text.offset + len(self.text) + 1]
 
     @property
@@ -64,15 +64,15 @@ def clean_batch(source: SourceRecipe, batch: Batch, dropped: dict[str, int]) -> 
 
 def as_large_binary(column: pa.Array) -> pa.LargeBinaryArray:
     """Return a text column of any Arrow type as large_binary; string data is not copied, only its offsets widen."""
-    if pa.types.is_dictionary(column.type):
+    if isinstance(column, pa.DictionaryArray):
         column = column.dictionary_decode()
-    return column.cast(pa.large_binary())
+    return cast("pa.LargeBinaryArray", column.cast(pa.large_binary()))
 
 
 def _drop_invalid(
     text: pa.LargeBinaryArray, rows: npt.NDArray[np.uint32], dropped: dict[str, int]
 ) -> tuple[pa.LargeStringArray, npt.NDArray[np.uint32]]:
-    strings = text.view(pa.large_string())
+    strings = cast("pa.LargeStringArray", text.view(pa.large_string()))
     try:
         strings.validate(full=True)  # one pass over the whole buffer: 0.1 ms a MB
     except pa.ArrowInvalid:

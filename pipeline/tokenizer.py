@@ -213,7 +213,7 @@ class Encoder:
         import awkward as ak
         import numpy as np
 
-        layout = self._fast.encode_batch(ak.from_arrow(text), parallel=False).layout
+        layout: Any = self._fast.encode_batch(ak.from_arrow(text), parallel=False).layout
         offsets = np.asarray(layout.offsets)
         return np.asarray(layout.content.data), offsets
 

@@ -103,7 +103,7 @@ def test_predicates(table: pa.Table | pa.RecordBatch, predicates: list[Predicate
         values = take_path(table, predicate.column)
         holds = predicate.mask(values)
         null = mask & np.asarray(pc.is_null(values))
-        passed = mask & np.asarray(pc.fill_null(holds, False))
+        passed = mask & np.asarray(holds.fill_null(False))
         for reason, count in (
             (f"{predicate.column} is null", int(null.sum())),
             (predicate.reason, int(mask.sum() - passed.sum() - null.sum())),

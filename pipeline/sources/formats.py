@@ -65,7 +65,14 @@ def read_span(source: SourceRecipe, span: Span) -> Iterator[Batch]:
 def _read_file(span: Span) -> Iterator[Batch]:
     with open_file(span.url) as raw:
         data = b"".join(read_blocks(raw, span))
-    yield Batch(pa.array([data], pa.large_binary()), np.zeros(1, np.uint32))
+    yield Batch(_one_value(data), np.zeros(1, np.uint32))
+
+
+def _one_value(data: bytes) -> pa.LargeBinaryArray:
+    """Wrap bytes without copying. `pa.array` would also load pandas to ask whether they are pandas'."""
+    offsets = pa.py_buffer(np.array([0, len(data)], np.int64).data)
+    array: Any = pa.Array.from_buffers(pa.large_binary(), 1, [None, offsets, pa.py_buffer(data)])
+    return array
 
 
 def _read_text(source: SourceRecipe, span: Span) -> Iterator[Batch]:
@@ -74,7 +81,7 @@ def _read_text(source: SourceRecipe, span: Span) -> Iterator[Batch]:
     row = 0
     with open_file(span.url) as raw:
         for piece in read_pieces(raw, span, separator):
-            documents = pc.split_pattern(pa.array([piece], pa.large_binary()), pattern).flatten()
+            documents = pc.split_pattern(_one_value(piece), pattern).flatten()
             if not documents[-1].as_buffer().size:
                 documents = documents[:-1]  # a separator ends a document; no empty one comes after the last
             yield Batch(documents, np.arange(row, row + len(documents), dtype=np.uint32))

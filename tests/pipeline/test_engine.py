@@ -156,7 +156,7 @@ def test_a_folder_that_another_process_holds(tmp_path: Path) -> None:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         with (
-            pytest.raises(WorkFolderBusyError, match="another build is at work here. Wait for it"),
+            pytest.raises(WorkFolderBusyError, match=r"another build is at work here\. Wait for it"),
             lock_folder(tmp_path),
         ):
             pass
