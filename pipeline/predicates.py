@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_COMPARISON = re.compile(r"\s*(==|!=|<=|>=|<|>)\s*(.+?)\s*")
+_COMPARISON = re.compile(r"\s*(==|!=|<=|>=|<|>)(?!=)\s*(.+?)\s*")
 _ARROW = {"==": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"}
 
 

@@ -71,9 +71,16 @@ def test_only_what_is_missing_runs(run: Any, tmp_path: Path) -> None:
     assert run(task("a"), task("b", "other"), task("d"))[1] == ["d", "b"]
 
 
+def truncate(file: Path) -> None:
+    before = file.stat()
+    file.write_bytes(file.read_bytes()[:-1])
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
 DAMAGE = {
     "truncated": lambda file, receipt: file.write_bytes(file.read_bytes()[:-1]),
     "altered": lambda file, receipt: file.write_bytes(b"S" + file.read_bytes()[1:]),
+    "truncated, with its time": lambda file, receipt: truncate(file),
     "missing": lambda file, receipt: file.unlink(),
     "a folder": lambda file, receipt: (file.unlink(), file.mkdir()),
     "no receipt": lambda file, receipt: receipt.unlink(),

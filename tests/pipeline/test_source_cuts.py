@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.recipe import SourceRecipe
@@ -58,7 +58,10 @@ def read_cut(path: Path, **keys: Any) -> tuple[list[str], int]:
     return texts, len(spans)
 
 
+@settings(max_examples=300)
 @given(st.text("ab\né", min_size=1, max_size=200), SEPARATORS, SIZES, SIZES)
+@example("x\n\n\ny", "\n\n", 40, 40)
+@example("xaaay", "aa", 2, 40)
 @example("x\n\n\ny\n\nz", "\n\n", 3, 3)
 @example("aaaaaaaa", "aa", 1, 1)
 @example("abababa", "aba", 2, 1)
