@@ -17,11 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.recipe import SourceRecipe
+from pipeline.recipe import Recipe, SourceRecipe, load_recipe
 from pipeline.sources import files
 
 # The helpers beside this file are importable by the tests; importlib mode adds no path.
 sys.path.append(str(Path(__file__).parent))
+
+from good_recipe import GOOD
 
 ROOT = Path(__file__).parents[2]
 
@@ -117,3 +119,24 @@ def run_cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
         return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
 
     return run
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.jsonl").write_text('{"text": "a text", "score": 1}\n')
+    (tmp_path / "data" / "a.py").write_text("print()")
+    (tmp_path / "data" / "a.txt").write_text("a text")
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def load(tmp_path: Path, folder: Path) -> Callable[..., Recipe]:
+    """Return `load(text, *overrides)`; `{folder}` in the text stands for the folder of the data."""
+
+    def load_text(text: str = GOOD, *overrides: str) -> Recipe:
+        path = tmp_path / "r.toml"
+        path.write_text(text.replace("{folder}", str(folder)), encoding="utf-8")
+        return load_recipe(path, overrides=list(overrides))
+
+    return load_text

@@ -1,0 +1,30 @@
+"""A good recipe to spoil, and what its faults are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pipeline.recipe import Recipe
+from shards.settings import SettingsError
+
+GOOD = """\
+name = "good"
+[[sources]]
+name = "prose"
+paths = ["{folder}/*.jsonl"]
+weight = 87
+[[sources]]
+name = "code"
+paths = ["{folder}/*.py"]
+weight = 3.5
+[tokenizer]
+vocab_size = 300
+"""
+
+
+def faults_of(load: Callable[..., Recipe], *arguments: str) -> list[str]:
+    with pytest.raises(SettingsError) as caught:
+        load(*arguments)
+    return caught.value.faults

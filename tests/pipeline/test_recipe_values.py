@@ -1,0 +1,109 @@
+"""Overrides, sizes, and recipes in JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from good_recipe import GOOD, faults_of
+
+from pipeline.recipe import Recipe, load_recipe, parse_size
+from shards.settings import SettingsError
+
+OVERRIDES = [
+    ("mix.tokens=1_000", lambda recipe: recipe.mix.tokens == 1000),
+    ("mix.tokens=max", lambda recipe: recipe.mix.tokens == "max"),
+    ("mix.when_short = shrink", lambda recipe: recipe.mix.when_short == "shrink"),
+    ("sources.0.weight=2.5", lambda recipe: recipe.sources[0].weight == 2.5),
+    ("sources.code.weight=2", lambda recipe: recipe.sources[1].weight == 2),
+    ("sources.prose.keep.score=>= 1", lambda recipe: recipe.sources[0].keep == {"score": ">= 1"}),
+    ("sources.prose.keep={score = [1, 2]}", lambda recipe: recipe.sources[0].keep == {"score": [1, 2]}),
+    ('tokenizer.special_tokens=["<|endoftext|>", "=é"]', lambda recipe: recipe.tokenizer.special_tokens[1] == "=é"),
+    ("tokenizer.sample_bytes=1.5 MB", lambda recipe: recipe.tokenizer.sample_bytes == 1_500_000),
+    ("name=other", lambda recipe: recipe.name == "other"),
+]
+
+
+@pytest.mark.parametrize(("override", "check"), OVERRIDES, ids=[override for override, _ in OVERRIDES])
+def test_overrides(override: str, check: Callable[[Recipe], bool], load: Any) -> None:
+    assert check(load(GOOD, override))
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("mix.tokens", "--set 'mix.tokens': expected KEY=VALUE"),
+        ("=3", "--set '=3': expected KEY=VALUE"),
+        ("sources.5.weight=1", "--set 'sources.5.weight=1': no '5' in this file"),
+        ("sources.prosa.weight=1", "no 'prosa' in this file"),
+        ("sources=1", "sources: Input should be a valid list"),
+        ("sources.weight=1", "sources is a list; name one of its items first"),
+        ("name.x=1", "no 'name' in this file|name is a plain value"),
+        ("mixx.tokens=1", "mixx: unknown key. Did you mean 'mix'?"),
+        ("mix.token=1", "mix.token: unknown key. Did you mean 'tokens'?"),
+        ("mix.tokens=1\nseed = 5", "mix.tokens"),
+        ("sources.0.weight=-1", "sources.0.weight: Input should be greater than 0; got -1"),
+        ("a..b=1", "a: unknown key"),
+    ],
+)
+def test_bad_overrides(override: str, message: str, load: Any) -> None:
+    faults = faults_of(load, GOOD, override)
+    assert any(part in fault for part in message.split("|") for fault in faults), faults
+
+
+def test_overrides_and_faults_of_the_file_are_reported_together(load: Any) -> None:
+    faults = faults_of(load, GOOD.replace("weight = 87", "weight = 0"), "nonsense", "mix.max_epochs=0")
+    assert [fault.split(":")[0] for fault in faults] == ["--set 'nonsense'", "sources.0.weight", "mix.max_epochs"]
+
+
+def test_a_set_s_recipe_json_is_a_recipe(load: Any, tmp_path: Path) -> None:
+    override = "tokenizer.sample_weights={prose = 1, code = 2}"
+    recipe = load(GOOD, override, "sources.prose.keep.score='> 0'", "sources.prose.max_bytes='1 MiB'")
+    (tmp_path / "recipe.json").write_text(recipe.to_json(), encoding="utf-8")
+    again = load_recipe(tmp_path / "recipe.json")
+    assert again == recipe
+    assert again.to_json() == recipe.to_json()
+    assert load_recipe(tmp_path / "recipe.json", overrides=["sources.prose.weight=5"]).sources[0].weight == 5
+    for text in ("{", "[1]", '"x"', "3", "[" * 100_000):
+        (tmp_path / "recipe.json").write_text(text)
+        with pytest.raises(SettingsError, match=r"not valid JSON|expected a table of keys"):
+            load_recipe(tmp_path / "recipe.json")
+    data = json.loads(recipe.to_json())
+    data["sources"][0]["wieght"] = 3
+    (tmp_path / "recipe.json").write_text(json.dumps(data))
+    with pytest.raises(SettingsError, match=r"sources\.0\.wieght: unknown key\. Did you mean 'weight'"):
+        load_recipe(tmp_path / "recipe.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("1 GB", 10**9),
+        ("1GB", 10**9),
+        ("512 MiB", 512 << 20),
+        ("1.5 kB", 1500),
+        ("1.5 KB", 1500),
+        ("2 kiB", 2048),
+        ("2 KiB", 2048),
+        ("7", 7),
+        ("7 B", 7),
+        ("1_000 B", 1000),
+        ("3 T", 3 * 10**12),
+        ("9007199254740993", 9007199254740993),
+        ("0.1 GB", 10**8),
+        (5, 5),
+    ],
+)
+def test_sizes(text: Any, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    "text", ["", "GB", "1 gb", "1 XB", "-1 GB", "1e9", "1,5 GB", "1 GB more", "_", "nan", "1..5 MB"]
+)
+def test_bad_sizes(text: str) -> None:
+    with pytest.raises(ValueError, match="expected bytes as a number"):
+        parse_size(text)
