@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
+from pipeline.arrow import wrap_numbers, wrap_texts
 from pipeline.laps import Laps
 from pipeline.mix import ShardPlan, Slice
 from pipeline.run import DOCUMENT_DTYPE, Run
@@ -152,25 +153,17 @@ def _document_table(pieces: list[_Piece], order: npt.NDArray[np.int64], task: As
     digests = np.empty((len(rows), 2), ">u8")
     digests[:, 0], digests[:, 1] = rows["hash_hi"][order], rows["hash_lo"][order]
     columns = [
-        _array(pa.uint64(), np.cumsum(lengths) - lengths),
-        _array(pa.uint32(), rows["length"][order]),
+        wrap_numbers(pa.uint64(), np.cumsum(lengths) - lengths),
+        wrap_numbers(pa.uint32(), rows["length"][order]),
         _dictionary(sources[order], list(task.source_names)),
         _dictionary(spans[order], labels),
-        _array(pa.uint32(), rows["row"][order]),
-        _array(pa.binary(16), digests),
+        wrap_numbers(pa.uint32(), rows["row"][order]),
+        wrap_numbers(pa.binary(16), digests),
     ]
     return pa.Table.from_arrays(columns, schema=document_schema())
 
 
-def _array(kind: pa.DataType, values: npt.NDArray[Any]) -> pa.Array:
-    """Wrap a numpy array without copying. `pa.array` would load pandas to ask whether it is pandas': 0.2 s a worker."""
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values).data)])
-
-
 def _dictionary(codes: npt.NDArray[np.int64], names: list[str]) -> pa.DictionaryArray:
     used, indices = np.unique(codes, return_inverse=True)
-    encoded = [names[code].encode() for code in used.tolist()]
-    offsets = np.array([0, *itertools.accumulate(map(len, encoded))], np.int32)
-    buffers = [None, pa.py_buffer(offsets.data), pa.py_buffer(b"".join(encoded))]
-    values = pa.Array.from_buffers(pa.string(), len(encoded), buffers)
-    return pa.DictionaryArray.from_arrays(_array(pa.int32(), indices.astype(np.int32)), values)
+    values = wrap_texts(pa.string(), [names[code].encode() for code in used.tolist()])
+    return pa.DictionaryArray.from_arrays(wrap_numbers(pa.int32(), indices.astype(np.int32)), values)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from pipeline.arrow import unwrap_mask, wrap_mask
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -35,6 +36,8 @@ class Documents:
     def offsets(self) -> npt.NDArray[np.int64]:
         """Byte offsets of the documents in `data`, `(num_documents + 1,)`."""
         buffer: Any = self.text.buffers()[1]
+        if not len(self.text):
+            return np.zeros(1, np.int64)
         return np.frombuffer(buffer, np.int64)[self.text.offset : self.text.offset + len(self.text) + 1]
 
     @property
@@ -48,17 +51,17 @@ def clean_batch(source: SourceRecipe, batch: Batch, dropped: dict[str, int]) -> 
     _count(dropped, batch.rejected)
     text, rows = as_large_binary(batch.text), batch.rows
     if text.null_count:
-        valid = np.asarray(text.is_valid())
+        valid = unwrap_mask(text.is_valid())
         _count(dropped, {NULL: len(text) - int(valid.sum())})
-        text, rows = text.filter(pa.array(valid)), rows[valid]
+        text, rows = text.filter(wrap_mask(valid)), rows[valid]
     text, rows = _drop_invalid(text, rows, dropped)
-    lengths = np.asarray(pc.binary_length(text))
+    lengths = np.diff(Documents(text, rows).offsets)
     least, most = source.min_bytes, source.max_bytes if source.max_bytes is not None else np.iinfo(np.int64).max
     kept = (lengths >= least) & (lengths <= most)
     if not kept.all():
         empty = int((lengths == 0).sum())
         _count(dropped, {EMPTY: empty, SHORT: int((lengths < least).sum()) - empty, LONG: int((lengths > most).sum())})
-        text, rows = text.filter(pa.array(kept)), rows[kept]
+        text, rows = text.filter(wrap_mask(kept)), rows[kept]
     return Documents(text, rows)
 
 
@@ -78,7 +81,7 @@ def _drop_invalid(
     except pa.ArrowInvalid:
         valid = np.array([_is_utf8(value.as_buffer()) for value in text], bool)
         _count(dropped, {INVALID: len(text) - int(valid.sum())})
-        return strings.filter(pa.array(valid)), rows[valid]
+        return strings.filter(wrap_mask(valid)), rows[valid]
     return strings, rows
 
 

@@ -82,10 +82,12 @@ def find_differences(encoder: Encoder, special: dict[str, int]) -> Iterator[str]
     """Yield what encoding a little text tells: that text reaches a special token, or that the encoders differ."""
     import pyarrow as pa
 
+    from pipeline.arrow import wrap_texts
+
     for token, token_id in special.items():
         if token_id in encoder.encode_reference(token):
             yield f"special token {token!r} is an ordinary word of the vocabulary: text yields its id. Rename it."
-    ids, _ = encoder.encode(pa.array([_PROBE], pa.large_string()))
+    ids, _ = encoder.encode(wrap_texts(pa.large_string(), [_PROBE.encode()]))
     if ids.tolist() != (expected := encoder.encode_reference(_PROBE)):
         yield (
             f"gigatoken and tokenizers encode {_PROBE!r} differently, as {ids.tolist()} and {expected}. "

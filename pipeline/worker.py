@@ -12,6 +12,7 @@ import threading
 import time
 
 import awkward
+import datatrove.executor.local  # noqa: F401
 import gigatoken  # noqa: F401
 import pyarrow as pa
 import pyarrow.parquet

@@ -18,11 +18,12 @@ import numpy as np
 import zstandard
 
 from shards import codec
-from shards.documents import Batch, iter_documents
+from shards.documents import iter_documents
 from shards.manifest import SourceCounts
 from shards.problems import Problem, ProblemKind, ShardSetError
 from shards.reader import Shard
 from shards.structure import hash_file
+from shards.writer import add_lengths
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -108,8 +109,8 @@ def _check_documents(shard: Shard) -> tuple[list[Problem], _Table | None]:
     position = row = 0
     try:
         for batch in iter_documents(shard, ["start", "length", "source", "unit", "row"]):
-            start: npt.NDArray[np.int64] = batch.column("start").to_numpy().view(np.int64)
-            length: npt.NDArray[np.int64] = batch.column("length").to_numpy().astype(np.int64)
+            start: npt.NDArray[np.int64] = np.from_dlpack(batch.column("start")).view(np.int64)
+            length: npt.NDArray[np.int64] = np.from_dlpack(batch.column("length")).astype(np.int64)
             stop = np.cumsum(length) + position
             wrong = np.flatnonzero(start != stop - length)
             if len(wrong):
@@ -119,7 +120,7 @@ def _check_documents(shard: Shard) -> tuple[list[Problem], _Table | None]:
                 empty.add(int((length == 0).sum()), f"document {row + int((length == 0).argmax())} has length 0")
             if not gaps.count:  # a broken table is not kept: its memory is not bounded by the shard's tokens
                 ends.append(stop - 1)
-            _add_lengths(batch, sums)
+            add_lengths(batch, sums)
             position, row = int(stop[-1]) if len(stop) else position, row + len(stop)
     except ShardSetError as error:
         return error.problems, None
@@ -139,21 +140,6 @@ def _check_documents(shard: Shard) -> tuple[list[Problem], _Table | None]:
         return problems, None
     longest = {source: most for source, (_, _, most) in sums.items()}
     return problems, _Table(np.concatenate(ends) if ends else np.empty(0, np.int64), counts, longest)
-
-
-def _add_lengths(batch: Batch, sums: dict[str, list[int]]) -> None:
-    import pyarrow as pa
-
-    grouped = pa.Table.from_batches([batch.select(["source", "length"])])
-    grouped = grouped.group_by("source", use_threads=False)
-    rows: list[dict[str, Any]] = grouped.aggregate(
-        [("length", "sum"), ("length", "count"), ("length", "max")]
-    ).to_pylist()
-    for row in rows:
-        entry = sums.setdefault(row["source"], [0, 0, 0])
-        entry[0] += row["length_sum"]
-        entry[1] += row["length_count"]
-        entry[2] = max(entry[2], row["length_max"])
 
 
 def _check_tokens(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -99,7 +99,8 @@ def _gather(shards: Sequence[Shard], epochs: Mapping[str, int], partition: int, 
             high, low = halves[0::2].astype(np.uint64), halves[1::2].astype(np.uint64)
             names: list[str] = source.dictionary.to_pylist()
             limits = np.array([min(epochs.get(name, 1), 1 << 30) for name in names], np.int32)
-            allowed = limits[source.indices.to_numpy()]
+            codes = cast("npt.NDArray[np.int32]", np.from_dlpack(source.indices))
+            allowed = limits[codes]
             row = np.arange(first, first + len(high), dtype=np.int32)
             first += len(high)
             if partitions > 1:

@@ -15,7 +15,9 @@ import os
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+import numpy as np
 
 from shards.codec import SeekableWriter
 from shards.manifest import (
@@ -32,6 +34,7 @@ from shards.manifest import (
 )
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import pyarrow as pa
     from typing_extensions import Buffer
 
@@ -217,12 +220,31 @@ def write_text(path: Path, text: str) -> FileEntry:
 
 def count_sources(documents: pa.Table) -> dict[str, SourceCounts]:
     """Add up a document table by source, sources in alphabetical order."""
-    counts = documents.group_by("source").aggregate([("length", "sum"), ("length", "count")])
-    rows: list[dict[str, Any]] = counts.to_pylist()
+    sums: dict[str, list[int]] = {}
+    for batch in documents.select(["source", "length"]).to_batches():
+        add_lengths(batch, sums)
     return {
-        row["source"]: SourceCounts(tokens=row["length_sum"], documents=row["length_count"])
-        for row in sorted(rows, key=lambda row: row["source"])
+        source: SourceCounts(tokens=tokens, documents=rows)
+        for source, (tokens, rows, _) in sorted(sums.items())
+        if rows
     }
+
+
+def add_lengths(batch: pa.RecordBatch, sums: dict[str, list[int]]) -> None:
+    """Add a batch's documents to `sums`: tokens, documents and the longest document's tokens of each source.
+
+    Arrow's own `group_by` would do, but loads pandas and the query engine: 0.4 s in each process, measured.
+    """
+    sources = cast("Any", batch.column("source"))
+    lengths = cast("npt.NDArray[np.uint32]", np.from_dlpack(cast("Any", batch.column("length"))))
+    indices = cast("npt.NDArray[np.int32]", np.from_dlpack(sources.indices))
+    for code in range(len(sources.dictionary)):
+        own = lengths[indices == code]
+        if len(own):
+            entry = sums.setdefault(sources.dictionary[code].as_py(), [0, 0, 0])
+            entry[0] += int(own.sum(dtype=np.uint64))
+            entry[1] += len(own)
+            entry[2] = max(entry[2], int(own.max()))
 
 
 class HashingFile(io.RawIOBase):

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.arrow import unwrap_mask, wrap_mask
 from pipeline.predicates import Predicate
 from pipeline.sources.base import Batch, SourceError
 
@@ -102,8 +103,8 @@ def test_predicates(table: pa.Table | pa.RecordBatch, predicates: list[Predicate
     for predicate in predicates:
         values = take_path(table, predicate.column)
         holds = predicate.mask(values)
-        null = mask & np.asarray(pc.is_null(values))
-        passed = mask & np.asarray(holds.fill_null(False))
+        null = mask & unwrap_mask(pc.is_null(values))
+        passed = mask & unwrap_mask(holds.fill_null(False))
         for reason, count in (
             (f"{predicate.column} is null", int(null.sum())),
             (predicate.reason, int(mask.sum() - passed.sum() - null.sum())),
@@ -121,4 +122,4 @@ def make_batch(table: pa.Table | pa.RecordBatch, text: str, predicates: list[Pre
     if not predicates:
         return Batch(column, rows)
     mask, rejected = test_predicates(table, predicates)
-    return Batch(column.filter(pa.array(mask)), rows[mask], rejected)
+    return Batch(column.filter(wrap_mask(mask)), rows[mask], rejected)

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.arrow import wrap_texts
 from pipeline.sources import jsonl, parquet
 from pipeline.sources.base import Batch, SourceError, Span
 from pipeline.sources.blocks import find_cuts, is_compressed, open_file, read_blocks, read_pieces, version_of
@@ -65,14 +66,7 @@ def read_span(source: SourceRecipe, span: Span) -> Iterator[Batch]:
 def _read_file(span: Span) -> Iterator[Batch]:
     with open_file(span.url) as raw:
         data = b"".join(read_blocks(raw, span))
-    yield Batch(_one_value(data), np.zeros(1, np.uint32))
-
-
-def _one_value(data: bytes) -> pa.LargeBinaryArray:
-    """Wrap bytes without copying. `pa.array` would also load pandas to ask whether they are pandas'."""
-    offsets = pa.py_buffer(np.array([0, len(data)], np.int64).data)
-    array: Any = pa.Array.from_buffers(pa.large_binary(), 1, [None, offsets, pa.py_buffer(data)])
-    return array
+    yield Batch(wrap_texts(pa.large_binary(), [data]), np.zeros(1, np.uint32))
 
 
 def _read_text(source: SourceRecipe, span: Span) -> Iterator[Batch]:
@@ -81,7 +75,7 @@ def _read_text(source: SourceRecipe, span: Span) -> Iterator[Batch]:
     row = 0
     with open_file(span.url) as raw:
         for piece in read_pieces(raw, span, separator):
-            documents = pc.split_pattern(_one_value(piece), pattern).flatten()
+            documents = pc.split_pattern(wrap_texts(pa.large_binary(), [piece]), pattern).flatten()
             if not documents[-1].as_buffer().size:
                 documents = documents[:-1]  # a separator ends a document; no empty one comes after the last
             yield Batch(documents, np.arange(row, row + len(documents), dtype=np.uint32))

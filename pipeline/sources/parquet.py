@@ -103,7 +103,7 @@ def _read_group(
         table = file.read_row_group(index, columns=list(source.keep), use_threads=False)
         mask, rejected = test_predicates(table, predicates)
         if not mask.any():
-            yield Batch(pa.array([], pa.large_string()), np.zeros(0, np.uint32), rejected)
+            yield Batch(pa.nulls(0, pa.large_string()), np.zeros(0, np.uint32), rejected)
             return
     row = first_row
     batches = file.iter_batches(
