@@ -141,15 +141,15 @@ class Axis:
         """Tokens of the source."""
         return self.cumulative[-1]
 
-    def last_cut(self, target: int) -> Cut:
-        """Return the boundary for a split's end: the nearest, but the next above it where that falls too short.
+    def last_cut(self, target: int, start: int) -> Cut:
+        """Return the boundary for the end of a split that begins at `start`: the nearest, or the next above the target.
 
         The document that straddles the end may be longer than any before it. It is left out only if the shortfall is
         at most half the longest document before: so the set misses its share by at most a document that it holds, and
         a source that is asked for is never left out.
         """
         found = self.cut(target)
-        if 2 * (target - found.tokens) <= self._longest_before(found.tokens):
+        if found.tokens > start and 2 * (target - found.tokens) <= self._longest_before(found.tokens):
             return found
         return self.cut(target, up=True)
 

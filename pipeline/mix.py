@@ -235,7 +235,7 @@ def _cut_split(axis: Axis, start: Cut, targets: list[int]) -> list[tuple[int, Cu
             cuts.append((epoch - 1, Cut(axis.total, END_KEY)))
             continue
         last = number == len(targets) - 1 and target > 0 and epoch == 0
-        cut = axis.last_cut(start.tokens + rest) if last else axis.cut(start.tokens + rest)
+        cut = axis.last_cut(start.tokens + rest, start.tokens) if last else axis.cut(start.tokens + rest)
         cuts.append((epoch, cut if cut.tokens > start.tokens else start))
     return cuts
 

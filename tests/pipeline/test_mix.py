@@ -81,7 +81,8 @@ def planned(folder: str, sources: list[list[Document]], recipe: Recipe, cuts: li
     return plan, content(place_documents(plan, runs, index))
 
 
-@settings(max_examples=120)
+@settings(max_examples=250)
+@example(corpus_of(0, 3, 20), [1, 1, 3], [[], [], []], "shrink", "max", 30, 80, 1)
 @given(
     sources=CORPORA,
     weights=WEIGHTS,
