@@ -34,7 +34,7 @@ from pipeline.tokenizer import TokenizerError, TokenizerInfo, load_tokenizer
 from shards.manifest import Manifest, ShardEntry, dtype_for
 from shards.reader import Level
 from shards.validate import Report, validate
-from shards.writer import SetProperties, atomic_open
+from shards.writer import SetProperties, atomic_open, write_text
 
 
 @dataclass(frozen=True)
@@ -195,12 +195,13 @@ def run_encode(state: Build, recipe: Recipe, tokenizer: TokenizerInfo) -> tuple[
     """Encode every unit; return the runs in unit order, and what encoding each reported."""
     dtype = np.dtype("<u2" if dtype_for(tokenizer.vocab_size) == "uint16" else "<u4")
     libraries = [version(name) for name in ("gigatoken", "pyarrow", "xxhash")]
+    plain = state.work / f"encoder-{tokenizer.sha256[:16]}.json"
+    write_text(plain, tokenizer.plain_json)
+    special_tokens = tuple(tokenizer.special_tokens.items())
     tasks: list[Task] = []
     for own, source in zip(state.units, recipe.sources, strict=True):
         for unit in own:
-            payload = encode.EncodeTask(
-                unit, source, str(tokenizer.path), tokenizer.sha256, tokenizer.eos_id, dtype.str
-            )
+            payload = encode.EncodeTask(unit, source, str(plain), special_tokens, tokenizer.eos_id, dtype.str)
             identity = {
                 "code": [encode.CODE_VERSION, *libraries],
                 "source": _reading(source),
@@ -292,6 +293,8 @@ def _prune(state: Build) -> None:
         for path in (state.work / stage).iterdir():
             if path.name not in used:
                 shutil.rmtree(path)
+    for path in state.work.glob("encoder-*.json"):
+        path.unlink()
 
 
 def _check_disk(state: Build, recipe: Recipe, pending: list[Unit]) -> None:

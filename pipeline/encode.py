@@ -49,8 +49,9 @@ class EncodeTask:
 
     unit: Unit
     source: SourceRecipe
-    tokenizer_path: str
-    tokenizer_sha256: str
+    encoder_path: str
+    """A plain tokenizer file, named by its digest."""
+    special_tokens: tuple[tuple[str, int], ...]
     eos_id: int
     dtype: str
 
@@ -80,7 +81,7 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
         EncodeError: the encoder and the reference disagree, or a document yielded EOS.
     """
     laps = Laps()
-    encoder = load_encoder(task.tokenizer_path, task.tokenizer_sha256)
+    encoder = load_encoder(task.encoder_path, task.special_tokens)
     laps.lap("start_s")
     dropped: dict[str, int] = {}
     parts: list[_Encoded] = []

@@ -15,7 +15,7 @@ import json
 import os
 import sys
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,6 +153,8 @@ class TokenizerInfo:
     vocab_size: int
     eos_id: int
     special_tokens: dict[str, int]
+    plain_json: str = field(repr=False)
+    """The file's text for the encoder, from `plain_json`."""
 
 
 def load_tokenizer(path: Path, *, eos_token: str) -> TokenizerInfo:
@@ -174,7 +176,13 @@ def load_tokenizer(path: Path, *, eos_token: str) -> TokenizerInfo:
         faults.append(f"no special token {eos_token!r} to end documents; there are {sorted(special)}.")
     if faults:
         raise TokenizerError("\n".join(f"{path}: {fault}" for fault in faults))
-    return TokenizerInfo(path, hashlib.sha256(text).hexdigest(), vocab_size, special[eos_token], special)
+    digest = hashlib.sha256(text).hexdigest()
+    return TokenizerInfo(path, digest, vocab_size, special[eos_token], special, plain_json(data))
+
+
+def plain_json(data: dict[str, Any]) -> str:
+    """Return a `tokenizer.json` without added tokens, which would be found inside documents, and what cuts or pads."""
+    return json.dumps(data | {"added_tokens": [], "truncation": None, "padding": None, "post_processor": None})
 
 
 class Encoder:
@@ -183,13 +191,19 @@ class Encoder:
     Thread-unsafe: one in each worker process. Results depend on the tokenizer alone.
     """
 
-    def __init__(self, tokenizer_json: str):
+    def __init__(self, text: str, special_tokens: dict[str, int]):
+        """Load the encoders.
+
+        Args:
+            text: a tokenizer.json made plain by `plain_json`.
+            special_tokens: the ids that no document may yield.
+
+        Raises:
+            TokenizerError: an encoder cannot run it, or they differ.
+        """
         import gigatoken
         import tokenizers
 
-        data = json.loads(tokenizer_json)
-        # Without added tokens, which would be found inside documents, and without what cuts or pads them.
-        text = json.dumps(data | {"added_tokens": [], "truncation": None, "padding": None, "post_processor": None})
         try:
             self._fast = gigatoken.Tokenizer.from_json(text)
         except (ValueError, RuntimeError) as error:
@@ -201,7 +215,7 @@ class Encoder:
             self._reference = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # a bare Exception is what tokenizers raises
             raise TokenizerError(f"tokenizers cannot read this tokenizer: {error}. Restore the file.") from error
-        if faults := list(find_differences(self, find_special(data))):
+        if faults := list(find_differences(self, special_tokens)):
             raise TokenizerError("tokenizer: " + "\n".join(faults))
 
     def encode(self, text: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
@@ -223,16 +237,9 @@ class Encoder:
 
 
 @functools.lru_cache(maxsize=2)
-def load_encoder(path: str, sha256: str) -> Encoder:
-    """Return the encoder of a `tokenizer.json`, made once in each process.
-
-    Raises:
-        TokenizerError: the file has changed, or the encoder cannot run it.
-    """
-    text = Path(path).read_bytes()
-    if hashlib.sha256(text).hexdigest() != sha256:
-        raise TokenizerError(f"{path}: changed while the build was running. Re-run the build.")
-    return Encoder(text.decode())
+def load_encoder(path: str, special_tokens: tuple[tuple[str, int], ...]) -> Encoder:
+    """Return the encoder of a plain tokenizer file, made once in each process. Its name must tell its content."""
+    return Encoder(Path(path).read_text(encoding="utf-8"), dict(special_tokens))
 
 
 @contextlib.contextmanager
