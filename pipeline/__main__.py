@@ -141,8 +141,8 @@ def _start_fork_server() -> None:
     import multiprocess
     from multiprocess import forkserver
 
-    multiprocess.set_start_method("forkserver", force=True)
-    multiprocess.set_forkserver_preload(["pipeline.worker"])
+    multiprocess.set_start_method("forkserver", force=True)  # pyright: ignore[reportAttributeAccessIssue]
+    multiprocess.set_forkserver_preload(["pipeline.worker"])  # pyright: ignore[reportAttributeAccessIssue]
     forkserver.ensure_running()
 
 
@@ -175,4 +175,7 @@ def _demo_corpus(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)  # all is written; sys.exit would wait 0.2 s for the fork server to unload its libraries

@@ -1,8 +1,8 @@
-"""The engine: runs a stage's tasks on datatrove's executor and keeps a receipt for each.
+"""The engine: runs the tasks of a stage that are not yet done, and keeps a receipt for each.
 
 A task writes into a temporary folder; when it is done its files are synced, a receipt is put beside them, and the
 folder is renamed to the task's digest: it is there whole or not at all. A re-run skips exactly the tasks whose receipt
-and files are whole. datatrove's own completion marks know only ranks, not what a rank meant, so they are not used.
+and files are whole. `pipeline.executor` runs tasks in other processes.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ import json
 import os
 import pickle
 import shutil
-import signal
 import struct
-import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -24,24 +22,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datatrove.pipeline.base import PipelineStep
-
 from pipeline.progress import Progress
 from shards.writer import sync_folder
 
 RECEIPT_FILE = "receipt.json"
 _COUNTERS = struct.Struct("<QQq")  # bytes done, tokens done, process at work (0: none)
-_WATCH_SECONDS = 0.5
 
 TaskFunction = Callable[[Path, Any, Callable[[int, int], None]], dict[str, Any]]
 
 
 class WorkFolderBusyError(ValueError):
     """Another build holds the folder."""
-
-
-class WorkerLostError(RuntimeError):
-    """A worker process died in the middle of a task, most often because the machine ran out of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +128,13 @@ def run_stage(
             (control / f"{rank:06d}.task").write_bytes(pickle.dumps((function, task, str(folder), outputs)))
         total = sum(task.size for task in pending)
         shown = progress.stage(name, total=total, tasks=len(pending), read=lambda: _read_counters(control))
-        with shown, _watch_workers(control):
-            _execute(control, len(pending), workers)
+        with shown:
+            if min(workers, len(pending)) == 1:
+                _run_here(control, len(pending))  # needs no other process, nor the time that starting one takes
+            else:
+                from pipeline.executor import run_pool
+
+                run_pool(control, len(pending), workers)
         shutil.rmtree(control)
         done |= {task.digest: read_receipt(folder / task.digest, outputs) for task in pending}
     results = [done[task.digest] for task in tasks]
@@ -148,48 +144,27 @@ def run_stage(
     return StageResult(whole, len(pending), time.perf_counter() - started)
 
 
-def _execute(control: Path, num_tasks: int, workers: int) -> None:
-    from datatrove.executor.local import LocalPipelineExecutor
-    from loguru import logger
-
-    logger.disable("datatrove")
-    LocalPipelineExecutor(
-        pipeline=[RunTask(str(control))],
-        tasks=num_tasks,
-        workers=min(workers, num_tasks),
-        logging_dir=str(control / "datatrove"),
-        skip_completed=False,
-        start_method="forkserver",
-    ).run()
+def _run_here(control: Path, num_tasks: int) -> None:
+    for rank in range(num_tasks):
+        run_rank(control, rank)
 
 
-class RunTask(PipelineStep):
-    """The pipeline step: rank k runs the k-th pending task. Small, because datatrove sends it with every rank."""
+def run_rank(control: Path, rank: int) -> None:
+    """Run the stage's task of this rank, in whatever process, and keep its counters for whoever watches."""
+    function, task, folder, outputs = pickle.loads((control / f"{rank:06d}.task").read_bytes())
+    with (control / f"{rank:06d}.count").open("wb", buffering=0) as counters:
 
-    name = "task"
-    type = "tokenmill"
+        def report(done_bytes: int, tokens: int, process: int = os.getpid()) -> None:
+            nonlocal done
+            done = (done_bytes, tokens)
+            os.pwrite(counters.fileno(), _COUNTERS.pack(*done, process), 0)
 
-    def __init__(self, control: str):
-        super().__init__()
-        self.control = control
-
-    def run(self, data: Any, rank: int = 0, world_size: int = 1) -> Any:
-        """Run one task and leave its receipt."""
-        control = Path(self.control)
-        function, task, folder, outputs = pickle.loads((control / f"{rank:06d}.task").read_bytes())
-        with (control / f"{rank:06d}.count").open("wb", buffering=0) as counters:
-
-            def report(done_bytes: int, tokens: int, process: int = os.getpid()) -> None:
-                nonlocal done
-                done = (done_bytes, tokens)
-                os.pwrite(counters.fileno(), _COUNTERS.pack(*done, process), 0)
-
-            done = (0, 0)
-            report(*done)
-            try:
-                run_task(function, task, Path(folder), outputs, report)
-            finally:
-                report(*done, process=0)
+        done = (0, 0)
+        report(*done)
+        try:
+            run_task(function, task, Path(folder), outputs, report)
+        finally:
+            report(*done, process=0)
 
 
 def run_task(function: str, task: Task, folder: Path, outputs: Path | None, report: Callable[[int, int], Any]) -> None:
@@ -248,57 +223,13 @@ def _same_content(path: Path, facts: dict[str, Any]) -> bool:
     return hashing.hexdigest() == facts.get("sha256", facts.get("xxh3_128"))
 
 
-def _counts(control: Path) -> list[tuple[int, int, int]]:
+def read_counts(control: Path) -> list[tuple[int, int, int]]:
+    """Return (bytes done, tokens done, process at work or 0) of each task that has begun."""
     rows = [path.read_bytes() for path in control.glob("*.count")]
     return [_COUNTERS.unpack(row) for row in rows if len(row) == _COUNTERS.size]
 
 
 def _read_counters(control: Path) -> tuple[int, int, int]:
     """Return (tasks begun, bytes done, tokens done) over the stage's tasks."""
-    counts = _counts(control)
+    counts = read_counts(control)
     return len(counts), sum(count[0] for count in counts), sum(count[1] for count in counts)
-
-
-@contextmanager
-def _watch_workers(control: Path) -> Generator[None]:
-    """Interrupt the body when a worker dies in its task: a process pool would wait for it for ever.
-
-    Raises:
-        WorkerLostError: saying so.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals reach the main thread alone
-        return
-    stop = threading.Event()
-    lost: list[int] = []
-
-    def watch() -> None:
-        while not stop.wait(_WATCH_SECONDS):
-            lost[:] = [process for _, _, process in _counts(control) if process and not _is_alive(process)]
-            if lost:
-                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-                return
-
-    def interrupt(number: int, frame: Any) -> None:
-        raise WorkerLostError(
-            f"worker process {lost} died in the middle of a task; killed for want of memory? What is finished is kept. "
-            "Run again with fewer --workers."
-        )
-
-    previous = signal.signal(signal.SIGUSR1, interrupt)
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
-        signal.signal(signal.SIGUSR1, previous)
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True

@@ -12,7 +12,6 @@ import threading
 import time
 
 import awkward
-import datatrove.executor.local  # noqa: F401
 import gigatoken  # noqa: F401
 import pyarrow as pa
 import pyarrow.parquet
@@ -21,6 +20,7 @@ from loguru import logger
 
 import pipeline.assemble
 import pipeline.encode
+import pipeline.executor
 import pipeline.sample
 import pipeline.sources.files
 import pipeline.sources.formats  # noqa: F401

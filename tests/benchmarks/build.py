@@ -17,7 +17,7 @@ from typing import Any
 
 from material import MB, ROOT, SPECIAL_TOKENS, corpus_files, corpus_folder, median, text_bytes, write_tokenizer
 
-SHARD_TOKENS = 5_000_000
+SHARD_TOKENS = 4_400_000  # 8 training shards: a whole number for each process
 VAL_TOKENS = 100_000
 
 
