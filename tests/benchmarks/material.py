@@ -17,6 +17,10 @@ class TopicSkippedError(Exception):
     """A topic cannot run here; the message says why."""
 
 
+COPIES = 4
+"""How many times the text the larger corpus of a benchmark has."""
+
+
 def corpus_folder(name: str) -> Path:
     """Return the folder of one corpus, such as `bulk_prose`.
 
@@ -91,6 +95,28 @@ def write_tokenizer(files: Sequence[Path], path: Path, *, max_bytes: int = 40 * 
         train_with_tokenizers(iter_sample(sample), path)
         sample.unlink()
     return path
+
+
+def write_copies(files: Sequence[Path], folder: Path) -> list[Path]:
+    """Write `COPIES` copies of parquet files in which each document begins with its copy's number: all are distinct."""
+    folder.mkdir(exist_ok=True)
+    return [_write_copy(file, folder / f"copy-{k}-{file.name}", k) for k in range(COPIES) for file in files]
+
+
+def _write_copy(source: Path, target: Path, number: int) -> Path:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(source) as file, pq.ParquetWriter(target, file.schema_arrow, compression="zstd") as writer:
+        for group in range(file.num_row_groups):
+            table = file.read_row_group(group)
+            text = table["text"]
+            marked = pc.binary_join_element_wise(
+                pa.scalar(f"Copy {number}.", text.type), text, pa.scalar("\n", text.type)
+            )
+            writer.write_table(table.set_column(table.schema.get_field_index("text"), table.field("text"), marked))
+    return target
 
 
 def median(values: Sequence[float]) -> float:

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from build import recipe_text
-from material import MB, ROOT, corpus_files, text_bytes, write_tokenizer
+from material import MB, ROOT, corpus_files, text_bytes, write_copies, write_tokenizer
 
-COPIES = 4
 _POLL_SECONDS = 0.01
 
 
@@ -34,33 +33,16 @@ def bench_memory(work: Path, *, workers: int = 2) -> dict[str, Any]:
     """
     files = corpus_files("bulk_prose")
     tokenizer = write_tokenizer(files, work / "tokenizer.json")
-    copies = [_write_copy(file, work / f"copy-{k}-{file.name}", k) for k in range(COPIES) for file in files]
+    copies = write_copies(files, work / "copies")
     small = _watch_build(work, recipe_text(files, tokenizer), workers)
     large = _watch_build(work, recipe_text(copies, tokenizer), workers)
     figures: dict[str, Any] = {"text_mb": text_bytes(files) / MB, "large_text_mb": text_bytes(copies) / MB}
-    for file in copies:
-        file.unlink()
+    shutil.rmtree(work / "copies")
     for name, peaks in (("", small), ("large_", large)):
         figures |= {f"{name}command_mb": peaks[0] / MB, f"{name}worker_mb": peaks[1] / MB}
     figures["worker_ratio"] = large[1] / small[1]
     figures["command_ratio"] = large[0] / small[0]
     return figures
-
-
-def _write_copy(source: Path, target: Path, number: int) -> Path:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(source) as file, pq.ParquetWriter(target, file.schema_arrow, compression="zstd") as writer:
-        for group in range(file.num_row_groups):
-            table = file.read_row_group(group)
-            text = table["text"]
-            marked = pc.binary_join_element_wise(
-                pa.scalar(f"Copy {number}.", text.type), text, pa.scalar("\n", text.type)
-            )
-            writer.write_table(table.set_column(table.schema.get_field_index("text"), table.field("text"), marked))
-    return target
 
 
 def _watch_build(work: Path, recipe: str, workers: int) -> tuple[int, int]:
