@@ -181,6 +181,8 @@ def run_tokenizer(state: Build, recipe: Recipe) -> tuple[TokenizerInfo, Recipe]:
         _check_disk(state, recipe, [unit for own in state.units for unit in own])
     size = sum(sample.sample_budgets(task))
     result = state.run_stage("tokenizer", "pipeline.sample:train_tokenizer", [Task(digest, task, size)]).results[0]
+    if left_out := sum(facts["left_out"] for facts in result["sample"].values()):
+        state.note(f"tokenizer: {left_out} documents with words over {sample.MAX_WORD_BYTES:,} bytes were not sampled")
     used = result["sample_weights"]
     if used != weights:
         state.note(

@@ -13,7 +13,9 @@ import functools
 import hashlib
 import json
 import os
+import signal
 import sys
+import threading
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,7 +86,7 @@ def train_merges(
         import gigatoken
 
         source = gigatoken.TextFileSource([sample_path], separator=DOCUMENT_SEPARATOR)
-        with _quiet_descriptors():
+        with _native_training():
             _, pairs = gigatoken.train_bpe(source, vocab_size - len(special_tokens), [])
         table = byte_characters()
         merges = [("".join(table[b] for b in left), "".join(table[b] for b in right)) for left, right in pairs]
@@ -243,8 +245,15 @@ def load_encoder(path: str, special_tokens: tuple[tuple[str, int], ...]) -> Enco
 
 
 @contextlib.contextmanager
-def _quiet_descriptors() -> Generator[None]:
-    """Silence what native code prints to the process's own descriptors: gigatoken's training reports its progress."""
+def _native_training() -> Generator[None]:
+    """Silence gigatoken's training, which prints its progress, and let interrupts end the process while it runs.
+
+    Python's own handlers would wait for the native code to return, which may take minutes; the next build clears what
+    was left.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if in_main else ()
+    handlers = {number: signal.signal(number, signal.SIG_DFL) for number in numbers}
     sys.stdout.flush()
     sys.stderr.flush()
     saved = [os.dup(1), os.dup(2)]
@@ -254,6 +263,8 @@ def _quiet_descriptors() -> Generator[None]:
         os.dup2(null, 2)
         yield
     finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         for target, copy in zip((1, 2), saved, strict=True):
             os.dup2(copy, target)
             os.close(copy)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.recipe import SourceRecipe, TokenizerRecipe
@@ -76,3 +78,17 @@ def test_a_source_whose_every_row_is_rejected(make_task: Any, tmp_path: Path) ->
     task = make_task([1], [100], 1000, keep={"score": "> 5"})
     with pytest.raises(ValueError, match="too large for a sample of 0 bytes, which offers 257 entries"):
         train_tokenizer(tmp_path, task, lambda done, tokens: None)
+
+
+def test_documents_with_endless_words_are_left_out_and_counted(tmp_path: Path) -> None:
+    endless = ["a" * 40_000, "word " * 9_000 + "\u00e9" * 20_000, " " * 30_000, "7" * 16_385]
+    kept = ["word, 12 words. " * 3_000, "x" * 16_384]
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": [*endless, *kept]}), path)
+    recipe = source("a", path)
+    spans = (tuple(files.resolve(recipe)),)
+    tokenizer = TokenizerRecipe(vocab_size=300, sample_bytes=10**9)
+    task = TokenizerTask(tokenizer, (recipe,), spans, (1.0,), 1)
+    facts = draw_sample(tmp_path / "sample.bin", task, lambda done, tokens: None)
+    assert sorted(iter_sample(tmp_path / "sample.bin")) == sorted(kept)
+    assert facts == [{"text_bytes": sum(map(len, kept)), "documents": 2, "left_out": 4}]
