@@ -1,0 +1,220 @@
+"""The stages of a build, each a function from what came before to what it leaves: digests, tasks, results.
+
+A digest holds everything that decides a task's result: its part of the recipe, its inputs' digests, the tokenizer's
+bytes, the versions of our code and of the libraries that matter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline import assemble, encode, mix, plan, sample
+from pipeline.engine import StageResult, Task, digest_of, read_receipt, run_stage
+from pipeline.index import mask_name
+from pipeline.output import clear_output
+from pipeline.progress import Progress
+from pipeline.recipe import Recipe, SourceRecipe
+from pipeline.run import Run
+from pipeline.sources.base import Unit
+from pipeline.tokenizer import TokenizerError, TokenizerInfo, load_tokenizer
+from shards.manifest import ShardEntry, dtype_for
+from shards.writer import SetProperties, write_text
+
+
+@dataclass
+class Build:
+    """One build under way: where things are, and what its stages did."""
+
+    units: list[list[Unit]]
+    out: Path
+    work: Path
+    workers: int
+    progress: Progress
+    stages: dict[str, StageResult] = field(default_factory=dict)
+    used: dict[str, set[str]] = field(default_factory=dict)
+    """Digests of each stage's tasks: what the work folder still needs."""
+    notes: list[str] = field(default_factory=list)
+
+    def run_stage(self, name: str, function: str, tasks: list[Task], outputs: Path | None = None) -> StageResult:
+        """Run a stage's missing tasks and keep its result."""
+        self.used[name] = {task.digest for task in tasks}
+        self.stages[name] = run_stage(
+            name,
+            function,
+            tasks,
+            work=self.work,
+            workers=self.workers,
+            progress=self.progress,
+            outputs=outputs,
+        )
+        return self.stages[name]
+
+    def note(self, message: str) -> None:
+        """Tell the person something, now and in the report."""
+        self.notes.append(message)
+        self.progress.note(message)
+
+
+def run_tokenizer(state: Build, recipe: Recipe) -> tuple[TokenizerInfo, Recipe]:
+    """Train the tokenizer, or take the given file; return it and the recipe with what was decided put in.
+
+    The mix's weights do not decide the digest: mixing anew shall not train anew. The weights that the sample was drawn
+    with are in the receipt, and the resolved recipe records them, so that it gives the same tokenizer anywhere.
+    """
+    section = recipe.tokenizer
+    if section.file is not None:
+        info = load_tokenizer(Path(section.file), eos_token=section.eos_token)
+        if section.vocab_size not in (None, info.vocab_size):
+            raise TokenizerError(
+                f"tokenizer.vocab_size: {section.vocab_size}, but {section.file} has {info.vocab_size} entries. "
+                "Leave vocab_size out, or correct it."
+            )
+        return info, recipe
+    weights = section.sample_weights or {source.name: source.weight for source in recipe.sources}
+    task = sample.TokenizerTask(
+        section,
+        tuple(recipe.sources),
+        tuple(tuple(span for unit in own for span in unit.spans) for own in state.units),
+        tuple(weights[source.name] for source in recipe.sources),
+        recipe.seed,
+    )
+    identity = {
+        "code": [sample.CODE_VERSION, *map(version, ("gigatoken", "tokenizers", "pyarrow"))],
+        "tokenizer": section.model_dump(),
+        "sources": [[source.name, _reading(source)] for source in recipe.sources],
+        "units": [[unit.identity() for unit in own] for own in state.units],
+        "seed": recipe.seed,
+    }
+    digest = digest_of(identity)
+    folder = state.work / "tokenizer" / digest
+    if read_receipt(folder) is None:
+        _check_disk(state, recipe, [unit for own in state.units for unit in own])
+    size = sum(sample.sample_budgets(task))
+    result = state.run_stage("tokenizer", "pipeline.sample:train_tokenizer", [Task(digest, task, size)]).results[0]
+    if left_out := sum(facts["left_out"] for facts in result["sample"].values()):
+        state.note(f"tokenizer: {left_out} documents with words over {sample.MAX_WORD_BYTES:,} bytes were not sampled")
+    used = result["sample_weights"]
+    if used != weights:
+        state.note(
+            f"tokenizer: kept as trained, on a sample with weights {used}. "
+            "Set tokenizer.sample_weights to train another."
+        )
+    resolved = recipe.model_copy(update={"tokenizer": section.model_copy(update={"sample_weights": used})})
+    return load_tokenizer(folder / sample.TOKENIZER_FILE, eos_token=section.eos_token), resolved
+
+
+def run_encode(state: Build, recipe: Recipe, tokenizer: TokenizerInfo) -> tuple[list[Run], list[dict[str, Any]]]:
+    """Encode every unit; return the runs in unit order, and what encoding each reported."""
+    dtype = np.dtype("<u2" if dtype_for(tokenizer.vocab_size) == "uint16" else "<u4")
+    libraries = [version(name) for name in ("gigatoken", "pyarrow", "xxhash")]
+    plain = state.work / f"encoder-{tokenizer.sha256[:16]}.json"
+    write_text(plain, tokenizer.plain_json)
+    special_tokens = tuple(tokenizer.special_tokens.items())
+    tasks: list[Task] = []
+    for own, source in zip(state.units, recipe.sources, strict=True):
+        for unit in own:
+            payload = encode.EncodeTask(unit, source, str(plain), special_tokens, tokenizer.eos_id, dtype.str)
+            identity = {
+                "code": [encode.CODE_VERSION, *libraries],
+                "source": _reading(source),
+                "spans": unit.identity(),
+                "tokenizer": [tokenizer.sha256, tokenizer.eos_id],
+            }
+            tasks.append(Task(digest_of(identity), payload, unit.text_bytes))
+    pending = [task for task in tasks if read_receipt(state.work / "encode" / task.digest) is None]
+    _check_disk(state, recipe, [task.payload.unit for task in pending])
+    # Two sources may read the same files in the same way; that is one run.
+    distinct = list({task.digest: task for task in tasks}.values())
+    results = state.run_stage("encode", "pipeline.encode:encode_unit", distinct).results
+    by_digest = {task.digest: result for task, result in zip(distinct, results, strict=True)}
+    encoded = [by_digest[task.digest] for task in tasks]
+    runs = [
+        Run(state.work / "encode" / task.digest, task.payload.unit.source, tuple(result["labels"]), dtype)
+        for task, result in zip(tasks, encoded, strict=True)
+    ]
+    _check_sources_left(recipe, runs, encoded)
+    return runs, encoded
+
+
+def _check_sources_left(recipe: Recipe, runs: list[Run], encoded: list[dict[str, Any]]) -> None:
+    for index, source in enumerate(recipe.sources):
+        own = [result for run, result in zip(runs, encoded, strict=True) if run.source == index]
+        if not any(result["documents"] for result in own):
+            reasons: dict[str, int] = {}
+            for result in own:
+                for reason, count in result["dropped"].items():
+                    reasons[reason] = reasons.get(reason, 0) + count
+            listed = ", ".join(f"{count} because {reason}" for reason, count in reasons.items()) or "there were none"
+            raise mix.MixError(
+                f"source {source.name!r}: no document is left ({listed}). Correct `keep`, `text` or the length bounds."
+            )
+
+
+def run_mix(state: Build, recipe: Recipe, runs: list[Run]) -> tuple[mix.Plan, list[Path]]:
+    """Plan which documents go where; return the plan and the keep mask of each run."""
+    identity = {
+        "code": mix.CODE_VERSION,
+        "runs": [[run.source, run.folder.name] for run in runs],
+        "sources": [[source.name, source.weight] for source in recipe.sources],
+        "mix": recipe.mix.model_dump(),
+        "val_tokens": recipe.split.val_tokens,
+        "shard_tokens": recipe.shards.tokens,
+    }
+    task = Task(digest_of(identity), mix.MixTask(recipe, tuple(runs)), 0)
+    planned = mix.plan_from_dict(state.run_stage("mix", "pipeline.mix:mix_runs", [task]).results[0]["plan"])
+    for note in planned.notes:
+        state.note(f"mix: {note}")
+    return planned, [state.work / "mix" / task.digest / mask_name(index) for index in range(len(runs))]
+
+
+def run_assemble(
+    state: Build, recipe: Recipe, tokenizer: TokenizerInfo, mixed: mix.Plan, runs: list[Run], masks: list[Path]
+) -> list[ShardEntry]:
+    """Write every shard that is not there yet; return all entries in order."""
+    properties = SetProperties(tokenizer.vocab_size, tokenizer.eos_id, tokenizer.sha256, recipe.shards.zstd_level)
+    shared = {
+        "code": [assemble.CODE_VERSION, *map(version, ("zstandard", "pyarrow"))],
+        "mix": [path.parent.name for path in masks[:1]],
+        "seed": recipe.seed,
+        "zstd_level": properties.zstd_level,
+        "tokenizer": [tokenizer.sha256, tokenizer.vocab_size, tokenizer.eos_id],
+    }
+    tokens_a_shard = (mixed.train_tokens + recipe.split.val_tokens) // max(1, len(mixed.shards))
+    tasks: list[Task] = []
+    for shard in mixed.shards:
+        payload = assemble.AssembleTask(
+            shard,
+            tuple(runs),
+            tuple(map(str, masks)),
+            tuple(source.name for source in recipe.sources),
+            recipe.seed,
+            str(state.out),
+            properties,
+        )
+        digest = digest_of({**shared, "split": shard.split, "index": shard.index})
+        tasks.append(Task(digest, payload, tokens_a_shard * runs[0].dtype.itemsize))
+    done = [read_receipt(state.work / "assemble" / task.digest, state.out) for task in tasks]
+    clear_output(state.out, mixed.shards, whole=None not in done)
+    result = state.run_stage("assemble", "pipeline.assemble:assemble_shard", tasks, outputs=state.out)
+    return [ShardEntry.model_validate(item["entry"]) for item in result.results]
+
+
+def _check_disk(state: Build, recipe: Recipe, pending: list[Unit]) -> None:
+    """Refuse a disk too small for what is still to be written; nothing to encode means nothing to check."""
+    if not pending:
+        return
+    written = sum(path.stat().st_size for path in state.out.iterdir())
+    output_bytes = plan.estimate(recipe, state.units).output_bytes
+    scratch_bytes = sum(plan.scratch_bytes(recipe, unit) for unit in pending)
+    needs = [("scratch", state.work, scratch_bytes), ("the set", state.out, max(0, output_bytes - written))]
+    plan.check_disk(needs)
+
+
+def _reading(source: SourceRecipe) -> dict[str, Any]:
+    """Return what of a source decides the documents read from given spans: not its name, weight or paths."""
+    return source.model_dump(exclude={"weight", "name", "paths"})
