@@ -115,12 +115,12 @@ def _build(options: argparse.Namespace) -> int:
     if options.workers > 1:
         _start_fork_server()
     from pipeline import display
-    from pipeline.build import build
+    from pipeline.build import build, default_work
     from pipeline.progress import Progress
     from pipeline.recipe import load_recipe
 
     recipe = load_recipe(options.recipe, overrides=options.overrides)
-    work = options.work or options.out.with_name(options.out.name + ".work")
+    work = options.work or default_work(options.out)
     report = build(
         recipe,
         out=options.out,

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,8 @@ from shards.manifest import Manifest
 from shards.reader import Level
 from shards.validate import Report, validate
 from shards.writer import atomic_open
+
+_WORK_NAME = re.compile(r"tokenizer|encode|mix|assemble|build\.json|encoder-[0-9a-f]{16}\.json|\..+\.tmp")
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ def build(
     """
     started = time.perf_counter()
     check_output(out, recipe)
+    _check_work(work)
     units = plan.resolve_units(recipe)
     with _locked(work, out):
         state = Build(units, out, work, workers, progress)
@@ -91,6 +95,28 @@ def build(
     return report
 
 
+def default_work(out: Path) -> Path:
+    """Return the work folder beside the set's: `OUT.work`.
+
+    Raises:
+        OutputError: the set's folder has no name to add to.
+    """
+    out = out.absolute()
+    if not out.name:
+        raise OutputError(f"{out}: cannot be a set's folder. Choose a folder with a name for --out.")
+    return out.with_name(out.name + ".work")
+
+
+def _check_work(work: Path) -> None:
+    """Refuse a folder that holds anything but an earlier build's work: prune and the person would delete it."""
+    names = [path.name for path in work.iterdir()] if work.is_dir() else []
+    if foreign := sorted(name for name in names if not _WORK_NAME.fullmatch(name)):
+        listed = ", ".join(foreign[:5])
+        raise OutputError(
+            f"{work}: holds files that are not a build's work: {listed}. Choose an empty folder for --work."
+        )
+
+
 @contextmanager
 def _locked(work: Path, out: Path) -> Generator[None]:
     if work.resolve().is_relative_to(out.resolve()):
@@ -101,7 +127,11 @@ def _locked(work: Path, out: Path) -> Generator[None]:
             if not os.access(folder, os.W_OK):
                 raise OutputError(f"{folder}: no permission to write. Choose another folder, or change its mode.")
             stack.enter_context(lock_folder(folder))
-        yield
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # nothing was published: leave no empty folder that looks like a set
+                out.rmdir()
 
 
 def _prune(state: Build) -> None:

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from pipeline.recipe import Recipe
 
 
+_SHOWN_DEVIATION = 0.01
+"""A share further than this from the one requested is pointed out: within a document, and yet worth a look."""
+
+
 def build_json(report: BuildReport, out: Path, work: Path) -> dict[str, Any]:
     """Return a build's result as JSON values."""
     manifest = report.manifest
@@ -35,7 +39,7 @@ def print_build(report: BuildReport, out: Path, work: Path) -> None:
     """Print the achieved mix beside the requested one, what was dropped, and where things are."""
     console = stdout_console()
     manifest = report.manifest
-    columns = ("source", "requested", "achieved", "train tokens", "val tokens", "documents", "dropped", "epochs")
+    columns = ("source", "requested", "achieved", "train tokens", "val tokens", "available", "dropped", "epochs")
     table = plain_table(*columns)
     val = manifest.splits["val"].sources if "val" in manifest.splits else {}
     for source, entry in zip(manifest.sources, manifest.mix, strict=True):
@@ -52,6 +56,12 @@ def print_build(report: BuildReport, out: Path, work: Path) -> None:
         )
     console.print(f"{manifest.name}: the mix")
     console.print(table)
+    for entry in manifest.mix:
+        if abs(entry.achieved - entry.requested) > _SHOWN_DEVIATION:
+            console.print(
+                f"look: {entry.source} has {entry.achieved:.2%} of the tokens, not {entry.requested:.2%}: "
+                "its documents, or another source's, are long for a set this small"
+            )
     for source in manifest.sources:
         for reason, count in source.dropped.items():
             console.print(printable(f"dropped from {source.name}: {count:,} ({reason})"))
@@ -92,8 +102,16 @@ def print_plan(recipe: Recipe, estimate: Estimate) -> None:
     for line in (
         f"about {train} training and {val} validation tokens in {estimate.shards} shards",
         f"disk: {scratch} of scratch at most, {output} for the set",
+        *_short(recipe, estimate),
     ):
         console.print(line, soft_wrap=True)
+
+
+def _short(recipe: Recipe, estimate: Estimate) -> list[str]:
+    if estimate.train_tokens <= estimate.most_tokens:
+        return []
+    most = f"{estimate.most_tokens:,}"
+    return [f'look: the sources allow about {most} training tokens; with mix.when_short = "error" the build would stop']
 
 
 def print_rows(title: str, rows: list[dict[str, Any]]) -> None:

@@ -135,7 +135,7 @@ def plan_mix(recipe: Recipe, index: Index) -> Plan:
     shares = Shares(tuple(source.weight for source in recipe.sources))
     axes = [index.source_axis(source) for source in range(len(names))]
     val_tokens = recipe.split.val_tokens
-    _check_validation(recipe, shares, axes)
+    _check_validation(recipe, shares, axes, index.dropped)
     num_val = -(-val_tokens // recipe.shards.tokens)
     val_cuts = [
         _cut_split(axis, Cut(0, FIRST_KEY), shares.targets(s, val_tokens, num_val)) for s, axis in enumerate(axes)
@@ -171,11 +171,13 @@ def plan_mix(recipe: Recipe, index: Index) -> Plan:
     return Plan((*train, *val), totals, total, tuple(notes))
 
 
-def _check_validation(recipe: Recipe, shares: Shares, axes: list[Axis]) -> None:
+def _check_validation(recipe: Recipe, shares: Shares, axes: list[Axis], dropped: list[dict[str, int]]) -> None:
     faults: list[str] = []
     for s, (source, axis) in enumerate(zip(recipe.sources, axes, strict=True)):
         if axis.total == 0:
-            faults.append(f"source {source.name!r}: no document is left to mix. Correct `keep` or the length bounds.")
+            reasons = ", ".join(f"{count} times {reason}" for reason, count in dropped[s].items()) or "there was none"
+            remedy = "The first of two sources keeps what both hold: change their order, or leave one out"
+            faults.append(f"source {source.name!r}: no document is left to mix ({reasons}). {remedy}.")
             continue
         wanted = shares.target(s, recipe.split.val_tokens, 1, 1)
         if wanted >= axis.total:

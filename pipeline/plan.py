@@ -49,6 +49,8 @@ class Estimate:
 
     sources: tuple[SourceEstimate, ...]
     train_tokens: int
+    most_tokens: int
+    """Training tokens that the sources allow at these weights."""
     val_tokens: int
     shards: int
     scratch_bytes: int
@@ -125,6 +127,7 @@ def estimate(recipe: Recipe, units: list[list[Unit]]) -> Estimate:
     return Estimate(
         sources=tuple(sources),
         train_tokens=train,
+        most_tokens=most,
         val_tokens=recipe.split.val_tokens,
         shards=-(-train // recipe.shards.tokens) + -(-recipe.split.val_tokens // recipe.shards.tokens),
         scratch_bytes=sum(scratch_bytes(recipe, unit) for own in units for unit in own),

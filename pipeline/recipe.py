@@ -103,7 +103,7 @@ class TokenizerRecipe(Settings):
 class MixRecipe(Settings):
     """How many training tokens, and what happens when a source has too few."""
 
-    tokens: Annotated[int, Field(gt=0)] | Literal["max"] = "max"
+    tokens: Annotated[int, Field(gt=0, lt=1 << 63)] | Literal["max"] = "max"
     """Tokens of the training split, or as many as the sources allow."""
     when_short: Literal["error", "shrink", "repeat"] = "error"
     """Stop, build a smaller set, or repeat the short source."""
@@ -151,7 +151,6 @@ def load_recipe(path: Path, *, overrides: list[str] | None = None) -> Recipe:
 
     Raises:
         SettingsError: with every fault of the file, globs that match nothing included.
-        OSError: the file cannot be read.
     """
     return load_settings(Recipe, path, overrides=overrides, checks=(_check_sources, _check_tokenizer))
 

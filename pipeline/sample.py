@@ -68,13 +68,19 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, in
     laps.lap("sample_s")
     recipe = task.recipe
     assert recipe.vocab_size is not None  # the recipe's check: given unless `file` is
+    size = sum(source["text_bytes"] for source in drawn)
+    bound = 256 + len(recipe.special_tokens) + size  # each merge needs a place of its own in the text
+    if recipe.vocab_size > bound:
+        raise TokenizerError(
+            f"tokenizer.vocab_size: {recipe.vocab_size} is too large for a sample of {size} bytes, which offers at "
+            f"most {bound} entries. Ask for fewer, or sample more text."
+        )
     merges = train_merges(sample, recipe.vocab_size, recipe.special_tokens, recipe.pretokenizer)
     text = build_tokenizer_json(merges, recipe.special_tokens, recipe.pretokenizer)
     laps.lap("train_s")
     sample.unlink()
     most = 256 + len(recipe.special_tokens) + len({left + right for left, right in merges})
     if most < recipe.vocab_size:
-        size = sum(source["text_bytes"] for source in drawn)
         raise TokenizerError(
             f"tokenizer.vocab_size: {recipe.vocab_size} is too large for a sample of {size} bytes, which offers {most} "
             "entries. Ask for fewer, or sample more text."

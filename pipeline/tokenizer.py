@@ -103,7 +103,8 @@ def train_merges(
     )
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizer(pretokenizer)  # type: ignore[assignment]
-    tokenizer.train_from_iterator(iter_sample(sample_path), trainer)
+    with _native_training():
+        tokenizer.train_from_iterator(iter_sample(sample_path), trainer)
     return [tuple(merge) for merge in json.loads(tokenizer.to_str())["model"]["merges"]]
 
 
@@ -246,7 +247,7 @@ def load_encoder(path: str, special_tokens: tuple[tuple[str, int], ...]) -> Enco
 
 @contextlib.contextmanager
 def _native_training() -> Generator[None]:
-    """Silence gigatoken's training, which prints its progress, and let interrupts end the process while it runs.
+    """Silence native training (gigatoken prints its progress), and let interrupts end the process while it runs.
 
     Python's own handlers would wait for the native code to return, which may take minutes; the next build clears what
     was left.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import tomllib
 import types
 from collections.abc import Callable, Iterator
@@ -54,7 +55,6 @@ def load_settings(
     Raises:
         SettingsError: with every fault: its key, what was found, what was expected, and the nearest key when a key is
             unknown.
-        OSError: the file cannot be read.
     """
     data = _read_document(path)
     faults = [fault for override in overrides or [] for fault in apply_override(data, override)]
@@ -74,6 +74,8 @@ def _read_document(path: Path) -> dict[str, Any]:
     kind, parse = ("JSON", json.loads) if path.suffix == ".json" else ("TOML", tomllib.loads)
     try:
         data: Any = parse(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(str(path), [f"cannot be read: {error.strerror}. Expected a recipe in {kind}"]) from error
     except (ValueError, RecursionError) as error:  # both formats' errors, and that of UTF-8
         raise SettingsError(str(path), [f"not valid {kind}: {error}"]) from error
     if isinstance(data, dict):
@@ -136,6 +138,7 @@ def _to_fault(model: type[BaseModel], detail: dict[str, Any], data: dict[str, An
     if detail["type"] == "missing":
         return f"{place}: required key is missing."
     message = str(detail["msg"]).removeprefix("Value error, ")
+    message = re.sub(r"Input should be a valid dictionary or instance of \w+", "expected a table", message)
     found = repr(detail.get("input"))
     return f"{place}: {message}; got {found if len(found) <= 80 else found[:77] + '...'}"
 

@@ -22,8 +22,6 @@ def load_recipe(path: Path, overrides: list[str] | None = None) -> TrainRecipe:
         return load_settings(TrainRecipe, path, overrides=overrides, checks=(check_rules,))
     except SettingsError as error:
         raise InputError([f"{path}: {fault}" for fault in error.faults]) from error
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}. Expected a train recipe in TOML.") from error
 
 
 def parse_recipe(tables: dict[str, Any]) -> TrainRecipe:

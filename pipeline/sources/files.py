@@ -106,7 +106,8 @@ def resolve(source: SourceRecipe) -> list[Span]:
         ) from error
     if not files:
         raise SourceError(
-            f"source {source.name!r}: {source.paths} match no file any more. Restore the files, or correct `paths`."
+            f"source {source.name!r}: {source.paths} match no file any more "
+            f"(working directory: {os.getcwd()}). Restore the files, or correct `paths`."
         )
     folder = posixpath.commonpath([posixpath.dirname(name) for name in files])
     ordered = [files[name] for name in sorted(files)]

@@ -235,3 +235,13 @@ def test_the_order_inside_a_shard_is_shuffled(built: Path) -> None:
     assert hashes != sorted(hashes)
     ranks = np.argsort(np.argsort(np.array([int.from_bytes(h[:8]) for h in hashes], np.float64)))
     assert abs(np.corrcoef(ranks, np.arange(len(ranks)))[0, 1]) < 0.5
+
+
+def test_a_work_folder_of_other_things_is_left_alone(recipe: Path, tmp_path: Path) -> None:
+    work = tmp_path / "sources"
+    work.mkdir()
+    (work / "mine.py").write_text("print()")
+    refused = run_build(recipe, tmp_path / "set", "--work", str(work), expect=2)
+    assert "not a build's work: mine.py" in refused["stderr"]
+    assert [path.name for path in work.iterdir()] == ["mine.py"]
+    assert "Choose a folder with a name" in run_build(recipe, Path("/"), expect=2)["stderr"]

@@ -171,7 +171,8 @@ def test_files_that_are_no_recipe(content: bytes | None, message: str, run_cli: 
 def test_no_recipe_file(run_cli: Any) -> None:
     result = run_cli("plan", "missing.toml")
     assert result.returncode == 2
-    assert "No such file or directory: 'missing.toml'" in result.stderr
+    assert "missing.toml: 1 problem" in result.stderr
+    assert "cannot be read: No such file or directory. Expected a recipe in TOML" in result.stderr
     assert "Traceback" not in result.stderr
 
 

@@ -76,7 +76,7 @@ def test_weights_of_any_size(make_task: Any) -> None:
 
 def test_a_source_whose_every_row_is_rejected(make_task: Any, tmp_path: Path) -> None:
     task = make_task([1], [100], 1000, keep={"score": "> 5"})
-    with pytest.raises(ValueError, match="too large for a sample of 0 bytes, which offers 257 entries"):
+    with pytest.raises(ValueError, match="too large for a sample of 0 bytes, which offers at most 257 entries"):
         train_tokenizer(tmp_path, task, lambda done, tokens: None)
 
 
