@@ -106,9 +106,10 @@ def publish(
         encoded: what encoding each of them reported.
         shards: the shards' entries, in order.
     """
-    text = tokenizer.path.read_text(encoding="utf-8")
-    tokenizer_file = write_text(out / TOKENIZER_FILE, text)
-    recipe_file = write_text(out / RECIPE_FILE, recipe.to_json())
+    texts = {TOKENIZER_FILE: tokenizer.path.read_text(encoding="utf-8"), RECIPE_FILE: recipe.to_json()}
+    if any(not (out / name).exists() or (out / name).read_bytes() != text.encode() for name, text in texts.items()):
+        (out / MANIFEST_FILE).unlink(missing_ok=True)  # an old one would not match what is written next
+    tokenizer_file, recipe_file = (write_text(out / name, text) for name, text in texts.items())
     requested = {"train": plan.train_tokens, "val": recipe.split.val_tokens}
     splits = {split: _split_entry(recipe, shards, split, tokens) for split, tokens in requested.items()}
     manifest = Manifest(
