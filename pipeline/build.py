@@ -21,6 +21,7 @@ from pathlib import Path
 
 from pipeline import plan
 from pipeline.engine import StageResult, lock_folder
+from pipeline.executor import Executor
 from pipeline.output import OutputError, check_output, publish
 from pipeline.progress import Progress
 from pipeline.recipe import Recipe
@@ -55,7 +56,7 @@ class BuildReport:
 
 
 def build(
-    recipe: Recipe, *, out: Path, work: Path, workers: int, progress: Progress, level: Level = "full"
+    recipe: Recipe, *, out: Path, work: Path, executor: Executor, progress: Progress, level: Level = "full"
 ) -> BuildReport:
     """Build a shard set.
 
@@ -63,7 +64,7 @@ def build(
         recipe: what to build.
         out: the set's folder; created, and cleared of an earlier version of the same set.
         work: scratch, receipts and build.json; keep it to make re-runs cheap.
-        workers: processes.
+        executor: where the tasks run.
         progress: told what happens.
         level: how the finished set is validated. A build that ran no task is validated quickly.
 
@@ -76,7 +77,7 @@ def build(
     _check_work(work)
     units = plan.resolve_units(recipe)
     with _locked(work, out):
-        state = Build(units, out, work, workers, progress)
+        state = Build(units, out, work, executor, progress)
         tokenizer, recipe = run_tokenizer(state, recipe)
         runs, encoded = run_encode(state, recipe, tokenizer)
         mixed, masks = run_mix(state, recipe, runs)
@@ -87,11 +88,11 @@ def build(
         _prune(state)
         level = level if any(stage.ran for stage in state.stages.values()) else "quick"
         validating = time.perf_counter()
-        validation = validate(out, level=level, threads=workers)
+        validation = validate(out, level=level, threads=executor.workers)
         now = time.perf_counter()
         progress.note(f"validate: {level} level in {now - validating:.1f} s")
         report = BuildReport(manifest, validation, state.stages, tuple(state.notes), now - started)
-        _write_times(work, workers, report, validating=now - validating)
+        _write_times(work, executor.workers, report, validating=now - validating)
     return report
 
 

@@ -2,7 +2,7 @@
 
 A task writes into a temporary folder; when it is done its files are synced, a receipt is put beside them, and the
 folder is renamed to the task's digest: it is there whole or not at all. A re-run skips exactly the tasks whose receipt
-and files are whole. `pipeline.executor` runs tasks in other processes.
+and files are whole. Where tasks run is `pipeline.executor`'s matter.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.progress import Progress
 from shards.writer import sync_folder
+
+if TYPE_CHECKING:
+    from pipeline.executor import Executor
 
 RECEIPT_FILE = "receipt.json"
 _COUNTERS = struct.Struct("<QQq")  # bytes done, tokens done, process at work (0: none)
@@ -94,7 +97,7 @@ def run_stage(
     tasks: list[Task],
     *,
     work: Path,
-    workers: int,
+    executor: Executor,
     progress: Progress,
     outputs: Path | None = None,
 ) -> StageResult:
@@ -106,7 +109,7 @@ def run_stage(
             what it wrote: `{name: {"bytes": n, "sha256" or "xxh3_128": digest}}`.
         tasks: the tasks; their order decides nothing but the order of the results.
         work: the work folder.
-        workers: processes.
+        executor: where the tasks run.
         progress: told how far the stage is.
         outputs: where the files of `result["files"]` lie; the task's own folder when None.
 
@@ -129,12 +132,7 @@ def run_stage(
         total = sum(task.size for task in pending)
         shown = progress.stage(name, total=total, tasks=len(pending), read=lambda: _read_counters(control))
         with shown:
-            if min(workers, len(pending)) == 1:
-                _run_here(control, len(pending))  # needs no other process, nor the time that starting one takes
-            else:
-                from pipeline.executor import run_pool
-
-                run_pool(control, len(pending), workers)
+            executor.run(control, len(pending))
         shutil.rmtree(control)
         done |= {task.digest: read_receipt(folder / task.digest, outputs) for task in pending}
     results = [done[task.digest] for task in tasks]
@@ -142,11 +140,6 @@ def run_stage(
     if len(whole) != len(results):
         raise RuntimeError(f"stage {name}: {len(results) - len(whole)} tasks left no whole receipt in {folder}")
     return StageResult(whole, len(pending), time.perf_counter() - started)
-
-
-def _run_here(control: Path, num_tasks: int) -> None:
-    for rank in range(num_tasks):
-        run_rank(control, rank)
 
 
 def run_rank(control: Path, rank: int) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from pipeline import assemble, encode, mix, plan, sample
 from pipeline.engine import StageResult, Task, digest_of, read_receipt, run_stage
+from pipeline.executor import Executor
 from pipeline.index import mask_name
 from pipeline.output import clear_output
 from pipeline.progress import Progress
@@ -33,7 +34,7 @@ class Build:
     units: list[list[Unit]]
     out: Path
     work: Path
-    workers: int
+    executor: Executor
     progress: Progress
     stages: dict[str, StageResult] = field(default_factory=dict)
     used: dict[str, set[str]] = field(default_factory=dict)
@@ -48,7 +49,7 @@ class Build:
             function,
             tasks,
             work=self.work,
-            workers=self.workers,
+            executor=self.executor,
             progress=self.progress,
             outputs=outputs,
         )

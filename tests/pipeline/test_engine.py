@@ -22,6 +22,7 @@ from pipeline.engine import (
     read_receipt,
     run_stage,
 )
+from pipeline.executor import LocalExecutor
 from pipeline.progress import Progress
 
 
@@ -41,7 +42,7 @@ def run(tmp_path: Path) -> Any:
             "stage_tasks:write_file",
             list(tasks),
             work=tmp_path,
-            workers=1,
+            executor=LocalExecutor(1),
             progress=progress,
             outputs=outputs,
         )

@@ -1,0 +1,50 @@
+"""The pipeline step that datatrove's executors run: rank k is a stage's k-th pending task.
+
+Its completion marks are not used (they know ranks, not what a rank meant): the engine hands over the tasks that have no
+whole receipt, and no others.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import multiprocess
+from datatrove.executor.local import LocalPipelineExecutor
+from datatrove.pipeline.base import PipelineStep
+from loguru import logger
+
+from pipeline.engine import run_rank
+
+
+class RunTask(PipelineStep):
+    """Runs one task and leaves its receipt. Small, because datatrove sends it with every rank."""
+
+    name = "task"
+    type = "tokenmill"
+
+    def __init__(self, control: str):
+        super().__init__()
+        self.control = control
+
+    def run(self, data: Any, rank: int = 0, world_size: int = 1) -> Any:
+        """Run the task of this rank."""
+        run_rank(Path(self.control), rank)
+
+
+def run_ranks(control: Path, num_tasks: int, workers: int) -> None:
+    """Run a stage's tasks on datatrove's local executor.
+
+    Raises:
+        Whatever a task raises.
+    """
+    logger.disable("datatrove")
+    multiprocess.set_forkserver_preload(["pipeline.worker"])  # pyright: ignore[reportAttributeAccessIssue]
+    LocalPipelineExecutor(
+        pipeline=[RunTask(str(control))],
+        tasks=num_tasks,
+        workers=min(workers, num_tasks),
+        logging_dir=str(control / "datatrove"),
+        skip_completed=False,
+        start_method="forkserver",
+    ).run()
