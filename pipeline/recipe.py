@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator
 from decimal import Decimal
@@ -51,20 +52,36 @@ def _checked_keep(keep: dict[str, JsonValue]) -> dict[str, JsonValue]:
     return keep
 
 
+def _known_encoding(name: str) -> str:
+    try:
+        codecs.lookup(name)
+    except LookupError as error:
+        raise ValueError("expected an encoding that Python knows, such as latin-1") from error
+    return name
+
+
 SizeBytes = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
 
 class SourceRecipe(Settings):
-    """One source of documents: files on disk, or any fsspec URL."""
+    """One source of documents: files on disk or at any fsspec URL, or a data set on the Hub."""
 
     name: Name
     """The source's name in the manifest."""
-    kind: Literal["files"] = "files"
+    kind: Literal["files", "hub"] = "files"
     """Where the documents come from."""
-    paths: Annotated[list[str], Field(min_length=1)]
-    """Globs over local paths (relative to the working directory; `**` descends) or fsspec URLs."""
+    paths: list[str] = Field(default_factory=list)
+    """`files`: globs over local paths (relative to the working directory; `**` descends) or fsspec URLs."""
+    repo: Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+$")] | None = None
+    """`hub`: the data set, `owner/name`."""
+    config: Annotated[str, Field(min_length=1)] | None = None
+    """`hub`: the configuration; the data set's default one when absent."""
+    split: Annotated[str, Field(min_length=1)] = "train"
+    """`hub`: the split."""
+    revision: Annotated[str, Field(min_length=1)] = "main"
+    """`hub`: branch, tag or commit. Resolved to a commit once; the resolved recipe records that."""
     weight: PositiveFloat
     """The source's share of the training tokens, relative to the other weights."""
     format: Literal["auto", "parquet", "jsonl", "text", "file"] = "auto"
@@ -73,6 +90,14 @@ class SourceRecipe(Settings):
     """Column of the text; dots descend into structs."""
     separator: Annotated[str, Field(min_length=1)] | None = None
     """What stands between two documents in a text file."""
+    content: Literal["column", "software-heritage"] = "column"
+    """Where the text is: in the column `text`, or in Software Heritage's archive under the SHA-1 in `blob_id`."""
+    blob_id: Annotated[str, Field(min_length=1)] = "blob_id"
+    """`software-heritage`: column of the SHA-1 of each file's bytes."""
+    fallback_encoding: Annotated[str, AfterValidator(_known_encoding)] | None = None
+    """`software-heritage`: how to decode files that are not UTF-8, such as `latin-1`; when absent they are dropped."""
+    max_missing: Annotated[float, Field(ge=0, le=1)] = 0.02
+    """`software-heritage`: the build stops when a larger share of the files cannot be had."""
     keep: Annotated[dict[str, JsonValue], AfterValidator(_checked_keep)] = Field(default_factory=dict)
     """Predicates on columns: `{ int_score = ">= 3" }`. A row is kept when all hold; a null never holds."""
     min_bytes: Annotated[int, Field(ge=1)] = 1
@@ -162,10 +187,34 @@ def _check_sources(data: dict[str, Any]) -> Iterator[str]:
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"sources: {names.count(name)} sources are called {name!r}; expected distinct names"
     for index, source in enumerate(sources):
-        yield from _check_files(f"sources.{index}", source)
+        yield from _check_kind(f"sources.{index}", source)
     weights = (data.get("tokenizer") or {}).get("sample_weights") if isinstance(data.get("tokenizer"), dict) else None
     if isinstance(weights, dict) and sorted(weights) != sorted(names):
         yield f"tokenizer.sample_weights: expected one weight for each of {sorted(names)}, got {sorted(weights)}"
+
+
+_KEYS_OF_KIND = {"files": ("paths",), "hub": ("repo", "config", "split", "revision")}
+_REQUIRED_KEY = {"files": "paths", "hub": "repo"}
+_KEYS_OF_CONTENT = ("blob_id", "fallback_encoding", "max_missing")
+
+
+def _check_kind(place: str, source: dict[str, Any]) -> Iterator[str]:
+    kind, content = source.get("kind", "files"), source.get("content", "column")
+    if kind not in _REQUIRED_KEY:
+        return  # the model reports it
+    if not source.get(_REQUIRED_KEY[kind]):
+        yield f"{place}.{_REQUIRED_KEY[kind]}: required key is missing, or empty: kind = {kind!r} needs it"
+    for other in [*_KEYS_OF_KIND["hub" if kind == "files" else "files"]]:
+        if other in source:
+            yield f"{place}.{other}: not a key of kind = {kind!r}. Leave it out, or set `kind`."
+    if content != "software-heritage":
+        for key in _KEYS_OF_CONTENT:
+            if key in source:
+                yield f"{place}.{key}: only with content = 'software-heritage'. Leave it out, or set `content`."
+    elif "text" in source:
+        yield f"{place}.text: the text comes from `content`, not from a column. Leave it out."
+    if kind == "files":
+        yield from _check_files(place, source)
 
 
 def _check_files(place: str, source: dict[str, Any]) -> Iterator[str]:

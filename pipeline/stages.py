@@ -218,4 +218,4 @@ def _check_disk(state: Build, recipe: Recipe, pending: list[Unit]) -> None:
 
 def _reading(source: SourceRecipe) -> dict[str, Any]:
     """Return what of a source decides the documents read from given spans: not its name, weight or paths."""
-    return source.model_dump(exclude={"weight", "name", "paths"})
+    return source.model_dump(exclude={"weight", "name", "paths", "repo", "config", "split", "revision", "max_missing"})

@@ -54,11 +54,17 @@ class Span:
     """Rows, where a footer tells."""
     stored_bytes: int
     """Bytes that reading takes from disk or network."""
+    revision: str | None = None
+    """The commit that the file is pinned to; where there is none, the documents read are the revision."""
 
-    def label(self, revision: str) -> str:
-        """Return the span's provenance: `file@revision#rg0-12`."""
-        part = "file" if self.kind == "file" else f"{self.kind}{self.start}-{self.stop}"
-        return f"{self.name}@{revision}#{part}"
+    @property
+    def part(self) -> str:
+        """Which part of the file it is: `rg0-12`, `b0-4096` or `file`."""
+        return "file" if self.kind == "file" else f"{self.kind}{self.start}-{self.stop}"
+
+    def label(self, documents: str) -> str:
+        """Return the span's provenance, `file@revision#rg0-12`; `documents` is the digest of those read from it."""
+        return f"{self.name}@{self.revision or documents}#{self.part}"
 
 
 @dataclass(frozen=True, slots=True)

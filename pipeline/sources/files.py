@@ -174,7 +174,7 @@ def read_documents(source: dict[str, Any], unit: str, rows: list[int]) -> list[b
     recipe = SourceRecipe.model_validate(source)
     name, _, rest = unit.rpartition("@")
     part = rest.rpartition("#")[2]
-    span = next((s for s in resolve(recipe) if s.name == name and s.label("").rpartition("#")[2] == part), None)
+    span = next((s for s in resolve(recipe) if s.name == name and s.part == part), None)
     if span is None:
         raise SourceError(f"{unit}: no such part in the source any more. Restore the files the set was built from.")
     found: dict[int, bytes] = {}

@@ -82,7 +82,7 @@ EXPECTED = [
     "sources.1.max_bytes: expected bytes as a number, or as text such as",
     "sources.1.min_bytes: Input should be a valid integer; got '5'",
     "sources.1.separator: required to cut '{folder}/a.txt' into documents. Give `separator`",
-    "sources.2.paths: List should have at least 1 item",
+    "sources.2.paths: required key is missing, or empty: kind = 'files' needs it",
     "sources.2.weight: Input should be a finite number; got nan",
     "sources.2.format: Input should be 'auto', 'parquet', 'jsonl', 'text' or 'file'; got 'csv'",
     "sources.2.kind: Input should be 'files'",
