@@ -1,0 +1,330 @@
+"""A Hub of datasets on loopback: what `huggingface_hub` and `datasets` ask of the real one, from folders of files.
+
+`root/OWNER/NAME/` is a repository. It answers the API (info, tree, paths-info, refs, commits), `resolve`, and for the
+CDN: large files are redirected to a signed address of *another origin* (a second port), where clients must not send
+their token; the records show whether they did. It writes nothing, has no Xet, and knows no users but tokens.
+
+    python tests/servers/hub.py --root DIR      prints its address; ends, with totals, when stdin closes
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import hashlib
+import json
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, quote, unquote
+
+import yaml
+
+sys.path.insert(0, str(Path(__file__).parent))
+from http11 import FileSpan, Request, Response, Server, serve_until_stdin_ends
+
+TOKEN = "hf_reader"
+"""A token that every Hub here knows: a user without access to anything private or gated."""
+LFS_SUFFIXES = {".parquet", ".arrow", ".bin", ".gz", ".tar", ".zip", ".zst"}
+LFS_FROM_BYTES = 10_000_000
+DATE = "2024-05-28T14:32:57.000Z"
+_HASHES: dict[tuple[str, int, int], tuple[str, str]] = {}
+"""(path, size, mtime in ns) -> (SHA-256, git's blob id), so that a file is read once in a process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file of a snapshot."""
+
+    file: str
+    size: int
+    sha256: str
+    blob_id: str
+    lfs: bool
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """One commit: its files by path, and the same with their folders as the `tree` endpoint lists them."""
+
+    commit: str
+    files: dict[str, Entry]
+    tree: dict[str, dict[str, Any]]
+
+
+@dataclass(slots=True)
+class Repo:
+    """A repository: commits by name of a ref, and every commit ever published."""
+
+    refs: dict[str, str] = field(default_factory=dict)
+    snapshots: dict[str, Snapshot] = field(default_factory=dict)
+    private: bool = False
+    gated: bool = False
+    readers: set[str] = field(default_factory=set)
+
+
+class Hub(Server):
+    """Serves the repositories below root; see the module's first lines."""
+
+    def __init__(self, root: Path | None = None, *, page_size: int = 1000) -> None:
+        """Read (and hash) every repository below root, and listen.
+
+        Args:
+            root: a folder of OWNER/NAME/ folders; None: none yet, see `publish`.
+            page_size: entries in a page of the tree; the real Hub's is 1000.
+        """
+        self.page_size = page_size
+        self._repos: dict[str, Repo] = {}
+        self._blobs: dict[str, Entry] = {}
+        self._tokens = {TOKEN}
+        self._links = 0
+        for folder in sorted(root.glob("*/*")) if root else []:
+            if folder.is_dir():
+                self.publish(f"{folder.parent.name}/{folder.name}", folder)
+        super().__init__(self._route, listeners=2)
+        self.url, self.cdn_url = self.urls()
+
+    def publish(self, repo: str, folder: Path, *, ref: str = "main") -> str:
+        """Make the folder's files a new commit and move ref to it; older commits stay, as long as their files do.
+
+        The commit is named by content: publishing the same files again gives the same commit. So a test that
+        changes a file writes the changed set into another folder (links do) and publishes that.
+        """
+        files = {str(path.relative_to(folder)): hashed(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+        lines = [f"{path} {entry.size} {entry.sha256}" for path, entry in files.items()]
+        commit = hashlib.sha1("\n".join([repo, *lines]).encode()).hexdigest()
+        self._blobs |= {entry.sha256: entry for entry in files.values()}
+        known = self._repos.setdefault(repo, Repo())
+        known.snapshots[commit] = Snapshot(commit, files, tree_of(files))
+        known.refs[ref] = commit
+        return commit
+
+    def commit(self, repo: str, ref: str = "main") -> str:
+        """Return the commit that a ref stands at, 40 hexadecimal digits."""
+        return self._repos[repo].refs[ref]
+
+    def private(self, repo: str, token: str) -> None:
+        """Hide the repository from everyone but the bearer of this token."""
+        self._repos[repo].private = True
+        self._repos[repo].readers.add(token)
+        self._tokens.add(token)
+
+    def gated(self, repo: str, *tokens: str) -> None:
+        """Let everyone see the repository, but only the bearers of these tokens read its files."""
+        self._repos[repo].gated = True
+        self._repos[repo].readers |= set(tokens)
+        self._tokens |= set(tokens)
+
+    def expire_links(self) -> None:
+        """Make every signed address given out so far answer 403, as the real ones do after an hour."""
+        self._links += 1
+
+    # --- Routes ---
+
+    def _route(self, request: Request) -> Response:
+        parts = request.target.partition("?")[0].split("/")[1:]
+        if parts[0] == "cdn" and len(parts) > 3:
+            return self._cdn(request, parts[1])
+        token = request.headers.get("authorization", "").removeprefix("Bearer ") or None
+        if token is not None and token not in self._tokens:
+            return error(401, "Invalid credentials in Authorization header")
+        match parts:
+            case ["api", "whoami-v2"]:
+                if token is None:
+                    return error(401, "Invalid username or password.")
+                return as_json({"type": "user", "name": "tester", "orgs": [], "auth": {"type": "access_token"}})
+            case ["api", "datasets", owner, name, *rest]:
+                repo, verb, rest = f"{owner}/{name}", *(rest[:1] or ["info"]), rest[1:]
+            case ["datasets", owner, name, "resolve", *rest]:
+                repo, verb = f"{owner}/{name}", "resolve"
+            case _:
+                return missing_repo(token)
+        known = self._repos.get(repo)
+        if known is None or (known.private and token not in known.readers):
+            return missing_repo(token)
+        if verb == "refs":
+            return as_json(refs_of(known))
+        ref = unquote("/".join(rest[:3]) if rest[:1] == ["refs"] else rest[0] if rest else "main")
+        path = unquote("/".join(rest[3:] if rest[:1] == ["refs"] else rest[1:]))
+        snapshot = known.snapshots.get(known.refs.get(ref.removeprefix("refs/heads/"), ref))
+        if snapshot is None:
+            return error(404, f"Invalid rev id: {ref}", code="RevisionNotFound")
+        if verb == "resolve":
+            return self._resolve(repo, known, snapshot, path, token)
+        if verb in ("info", "revision"):
+            return as_json(self._info(repo, known, snapshot, parse_qs(request.query)))
+        if verb == "tree":
+            return self._tree(request, snapshot, path)
+        if verb == "paths-info":
+            form = parse_qs(request.body.decode())
+            found = [snapshot.tree[one] for one in form.get("paths", []) if one in snapshot.tree]
+            return as_json([expanded(entry, snapshot) if form.get("expand") == ["true"] else entry for entry in found])
+        if verb == "commits":
+            return as_json([{"id": one, "title": "Upload", "message": "", "date": DATE, "authors": []}
+                            for one in reversed(known.snapshots)])  # fmt: skip
+        return error(404, "Sorry, we can't find the page you are looking for.")
+
+    def _resolve(self, repo: str, known: Repo, snapshot: Snapshot, path: str, token: str | None) -> Response:
+        if known.gated and token not in known.readers:
+            message = f"Access to dataset {repo} is restricted"
+            return error(401 if token is None else 403, message, code="GatedRepo")
+        entry = snapshot.files.get(path)
+        commit = {"X-Repo-Commit": snapshot.commit}
+        if entry is None:
+            return error(404, "Entry not found", code="EntryNotFound", headers=commit)
+        disposition = f'inline; filename="{Path(path).name}";'
+        headers = commit | {"Accept-Ranges": "bytes", "Content-Disposition": disposition}
+        if not entry.lfs:
+            kind = {".md": "text/markdown", ".json": "application/json"}.get(Path(path).suffix, "text/plain")
+            headers |= {"Content-Type": f"{kind}; charset=utf-8", "ETag": f'"{entry.blob_id}"'}
+            return Response(200, headers, FileSpan(entry.file, 0, entry.size))
+        until = int(time.time()) + 3600
+        link = f"{self.cdn_url}/cdn/{entry.sha256}/{repo}/{quote(path)}?Expires={until}"
+        headers |= {
+            "Location": f"{link}&Signature={self._signature(entry.sha256, until)}",
+            "X-Linked-Size": str(entry.size),
+            "X-Linked-ETag": f'"{entry.sha256}"',
+        }
+        return Response(302, headers)
+
+    def _cdn(self, request: Request, sha256: str) -> Response:
+        query = parse_qs(request.query)
+        until = int(query.get("Expires", ["0"])[0])
+        entry = self._blobs.get(sha256)
+        if entry is None or until < time.time() or query.get("Signature") != [self._signature(sha256, until)]:
+            xml = b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>AccessDenied</Code></Error>'
+            return Response(403, {"Content-Type": "application/xml"}, xml)
+        headers = {"Accept-Ranges": "bytes", "Content-Type": "application/octet-stream", "ETag": f'"{sha256}"'}
+        return Response(200, headers, FileSpan(entry.file, 0, entry.size))
+
+    def _signature(self, sha256: str, until: int) -> str:
+        return hashlib.sha1(f"{sha256} {until} {self._links}".encode()).hexdigest()
+
+    def _info(self, repo: str, known: Repo, snapshot: Snapshot, query: dict[str, list[str]]) -> dict[str, Any]:
+        siblings: list[dict[str, Any]] = [{"rfilename": path} for path in snapshot.files]
+        if query.get("blobs", ["false"])[0].lower() == "true":
+            for sibling in siblings:
+                entry = snapshot.files[sibling["rfilename"]]
+                sibling |= {"size": entry.size, "blobId": entry.blob_id}
+                if entry.lfs:
+                    sibling["lfs"] = {"sha256": entry.sha256, "size": entry.size, "pointerSize": 134}
+        card = snapshot.files.get("README.md")
+        return {
+            "_id": snapshot.commit[:24], "id": repo, "author": repo.split("/")[0], "sha": snapshot.commit,
+            "createdAt": DATE, "lastModified": DATE, "private": known.private,
+            "gated": "auto" if known.gated else False, "disabled": False, "tags": [], "downloads": 0, "likes": 0,
+            "usedStorage": sum(entry.size for entry in snapshot.files.values()),
+            "cardData": yaml_block(Path(card.file)) if card else {}, "siblings": siblings,
+        }  # fmt: skip
+
+    def _tree(self, request: Request, snapshot: Snapshot, path: str) -> Response:
+        """List a folder, one page at a time; the next page's address is in the Link header."""
+        query = {name: values[0] for name, values in parse_qs(request.query).items()}
+        prefix = f"{path}/" if path else ""
+        below = [entry for entry in snapshot.tree.values() if entry["path"].startswith(prefix)]
+        if not below:
+            return error(404, f"{path} does not exist on {snapshot.commit}", code="EntryNotFound")
+        if query.get("recursive", "false").lower() != "true":
+            below = [entry for entry in below if "/" not in entry["path"][len(prefix) :]]
+        begin = int(base64.urlsafe_b64decode(query.get("cursor", "")) or 0)
+        limit = min(int(query.get("limit", self.page_size)), self.page_size)
+        page = below[begin : begin + limit]
+        if query.get("expand", "false").lower() == "true":
+            page = [expanded(entry, snapshot) for entry in page]
+        response = as_json(page)
+        if begin + limit < len(below):
+            query["cursor"] = base64.urlsafe_b64encode(str(begin + limit).encode()).decode()
+            link = f"{self.url}{request.target.partition('?')[0]}?" + "&".join(
+                f"{name}={quote(value)}" for name, value in query.items()
+            )
+            response.headers["Link"] = f'<{link}>; rel="next"'
+        return response
+
+
+def hashed(path: Path) -> Entry:
+    """Return a file's entry; reads it whole, once in a process."""
+    real = path.resolve()
+    stat = real.stat()
+    key = (str(real), stat.st_size, stat.st_mtime_ns)
+    lfs = path.suffix in LFS_SUFFIXES or stat.st_size >= LFS_FROM_BYTES
+    if key not in _HASHES:
+        with real.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {stat.st_size}\n".encode()
+        content = pointer if lfs else real.read_bytes()
+        _HASHES[key] = sha256, hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+    return Entry(str(real), stat.st_size, *_HASHES[key], lfs)
+
+
+def tree_of(files: dict[str, Entry]) -> dict[str, dict[str, Any]]:
+    """Return the entries of the tree endpoint, files and folders, by path in order."""
+    tree: dict[str, dict[str, Any]] = {}
+    for path, entry in files.items():
+        tree[path] = {"type": "file", "oid": entry.blob_id, "size": entry.size, "path": path}
+        if entry.lfs:
+            tree[path]["lfs"] = {"oid": entry.sha256, "size": entry.size, "pointerSize": 134}
+        for parent in list(Path(path).parents)[:-1]:
+            oid = hashlib.sha1(str(parent).encode()).hexdigest()
+            tree[str(parent)] = {"type": "directory", "oid": oid, "size": 0, "path": str(parent)}
+    return dict(sorted(tree.items()))
+
+
+def expanded(entry: dict[str, Any], snapshot: Snapshot) -> dict[str, Any]:
+    """Return a tree entry with what `expand` adds."""
+    return entry | {"lastCommit": {"id": snapshot.commit, "title": "Upload", "date": DATE}}
+
+
+def refs_of(known: Repo) -> dict[str, Any]:
+    """Return the answer of the refs endpoint; `refs/convert/*` and `refs/tags/*` are named in full when published."""
+    groups: dict[str, list[dict[str, str]]] = {"branches": [], "converts": [], "tags": []}
+    for ref, commit in known.refs.items():
+        kind, name = ("heads", ref) if not ref.startswith("refs/") else ref.split("/", 2)[1:]
+        group = {"heads": "branches", "convert": "converts", "tags": "tags"}[kind]
+        groups[group].append({"name": name, "ref": f"refs/{kind}/{name}", "targetCommit": commit})
+    return groups
+
+
+def yaml_block(card: Path) -> dict[str, Any]:
+    """Return the YAML at the head of a README.md."""
+    parts = card.read_text(encoding="utf-8").split("---\n", 2)
+    return yaml.safe_load(parts[1]) if len(parts) == 3 and not parts[0] else {}
+
+
+def as_json(content: object) -> Response:
+    """Return a JSON answer."""
+    return Response(200, {"Content-Type": "application/json; charset=utf-8"}, json.dumps(content).encode())
+
+
+def error(status: int, message: str, *, code: str = "", headers: dict[str, str] | None = None) -> Response:
+    """Return an error as the Hub does: in JSON, and in the headers that `huggingface_hub` reads."""
+    named = {"X-Error-Code": code} if code else {}
+    heads = {"Content-Type": "application/json; charset=utf-8", "X-Error-Message": message} | named | (headers or {})
+    return Response(status, heads, json.dumps({"error": message}).encode())
+
+
+def missing_repo(token: str | None) -> Response:
+    """Return the answer for a repository that is not there, or not to be seen: the Hub tells anonymous clients 401."""
+    if token is None:
+        return error(401, "Invalid username or password.", code="RepoNotFound")
+    return error(404, "Repository not found", code="RepoNotFound")
+
+
+def main() -> None:
+    """Serve a folder until stdin ends."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, required=True, help="folder of OWNER/NAME/ folders")
+    parser.add_argument("--page-size", type=int, default=1000, help="entries in a page of the tree")
+    parser.add_argument("--latency-ms", type=float, default=0.0, help="waited before every answer")
+    parser.add_argument("--fail-every", type=int, default=0, help="make every n-th request fail, in turning ways")
+    options = parser.parse_args()
+    with Hub(options.root, page_size=options.page_size) as hub:
+        hub.latency_s = options.latency_ms / 1000
+        if options.fail_every:
+            hub.faults.every(options.fail_every)
+        serve_until_stdin_ends(hub, hub.url)
+
+
+if __name__ == "__main__":
+    main()
