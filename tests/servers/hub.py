@@ -20,38 +20,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote
 
-import yaml
-
 sys.path.insert(0, str(Path(__file__).parent))
-from http11 import FileSpan, Request, Response, Server, serve_until_stdin_ends
+from http11 import FileSpan, Request, Response
+from loopback import Server, serve_until_stdin_ends
+from snapshots import DATE, Entry, Snapshot, expanded, snapshot_of, yaml_block
 
 TOKEN = "hf_reader"
 """A token that every Hub here knows: a user without access to anything private or gated."""
-LFS_SUFFIXES = {".parquet", ".arrow", ".bin", ".gz", ".tar", ".zip", ".zst"}
-LFS_FROM_BYTES = 10_000_000
-DATE = "2024-05-28T14:32:57.000Z"
-_HASHES: dict[tuple[str, int, int], tuple[str, str]] = {}
-"""(path, size, mtime in ns) -> (SHA-256, git's blob id), so that a file is read once in a process."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One file of a snapshot."""
-
-    file: str
-    size: int
-    sha256: str
-    blob_id: str
-    lfs: bool
-
-
-@dataclass(slots=True)
-class Snapshot:
-    """One commit: its files by path, and the same with their folders as the `tree` endpoint lists them."""
-
-    commit: str
-    files: dict[str, Entry]
-    tree: dict[str, dict[str, Any]]
 
 
 @dataclass(slots=True)
@@ -92,14 +67,12 @@ class Hub(Server):
         The commit is named by content: publishing the same files again gives the same commit. So a test that
         changes a file writes the changed set into another folder (links do) and publishes that.
         """
-        files = {str(path.relative_to(folder)): hashed(path) for path in sorted(folder.rglob("*")) if path.is_file()}
-        lines = [f"{path} {entry.size} {entry.sha256}" for path, entry in files.items()]
-        commit = hashlib.sha1("\n".join([repo, *lines]).encode()).hexdigest()
-        self._blobs |= {entry.sha256: entry for entry in files.values()}
+        snapshot = snapshot_of(repo, folder)
+        self._blobs |= {entry.sha256: entry for entry in snapshot.files.values()}
         known = self._repos.setdefault(repo, Repo())
-        known.snapshots[commit] = Snapshot(commit, files, tree_of(files))
-        known.refs[ref] = commit
-        return commit
+        known.snapshots[snapshot.commit] = snapshot
+        known.refs[ref] = snapshot.commit
+        return snapshot.commit
 
     def commit(self, repo: str, ref: str = "main") -> str:
         """Return the commit that a ref stands at, 40 hexadecimal digits."""
@@ -131,6 +104,8 @@ class Hub(Server):
         if token is not None and token not in self._tokens:
             return error(401, "Invalid credentials in Authorization header")
         match parts:
+            case ["api", "agent-harnesses"]:  # asked once a day by every installation
+                return as_json({"standardEnvVars": [], "harnesses": {}})
             case ["api", "whoami-v2"]:
                 if token is None:
                     return error(401, "Invalid username or password.")
@@ -243,39 +218,6 @@ class Hub(Server):
         return response
 
 
-def hashed(path: Path) -> Entry:
-    """Return a file's entry; reads it whole, once in a process."""
-    real = path.resolve()
-    stat = real.stat()
-    key = (str(real), stat.st_size, stat.st_mtime_ns)
-    lfs = path.suffix in LFS_SUFFIXES or stat.st_size >= LFS_FROM_BYTES
-    if key not in _HASHES:
-        with real.open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {stat.st_size}\n".encode()
-        content = pointer if lfs else real.read_bytes()
-        _HASHES[key] = sha256, hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-    return Entry(str(real), stat.st_size, *_HASHES[key], lfs)
-
-
-def tree_of(files: dict[str, Entry]) -> dict[str, dict[str, Any]]:
-    """Return the entries of the tree endpoint, files and folders, by path in order."""
-    tree: dict[str, dict[str, Any]] = {}
-    for path, entry in files.items():
-        tree[path] = {"type": "file", "oid": entry.blob_id, "size": entry.size, "path": path}
-        if entry.lfs:
-            tree[path]["lfs"] = {"oid": entry.sha256, "size": entry.size, "pointerSize": 134}
-        for parent in list(Path(path).parents)[:-1]:
-            oid = hashlib.sha1(str(parent).encode()).hexdigest()
-            tree[str(parent)] = {"type": "directory", "oid": oid, "size": 0, "path": str(parent)}
-    return dict(sorted(tree.items()))
-
-
-def expanded(entry: dict[str, Any], snapshot: Snapshot) -> dict[str, Any]:
-    """Return a tree entry with what `expand` adds."""
-    return entry | {"lastCommit": {"id": snapshot.commit, "title": "Upload", "date": DATE}}
-
-
 def refs_of(known: Repo) -> dict[str, Any]:
     """Return the answer of the refs endpoint; `refs/convert/*` and `refs/tags/*` are named in full when published."""
     groups: dict[str, list[dict[str, str]]] = {"branches": [], "converts": [], "tags": []}
@@ -284,12 +226,6 @@ def refs_of(known: Repo) -> dict[str, Any]:
         group = {"heads": "branches", "convert": "converts", "tags": "tags"}[kind]
         groups[group].append({"name": name, "ref": f"refs/{kind}/{name}", "targetCommit": commit})
     return groups
-
-
-def yaml_block(card: Path) -> dict[str, Any]:
-    """Return the YAML at the head of a README.md."""
-    parts = card.read_text(encoding="utf-8").split("---\n", 2)
-    return yaml.safe_load(parts[1]) if len(parts) == 3 and not parts[0] else {}
 
 
 def as_json(content: object) -> Response:

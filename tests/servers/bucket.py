@@ -1,0 +1,91 @@
+"""Software Heritage's bucket on loopback: `/content/<sha1>`, and path-style `/softwareheritage/content/<sha1>`.
+
+A body is the gzip of the bytes whose SHA-1 is the key, without a Content-Encoding, as the real one sends it; a missing
+key is 404 with S3's XML. Objects come from a folder (files named by key), from a tar (members `.../<sha1>`, sent from
+where they lie), or from memory. ETags are stable but not the MD5 that S3 would send; nothing can be listed or written.
+
+    python tests/servers/bucket.py --tar PATH      prints its address; ends, with totals, when stdin closes
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import re
+import sys
+import tarfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from http11 import FileSpan, Request, Response
+from loopback import Server, serve_until_stdin_ends
+
+KEY = re.compile(r"(?:/softwareheritage)?/content/([^/]+)$")
+SHA1 = re.compile(r"[0-9a-f]{40}$")
+XML = '<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{code}</Code><Message>{message}</Message>{more}</Error>'
+
+
+class Bucket(Server):
+    """Serves objects; see the module's first lines. `url` is the endpoint, below which the keys are."""
+
+    def __init__(self, source: Path | None = None) -> None:
+        """Index the objects of a folder or of a tar, and listen."""
+        self.objects: dict[str, bytes | FileSpan] = index(source) if source else {}
+        super().__init__(self._route)
+        (self.url,) = self.urls()
+
+    def put(self, content: bytes, *, key: str | None = None) -> str:
+        """Hold the gzip of the content under its SHA-1, or under another key (a corrupt object); returns the key."""
+        key = key or hashlib.sha1(content).hexdigest()
+        self.objects[key] = gzip.compress(content, compresslevel=6, mtime=0)
+        return key
+
+    def remove(self, key: str) -> None:
+        """Make a key one of those that the real bucket lacks."""
+        del self.objects[key]
+
+    def _route(self, request: Request) -> Response:
+        asked = KEY.match(request.path)
+        if asked is None or request.method not in ("GET", "HEAD"):
+            return refusal(403, "AccessDenied", "Access Denied")
+        key = asked.group(1)
+        body = self.objects.get(key)
+        if body is None:
+            return refusal(404, "NoSuchKey", "The specified key does not exist.", f"<Key>content/{key}</Key>")
+        headers = {"Content-Type": "application/octet-stream", "Accept-Ranges": "bytes", "ETag": f'"{key[:32]}"'}
+        return Response(200, headers, body)
+
+
+def index(source: Path) -> dict[str, bytes | FileSpan]:
+    """Return the objects of a folder or an uncompressed tar, by key; the last of a tar's members of a name counts."""
+    if source.is_dir():
+        paths = [path for path in source.rglob("*") if SHA1.match(path.name)]
+        return {path.name: FileSpan(str(path), 0, path.stat().st_size) for path in paths}
+    with tarfile.open(source, "r:") as tar:
+        members = [(member.name.rsplit("/", 1)[-1], member) for member in tar if member.isfile()]
+    return {name: FileSpan(str(source), at.offset_data, at.size) for name, at in members if SHA1.match(name)}
+
+
+def refusal(status: int, code: str, message: str, more: str = "") -> Response:
+    """Return an error as S3 words it."""
+    body = XML.format(code=code, message=message, more=more).encode()
+    return Response(status, {"Content-Type": "application/xml"}, body)
+
+
+def main() -> None:
+    """Serve a tar or a folder until stdin ends."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tar", type=Path, required=True, help="a tar of <sha1> members, or a folder of such files")
+    parser.add_argument("--latency-ms", type=float, default=0.0, help="waited before every answer")
+    parser.add_argument("--fail-every", type=int, default=0, help="make every n-th request fail, in turning ways")
+    options = parser.parse_args()
+    with Bucket(options.tar) as bucket:
+        bucket.latency_s = options.latency_ms / 1000
+        if options.fail_every:
+            bucket.faults.every(options.fail_every)
+        serve_until_stdin_ends(bucket, bucket.url)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""A repository at one commit, as the Hub server lists it: from a folder, which is read (hashed) once.
+
+Names are content's: a commit is the SHA-1 of the names, sizes and SHA-256 of its files, and files have git's blob ids
+(of the pointer, for large files, as on the Hub). Files are served from where they are; changing them breaks the commit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+LFS_SUFFIXES = {".parquet", ".arrow", ".bin", ".gz", ".tar", ".zip", ".zst"}
+LFS_FROM_BYTES = 10_000_000
+DATE = "2024-05-28T14:32:57.000Z"
+_HASHES: dict[tuple[str, int, int, bool], tuple[str, str]] = {}
+"""(path, size, mtime in ns, large) -> (SHA-256, git's blob id), so that a file is read once in a process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file of a snapshot."""
+
+    file: str
+    size: int
+    sha256: str
+    blob_id: str
+    lfs: bool
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """One commit: its files by path, and the same with their folders as the `tree` endpoint lists them."""
+
+    commit: str
+    files: dict[str, Entry]
+    tree: dict[str, dict[str, Any]]
+
+
+def snapshot_of(repo: str, folder: Path) -> Snapshot:
+    """Return the commit that holds the folder's files."""
+    files = {str(path.relative_to(folder)): hashed(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+    lines = [f"{path} {entry.size} {entry.sha256}" for path, entry in files.items()]
+    commit = hashlib.sha1("\n".join([repo, *lines]).encode()).hexdigest()
+    return Snapshot(commit, files, tree_of(files))
+
+
+def hashed(path: Path) -> Entry:
+    """Return a file's entry; reads it whole, once in a process."""
+    real = path.resolve()
+    stat = real.stat()
+    lfs = path.suffix in LFS_SUFFIXES or stat.st_size >= LFS_FROM_BYTES
+    key = (str(real), stat.st_size, stat.st_mtime_ns, lfs)
+    if key not in _HASHES:
+        with real.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {stat.st_size}\n".encode()
+        content = pointer if lfs else real.read_bytes()
+        _HASHES[key] = sha256, hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+    return Entry(str(real), stat.st_size, *_HASHES[key], lfs)
+
+
+def tree_of(files: dict[str, Entry]) -> dict[str, dict[str, Any]]:
+    """Return the entries of the tree endpoint, files and folders, by path in order."""
+    tree: dict[str, dict[str, Any]] = {}
+    for path, entry in files.items():
+        tree[path] = {"type": "file", "oid": entry.blob_id, "size": entry.size, "path": path}
+        if entry.lfs:
+            tree[path]["lfs"] = {"oid": entry.sha256, "size": entry.size, "pointerSize": 134}
+        for parent in list(Path(path).parents)[:-1]:
+            oid = hashlib.sha1(str(parent).encode()).hexdigest()
+            tree[str(parent)] = {"type": "directory", "oid": oid, "size": 0, "path": str(parent)}
+    return dict(sorted(tree.items()))
+
+
+def expanded(entry: dict[str, Any], snapshot: Snapshot) -> dict[str, Any]:
+    """Return a tree entry with what `expand` adds."""
+    return entry | {"lastCommit": {"id": snapshot.commit, "title": "Upload", "date": DATE}}
+
+
+def yaml_block(card: Path) -> dict[str, Any]:
+    """Return the YAML at the head of a README.md."""
+    parts = card.read_text(encoding="utf-8").split("---\n", 2)
+    return yaml.safe_load(parts[1]) if len(parts) == 3 and not parts[0] else {}
