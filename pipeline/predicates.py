@@ -58,6 +58,21 @@ class Predicate:
         if not fits:
             raise TypeError(f"column {self.column!r} is {column_type}; cannot test {self.operator} {self.value!r}")
 
+    def excludes(self, least: Any, most: Any) -> bool:
+        """Say whether no value within the bounds holds; False where that is not known."""
+        if any(isinstance(bound, str) != isinstance(self.example, str) for bound in (least, most)):
+            return False
+        if self.operator == "in":
+            return all(value < least or value > most for value in self.value)
+        return {
+            "==": self.value < least or self.value > most,
+            "!=": isinstance(self.value, int) and least == most == self.value,
+            "<": least >= self.value,
+            "<=": least > self.value,
+            ">": most <= self.value,
+            ">=": most < self.value,
+        }[self.operator]
+
     def mask(self, values: pa.Array) -> pa.BooleanArray:
         """Return which rows hold; null where the column is null.
 

@@ -35,6 +35,8 @@ class Network:
     """Connections of each worker process."""
     cache: str = ""
     """Folder of fetched parts of files; empty: none."""
+    cache_all: bool = False
+    """Keep all that is fetched there, not only what the build itself reads twice."""
     cache_bytes: int = 20 * 10**9
     """Most bytes in that folder; what was used longest ago goes first."""
     content_endpoint: str = "https://softwareheritage.s3.amazonaws.com/content"
@@ -59,7 +61,7 @@ def network() -> Network:
             continue
         kind = type(field.default)
         try:
-            values[field.name] = kind(text)
+            values[field.name] = text == "True" if kind is bool else kind(text)
         except ValueError as error:
             raise SourceError(
                 f"{_PREFIX}{field.name.upper()}: expected {kind.__name__}, got {text!r}. Correct or unset it."

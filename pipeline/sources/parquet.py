@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import struct
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
@@ -22,21 +23,30 @@ from pipeline.sources.columns import check_predicates, check_text_type, make_bat
 
 if TYPE_CHECKING:
     from pipeline.recipe import SourceRecipe
+    from pipeline.sources.ranges import RangeFile
+
+_TAIL = struct.Struct("<I4s")  # length of the footer, magic number
 
 _BATCH_ROWS = 1 << 14
 """Rows in a batch, at most: a dictionary-encoded column of long equal texts is small in the file and large outside."""
 
 
 @contextlib.contextmanager
-def open_parquet(url: str, name: str) -> Generator[pq.ParquetFile]:
-    """Open a parquet file and read its footer.
+def open_parquet(url: str, name: str, version: str) -> Generator[tuple[pq.ParquetFile, RangeFile | None]]:
+    """Open a parquet file and read its footer; a file on the Hub comes with what fetches its ranges.
 
     Raises:
         SourceError: the file is not parquet, or is truncated.
     """
+    remote: RangeFile | None = None
     with contextlib.ExitStack() as stack:
         try:
-            if is_local(url):
+            if url.startswith("hf://"):
+                from pipeline.sources.ranges import RangeFile
+
+                remote = stack.enter_context(RangeFile(url, version))
+                file = pq.ParquetFile(remote, metadata=_read_footer(remote), page_checksum_verification=True)
+            elif is_local(url):
                 path = os.path.expanduser(url)
                 file = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
             else:
@@ -44,12 +54,25 @@ def open_parquet(url: str, name: str) -> Generator[pq.ParquetFile]:
                 file = pq.ParquetFile(raw, pre_buffer=True, page_checksum_verification=True)
         except (pa.ArrowInvalid, OSError) as error:
             raise SourceError(f"{name}: not a whole parquet file: {error}. Truncated? Restore the file.") from error
-        yield stack.enter_context(file)
+        yield stack.enter_context(file), remote
 
 
-def list_spans(source: SourceRecipe, url: str, name: str, version: str) -> list[Span]:
-    """Cut a file into spans of whole row groups, up to `UNIT_BYTES` of text each."""
-    with open_parquet(url, name) as file:
+def _read_footer(file: RangeFile) -> pq.FileMetaData:
+    """Read a remote file's footer and no byte more: pyarrow by itself would ask for the last 64 KB."""
+    if file.size < 12:
+        raise pa.ArrowInvalid(f"{file.size} bytes")
+    length, magic = _TAIL.unpack(file.fetch(file.size - _TAIL.size, file.size))
+    if magic != b"PAR1" or not 0 < length <= file.size - 12:
+        raise pa.ArrowInvalid(f"ends with {magic!r}, expected b'PAR1'")
+    footer = file.fetch(file.size - _TAIL.size - length, file.size - _TAIL.size)
+    return pq.read_metadata(pa.BufferReader(magic + footer + _TAIL.pack(length, magic)))
+
+
+def list_spans(
+    source: SourceRecipe, url: str, name: str, version: str, unit_bytes: int | None = None
+) -> list[Span]:
+    """Cut a file into spans of whole row groups, up to `unit_bytes` (`UNIT_BYTES` when None) of text each."""
+    with open_parquet(url, name, version) as (file, _):
         schema, metadata = file.schema_arrow, file.metadata
         check_text_type(schema, source.text, name)
         check_predicates(schema, parse_keep(source.keep), name)
@@ -60,10 +83,9 @@ def list_spans(source: SourceRecipe, url: str, name: str, version: str) -> list[
         group = metadata.row_group(index)
         if group.num_rows >= 1 << 32:
             raise SourceError(f"{name}: row group {index} has {group.num_rows} rows; expected fewer than 2^32")
-        chunks = [group.column(i) for i in range(group.num_columns)]
-        chunks = [chunk for chunk in chunks if chunk.path_in_schema in read_columns]
+        chunks = [chunk for chunk in _chunks(group) if chunk.path_in_schema in read_columns]
         group_text = sum(c.total_uncompressed_size for c in chunks if c.path_in_schema == source.text)
-        if rows and text_bytes + group_text > UNIT_BYTES:
+        if rows and text_bytes + group_text > (unit_bytes or UNIT_BYTES):
             spans.append(Span(url, name, version, "parquet", "rg", start, index, text_bytes, rows, stored))
             start, rows, text_bytes, stored = index, 0, 0, 0
         rows += group.num_rows
@@ -87,11 +109,53 @@ def read_span(source: SourceRecipe, span: Span) -> Iterator[Batch]:
     """Stream a span's row groups."""
     predicates = parse_keep(source.keep)
     row = 0
-    with open_parquet(span.url, span.name) as file:
-        for index in range(span.start, span.stop):
-            group = file.metadata.row_group(index)
-            yield from _read_group(file, source, predicates, index, row)
-            row += group.num_rows
+    with open_parquet(span.url, span.name, span.version) as (file, remote):
+        metadata = file.metadata
+        groups = range(span.start, span.stop)
+        ruled_out = {index: _rule_out(metadata.row_group(index), predicates) for index in groups}
+        if remote is not None:
+            wanted = {source.text, *source.keep}
+            kept = [metadata.row_group(index) for index in groups if not ruled_out[index]]
+            _expect_columns(remote, [[c for c in _chunks(group) if c.path_in_schema in wanted] for group in kept])
+        for index in groups:
+            if rejected := ruled_out[index]:
+                yield Batch(pa.nulls(0, pa.large_string()), np.zeros(0, np.uint32), rejected)
+            else:
+                yield from _read_group(file, source, predicates, index, row)
+            row += metadata.row_group(index).num_rows
+
+
+def _expect_columns(remote: RangeFile, chunks: list[list[pq.ColumnChunkMetaData]]) -> None:
+    """Let a remote file fetch the column chunks of the row groups that will be read, in order."""
+    groups: list[list[tuple[int, int]]] = []
+    for group in chunks:
+        starts = [min(c.data_page_offset, c.dictionary_page_offset or c.data_page_offset) for c in group]
+        groups.append([(start, start + c.total_compressed_size) for start, c in zip(starts, group, strict=True)])
+    remote.expect(groups)
+
+
+def _rule_out(group: pq.RowGroupMetaData, predicates: list[Predicate]) -> dict[str, int]:
+    """Return the rows rejected by reason when the statistics alone show that the first predicate rejects every row.
+
+    The first only: a row is counted under the first predicate that rejects it, which no later one's statistics tell.
+    """
+    if not predicates:
+        return {}
+    first = predicates[0]
+    chunk = next((c for c in _chunks(group) if c.path_in_schema == first.column), None)
+    statistics = chunk.statistics if chunk is not None else None
+    if statistics is None or not statistics.has_null_count:
+        return {}
+    nulls = statistics.null_count
+    others = group.num_rows - nulls
+    if others and not (statistics.has_min_max and first.excludes(statistics.min, statistics.max)):
+        return {}
+    counts = {f"{first.column} is null": nulls, first.reason: others}
+    return {reason: count for reason, count in counts.items() if count}
+
+
+def _chunks(group: pq.RowGroupMetaData) -> list[pq.ColumnChunkMetaData]:
+    return [group.column(i) for i in range(group.num_columns)]
 
 
 def _read_group(
@@ -118,8 +182,7 @@ def _read_group(
 
 
 def _batch_rows(group: pq.RowGroupMetaData, text: str) -> int:
-    for i in range(group.num_columns):
-        chunk = group.column(i)
+    for chunk in _chunks(group):
         if chunk.path_in_schema == text:
             rows = BATCH_BYTES * group.num_rows // max(1, chunk.total_uncompressed_size)
             return max(1, min(rows, _BATCH_ROWS))

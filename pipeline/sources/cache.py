@@ -1,0 +1,77 @@
+"""A folder of fetched byte ranges, bounded in size. Several processes may use it at once.
+
+Each range is a file named by the digest of what it is (address, version, first and last byte), with a checksum at its
+end: a range that was cut off or altered counts as absent. When the folder is full, what was used longest ago goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+
+import xxhash
+
+_CHECKSUM_BYTES = 16
+_SLACK = 0.9
+"""Eviction goes on until this share of the limit is left, so that it does not happen at each new range."""
+
+
+class RangeCache:
+    """Fetched ranges in `folder`, at most `limit_bytes` of them."""
+
+    def __init__(self, folder: Path, limit_bytes: int):
+        self._folder = folder
+        self._limit_bytes = limit_bytes
+        self._unchecked_bytes = limit_bytes  # what was put since the folder was last measured: measure at the first
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def get(self, key: str) -> bytes | None:
+        """Return a range, or None when it is not there whole."""
+        path = self._path(key)
+        try:
+            data = path.read_bytes()
+            os.utime(path)
+        except FileNotFoundError:
+            return None
+        content, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
+        return content if xxhash.xxh3_128_digest(content) == checksum else None
+
+    def put(self, key: str, content: bytes) -> None:
+        """Keep a range; one larger than the limit is not kept."""
+        size = len(content) + _CHECKSUM_BYTES
+        if size > self._limit_bytes:
+            return
+        self._unchecked_bytes += size
+        if self._unchecked_bytes > self._limit_bytes * (1 - _SLACK):
+            self._evict(size)
+        path = self._path(key)
+        path.parent.mkdir(exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.write(xxhash.xxh3_128_digest(content))
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _path(self, key: str) -> Path:
+        name = hashlib.sha256(key.encode()).hexdigest()
+        return self._folder / name[:2] / name[2:40]
+
+    def _evict(self, room: int) -> None:
+        files: list[tuple[int, int, Path]] = []
+        for path in self._folder.glob("??/*"):
+            with contextlib.suppress(FileNotFoundError):  # another process evicts too
+                status = path.stat()
+                files.append((status.st_mtime_ns, status.st_size, path))
+        total = sum(size for _, size, _ in files) + room
+        if total > self._limit_bytes:
+            for _, size, path in sorted(files):
+                path.unlink(missing_ok=True)
+                total -= size
+                if total <= self._limit_bytes * _SLACK:
+                    break
+        self._unchecked_bytes = 0

@@ -1,0 +1,222 @@
+"""A file of a data set on the Hub, read by byte ranges: no more bytes than asked, the next ones fetched ahead.
+
+`expect` says in which order ranges will be read; they are fetched by several connections, up to `AHEAD_BYTES` before
+they are needed. Every answer is checked: its length, its place, the file's size and entity tag. A file that is another
+one than was resolved is a stop, not a mixture. Memory: `AHEAD_BYTES` and the group of ranges that is being read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import re
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import httpx2
+import huggingface_hub
+from huggingface_hub.utils import build_hf_headers, get_session
+
+from pipeline.sources.base import SourceError
+from pipeline.sources.cache import RangeCache
+from pipeline.sources.client import install
+from pipeline.sources.network import TransientError, network, retry
+
+AHEAD_BYTES = 64 << 20
+_PIECE_BYTES = 8 << 20
+"""Longer ranges are fetched in pieces, by several connections."""
+_URL = re.compile(r"hf://datasets/(?P<repo>[^/@]+/[^/@]+)@(?P<commit>[0-9a-f]{40})/(?P<path>.+)")
+
+Range = tuple[int, int]
+"""First byte and one past the last."""
+
+_locations: dict[str, str] = {}
+"""Where the Hub last sent us for a file: its own addresses are limited in number, those they lead to are not."""
+
+
+def hub_url(repo: str, commit: str, path: str) -> str:
+    """Return the address of a file at a commit, as fsspec writes it."""
+    return f"hf://datasets/{repo}@{commit}/{path}"
+
+
+class RangeFile(io.RawIOBase):
+    """A file on the Hub at one commit, as a read-only file object for pyarrow."""
+
+    def __init__(self, url: str, version: str):
+        """Open a file; nothing is asked of the network yet.
+
+        Args:
+            url: from `hub_url`.
+            version: `SIZE bytes, ETAG`.
+        """
+        super().__init__()
+        match = _URL.fullmatch(url)
+        assert match, url
+        install()
+        self._address = huggingface_hub.hf_hub_url(
+            match["repo"], match["path"], repo_type="dataset", revision=match["commit"]
+        )
+        self._name = f"{match['repo']}/{match['path']}"
+        self._key = f"{url} {version}"
+        self._etag = version.rpartition(" ")[2]
+        self._settings = network()
+        self.size = int(version.partition(" ")[0])
+        self._place = 0
+        self._groups: list[list[Range]] = []
+        self._fetched: dict[Range, Future[bytes]] = {}
+        self._next = 0  # first group that is not yet being fetched
+
+    def expect(self, groups: Sequence[Sequence[Range]]) -> None:
+        """Say what will be read: groups of ranges, in order. A group is let go when a later one is read."""
+        self._groups = [sorted(group) for group in groups]
+        self._fetched = {}
+        self._next = 0
+        self._fetch_ahead(0)
+
+    def _fetch_ahead(self, current: int) -> None:
+        for group in self._groups[:current]:
+            for part in group:
+                self._fetched.pop(part, None)
+        pending = sum(stop - start for start, stop in self._fetched)
+        while self._next < len(self._groups) and (self._next <= current or pending < AHEAD_BYTES):
+            for part in self._groups[self._next]:
+                self._fetched[part] = _pool().submit(self.fetch, *part)
+                pending += part[1] - part[0]
+            self._next += 1
+
+    def fetch(self, start: int, stop: int) -> bytes:
+        """Return the bytes [start, stop), from the cache or the network.
+
+        Raises:
+            SourceError: they cannot be had, or the file is another one now.
+        """
+        cache = open_cache()
+        key = f"{self._key} {start}-{stop}"
+        if cache and (data := cache.get(key)) is not None:
+            return data
+        pieces = [(a, min(a + _PIECE_BYTES, stop)) for a in range(start, stop, _PIECE_BYTES)]
+        if len(pieces) == 1:
+            data = self._request(start, stop)
+        else:  # in threads of their own: one that waits for others in the same pool could wait for ever
+            with ThreadPoolExecutor(min(4, len(pieces))) as threads:
+                data = b"".join(threads.map(lambda piece: self._request(*piece), pieces))
+        if cache and (self._settings.cache_all or _keepers):
+            cache.put(key, data)
+        return data
+
+    def _request(self, start: int, stop: int) -> bytes:
+        what = f"{self._name}: bytes {start} to {stop}"
+        return retry(what, lambda: self._attempt(what, start, stop))
+
+    def _attempt(self, what: str, start: int, stop: int) -> bytes:
+        wanted = {"range": f"bytes={start}-{stop - 1}", "accept-encoding": "identity"}
+        location = _locations.get(self._address)
+        if location is None:
+            response = get_session().get(self._address, headers=build_hf_headers() | wanted, follow_redirects=False)
+            if response.is_error:
+                message = response.headers.get("x-error-message") or response.reason_phrase
+                raise SourceError(f"{what}: HTTP {response.status_code}: {message}. Was the repository taken away?")
+            self._check_version(response.headers)
+            if not response.is_redirect:
+                return self._check_body(what, start, stop, response)
+            location = str(response.url.join(response.headers["location"]))
+            _locations[self._address] = location
+        response = get_session().get(location, headers=wanted)  # signed: the token is not sent along
+        if response.status_code in (401, 403, 404, 410):
+            _locations.pop(self._address, None)
+            raise TransientError(f"the address that the Hub gave has expired (HTTP {response.status_code})")
+        return self._check_body(what, start, stop, response)
+
+    def _check_version(self, headers: httpx2.Headers) -> None:
+        etag = headers.get("x-linked-etag") or headers.get("etag") or ""
+        size = headers.get("x-linked-size")
+        found = etag.removeprefix("W/").strip('"')
+        if found != self._etag or (size is not None and int(size) != self.size):
+            raise SourceError(
+                f"{self._name}: the file has changed on the server; expected {self.size} bytes with tag {self._etag}, "
+                f"got {size or 'unknown'} bytes with tag {found or 'none'}. Run again in a new work folder."
+            )
+
+    def _check_body(self, what: str, start: int, stop: int, response: httpx2.Response) -> bytes:
+        found = response.headers.get("content-range", "none")
+        expected = f"bytes {start}-{stop - 1}/{self.size}"
+        if response.status_code != 206 or found != expected:
+            raise SourceError(
+                f"{what}: expected HTTP 206 with {expected!r}, got HTTP {response.status_code} with {found!r}. Either the "
+                "file has changed, or a proxy between here and the Hub does not pass ranges on."
+            )
+        if len(response.content) != stop - start:
+            raise TransientError(f"{len(response.content)} bytes where {stop - start} were asked")
+        return response.content
+
+    def read(self, size: int = -1) -> bytes:
+        """Return `size` bytes from the current place on: all that are left when negative."""
+        start = self._place
+        stop = self.size if size is None or size < 0 else min(self.size, start + size)
+        self._place = stop
+        for index, group in enumerate(self._groups):
+            for part in group:
+                if part[0] <= start < part[1] and part in self._fetched:
+                    self._fetch_ahead(index)
+                    data = self._fetched[part].result()
+                    if (start, stop) == part:
+                        return data
+                    rest = self.fetch(part[1], stop) if stop > part[1] else b""
+                    return data[start - part[0] : stop - part[0]] + rest
+        return self.fetch(start, stop) if stop > start else b""
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to a place."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self.size}[whence]
+        self._place = base + offset
+        return self._place
+
+    def tell(self) -> int:
+        """Return the place."""
+        return self._place
+
+    def readable(self) -> bool:
+        """Say that it can be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """Say that it can be read anywhere."""
+        return True
+
+    def close(self) -> None:
+        """Forget what was fetched ahead."""
+        for future in self._fetched.values():
+            future.cancel()
+        self._fetched = {}
+        super().close()
+
+
+_keepers: list[object] = []
+
+
+@contextlib.contextmanager
+def keep_fetched() -> Generator[None]:
+    """Put what any thread fetches meanwhile into the cache: it will be read once more."""
+    keeper = object()
+    _keepers.append(keeper)
+    try:
+        yield
+    finally:
+        _keepers.remove(keeper)
+
+
+def open_cache() -> RangeCache | None:
+    """Return the cache that the settings name."""
+    return _cache(network().cache, network().cache_bytes)
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(network().connections, thread_name_prefix="fetch")
+
+
+@functools.cache
+def _cache(folder: str, limit_bytes: int) -> RangeCache | None:
+    return RangeCache(Path(folder), limit_bytes) if folder else None

@@ -1,0 +1,63 @@
+"""Files on the Hub that are not parquet: `datasets` streams them in Arrow batches, one file a span.
+
+They cannot be cut, so each is one task, and a crash costs the file. Memory: a batch, and what `datasets` reads ahead.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pipeline.predicates import parse_keep
+from pipeline.sources.base import Batch, SourceError, Span
+from pipeline.sources.client import install
+from pipeline.sources.columns import check_predicates, check_text_type, make_batch
+
+if TYPE_CHECKING:
+    from pipeline.recipe import SourceRecipe
+
+_COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
+_TEXT_PER_STORED_BYTE = 3.5  # zstd and gzip on English prose: 2.5 to 4; only for estimates
+_BATCH_ROWS = 1000
+_BUILDERS = {".jsonl": "json", ".json": "json", ".ndjson": "json", ".csv": "csv", ".arrow": "arrow", ".txt": "text"}
+
+
+def builder_of(path: str) -> str | None:
+    """Return the name of `datasets`' builder for a file, or None where there is none that we use."""
+    for suffix in _COMPRESSED:
+        path = path.removesuffix(suffix)
+    return _BUILDERS.get(posixpath.splitext(path)[1].lower())
+
+
+def whole_file(path: str, url: str, name: str, version: str, revision: str) -> Span:
+    """Return the span of a file: all of it."""
+    size = int(version.partition(" ")[0])
+    compressed = path.endswith(_COMPRESSED)
+    text_bytes = int(size * _TEXT_PER_STORED_BYTE) if compressed else size
+    return Span(url, name, version, "stream", "file", 0, size, text_bytes, None, size, revision)
+
+
+def read_span(source: SourceRecipe, span: Span) -> Iterator[Batch]:
+    """Stream a file's rows.
+
+    Raises:
+        SourceError: the file cannot be parsed, or has not the columns.
+    """
+    install()
+    import datasets
+
+    predicates = parse_keep(source.keep)
+    row = 0
+    try:
+        rows: Any = datasets.load_dataset(builder_of(span.name), data_files=[span.url], split="train", streaming=True)
+        for table in rows.with_format("arrow").iter(batch_size=_BATCH_ROWS):
+            if row == 0:
+                check_text_type(table.schema, source.text, span.name)
+                check_predicates(table.schema, predicates, span.name)
+            yield make_batch(table, source.text, predicates, row)
+            row += table.num_rows
+    except SourceError:
+        raise
+    except Exception as error:  # whatever datasets and the parsers beneath it raise
+        raise SourceError(f"{span.name}: cannot be read by `datasets`: {error!r}") from error
