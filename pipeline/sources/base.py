@@ -8,8 +8,10 @@ text in Arrow buffers; text never becomes a Python object per document.
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,11 +29,30 @@ PACK_BYTES = 16 << 20
 BATCH_BYTES = 8 << 20
 """Text in a batch, about: bounds a worker's memory and stays near the caches."""
 
+LIST_THREADS = 16
+"""Files whose spans are listed at once: over a network, each takes two requests."""
+
 SpanKind = Literal["rg", "b", "file"]
 
 
 class SourceError(ValueError):
     """Data that cannot be read as the recipe says. Names the file, what was found, what was expected, the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of a source, as a listing tells it: nothing of it has been read."""
+
+    url: str
+    """How to open the file."""
+    name: str
+    """Its name in provenance."""
+    stored_bytes: int
+    """Its size; 0 where the listing does not tell."""
+    version: str = ""
+    """As a span's, where the listing tells."""
+    revision: str | None = None
+    """The commit that it is pinned to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +122,51 @@ Reader = Callable[["SourceRecipe", Span], Iterator[Batch]]
 
 
 def source_module(kind: str) -> ModuleType:
-    """Return the module of a source kind. It has `resolve(source) -> list[Span]` and `read(source, span)`."""
+    """Return the module of a source kind, which offers
+
+    - `list_files(source) -> list[File]`: its files in order, from the listing alone; no file is opened.
+    - `list_spans(source, file, unit_bytes=None) -> list[Span]`: one file cut into spans of up to `unit_bytes` of text
+      (`UNIT_BYTES` when None), from its footer or its size. Safe to call from several threads.
+    - `read(source, span) -> Iterator[Batch]`: the span's text.
+    - `resolve(source) -> list[Span]`: all spans of all files, `list_all_spans` of `list_files`.
+
+    A build of a part of the sources lists the spans of as few files as it needs. All raise SourceError.
+    """
     return importlib.import_module(f"pipeline.sources.{kind}")
+
+
+def list_all_spans(source: SourceRecipe, files: list[File], unit_bytes: int | None = None) -> list[Span]:
+    """List the spans of several files at once, in the files' order.
+
+    Raises:
+        SourceError: with one line for each file that cannot be read, or does not fit the recipe.
+    """
+    list_spans = source_module(source.kind).list_spans
+
+    def spans_of(file: File) -> list[Span] | str:
+        try:
+            return list_spans(source, file, unit_bytes)
+        except SourceError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(min(LIST_THREADS, len(files) or 1)) as pool:
+        listed = list(pool.map(spans_of, files))
+    faults = [item for item in listed if isinstance(item, str)]
+    if faults:
+        raise SourceError("\n".join(f"source {source.name!r}: {fault}" for fault in faults))
+    return [span for item in listed if isinstance(item, list) for span in item]
+
+
+def span_of_part(spans: list[Span], part: str) -> Span | None:
+    """Return the span that `Span.part` names, however its file is cut into spans now; None when it lies outside."""
+    kind = spans[0].kind if spans else "file"
+    match = re.fullmatch(r"(rg|b)(\d+)-(\d+)", part)
+    if part == kind == "file":
+        return spans[0]
+    if not match or match[1] != kind:
+        return None
+    start, stop = int(match[2]), int(match[3])
+    return replace(spans[0], start=start, stop=stop) if start < stop <= spans[-1].stop else None
 
 
 def make_units(source: int, spans: list[Span]) -> list[Unit]:

@@ -117,11 +117,11 @@ def read_pieces(raw: BinaryIO, span: Span, separator: bytes) -> Iterator[bytes]:
         yield rest
 
 
-def find_cuts(raw: BinaryIO, size: int, separator: bytes) -> Iterator[int]:
-    """Yield offsets just after a separator, near every `UNIT_BYTES` of a plain file of `size` bytes."""
+def find_cuts(raw: BinaryIO, size: int, separator: bytes, unit_bytes: int | None = None) -> Iterator[int]:
+    """Yield offsets just after a separator, near every `unit_bytes` (`UNIT_BYTES` when None) of a plain file."""
     margin = len(separator) - 1
     target = last = 0
-    while (target := max(target + UNIT_BYTES, last)) < size:
+    while (target := max(target + (unit_bytes or UNIT_BYTES), last)) < size:
         # What lies before the target tells whether an occurrence overlaps an earlier one.
         offset = max(0, target - margin)
         window = b""

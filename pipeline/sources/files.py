@@ -1,7 +1,7 @@
 """Sources that are files: local paths, or any URL that fsspec opens.
 
-`resolve` lists the files, checks their schemas and cuts them into spans; `read` streams one span; `read_documents`
-fetches single documents back for validation. Reading is in `pipeline.sources.formats`.
+`list_files` lists the files, `list_spans` checks one file's schema and cuts it into spans; `read` streams one span;
+`read_documents` fetches single documents back for validation. Reading is in `pipeline.sources.formats`.
 """
 
 from __future__ import annotations
@@ -10,28 +10,16 @@ import glob as globbing
 import os
 import posixpath
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pipeline.sources.base import Batch, SourceError, Span
+from pipeline.sources.base import Batch, File, SourceError, Span, list_all_spans, span_of_part
 from pipeline.sources.blocks import BROKEN_FILE_ERRORS, version_of
 
 if TYPE_CHECKING:
     from pipeline.recipe import SourceRecipe
 
-_RESOLVE_THREADS = 16
 _COMPRESSED = (".gz", ".zst", ".bz2")
-
-
-@dataclass(frozen=True, slots=True)
-class File:
-    """A file that a glob matched."""
-
-    url: str
-    """A local path, or the glob's URL with this file's path put in."""
-    name: str
-    """Its absolute path without scheme, with forward slashes; for a file in an archive, after the archive's path."""
 
 
 def format_of(name: str) -> str:
@@ -46,7 +34,9 @@ def format_of(name: str) -> str:
 
 
 def expand_glob(glob: str) -> list[File]:
-    """List the files that a glob matches, sorted by name; folders are left out.
+    """List the files that a glob matches, sorted by name, an absolute path; folders are left out.
+
+    A file's name has forward slashes and no scheme; a file in an archive is named after the archive's path.
 
     In a chained URL (`zip://*.parquet::/data/set.zip`) the first part with a path is the glob, what follows is the
     archive it is in.
@@ -56,7 +46,8 @@ def expand_glob(glob: str) -> list[File]:
     """
     if "://" not in glob and "::" not in glob:
         paths = [path for path in globbing.glob(os.path.expanduser(glob), recursive=True) if os.path.isfile(path)]
-        return sorted((File(path, _checked(_absolute(path))) for path in paths), key=lambda file: file.name)
+        files = [File(path, _checked(_absolute(path)), os.path.getsize(path)) for path in paths]
+        return sorted(files, key=lambda file: file.name)
     import fsspec
 
     links = glob.split("::")
@@ -65,15 +56,15 @@ def expand_glob(glob: str) -> list[File]:
     container = "".join(_absolute(link) for link in reversed(links[place + 1 :]))
     fs, path = fsspec.url_to_fs(glob)
     if globbing.has_magic(path):
-        found = [name for name, info in fs.glob(path, detail=True).items() if info["type"] == "file"]
+        found = {name: info for name, info in fs.glob(path, detail=True).items() if info["type"] == "file"}
     else:
-        found = [path] if fs.isfile(path) else []
+        found = {path: fs.info(path)} if fs.isfile(path) else {}
     files: list[File] = []
-    for name in found:
+    for name, info in found.items():
         member = name.lstrip("/") if container else name
         url = member if "://" in member else f"{scheme}://{member}"
         name = f"{container}/{member.partition('://')[2] or member.lstrip('/')}"
-        files.append(File("::".join([*links[:place], url, *links[place + 1 :]]), _checked(name)))
+        files.append(File("::".join([*links[:place], url, *links[place + 1 :]]), _checked(name), info.get("size") or 0))
     return sorted(files, key=lambda file: file.name)
 
 
@@ -90,14 +81,12 @@ def _checked(name: str) -> str:
     return name
 
 
-def resolve(source: SourceRecipe) -> list[Span]:
-    """List a source's spans, in order.
+def list_files(source: SourceRecipe) -> list[File]:
+    """List a source's files, by name; a name is relative to their common folder.
 
     Raises:
-        SourceError: with one line for each file that cannot be read, has not the columns, or disagrees with the others.
+        SourceError: a glob cannot be listed, or none matches a file any more.
     """
-    from pipeline.sources import formats
-
     try:
         files = {file.name: file for glob in source.paths for file in expand_glob(glob)}
     except (*BROKEN_FILE_ERRORS, ImportError) as error:
@@ -109,22 +98,34 @@ def resolve(source: SourceRecipe) -> list[Span]:
             f"source {source.name!r}: {source.paths} match no file any more "
             f"(working directory: {os.getcwd()}). Restore the files, or correct `paths`."
         )
-    folder = posixpath.commonpath([posixpath.dirname(name) for name in files])
-    ordered = [files[name] for name in sorted(files)]
+    folder = posixpath.commonpath([posixpath.dirname(name) for name in files]) or "/"
+    return [replace(files[name], name=posixpath.relpath(name, folder)) for name in sorted(files)]
 
-    def spans_of(file: File) -> list[Span] | str:
-        format_ = format_of(file.name) if source.format == "auto" else source.format
-        try:
-            return formats.list_spans(source, file.url, posixpath.relpath(file.name, folder or "/"), format_)
-        except BROKEN_FILE_ERRORS as error:
-            return str(error) if isinstance(error, SourceError) else f"{file.name}: {error}. Restore the file."
 
-    with ThreadPoolExecutor(_RESOLVE_THREADS) as pool:
-        listed = list(pool.map(spans_of, ordered))
-    faults = [item for item in listed if isinstance(item, str)]
-    if faults:
-        raise SourceError("\n".join(f"source {source.name!r}: {fault}" for fault in faults))
-    return [span for item in listed if isinstance(item, list) for span in item]
+def list_spans(source: SourceRecipe, file: File, unit_bytes: int | None = None) -> list[Span]:
+    """Cut one file into spans of up to `unit_bytes` of text (`UNIT_BYTES` when None).
+
+    Raises:
+        SourceError: it cannot be read, or has not the columns.
+    """
+    from pipeline.sources import formats
+
+    format_ = format_of(file.name) if source.format == "auto" else source.format
+    try:
+        return formats.list_spans(source, file.url, file.name, format_, unit_bytes)
+    except SourceError:
+        raise
+    except BROKEN_FILE_ERRORS as error:
+        raise SourceError(f"{file.name}: {error}. Restore the file.") from error
+
+
+def resolve(source: SourceRecipe) -> list[Span]:
+    """List a source's spans, in order.
+
+    Raises:
+        SourceError: with one line for each file that cannot be read, has not the columns, or disagrees with the others.
+    """
+    return list_all_spans(source, list_files(source))
 
 
 def read(source: SourceRecipe, span: Span) -> Iterator[Batch]:
@@ -167,14 +168,14 @@ def read_documents(source: dict[str, Any], unit: str, rows: list[int]) -> list[b
         The documents' UTF-8 bytes in the order of `rows`; None where the span has no such row.
 
     Raises:
-        SourceError: the file is gone, or its spans are other ones now.
+        SourceError: the file is gone, or has no such part now.
     """
     from pipeline.recipe import SourceRecipe
 
     recipe = SourceRecipe.model_validate(source)
     name, _, rest = unit.rpartition("@")
-    part = rest.rpartition("#")[2]
-    span = next((s for s in resolve(recipe) if s.name == name and s.part == part), None)
+    file = next((file for file in list_files(recipe) if file.name == name), None)
+    span = span_of_part(list_spans(recipe, file), rest.rpartition("#")[2]) if file else None
     if span is None:
         raise SourceError(f"{unit}: no such part in the source any more. Restore the files the set was built from.")
     found: dict[int, bytes] = {}

@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 _TEXT_PER_STORED_BYTE = 3.5  # zstd and gzip on English prose: 2.5 to 4; only for estimates
 
 
-def list_spans(source: SourceRecipe, url: str, name: str, format_: str) -> list[Span]:
-    """Cut one file into spans.
+def list_spans(source: SourceRecipe, url: str, name: str, format_: str, unit_bytes: int | None = None) -> list[Span]:
+    """Cut one file into spans of up to `unit_bytes` of text (`UNIT_BYTES` when None).
 
     Raises:
         SourceError: the file is broken or lacks a column.
     """
     version = version_of(url)
     if format_ == "parquet":
-        return parquet.list_spans(source, url, name, version)
+        return parquet.list_spans(source, url, name, version, unit_bytes)
     size = int(version.partition(" ")[0])
     compressed = is_compressed(name)
     text_bytes = int(size * _TEXT_PER_STORED_BYTE) if compressed else size
@@ -48,7 +48,7 @@ def list_spans(source: SourceRecipe, url: str, name: str, format_: str) -> list[
         return [whole]
     separator = b"\n" if format_ == "jsonl" else (source.separator or "").encode()
     with open_file(url) as raw:
-        cuts = [0, *find_cuts(raw, size, separator), size]
+        cuts = [0, *find_cuts(raw, size, separator, unit_bytes), size]
     return [Span(url, name, version, format_, "b", a, b, b - a, None, b - a) for a, b in itertools.pairwise(cuts)]
 
 

@@ -240,7 +240,7 @@ def test_read_documents_gives_the_same_bytes(
             found = files.read_documents(recipe.model_dump(mode="json"), label, wanted)
             assert found == [rows.get(row) for row in wanted]
     with pytest.raises(SourceError, match="no such part in the source any more"):
-        files.read_documents(whole.model_dump(), "a.parquet@x#rg7-8", [0])
+        files.read_documents(whole.model_dump(), "a.parquet@x#rg7-999", [0])
 
 
 def test_units_of_small_files_and_large_ones() -> None:
