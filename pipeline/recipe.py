@@ -204,17 +204,23 @@ def _check_kind(place: str, source: dict[str, Any]) -> Iterator[str]:
         return  # the model reports it
     if not source.get(_REQUIRED_KEY[kind]):
         yield f"{place}.{_REQUIRED_KEY[kind]}: required key is missing, or empty: kind = {kind!r} needs it"
-    for other in [*_KEYS_OF_KIND["hub" if kind == "files" else "files"]]:
-        if other in source:
+    given = {key for key, value in source.items() if not _is_default(key, value)}  # a set's recipe.json has them all
+    for other in _KEYS_OF_KIND["hub" if kind == "files" else "files"]:
+        if other in given:
             yield f"{place}.{other}: not a key of kind = {kind!r}. Leave it out, or set `kind`."
     if content != "software-heritage":
         for key in _KEYS_OF_CONTENT:
-            if key in source:
+            if key in given:
                 yield f"{place}.{key}: only with content = 'software-heritage'. Leave it out, or set `content`."
-    elif "text" in source:
+    elif "text" in given:
         yield f"{place}.text: the text comes from `content`, not from a column. Leave it out."
     if kind == "files":
         yield from _check_files(place, source)
+
+
+def _is_default(key: str, value: Any) -> bool:
+    field = SourceRecipe.model_fields.get(key)
+    return field is not None and value == field.get_default(call_default_factory=True)
 
 
 def _check_files(place: str, source: dict[str, Any]) -> Iterator[str]:
