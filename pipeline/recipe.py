@@ -105,6 +105,11 @@ class SourceRecipe(Settings):
     max_bytes: SizeBytes | None = None
     """Longer documents are dropped."""
 
+    @property
+    def text_column(self) -> str:
+        """The column to read: the text itself, or what its content is found by."""
+        return self.text if self.content == "column" else self.blob_id
+
 
 class TokenizerRecipe(Settings):
     """The tokenizer: trained on a sample of the sources, or given as a file."""

@@ -33,7 +33,7 @@ def read_span(source: SourceRecipe, span: Span) -> Iterator[Batch]:
             if not piece.strip():
                 continue
             table = _parse(piece, options, span, row)
-            yield make_batch(table, source.text, predicates, row)
+            yield make_batch(table, source.text_column, predicates, row)
             row += table.num_rows
 
 
@@ -52,7 +52,7 @@ def check_head(source: SourceRecipe, span: Span) -> None:
     # Arrow has accepted the lines; what it leaves to be looked at later is not UTF-8.
     records = [json.loads(line.decode("utf-8-sig", "replace")) for line in head.split(b"\n") if line.strip()]
     found = dict.fromkeys(name for record in records for name in _names(record))
-    for column in (source.text, *source.keep):
+    for column in (source.text_column, *source.keep):
         if column not in found:
             raise SourceError(f"{span.name}: no column {column!r} in its first records; there are {', '.join(found)}")
         if "." in column and any(column in record for record in records):
@@ -72,7 +72,7 @@ def _names(record: Any, prefix: str = "") -> Iterator[str]:
 def _parse_options(source: SourceRecipe, name: str) -> pa_json.ParseOptions:
     """Return options that read the recipe's columns with the types that it means, and no others."""
     tree: dict[str, Any] = {}
-    columns: list[tuple[str, pa.DataType]] = [(source.text, pa.large_string())]
+    columns: list[tuple[str, pa.DataType]] = [(source.text_column, pa.large_string())]
     columns += [(predicate.column, predicate.json_type()) for predicate in parse_keep(source.keep)]
     for column, kind in columns:
         *parents, leaf = column.split(".")
