@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
 
     build = commands.add_parser("build", help="build a shard set", description="Build a shard set from a recipe.")
     _add_recipe(build)
-    build.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of the shard set")
+    build.add_argument("--out", type=_set_folder, required=True, metavar="DIR", help="folder of the shard set")
     build.add_argument("--work", type=Path, metavar="DIR", help="scratch and receipts (default: OUT.work, beside OUT)")
     build.add_argument(
         "--workers", type=_positive, default=os.cpu_count() or 1, metavar="N", help="processes (default: one a core)"
@@ -75,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     build.add_argument("--validate", choices=["quick", "full"], default="full", help="how the finished set is checked")
     build.add_argument("--json", action="store_true", help="print the result as JSON")
+    _add_network(build)
     build.set_defaults(run=_build)
 
     plan = commands.add_parser(
@@ -86,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--out", type=Path, metavar="DIR", help="check the disk of this folder (default: here)")
     plan.add_argument("--work", type=Path, metavar="DIR", help="check the disk of this scratch folder too")
     plan.add_argument("--json", action="store_true", help="print the plan as JSON")
+    _add_network(plan)
     plan.set_defaults(run=_plan)
 
     demo = commands.add_parser(
@@ -111,6 +113,46 @@ def _add_recipe(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_network(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("reading over a network")
+    group.add_argument(
+        "--cache",
+        type=Path,
+        metavar="DIR",
+        help="keep all that is fetched there for other builds (default: only what is read twice, in the work folder)",
+    )
+    group.add_argument("--cache-limit", type=_size, metavar="SIZE", help="most bytes in the cache (default: 20 GB)")
+    group.add_argument(
+        "--timeout", type=_seconds, metavar="S", help="how long a server may be silent, in seconds (default: 30)"
+    )
+    group.add_argument(
+        "--give-up-after", type=_seconds, metavar="S", help="how long a request is tried again (default: 600)"
+    )
+
+
+def _set_folder(text: str) -> Path:
+    path = Path(text).absolute()
+    if not path.name:
+        raise argparse.ArgumentTypeError(f"{text} cannot be a set's folder: expected one with a name")
+    return path
+
+
+def _size(text: str) -> int:
+    from pipeline.recipe import parse_size
+
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text}")
+    return value
+
+
 def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
@@ -120,18 +162,19 @@ def _positive(text: str) -> int:
 
 def _build(options: argparse.Namespace) -> int:
     gc.disable()  # what the imports make stays; looking through it for garbage takes 0.1 s
+    work = options.work or options.out.with_name(options.out.name + ".work")
+    _export_network(options, work / "cache")
     from pipeline.executor import DatatroveExecutor, LocalExecutor
 
     executor = (LocalExecutor if options.engine == "local" else DatatroveExecutor)(options.workers)
     from pipeline import display
-    from pipeline.build import build, default_work
+    from pipeline.build import build
     from pipeline.progress import Progress
     from pipeline.recipe import load_recipe
 
     gc.freeze()
     gc.enable()
     recipe = load_recipe(options.recipe, overrides=options.overrides)
-    work = options.work or default_work(options.out)
     with closing(executor):
         report = build(
             recipe,
@@ -148,11 +191,28 @@ def _build(options: argparse.Namespace) -> int:
     return 1 if report.validation.problems else 0
 
 
+def _export_network(options: argparse.Namespace, cache: Path | None = None) -> None:
+    """Hand the flags about networks to this process and the workers; without --cache, use the given folder."""
+    from dataclasses import replace
+
+    from pipeline.sources.network import network
+
+    settings = network()
+    given = {"timeout_s": options.timeout, "give_up_s": options.give_up_after, "cache_bytes": options.cache_limit}
+    if options.cache:
+        given |= {"cache": str(options.cache.absolute()), "cache_all": True}
+    elif cache and not settings.cache:
+        given["cache"] = str(cache.absolute())
+    replace(settings, **{name: value for name, value in given.items() if value is not None}).export()
+
+
 def _plan(options: argparse.Namespace) -> int:
     from pipeline import display, plan
     from pipeline.recipe import load_recipe
+    from pipeline.sources.hub import pin_revisions
 
-    recipe = load_recipe(options.recipe, overrides=options.overrides)
+    _export_network(options)
+    recipe = pin_revisions(load_recipe(options.recipe, overrides=options.overrides))
     estimate = plan.estimate(recipe, plan.resolve_units(recipe))
     if options.json:
         print(json.dumps(estimate.to_dict(), indent=2))

@@ -25,13 +25,16 @@ from pipeline.executor import Executor
 from pipeline.output import OutputError, check_output, publish
 from pipeline.progress import Progress
 from pipeline.recipe import Recipe
+from pipeline.sources.hub import pin_revisions
 from pipeline.stages import Build, run_assemble, run_encode, run_mix, run_tokenizer
 from shards.manifest import Manifest
 from shards.reader import Level
 from shards.validate import Report, validate
 from shards.writer import atomic_open
 
-_WORK_NAME = re.compile(r"tokenizer|encode|mix|assemble|build\.json|encoder-[0-9a-f]{16}\.json|\..+\.tmp")
+_WORK_NAME = re.compile(
+    r"tokenizer|encode|mix|assemble|cache|build\.json|revisions\.json|encoder-[0-9a-f]{16}\.json|\..+\.tmp"
+)
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ def build(
     started = time.perf_counter()
     check_output(out, recipe)
     _check_work(work)
+    recipe = pin_revisions(recipe, work)
     units = plan.resolve_units(recipe)
     with _locked(work, out):
         state = Build(units, out, work, executor, progress)
@@ -94,18 +98,6 @@ def build(
         report = BuildReport(manifest, validation, state.stages, tuple(state.notes), now - started)
         _write_times(work, executor.workers, report, validating=now - validating)
     return report
-
-
-def default_work(out: Path) -> Path:
-    """Return the work folder beside the set's: `OUT.work`.
-
-    Raises:
-        OutputError: the set's folder has no name to add to.
-    """
-    out = out.absolute()
-    if not out.name:
-        raise OutputError(f"{out}: cannot be a set's folder. Choose a folder with a name for --out.")
-    return out.with_name(out.name + ".work")
 
 
 def _check_work(work: Path) -> None:

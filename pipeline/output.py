@@ -156,10 +156,11 @@ def _source_entry(
         for reason, count in result["dropped"].items():
             dropped[reason] = dropped.get(reason, 0) + count
     labels = "\n".join(label for run, _ in own for label in run.labels)
+    documents = f"xxh3:{xxhash.xxh3_128_hexdigest(labels.encode())}"
     return SourceEntry(
         name=source.name,
         weight=float(source.weight),
-        revision=f"xxh3:{xxhash.xxh3_128_hexdigest(labels.encode())}",
+        revision=source.revision if source.kind == "hub" else documents,
         tokens_available=totals.tokens,
         documents_available=totals.documents,
         dropped=dict(sorted(dropped.items())),

@@ -21,6 +21,7 @@ from pipeline.clean import clean_batch
 from pipeline.laps import Laps
 from pipeline.mix import Shares
 from pipeline.sources.base import Span, source_module
+from pipeline.sources.network import keep_fetched
 from pipeline.tokenizer import DOCUMENT_SEPARATOR, TokenizerError, build_tokenizer_json, train_merges
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, in
 
 def draw_sample(path: Path, task: TokenizerTask, report: Callable[[int, int], None]) -> list[dict[str, int]]:
     """Write the sample's documents to a file, `DOCUMENT_SEPARATOR` after each; return what each source gave."""
-    with path.open("wb") as file:
+    with path.open("wb") as file, keep_fetched():  # encode reads it again
         return [_draw(file, task, index, report) for index in range(len(task.sources))]
 
 

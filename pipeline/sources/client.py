@@ -38,9 +38,7 @@ class RetryingTransport(httpx2.BaseTransport):
         """
         what = f"{request.method} {request.url.copy_with(query=None)}"
         if constants.is_offline_mode():
-            raise SourceError(
-                f"{what}: HF_HUB_OFFLINE is set, and this is not in the cache. Unset it."
-            )
+            raise SourceError(f"{what}: HF_HUB_OFFLINE is set, and this is not in the cache. Unset it.")
         return retry(what, functools.partial(self._attempt, request))
 
     def _attempt(self, request: httpx2.Request) -> httpx2.Response:

@@ -10,36 +10,23 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.sources.base import Batch, SourceError, Span
-from pipeline.sources.network import network
+from pipeline.sources.base import Batch, File, SourceError, Span, list_all_spans
+from pipeline.sources.network import keep_fetched
 
 if TYPE_CHECKING:
     from pipeline.recipe import Recipe, SourceRecipe
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _REVISIONS_FILE = "revisions.json"
-_RESOLVE_THREADS = 16
 
 
-@dataclass(frozen=True, slots=True)
-class HubFile:
-    """A file of a split."""
-
-    path: str
-    """In the repository."""
-    size: int
-    etag: str
-    """SHA-256 of a large file, blob id of a small one."""
-
-    @property
-    def version(self) -> str:
-        """What tells that the file has changed."""
-        return f"{self.size} bytes, {self.etag}"
+def hub_url(repo: str, commit: str, path: str) -> str:
+    """Return the address of a file at a commit, as fsspec writes it."""
+    return f"hf://datasets/{repo}@{commit}/{path}"
 
 
 def pin_revisions(recipe: Recipe, work: Path | None = None) -> Recipe:
@@ -104,30 +91,29 @@ def resolve_commit(source: SourceRecipe) -> str:
     return commit
 
 
-def list_files(source: SourceRecipe) -> list[HubFile]:
+def list_files(source: SourceRecipe) -> list[File]:
     """List the files of a source's split, in the order that `datasets` reads them.
 
     Raises:
         SourceError: no such configuration or split; lists those there are.
     """
-    key = f"files {source.repo} {source.config} {source.split} {source.revision}"
     from pipeline.sources.ranges import open_cache
 
+    key = f"files {source.repo} {source.config} {source.split} {source.revision}"
     cache = open_cache()
     if cache and (kept := cache.get(key)) is not None:
-        return [HubFile(**item) for item in json.loads(kept)]
-    files = _resolve_files(source)
+        return [File(**item) for item in json.loads(kept)]
+    files = list(_resolve_files(source))
     if cache:
         cache.put(key, json.dumps([asdict(file) for file in files]).encode())
     return files
 
 
-def _resolve_files(source: SourceRecipe) -> list[HubFile]:
+def _resolve_files(source: SourceRecipe) -> Iterator[File]:
     from pipeline.sources.client import install
 
     install()
     import datasets
-    from datasets.exceptions import DatasetNotFoundError
     from huggingface_hub import HfFileSystem
 
     where = f"source {source.name!r}: {source.repo}"
@@ -135,15 +121,17 @@ def _resolve_files(source: SourceRecipe) -> list[HubFile]:
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # a request to another host, whose failure would be retried
     try:
         builder = datasets.load_dataset_builder(_repo(source), source.config, revision=source.revision)
-    except (DatasetNotFoundError, FileNotFoundError) as error:
-        raise SourceError(f"{where}: {error}") from error
-    except ValueError as error:
-        if isinstance(error, SourceError):
-            raise
+    except SourceError:
+        raise
+    except ValueError as error:  # what `datasets` raises for an unknown configuration, and for a missing one
         names = datasets.get_dataset_config_names(_repo(source), revision=source.revision)
+        if source.config in names:
+            raise SourceError(f"{where}: {error}") from error
         raise SourceError(
             f"{where}: no configuration {source.config!r}; there are {', '.join(names)}. Correct `config`."
         ) from error
+    except FileNotFoundError as error:
+        raise SourceError(f"{where}: {error}") from error
     splits: dict[str, list[str]] = builder.config.data_files or {}
     if source.split not in splits:
         raise SourceError(
@@ -151,35 +139,37 @@ def _resolve_files(source: SourceRecipe) -> list[HubFile]:
             f"{', '.join(map(str, splits))}. Correct `split`."
         )
     fs = HfFileSystem()  # the one that `datasets` listed the repository with: it knows the answers
-    files: list[HubFile] = []
     for url in splits[source.split]:
         info: dict[str, Any] = fs.info(url, expand_info=False)
+        path = url.partition(f"@{source.revision}/")[2]
+        # What the Hub gives as the entity tag: the SHA-256 of a large file, the blob id of a small one.
         etag = (info.get("lfs") or {}).get("sha256") or info["blob_id"]
-        files.append(HubFile(url.partition(f"@{source.revision}/")[2], int(info["size"]), str(etag)))
-    return files
+        version = f"{info['size']} bytes, {etag}"
+        url = hub_url(_repo(source), source.revision, path)
+        yield File(url, f"{source.repo}/{path}", int(info["size"]), version, source.revision)
 
 
-def list_spans(source: SourceRecipe, file: HubFile) -> list[Span]:
-    """Cut one file into spans.
+def list_spans(source: SourceRecipe, file: File, unit_bytes: int | None = None) -> list[Span]:
+    """Cut one file into spans of up to `unit_bytes` of text (`UNIT_BYTES` when None).
 
     Raises:
-        SourceError: the file is broken or lacks a column.
+        SourceError: the file is broken, lacks a column, or has a format that neither we nor `datasets` read.
     """
-    from dataclasses import replace
-
-    from pipeline.sources.files import format_of
-    from pipeline.sources.ranges import hub_url, keep_fetched
-
-    url = hub_url(_repo(source), source.revision, file.path)
-    format_ = format_of(file.path) if source.format == "auto" else source.format
-    name = f"{source.repo}/{file.path}"
-    if format_ == "parquet":
+    if _format_of(source, file.name) == "parquet":
         from pipeline.sources import parquet
 
         with keep_fetched():  # the footer is read again by whoever reads the file
-            spans = parquet.list_spans(source, url, name, file.version)
-        return [replace(span, revision=source.revision) for span in spans]
-    raise NotImplementedError
+            spans = parquet.list_spans(source, file.url, file.name, file.version, unit_bytes)
+        return [replace(span, revision=file.revision) for span in spans]
+    from pipeline.sources import streams
+
+    return [streams.whole_file(file)]
+
+
+def _format_of(source: SourceRecipe, name: str) -> str:
+    from pipeline.sources.files import format_of
+
+    return format_of(name) if source.format == "auto" else source.format
 
 
 def resolve(source: SourceRecipe) -> list[Span]:
@@ -188,9 +178,7 @@ def resolve(source: SourceRecipe) -> list[Span]:
     Raises:
         SourceError: with one line for each file that cannot be read or has not the columns.
     """
-    with ThreadPoolExecutor(min(_RESOLVE_THREADS, network().connections)) as pool:
-        listed = pool.map(lambda file: list_spans(source, file), list_files(source))
-        return [span for spans in listed for span in spans]
+    return list_all_spans(source, list_files(source))
 
 
 def read(source: SourceRecipe, span: Span) -> Iterator[Batch]:
@@ -203,7 +191,9 @@ def read(source: SourceRecipe, span: Span) -> Iterator[Batch]:
         from pipeline.sources import parquet
 
         return parquet.read_span(source, span)
-    raise NotImplementedError
+    from pipeline.sources import streams
+
+    return streams.read_span(source, span)
 
 
 def _repo(source: SourceRecipe) -> str:

@@ -7,10 +7,11 @@ time that the server asked for, until `give_up_s` have passed without success; t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, fields
 from typing import TypeVar
 
@@ -67,6 +68,25 @@ def network() -> Network:
                 f"{_PREFIX}{field.name.upper()}: expected {kind.__name__}, got {text!r}. Correct or unset it."
             ) from error
     return Network(**values)  # type: ignore[arg-type]
+
+
+_keepers: list[object] = []
+
+
+@contextlib.contextmanager
+def keep_fetched() -> Generator[None]:
+    """Put what any thread fetches meanwhile into the cache: it will be read once more."""
+    keeper = object()
+    _keepers.append(keeper)
+    try:
+        yield
+    finally:
+        _keepers.remove(keeper)
+
+
+def is_kept() -> bool:
+    """Say whether what is fetched now goes into the cache."""
+    return bool(_keepers) or network().cache_all
 
 
 class TransientError(Exception):

@@ -10,7 +10,7 @@ import contextlib
 import os
 import struct
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -45,7 +45,9 @@ def open_parquet(url: str, name: str, version: str) -> Generator[tuple[pq.Parque
                 from pipeline.sources.ranges import RangeFile
 
                 remote = stack.enter_context(RangeFile(url, version))
-                file = pq.ParquetFile(remote, metadata=_read_footer(remote), page_checksum_verification=True)
+                file = pq.ParquetFile(
+                    cast("Any", remote), metadata=_read_footer(remote), page_checksum_verification=True
+                )
             elif is_local(url):
                 path = os.path.expanduser(url)
                 file = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
@@ -68,9 +70,7 @@ def _read_footer(file: RangeFile) -> pq.FileMetaData:
     return pq.read_metadata(pa.BufferReader(magic + footer + _TAIL.pack(length, magic)))
 
 
-def list_spans(
-    source: SourceRecipe, url: str, name: str, version: str, unit_bytes: int | None = None
-) -> list[Span]:
+def list_spans(source: SourceRecipe, url: str, name: str, version: str, unit_bytes: int | None = None) -> list[Span]:
     """Cut a file into spans of whole row groups, up to `unit_bytes` (`UNIT_BYTES` when None) of text each."""
     with open_parquet(url, name, version) as (file, _):
         schema, metadata = file.schema_arrow, file.metadata
@@ -143,10 +143,10 @@ def _rule_out(group: pq.RowGroupMetaData, predicates: list[Predicate]) -> dict[s
         return {}
     first = predicates[0]
     chunk = next((c for c in _chunks(group) if c.path_in_schema == first.column), None)
-    statistics = chunk.statistics if chunk is not None else None
+    statistics: Any = chunk.statistics if chunk is not None else None
     if statistics is None or not statistics.has_null_count:
         return {}
-    nulls = statistics.null_count
+    nulls = int(statistics.null_count)
     others = group.num_rows - nulls
     if others and not (statistics.has_min_max and first.excludes(statistics.min, statistics.max)):
         return {}

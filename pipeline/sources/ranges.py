@@ -7,11 +7,10 @@ one than was resolved is a stop, not a mixture. Memory: `AHEAD_BYTES` and the gr
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import io
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from huggingface_hub.utils import build_hf_headers, get_session
 from pipeline.sources.base import SourceError
 from pipeline.sources.cache import RangeCache
 from pipeline.sources.client import install
-from pipeline.sources.network import TransientError, network, retry
+from pipeline.sources.network import TransientError, is_kept, network, retry
 
 AHEAD_BYTES = 64 << 20
 _PIECE_BYTES = 8 << 20
@@ -36,11 +35,6 @@ _locations: dict[str, str] = {}
 """Where the Hub last sent us for a file: its own addresses are limited in number, those they lead to are not."""
 
 
-def hub_url(repo: str, commit: str, path: str) -> str:
-    """Return the address of a file at a commit, as fsspec writes it."""
-    return f"hf://datasets/{repo}@{commit}/{path}"
-
-
 class RangeFile(io.RawIOBase):
     """A file on the Hub at one commit, as a read-only file object for pyarrow."""
 
@@ -48,7 +42,7 @@ class RangeFile(io.RawIOBase):
         """Open a file; nothing is asked of the network yet.
 
         Args:
-            url: from `hub_url`.
+            url: `hf://datasets/OWNER/NAME@COMMIT/PATH`.
             version: `SIZE bytes, ETAG`.
         """
         super().__init__()
@@ -102,7 +96,7 @@ class RangeFile(io.RawIOBase):
         else:  # in threads of their own: one that waits for others in the same pool could wait for ever
             with ThreadPoolExecutor(min(4, len(pieces))) as threads:
                 data = b"".join(threads.map(lambda piece: self._request(*piece), pieces))
-        if cache and (self._settings.cache_all or _keepers):
+        if cache and is_kept():
             cache.put(key, data)
         return data
 
@@ -144,8 +138,8 @@ class RangeFile(io.RawIOBase):
         expected = f"bytes {start}-{stop - 1}/{self.size}"
         if response.status_code != 206 or found != expected:
             raise SourceError(
-                f"{what}: expected HTTP 206 with {expected!r}, got HTTP {response.status_code} with {found!r}. Either the "
-                "file has changed, or a proxy between here and the Hub does not pass ranges on."
+                f"{what}: expected HTTP 206 with {expected!r}, got HTTP {response.status_code} with {found!r}. "
+                "Either the file has changed, or a proxy between here and the Hub does not pass ranges on."
             )
         if len(response.content) != stop - start:
             raise TransientError(f"{len(response.content)} bytes where {stop - start} were asked")
@@ -191,20 +185,6 @@ class RangeFile(io.RawIOBase):
             future.cancel()
         self._fetched = {}
         super().close()
-
-
-_keepers: list[object] = []
-
-
-@contextlib.contextmanager
-def keep_fetched() -> Generator[None]:
-    """Put what any thread fetches meanwhile into the cache: it will be read once more."""
-    keeper = object()
-    _keepers.append(keeper)
-    try:
-        yield
-    finally:
-        _keepers.remove(keeper)
 
 
 def open_cache() -> RangeCache | None:

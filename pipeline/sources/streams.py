@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pipeline.predicates import parse_keep
-from pipeline.sources.base import Batch, SourceError, Span
+from pipeline.sources.base import Batch, File, SourceError, Span
 from pipeline.sources.client import install
 from pipeline.sources.columns import check_predicates, check_text_type, make_batch
 
@@ -30,12 +30,20 @@ def builder_of(path: str) -> str | None:
     return _BUILDERS.get(posixpath.splitext(path)[1].lower())
 
 
-def whole_file(path: str, url: str, name: str, version: str, revision: str) -> Span:
-    """Return the span of a file: all of it."""
-    size = int(version.partition(" ")[0])
-    compressed = path.endswith(_COMPRESSED)
-    text_bytes = int(size * _TEXT_PER_STORED_BYTE) if compressed else size
-    return Span(url, name, version, "stream", "file", 0, size, text_bytes, None, size, revision)
+def whole_file(file: File) -> Span:
+    """Return the span of a file: all of it.
+
+    Raises:
+        SourceError: `datasets` has no builder for such a file, or none that gives text.
+    """
+    if builder_of(file.name) is None:
+        raise SourceError(
+            f"{file.name}: expected parquet, or one of {', '.join(_BUILDERS)}, compressed or not. Choose another split."
+        )
+    compressed = file.name.endswith(_COMPRESSED)
+    text_bytes = int(file.stored_bytes * _TEXT_PER_STORED_BYTE) if compressed else file.stored_bytes
+    stop = file.stored_bytes
+    return Span(file.url, file.name, file.version, "stream", "file", 0, stop, text_bytes, None, stop, file.revision)
 
 
 def read_span(source: SourceRecipe, span: Span) -> Iterator[Batch]:
@@ -47,10 +55,12 @@ def read_span(source: SourceRecipe, span: Span) -> Iterator[Batch]:
     install()
     import datasets
 
+    builder = builder_of(span.name)
+    assert builder is not None  # `whole_file` has refused others
     predicates = parse_keep(source.keep)
     row = 0
     try:
-        rows: Any = datasets.load_dataset(builder_of(span.name), data_files=[span.url], split="train", streaming=True)
+        rows: Any = datasets.load_dataset(builder, data_files=[span.url], split="train", streaming=True)
         for table in rows.with_format("arrow").iter(batch_size=_BATCH_ROWS):
             if row == 0:
                 check_text_type(table.schema, source.text, span.name)
