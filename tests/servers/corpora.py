@@ -1,0 +1,276 @@
+"""Folders for the Hub and objects for the bucket, named and shaped like the real data sets that a build reads.
+
+From the corpora where they are at hand (`TOKENMILL_CORPORA`; linked, not copied, where the schema allows it), and else
+a small set with the same names and schemas from Python's own texts: tests prove the same without the corpora.
+Not here: the other configurations of these repositories, and the `date` column of FineWeb-Edu's `default`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import inspect
+import io
+import json
+import os
+import shutil
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+FINEWEB, FINEMATH = "HuggingFaceFW/fineweb-edu", "HuggingFaceTB/finemath"
+SMOLLM, STORIES = "HuggingFaceTB/smollm-corpus", "roneneldan/TinyStories"
+S, I32, I64, F64 = pa.string(), pa.int32(), pa.int64(), pa.float64()
+FINEWEB_COLUMNS = {
+    "text": S, "id": S, "dump": S, "url": S, "file_path": S, "language": S, "language_score": F64, "token_count": I64,
+    "score": F64, "int_score": I64,
+}  # fmt: skip
+FINEMATH_COLUMNS = {
+    "url": S, "fetch_time": I64, "content_mime_type": S, "warc_filename": S, "warc_record_offset": I32,
+    "warc_record_length": I32, "text": S, "token_count": I32, "char_count": I32, "metadata": S, "score": F64,
+    "int_score": I64, "crawl": S, "snapshot_type": S, "language": S, "language_score": F64,
+}  # fmt: skip
+PYTHON_COLUMNS = {"blob_id": S, "repo_name": S, "path": S, "length_bytes": I64, "score": F64, "int_score": I64}
+NESTED = ["dump", "url", "date", "file_path", "language", "language_score", "token_count", "score", "int_score"]
+STORIES_FILES = ("2d5a1467fff1081b", "5852b56a2bd28fd9", "a26307300439e943", "d243063613e5a057")
+PIECES = 3
+"""Files of each configuration of the small set; the corpora have one each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Corpora:
+    """What was written: `Hub(root)` and `Bucket(objects)` serve it."""
+
+    root: Path
+    objects: Path
+    real: bool
+
+
+def find() -> Path | None:
+    """Return the folder of the corpora, or None where they are absent."""
+    folder = Path(os.environ.get("TOKENMILL_CORPORA", Path(__file__).parents[2] / "../shared/corpora"))
+    return folder.resolve() if (folder / "fineweb_edu").is_dir() else None
+
+
+def write(out: Path, corpora: Path | None = None) -> Corpora:
+    """Write the repositories below out/hub, from the corpora (see `find`), or the small set if None is given."""
+    root, tar = out / "hub", out / "swh_content.tar"
+    out.mkdir(parents=True, exist_ok=True)
+    web: Path | pa.Table
+    if corpora:
+        web, math, code, stories = (
+            corpora / f"{name}/part-00000.parquet" for name in ("fineweb_edu", "finemath", "python_edu", "tinystories")
+        )
+        tar.symlink_to(corpora / "python_edu/swh_content.tar")
+    else:
+        web, math, stories = small_web(), small_math(), small_stories()
+        code = small_code(tar)
+    pieces = 1 if corpora else PIECES
+    write_fineweb(root / FINEWEB, web, pieces)
+    write_finemath(root / FINEMATH, math, pieces)
+    write_smollm(root / SMOLLM, web, code, pieces)
+    write_stories(root / STORIES, stories)
+    return Corpora(root, tar, corpora is not None)
+
+
+def changed(folder: Path, out: Path, changes: dict[str, bytes | None]) -> Path:
+    """Link a repository's folder into another one with some files' bytes replaced, added or (None) left out.
+
+    For `hub.publish(repo, changed(...))`: the branch moves, and the older commit is still served.
+    """
+    shutil.copytree(folder, out, copy_function=lambda source, to: os.symlink(os.path.realpath(source), to))
+    for name, content in changes.items():
+        (out / name).unlink(missing_ok=True)
+        if content is not None:
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
+            (out / name).write_bytes(content)
+    return out
+
+
+# --- The repositories ---
+
+
+def write_fineweb(folder: Path, web: Path | pa.Table, pieces: int) -> None:
+    """Write FineWeb-Edu: `default` in data/DUMP/, and three samples; here all hold the same documents."""
+    place(web, [folder / f"sample/10BT/{index:03d}_00000.parquet" for index in range(pieces)])
+    paths = {"default": "data/*/*"} | {f"sample-{size}": f"sample/{size}/*" for size in ("10BT", "100BT", "350BT")}
+    for index in range(pieces):
+        source = folder / f"sample/10BT/{index:03d}_00000.parquet"
+        place(source, [folder / f"sample/100BT/{source.name}"])
+        place(source, [folder / f"sample/350BT/{source.name}"])
+        place(source, [folder / f"data/CC-MAIN-2013-20/train-{index:05d}-of-{pieces:05d}.parquet"])
+    write_card(folder, {"pretty_name": "FineWeb-Edu"} | configs(paths))
+
+
+def write_finemath(folder: Path, math: Path | pa.Table, pieces: int) -> None:
+    """Write FineMath: two configurations of the same schema, with the `dataset_info` that the real card has."""
+    names = ("finemath-3plus", "finemath-4plus")
+    for name in names:
+        place(math, [folder / f"{name}/train-{index:05d}-of-{pieces:05d}.parquet" for index in range(pieces)])
+    rows = sum(pq.read_metadata(path).num_rows for path in (folder / names[0]).iterdir())
+    features = [{"name": name, "dtype": dtype(kind)} for name, kind in FINEMATH_COLUMNS.items()]
+    # The real card's num_bytes are fractions, too.
+    splits = [{"name": "train", "num_bytes": rows * 5836.5, "num_examples": rows}]
+    info = [{"config_name": name, "features": features, "splits": splits} for name in names]
+    write_card(folder, {"dataset_info": info} | configs({name: f"{name}/train-*" for name in names}))
+
+
+def write_smollm(folder: Path, web: Path | pa.Table, code: Path | pa.Table, pieces: int) -> None:
+    """Write the SmolLM corpus: `python-edu` without text, and `fineweb-edu-dedup` with nested metadata."""
+    flat = web if isinstance(web, pa.Table) else pq.read_table(web)
+    flat = flat.append_column("date", pa.nulls(len(flat), pa.timestamp("s")))
+    metadata = pa.StructArray.from_arrays([flat[name].combine_chunks() for name in NESTED], NESTED)
+    nested = flat.select(["text", "id"]).append_column("metadata", metadata)
+    for name, source in (("fineweb-edu-dedup", nested), ("python-edu", code)):
+        place(source, [folder / f"{name}/train-{index:05d}-of-{pieces:05d}.parquet" for index in range(pieces)])
+    write_card(folder, configs({name: f"{name}/train-*" for name in ("fineweb-edu-dedup", "python-edu")}))
+
+
+def write_stories(folder: Path, stories: Path | pa.Table) -> None:
+    """Write TinyStories: two splits that only the files' names tell, for its card has no configurations."""
+    table = stories if isinstance(stories, pa.Table) else pq.read_table(stories)
+    cut = len(table) * 9 // 10
+    parts = len(STORIES_FILES)
+    names = [f"train-{index:05d}-of-{parts:05d}-{mark}.parquet" for index, mark in enumerate(STORIES_FILES)]
+    place(table.slice(0, cut), [folder / "data" / name for name in names])
+    place(table.slice(cut), [folder / "data/validation-00000-of-00001-869c898b519ad725.parquet"])
+    write_card(folder, {"task_categories": ["text-generation"]})
+
+
+def place(source: Path | pa.Table, targets: list[Path]) -> None:
+    """Link a file to its one target, or cut a table into the targets, in order."""
+    for target in targets:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(source, Path) and len(targets) == 1:
+        targets[0].symlink_to(source.resolve())
+        return
+    table = pq.read_table(source) if isinstance(source, Path) else source
+    size = -(-len(table) // len(targets))
+    for index, target in enumerate(targets):
+        # Row groups of 1,000 rows as in the corpora, of 100 in the small set: several a file in both.
+        rows = 1000 if len(table) > 2500 else 100
+        pq.write_table(table.slice(index * size, size), target, row_group_size=rows, compression="zstd")
+
+
+def configs(paths: dict[str, str]) -> dict[str, Any]:
+    """Return the `configs` of a card: each with one split, train."""
+    lines = [{"config_name": name, "data_files": [{"split": "train", "path": path}]} for name, path in paths.items()]
+    return {"configs": lines}
+
+
+def write_card(folder: Path, block: dict[str, Any]) -> None:
+    """Write README.md with its YAML, and .gitattributes."""
+    block = json.loads(
+        json.dumps({"license": "odc-by", "language": ["en"]} | block)
+    )  # no object twice: no YAML aliases
+    text = yaml.safe_dump(block, sort_keys=False)
+    (folder / "README.md").write_text(f"---\n{text}---\n\n# {folder.name}\n\nMade for tests.\n", encoding="utf-8")
+    (folder / ".gitattributes").write_text("*.parquet filter=lfs diff=lfs merge=lfs -text\n", encoding="utf-8")
+
+
+def dtype(kind: pa.DataType) -> str:
+    """Return a type's name as cards write it."""
+    return {"double": "float64"}.get(str(kind), str(kind))
+
+
+# --- The small set: the same schemas, from Python's own texts ---
+
+
+def small_web() -> pa.Table:
+    """Return about 1,000 paragraphs of the language reference as web pages, some columns with nulls."""
+    from pydoc_data.topics import topics
+
+    texts = [part for name in sorted(topics) for part in topics[name].split("\n\n") if len(part) > 80]
+    rows = [
+        {
+            "text": text,
+            "id": f"<urn:uuid:{hashlib.md5(text.encode()).hexdigest()}>",
+            "dump": "CC-MAIN-2013-20",
+            "url": f"https://pages.example/{index}",
+            "language": "en",
+            "language_score": None if index % 7 == 0 else 0.65 + index % 35 / 100,
+            "token_count": len(text) // 4,
+            "score": 2.5 + index % 25 / 10,
+            "int_score": round(2.5 + index % 25 / 10),
+        }
+        for index, text in enumerate(dict.fromkeys(texts))
+    ]
+    return pa.Table.from_pylist(rows, schema=pa.schema(list(FINEWEB_COLUMNS.items())))
+
+
+def small_math() -> pa.Table:
+    """Return the docstrings of the standard library's mathematics."""
+    import cmath
+    import decimal
+    import fractions
+    import math
+    import random
+    import statistics
+
+    rows = [
+        {
+            "url": f"https://maths.example/{index}",
+            "fetch_time": 1_700_000_000_000_000_000 + index,
+            "text": text,
+            "token_count": len(text) // 4,
+            "char_count": len(text),
+            "metadata": json.dumps({"found_math": index % 2 == 0}),
+            "score": 3.0 + index % 20 / 10,
+            "int_score": round(3.0 + index % 20 / 10),
+            "language": "en",
+        }
+        for index, text in enumerate(docstrings(math, cmath, decimal, fractions, statistics, random))
+    ]
+    return pa.Table.from_pylist(rows, schema=pa.schema(list(FINEMATH_COLUMNS.items())))
+
+
+def small_stories() -> pa.Table:
+    """Return the docstrings of builtins and a few modules, one column."""
+    import builtins
+    import collections
+    import itertools
+
+    return pa.table({"text": pa.array(docstrings(builtins, collections, itertools), S)})
+
+
+def docstrings(*modules: ModuleType) -> list[str]:
+    """Return the distinct docstrings of the modules, their classes and functions, in order of names."""
+    found: dict[str, None] = {}
+    for module in modules:
+        for name, member in sorted(vars(module).items()):
+            owners = (
+                [member, *(vars(member)[key] for key in sorted(vars(member)))] if inspect.isclass(member) else [member]
+            )
+            for owner in owners if not name.startswith("_") else []:
+                text = inspect.getdoc(owner) if callable(owner) else None
+                if text and len(text) > 30:
+                    found[text] = None
+    return list(found)
+
+
+def small_code(tar: Path) -> pa.Table:
+    """Return rows for some of the standard library's files, and write their objects into a tar like the real one.
+
+    With a file that is not UTF-8, one that is empty, and one that two repositories hold: one object, two rows.
+    """
+    library = Path(json.__file__).parent.parent
+    files = {f"/Lib/{path.name}": path.read_bytes() for path in sorted(library.glob("*.py"))[:120]}
+    files |= {"/Lib/latin1.py": "# -*- coding: latin-1 -*-\nname = 'é'\n".encode("latin-1"), "/Lib/empty.py": b""}
+    rows: list[dict[str, Any]] = []
+    with tarfile.open(tar, "w") as archive:
+        for index, (path, content) in enumerate(files.items()):
+            key = hashlib.sha1(content).hexdigest()
+            row = {"blob_id": key, "repo_name": "python/cpython", "path": path, "length_bytes": len(content)}
+            rows.append(row | {"score": 3.5 + index % 15 / 10, "int_score": round(3.5 + index % 15 / 10)})
+            body = gzip.compress(content, mtime=0)
+            member = tarfile.TarInfo(f"swh_content/{key}")
+            member.size = len(body)
+            archive.addfile(member, io.BytesIO(body))
+    rows.append(rows[0] | {"repo_name": "someone/fork"})
+    return pa.Table.from_pylist(rows, schema=pa.schema(list(PYTHON_COLUMNS.items())))
