@@ -183,3 +183,37 @@ def make_units(source: int, spans: list[Span]) -> list[Unit]:
     if pending:
         units.append(Unit(source, tuple(pending)))
     return units
+
+
+def read_documents(source: dict[str, Any], unit: str, rows: list[int]) -> list[bytes | None]:
+    """Read documents back by provenance, for `python -m shards validate --against-sources`.
+
+    Args:
+        source: the source's object in the set's recipe.json.
+        unit: a span's label, `file@revision#part`.
+        rows: row numbers in the span.
+
+    Returns:
+        The documents' UTF-8 bytes in the order of `rows`; None where the span has no such row.
+
+    Raises:
+        SourceError: the file is gone, or has no such part now.
+    """
+    from pipeline.recipe import SourceRecipe
+
+    recipe = SourceRecipe.model_validate(source)
+    module = source_module(recipe.kind)
+    name, _, rest = unit.rpartition("@")
+    file = next((file for file in module.list_files(recipe) if file.name == name), None)
+    span = span_of_part(module.list_spans(recipe, file), rest.rpartition("#")[2]) if file else None
+    if span is None:
+        raise SourceError(f"{unit}: no such part in the source any more. Restore the files the set was built from.")
+    found: dict[int, bytes] = {}
+    wanted = set(rows)
+    for batch in module.read(recipe, span):
+        for index in (i for i, row in enumerate(batch.rows.tolist()) if row in wanted):
+            text = batch.text[index].as_py()
+            found[int(batch.rows[index])] = text.encode() if isinstance(text, str) else text
+        if wanted <= found.keys():
+            break
+    return [found.get(row) for row in rows]

@@ -1,7 +1,7 @@
 """Sources that are files: local paths, or any URL that fsspec opens.
 
-`list_files` lists the files, `list_spans` checks one file's schema and cuts it into spans; `read` streams one span;
-`read_documents` fetches single documents back for validation. Reading is in `pipeline.sources.formats`.
+`list_files` lists the files, `list_spans` checks one file's schema and cuts it into spans; `read` streams one span.
+Reading is in `pipeline.sources.formats`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import os
 import posixpath
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pipeline.sources.base import Batch, File, SourceError, Span, list_all_spans, span_of_part
+from pipeline.sources.base import Batch, File, SourceError, Span, list_all_spans
 from pipeline.sources.blocks import BROKEN_FILE_ERRORS, version_of
 
 if TYPE_CHECKING:
@@ -154,36 +154,3 @@ def read(source: SourceRecipe, span: Span) -> Iterator[Batch]:
         raise SourceError(
             f"{span.name}: cannot be read: {error}. Restore the file, or leave it out of `paths`."
         ) from error
-
-
-def read_documents(source: dict[str, Any], unit: str, rows: list[int]) -> list[bytes | None]:
-    """Read documents back by provenance, for `python -m shards validate --against-sources`.
-
-    Args:
-        source: the source's object in the set's recipe.json.
-        unit: a span's label, `file@revision#part`.
-        rows: row numbers in the span.
-
-    Returns:
-        The documents' UTF-8 bytes in the order of `rows`; None where the span has no such row.
-
-    Raises:
-        SourceError: the file is gone, or has no such part now.
-    """
-    from pipeline.recipe import SourceRecipe
-
-    recipe = SourceRecipe.model_validate(source)
-    name, _, rest = unit.rpartition("@")
-    file = next((file for file in list_files(recipe) if file.name == name), None)
-    span = span_of_part(list_spans(recipe, file), rest.rpartition("#")[2]) if file else None
-    if span is None:
-        raise SourceError(f"{unit}: no such part in the source any more. Restore the files the set was built from.")
-    found: dict[int, bytes] = {}
-    wanted = set(rows)
-    for batch in read(recipe, span):
-        for index in (i for i, row in enumerate(batch.rows.tolist()) if row in wanted):
-            text = batch.text[index].as_py()
-            found[int(batch.rows[index])] = text.encode() if isinstance(text, str) else text
-        if wanted <= found.keys():
-            break
-    return [found.get(row) for row in rows]

@@ -132,7 +132,7 @@ def _resolve_files(source: SourceRecipe) -> Iterator[File]:
         ) from error
     except FileNotFoundError as error:
         raise SourceError(f"{where}: {error}") from error
-    splits: dict[str, list[str]] = builder.config.data_files or {}
+    splits: Any = builder.config.data_files or {}
     if source.split not in splits:
         raise SourceError(
             f"{where}: no split {source.split!r} in configuration {builder.config.name!r}; there are "

@@ -16,7 +16,7 @@ import pytest
 import zstandard
 
 from pipeline.sources import base, files
-from pipeline.sources.base import SourceError
+from pipeline.sources.base import SourceError, read_documents
 
 SEPARATOR = "\n<<<document>>>\n"
 
@@ -237,10 +237,10 @@ def test_read_documents_gives_the_same_bytes(
             expected.setdefault(label.replace("@#", "@1f#"), {})[row] = as_text(text).encode()
         for label, rows in expected.items():
             wanted = [*list(rows)[::7], max(rows), 10**6]
-            found = files.read_documents(recipe.model_dump(mode="json"), label, wanted)
+            found = read_documents(recipe.model_dump(mode="json"), label, wanted)
             assert found == [rows.get(row) for row in wanted]
     with pytest.raises(SourceError, match="no such part in the source any more"):
-        files.read_documents(whole.model_dump(), "a.parquet@x#rg7-999", [0])
+        read_documents(whole.model_dump(), "a.parquet@x#rg7-999", [0])
 
 
 def test_units_of_small_files_and_large_ones() -> None:
