@@ -144,8 +144,11 @@ class Server:
             for request in read_requests(connection):
                 if not self._exchange(connection, request, stopping):
                     return
-        except (OSError, ValueError):
-            return  # the client went away, or the server is being stopped
+        except (ConnectionError, ValueError):
+            return  # the client went away, or sent what is not HTTP
+        except OSError as problem:
+            if not stopping.is_set():  # a file of the folder that is served is gone, or shorter than it was
+                print(f"test server: {problem}", file=sys.stderr)
         finally:
             with self._lock:
                 self._connections.discard(connection)
