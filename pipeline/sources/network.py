@@ -40,6 +40,8 @@ class Network:
     """Keep all that is fetched there, not only what the build itself reads twice."""
     cache_bytes: int = 20 * 10**9
     """Most bytes in that folder; what was used longest ago goes first."""
+    content_connections: int = 64
+    """The same for the archive's files, which are small: their time is the wait for an answer, not the line."""
     content_endpoint: str = "https://softwareheritage.s3.amazonaws.com/content"
     """Where Software Heritage's objects are: `ENDPOINT/SHA1`, or `s3://bucket/prefix`, read anonymously."""
 

@@ -1,0 +1,76 @@
+"""Documents that the fetch stage left on this machine, as parquet: a span's rows and texts, and what was rejected."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.arrow import wrap_numbers, wrap_texts
+from pipeline.sources.base import BATCH_BYTES, Batch, Span
+
+if TYPE_CHECKING:
+    from pipeline.recipe import SourceRecipe
+
+FORMAT = "documents"
+_REJECTED = b"rejected"
+_SCHEMA = pa.schema([pa.field("row", pa.uint32(), nullable=False), pa.field("text", pa.large_string(), nullable=False)])
+
+
+def read(source: SourceRecipe, span: Span) -> Iterator[Batch]:
+    """Stream a span's documents; the first batch holds no text, and the rows that were rejected by reason.
+
+    Args:
+        source: not used: what it decides was decided when the documents were written.
+        span: `url` is the file.
+    """
+    with pq.ParquetFile(span.url, memory_map=True, page_checksum_verification=True) as file:
+        metadata: dict[bytes, bytes] = file.metadata.metadata or {}
+        yield Batch(pa.nulls(0, pa.large_string()), np.zeros(0, np.uint32), json.loads(metadata[_REJECTED]))
+        for index in range(file.metadata.num_row_groups):
+            table: Any = file.read_row_group(index, use_threads=False).combine_chunks()
+            rows = np.frombuffer(table["row"].chunk(0).buffers()[1], np.uint32)[: table.num_rows]
+            yield Batch(table["text"].chunk(0), rows)
+
+
+class DocumentWriter:
+    """Writes such a file, in row groups of about `BATCH_BYTES`."""
+
+    def __init__(self, path: Path):
+        # No dictionary and no statistics: texts repeat seldom, and are not looked for by value.
+        self._writer = pq.ParquetWriter(
+            path, _SCHEMA, compression="zstd", use_dictionary=False, write_statistics=False, write_page_checksum=True
+        )
+        self._rows: list[int] = []
+        self._texts: list[bytes] = []
+        self._pending_bytes = 0
+        self.documents = 0
+        self.text_bytes = 0
+
+    def add(self, row: int, text: bytes) -> None:
+        """Add a document: its row in the span, and its UTF-8 bytes."""
+        self._rows.append(row)
+        self._texts.append(text)
+        self._pending_bytes += len(text)
+        self.documents += 1
+        self.text_bytes += len(text)
+        if self._pending_bytes >= BATCH_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        rows = wrap_numbers(pa.uint32(), np.array(self._rows, np.uint32))
+        texts = wrap_texts(pa.large_string(), self._texts)
+        self._writer.write_table(pa.Table.from_arrays([rows, texts], schema=_SCHEMA))
+        self._rows, self._texts, self._pending_bytes = [], [], 0
+
+    def close(self, rejected: dict[str, int]) -> None:
+        """Write what is left, and the rows that were rejected by reason."""
+        if self._rows:
+            self._flush()
+        self._writer.add_key_value_metadata({_REJECTED.decode(): json.dumps(rejected, sort_keys=True)})
+        self._writer.close()

@@ -1,0 +1,119 @@
+"""What a task has fetched so far, on disk at once: a build that is killed asks only for the rest.
+
+An append-only file of records: key, kind, length, checksum, bytes. A torn or damaged record, and what comes after it,
+is cut off when the file is opened. That an object is missing is kept too, for as long as the endpoint is the same.
+Memory: about 200 bytes an object. A crash of the machine costs what came in the last `_SYNC_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from pathlib import Path
+from typing import BinaryIO, Self
+
+import xxhash
+
+from shards.writer import sync_folder
+
+_HEAD = struct.Struct("<20sBIQ")  # key, kind, length, XXH3-64 of what is before and of the bytes
+_CONTENT, _MISSING = 0, 1
+_SYNC_SECONDS = 2.0
+
+
+class Spool:
+    """The objects fetched for one task, by key. One process uses it at a time."""
+
+    def __init__(self, path: Path, endpoint: str):
+        """Open or create the file.
+
+        Args:
+            path: the file.
+            endpoint: where objects are fetched from; what another endpoint did not have is asked for again.
+        """
+        self._path = path
+        self._endpoint = endpoint.encode()
+        self._places: dict[bytes, tuple[int, int]] = {}
+        self._missing: set[bytes] = set()
+        self._file = path.open("a+b")
+        self._end = self._load()
+        self._file.truncate(self._end)
+        self._file.seek(0, os.SEEK_END)
+        sync_folder(path.parent)
+        self._synced = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._places or key in self._missing
+
+    def __len__(self) -> int:
+        return len(self._places) + len(self._missing)
+
+    def is_missing(self, key: bytes) -> bool:
+        """Say whether the archive has been asked for an object and does not have it."""
+        return key in self._missing
+
+    def read(self, key: bytes) -> bytes:
+        """Return an object as it was added."""
+        place, length = self._places[key]
+        return os.pread(self._file.fileno(), length, place)
+
+    def add(self, key: bytes, body: bytes) -> None:
+        """Keep an object."""
+        self._places[key] = (self._end + _HEAD.size, len(body))
+        self._append(key, _CONTENT, body)
+
+    def add_missing(self, key: bytes) -> None:
+        """Keep that the archive does not have an object."""
+        self._missing.add(key)
+        self._append(key, _MISSING, self._endpoint)
+
+    def close(self) -> None:
+        """Sync and close the file."""
+        if not self._file.closed:
+            os.fsync(self._file.fileno())
+            self._file.close()
+
+    def _append(self, key: bytes, kind: int, body: bytes) -> None:
+        self._file.write(_HEAD.pack(key, kind, len(body), _checksum(key, kind, body)) + body)
+        self._file.flush()
+        self._end += _HEAD.size + len(body)
+        if time.monotonic() - self._synced > _SYNC_SECONDS:
+            os.fsync(self._file.fileno())
+            self._synced = time.monotonic()
+
+    def _load(self) -> int:
+        """Read the records that are whole; return where they end."""
+        end = 0
+        with self._path.open("rb", buffering=1 << 20) as file:
+            while record := _read_record(file):
+                key, kind, body = record
+                if kind == _CONTENT:
+                    self._places[key] = (end + _HEAD.size, len(body))
+                elif body == self._endpoint:
+                    self._missing.add(key)
+                end += _HEAD.size + len(body)
+        return end
+
+
+def _read_record(file: BinaryIO) -> tuple[bytes, int, bytes] | None:
+    head = file.read(_HEAD.size)
+    if len(head) < _HEAD.size:
+        return None
+    key, kind, length, checksum = _HEAD.unpack(head)
+    body = file.read(length)
+    if len(body) < length or checksum != _checksum(key, kind, body):
+        return None
+    return key, kind, body
+
+
+def _checksum(key: bytes, kind: int, body: bytes) -> int:
+    hashing = xxhash.xxh3_64(key + bytes([kind]))
+    hashing.update(body)
+    return hashing.intdigest()
