@@ -68,13 +68,11 @@ def resolve_commit(source: SourceRecipe) -> str:
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
-    from huggingface_hub.utils import get_token
 
     from pipeline.sources.client import install
 
     install()
-    where = f"source {source.name!r}: {source.repo}"
-    token = "A token was sent" if get_token() else "No token was sent; set HF_TOKEN if the data set needs one"
+    where, token = f"source {source.name!r}: {source.repo}", _say_token()
     try:
         commit = HfApi().dataset_info(_repo(source), revision=source.revision, files_metadata=False).sha
     except RevisionNotFoundError as error:
@@ -89,6 +87,12 @@ def resolve_commit(source: SourceRecipe) -> str:
     if not commit:
         raise SourceError(f"{where}: the Hub told no commit for {source.revision!r}")
     return commit
+
+
+def _say_token() -> str:
+    from huggingface_hub.utils import get_token
+
+    return "A token was sent" if get_token() else "No token was sent; set HF_TOKEN if the data set needs one"
 
 
 def list_files(source: SourceRecipe) -> list[File]:
@@ -131,7 +135,7 @@ def _resolve_files(source: SourceRecipe) -> Iterator[File]:
             f"{where}: no configuration {source.config!r}; there are {', '.join(names)}. Correct `config`."
         ) from error
     except FileNotFoundError as error:
-        raise SourceError(f"{where}: {error}") from error
+        raise SourceError(f"{where}: {error} {_say_token()}.") from error
     splits: Any = builder.config.data_files or {}
     if source.split not in splits:
         raise SourceError(

@@ -46,7 +46,10 @@ def open_parquet(url: str, name: str, version: str) -> Generator[tuple[pq.Parque
 
                 remote = stack.enter_context(RangeFile(url, version))
                 file = pq.ParquetFile(
-                    cast("Any", remote), metadata=_read_footer(remote), page_checksum_verification=True
+                    cast("Any", remote),
+                    metadata=_read_footer(remote),
+                    pre_buffer=False,  # would read the gaps between columns too; the file itself fetches ahead
+                    page_checksum_verification=True,
                 )
             elif is_local(url):
                 path = os.path.expanduser(url)
@@ -74,9 +77,9 @@ def list_spans(source: SourceRecipe, url: str, name: str, version: str, unit_byt
     """Cut a file into spans of whole row groups, up to `unit_bytes` (`UNIT_BYTES` when None) of text each."""
     with open_parquet(url, name, version) as (file, _):
         schema, metadata = file.schema_arrow, file.metadata
-        check_text_type(schema, source.text, name)
+        check_text_type(schema, source.text_column, name)
         check_predicates(schema, parse_keep(source.keep), name)
-    read_columns = {source.text, *source.keep}
+    read_columns = {source.text_column, *source.keep}
     spans: list[Span] = []
     start = rows = text_bytes = stored = 0
     for index in range(metadata.num_row_groups):
@@ -84,7 +87,7 @@ def list_spans(source: SourceRecipe, url: str, name: str, version: str, unit_byt
         if group.num_rows >= 1 << 32:
             raise SourceError(f"{name}: row group {index} has {group.num_rows} rows; expected fewer than 2^32")
         chunks = [chunk for chunk in _chunks(group) if chunk.path_in_schema in read_columns]
-        group_text = sum(c.total_uncompressed_size for c in chunks if c.path_in_schema == source.text)
+        group_text = sum(c.total_uncompressed_size for c in chunks if c.path_in_schema == source.text_column)
         if rows and text_bytes + group_text > (unit_bytes or UNIT_BYTES):
             spans.append(Span(url, name, version, "parquet", "rg", start, index, text_bytes, rows, stored))
             start, rows, text_bytes, stored = index, 0, 0, 0
@@ -114,7 +117,7 @@ def read_span(source: SourceRecipe, span: Span) -> Iterator[Batch]:
         groups = range(span.start, span.stop)
         ruled_out = {index: _rule_out(metadata.row_group(index), predicates) for index in groups}
         if remote is not None:
-            wanted = {source.text, *source.keep}
+            wanted = {source.text_column, *source.keep}
             kept = [metadata.row_group(index) for index in groups if not ruled_out[index]]
             _expect_columns(remote, [[c for c in _chunks(group) if c.path_in_schema in wanted] for group in kept])
         for index in groups:
@@ -171,13 +174,13 @@ def _read_group(
             return
     row = first_row
     batches = file.iter_batches(
-        batch_size=_batch_rows(group, source.text),
+        batch_size=_batch_rows(group, source.text_column),
         row_groups=[index],
-        columns=[source.text, *source.keep],
+        columns=[source.text_column, *source.keep],
         use_threads=False,
     )
     for batch in batches:
-        yield make_batch(batch, source.text, predicates, row)
+        yield make_batch(batch, source.text_column, predicates, row)
         row += batch.num_rows
 
 

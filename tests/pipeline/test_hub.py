@@ -1,0 +1,357 @@
+"""Sources on the Hub: real clients against a Hub on loopback, with a network that fails."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "servers"))
+sys.path.append(str(Path(__file__).parent))
+
+import corpora
+from builds import digests
+from hub import Hub
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small set of the four repositories, made of real text."""
+    return corpora.write(tmp_path_factory.mktemp("corpora")).root
+
+
+@pytest.fixture
+def hub(folder: Path) -> Iterator[Hub]:
+    with Hub(folder) as server:
+        yield server
+
+
+class Command:
+    """`python -m pipeline` against a Hub, with a home of its own."""
+
+    def __init__(self, hub: Hub, folder: Path):
+        self.folder = folder
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TOKENMILL_"))},
+            "HF_ENDPOINT": hub.url,
+            "HF_HOME": str(folder / "hf"),
+            "TOKENMILL_TIMEOUT_S": "3",
+        }
+
+    def __call__(self, *arguments: str | Path, expect: int = 0, **environment: str) -> str:
+        """Run a command to its end; return its stdout, or its stderr where it is expected to fail."""
+        done = subprocess.run(
+            [sys.executable, "-m", "pipeline", *map(str, arguments)],
+            cwd=ROOT,
+            env=self.environment | environment,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+        assert done.returncode == expect, done.stderr + done.stdout[-2000:]
+        assert "Traceback" not in done.stderr
+        return done.stderr if expect else done.stdout
+
+    def build(self, recipe: Path, name: str, *arguments: str, **options: Any) -> Path:
+        """Build into a folder of this name and return it."""
+        self("build", recipe, "--out", self.folder / name, "--workers", "2", "--json", *arguments, **options)
+        return self.folder / name
+
+
+@pytest.fixture
+def run(hub: Hub, tmp_path: Path) -> Command:
+    return Command(hub, tmp_path)
+
+
+HEAD = 'name = "small"\n'
+TAIL = """
+[tokenizer]
+vocab_size = 600
+sample_bytes = "200 KB"
+[split]
+val_tokens = 2_000
+[shards]
+tokens = 60_000
+"""
+SOURCES = {
+    "web": ("HuggingFaceFW/fineweb-edu", "sample-10BT", "sample/10BT/*.parquet", 'keep = { int_score = ">= 3" }'),
+    "math": ("HuggingFaceTB/finemath", "finemath-4plus", "finemath-4plus/*.parquet", ""),
+    "nested": (
+        "HuggingFaceTB/smollm-corpus",
+        "fineweb-edu-dedup",
+        "fineweb-edu-dedup/*.parquet",
+        'keep = { "metadata.int_score" = "<= 4" }',
+    ),
+}
+
+
+def write_recipe(path: Path, text: str) -> Path:
+    path.write_text(HEAD + text + TAIL)
+    return path
+
+
+def hub_recipe(path: Path, *names: str, more: str = "") -> Path:
+    """Write a recipe of these sources as the Hub has them."""
+    tables = [
+        f'[[sources]]\nname = "{name}"\nkind = "hub"\nrepo = "{SOURCES[name][0]}"\nconfig = "{SOURCES[name][1]}"\n'
+        f"weight = 1\n{SOURCES[name][3]}\n{more}\n"
+        for name in names or SOURCES
+    ]
+    return write_recipe(path, '[mix]\nwhen_short = "shrink"\n' + "".join(tables))
+
+
+def files_recipe(path: Path, folder: Path, *names: str) -> Path:
+    """Write a recipe of the same sources as files on disk."""
+    tables = [
+        f'[[sources]]\nname = "{name}"\npaths = ["{folder / SOURCES[name][0] / SOURCES[name][2]}"]\nweight = 1\n'
+        f"{SOURCES[name][3]}\n"
+        for name in names or SOURCES
+    ]
+    return write_recipe(path, '[mix]\nwhen_short = "shrink"\n' + "".join(tables))
+
+
+def without_provenance(out: Path) -> dict[str, Any]:
+    """Return what a set holds but for the words that say where it is from."""
+    tokens = {name: digest for name, digest in digests(out).items() if name.endswith((".bin.zst", "tokenizer.json"))}
+    tables = {path.name: pq.read_table(path).drop_columns(["unit"]).to_pydict() for path in out.glob("*.docs.parquet")}
+    manifest = json.loads((out / "manifest.json").read_text())
+    facts = [{**source, "revision": None} for source in manifest["sources"]]
+    return {"tokens": tokens, "tables": tables, "sources": facts, "mix": manifest["mix"]}
+
+
+@pytest.fixture
+def local(folder: Path, run: Command, tmp_path: Path) -> dict[str, Any]:
+    """What a build from the same files on disk gives."""
+    return without_provenance(run.build(files_recipe(tmp_path / "files.toml", folder), "local"))
+
+
+def test_the_shards_are_those_of_the_same_files_on_disk(
+    hub: Hub, run: Command, local: dict[str, Any], tmp_path: Path
+) -> None:
+    out = run.build(hub_recipe(tmp_path / "hub.toml"), "set")
+    assert without_provenance(out) == local
+    manifest = json.loads((out / "manifest.json").read_text())
+    commits = [hub.commit(SOURCES[source["name"]][0]) for source in manifest["sources"]]
+    assert [source["revision"] for source in manifest["sources"]] == commits
+    recipe = json.loads((out / "recipe.json").read_text())
+    assert [source["revision"] for source in recipe["sources"]] == commits
+    unit = pq.read_table(out / "train-00000.docs.parquet")["unit"][0].as_py()
+    repos = [repo for repo, *_ in SOURCES.values()]
+    assert any(unit.startswith(repo) and f"@{commit}#rg" in unit for repo, commit in zip(repos, commits, strict=True))
+    done = subprocess.run(
+        [sys.executable, "-m", "shards", "validate", str(out), "--against-sources", "50"],
+        cwd=ROOT,
+        env=run.environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert digests(run.build(out / "recipe.json", "again")) == digests(out)
+
+
+def footer_bytes(path: Path) -> int:
+    """Return the length of a parquet file's footer, its own length and the magic number included."""
+    return int.from_bytes(path.read_bytes()[-8:-4], "little") + 8
+
+
+def needed_bytes(folder: Path, name: str, columns: set[str]) -> int:
+    """Return the bytes of the footers and of the column chunks that a source's build needs."""
+    repo, _, glob, _ = SOURCES[name]
+    total = 0
+    for path in (folder / repo).glob(glob):
+        metadata = pq.read_metadata(path)
+        total += footer_bytes(path)
+        for index in range(metadata.num_row_groups):
+            chunks = [metadata.row_group(index).column(i) for i in range(metadata.num_columns)]
+            total += sum(chunk.total_compressed_size for chunk in chunks if chunk.path_in_schema in columns)
+    return total
+
+
+def test_no_more_bytes_are_asked_than_needed(hub: Hub, folder: Path, run: Command, tmp_path: Path) -> None:
+    run.build(hub_recipe(tmp_path / "hub.toml"), "set")
+    wanted = {"web": {"text", "int_score"}, "math": {"text"}, "nested": {"text", "metadata.int_score"}}
+    needed = sum(needed_bytes(folder, name, columns) for name, columns in wanted.items())
+    asked = sum(request.body_bytes for request in hub.requests if request.path.endswith(".parquet"))
+    assert 0.99 * needed < asked < 1.1 * needed
+    before = len(hub.requests)
+    run.build(hub_recipe(tmp_path / "hub.toml"), "set")
+    assert len(hub.requests) == before  # nothing changed: nothing is asked
+
+
+def test_statistics_that_rule_out_a_row_group_save_its_bytes(
+    hub: Hub, folder: Path, run: Command, tmp_path: Path
+) -> None:
+    table = pq.read_table(folder / SOURCES["math"][0] / "finemath-4plus").sort_by("char_count")
+    made = tmp_path / "sorted"
+    (made / "data").mkdir(parents=True)
+    pq.write_table(table, made / "data/train-00000-of-00001.parquet", row_group_size=50)
+    hub.publish("someone/sorted", made)
+    middle = table["char_count"][len(table) // 2].as_py()
+    source = '[[sources]]\nname = "s"\nkind = "hub"\nrepo = "someone/sorted"\nweight = 1\n'
+    recipe = write_recipe(tmp_path / "sorted.toml", source + f'keep = {{ char_count = "> {middle}" }}\n')
+    out = run.build(recipe, "set", "--cache", str(tmp_path / "cache"))
+    metadata = pq.read_metadata(made / "data/train-00000-of-00001.parquet")
+    texts = [metadata.row_group(i).column(6) for i in range(metadata.num_row_groups)]
+    assert texts[0].path_in_schema == "text"
+    asked = sum(request.body_bytes for request in hub.requests if request.path.endswith(".parquet"))
+    kept = [group for i, group in enumerate(texts) if metadata.row_group(i).column(8).statistics.max > middle]
+    assert len(kept) < len(texts)
+    footer = footer_bytes(made / "data/train-00000-of-00001.parquet")
+    scores = sum(metadata.row_group(i).column(8).total_compressed_size for i in range(metadata.num_row_groups))
+    assert asked <= footer + scores + sum(group.total_compressed_size for group in kept)
+    dropped = json.loads((out / "manifest.json").read_text())["sources"][0]["dropped"]
+    assert dropped[f"not char_count > {middle}"] == sum(value <= middle for value in table["char_count"].to_pylist())
+
+
+def test_every_fifth_request_fails_and_the_bytes_are_the_same(
+    hub: Hub, run: Command, local: dict[str, Any], tmp_path: Path
+) -> None:
+    hub.faults.every(5, stall_s=4.0)
+    out = run.build(hub_recipe(tmp_path / "hub.toml"), "set")
+    failed = {request.fault for request in hub.requests if request.fault}
+    assert len(failed) >= 6, failed
+    assert without_provenance(out) == local
+
+
+def test_a_server_that_is_gone_stops_the_build_which_then_reads_the_rest(
+    hub: Hub, run: Command, local: dict[str, Any], tmp_path: Path
+) -> None:
+    recipe = hub_recipe(tmp_path / "hub.toml")
+    encoded = tmp_path / "set.work" / "encode"
+
+    def go() -> None:
+        """Let the server go for good when the first unit is encoded; its slowness makes that moment hit."""
+        while not list(encoded.glob("[0-9a-f]*/receipt.json")):
+            time.sleep(0.005)
+        hub.faults.off()
+        hub.faults.every(1, "reset")
+
+    hub.faults.every(1, "stall", stall_s=0.05)
+    threading.Thread(target=go, daemon=True).start()
+    arguments = ("--out", tmp_path / "set", "--workers", "1", "--give-up-after", "2")
+    said = run("build", recipe, *arguments, expect=2)
+    assert "gave up after" in said
+    assert "run the same command again" in said
+    assert not (tmp_path / "set" / "manifest.json").exists()
+    done = [json.loads(path.read_text())["labels"] for path in encoded.glob("[0-9a-f]*/receipt.json")]
+    files = {label.partition("@")[0] for labels in done for label in labels}
+    assert files
+    hub.faults.off()
+    before = len(hub.requests)
+    out = run.build(recipe, "set")
+    assert without_provenance(out) == local
+    again = [request.path for request in hub.requests[before:]]
+    assert again
+    assert not [path for path in again if any(path.endswith(name) for name in files)]
+    assert not [path for path in again if "/api/" in path or "README" in path]  # what was resolved is kept
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"config": '"finemath-5plus"'}, "no configuration 'finemath-5plus'; there are finemath-3plus, finemath-4plus"),
+        ({"split": '"test"'}, "no split 'test' in configuration 'finemath-4plus'; there are train"),
+        ({"repo": '"someone/nothing"'}, "someone/nothing: no such data set, or it is private"),
+        ({"revision": '"v9"'}, "no revision 'v9'"),
+        ({"text": '"body"'}, "no column 'body'; there are url, fetch_time"),
+    ],
+)
+def test_what_is_not_there_is_said_at_once(change: dict[str, str], expected: str, run: Command, tmp_path: Path) -> None:
+    recipe = hub_recipe(tmp_path / "hub.toml", "math")
+    overrides = [part for key, value in change.items() for part in ("--set", f"sources.math.{key}={value}")]
+    for command in (["plan", recipe], ["build", recipe, "--out", tmp_path / "set"]):
+        said = run(*command, *overrides, expect=2)
+        assert expected in said
+        assert "source 'math'" in said
+    assert not (tmp_path / "set").exists()
+
+
+def test_a_private_set_needs_its_token_which_goes_nowhere_else(hub: Hub, run: Command, tmp_path: Path) -> None:
+    hub.private("HuggingFaceTB/finemath", "hf_secret")
+    recipe = hub_recipe(tmp_path / "hub.toml", "math")
+    assert "No token was sent" in run("plan", recipe, expect=2)
+    assert "A token was sent" in run("plan", recipe, expect=2, HF_TOKEN="hf_wrong")
+    run.build(recipe, "set", HF_TOKEN="hf_secret")
+    sent = [request for request in hub.requests if "/cdn/" in request.path]
+    assert sent
+    assert not any(request.authorized for request in sent)
+
+
+def test_a_gated_set_says_what_to_do(hub: Hub, run: Command, tmp_path: Path) -> None:
+    hub.gated("HuggingFaceTB/finemath")
+    said = run("plan", hub_recipe(tmp_path / "hub.toml", "math"), expect=2, HF_TOKEN="hf_reader")
+    assert "to ask for access. A token was sent." in said
+
+
+def test_a_branch_is_resolved_once_for_a_work_folder(hub: Hub, folder: Path, run: Command, tmp_path: Path) -> None:
+    recipe = hub_recipe(tmp_path / "hub.toml", "math")
+    first = run.build(recipe, "set")
+    before = digests(first)
+    small = folder / "HuggingFaceTB/finemath/finemath-3plus/train-00000-of-00003.parquet"
+    changes = {
+        "finemath-4plus/train-00000-of-00003.parquet": None,
+        "finemath-4plus/train-9.parquet": small.read_bytes(),
+    }
+    hub.publish("HuggingFaceTB/finemath", corpora.changed(folder / "HuggingFaceTB/finemath", tmp_path / "new", changes))
+    assert (
+        digests(run.build(recipe, "set", "--set", "shards.tokens=50_000"))["tokenizer.json"] == before["tokenizer.json"]
+    )
+    revision = json.loads((first / "manifest.json").read_text())["sources"][0]["revision"]
+    assert revision != hub.commit("HuggingFaceTB/finemath")
+    other = run.build(recipe, "other")
+    assert json.loads((other / "manifest.json").read_text())["sources"][0]["revision"] == hub.commit(
+        "HuggingFaceTB/finemath"
+    )
+
+
+@pytest.mark.parametrize("headers", [{"X-Linked-Etag": '"0000"'}, {"X-Linked-Size": "77"}])
+def test_a_file_that_changes_on_the_way_stops_the_build(
+    headers: dict[str, str], hub: Hub, run: Command, tmp_path: Path
+) -> None:
+    hub.faults.on(r"resolve/.*/finemath-4plus/train-00001", headers=headers)
+    said = run("build", hub_recipe(tmp_path / "hub.toml", "math"), "--out", tmp_path / "set", expect=2)
+    assert "the file has changed on the server" in said
+
+
+def test_other_formats_stream_through_datasets(hub: Hub, folder: Path, run: Command, tmp_path: Path) -> None:
+    table = pq.read_table(folder / SOURCES["math"][0] / "finemath-4plus").select(["text", "char_count"])
+    lines = "".join(json.dumps(row) + "\n" for row in table.to_pylist()).encode()
+    made = tmp_path / "made"
+    made.mkdir()
+    (made / "train.jsonl.gz").write_bytes(gzip.compress(lines))
+    hub.publish("someone/lines", made)
+    source = (
+        '[[sources]]\nname = "s"\nkind = "hub"\nrepo = "someone/lines"\nweight = 1\nkeep = { char_count = "> 500" }\n'
+    )
+    from_hub = run.build(write_recipe(tmp_path / "hub.toml", source), "set")
+    (tmp_path / "lines.jsonl").write_bytes(lines)
+    source = (
+        f'[[sources]]\nname = "s"\npaths = ["{tmp_path}/lines.jsonl"]\nweight = 1\nkeep = {{ char_count = "> 500" }}\n'
+    )
+    from_disk = run.build(write_recipe(tmp_path / "disk.toml", source), "disk")
+    assert without_provenance(from_hub)["tokens"] == without_provenance(from_disk)["tokens"]
+
+
+def test_offline_the_cache_is_enough_or_says_what_is_missing(hub: Hub, run: Command, tmp_path: Path) -> None:
+    recipe = hub_recipe(tmp_path / "hub.toml", "math")
+    cache = ("--cache", str(tmp_path / "cache"))
+    first = run.build(recipe, "set", *cache)
+    pinned = hub_recipe(tmp_path / "pinned.toml", "math", more=f'revision = "{hub.commit("HuggingFaceTB/finemath")}"')
+    before = len(hub.requests)
+    out = run.build(pinned, "offline", *cache, HF_HUB_OFFLINE="1")
+    assert len(hub.requests) == before
+    assert without_provenance(out) == without_provenance(first)
+    said = run("build", recipe, "--out", tmp_path / "none", expect=2, HF_HUB_OFFLINE="1")
+    assert "HF_HUB_OFFLINE is set" in said
