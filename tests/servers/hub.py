@@ -23,7 +23,7 @@ from urllib.parse import parse_qs, quote, unquote
 sys.path.insert(0, str(Path(__file__).parent))
 from http11 import FileSpan, Request, Response
 from loopback import Server, serve_until_stdin_ends
-from snapshots import DATE, Entry, Snapshot, expanded, snapshot_of, yaml_block
+from snapshots import DATE, Entry, Snapshot, expanded, snapshot_of
 
 TOKEN = "hf_reader"
 """A token that every Hub here knows: a user without access to anything private or gated."""
@@ -185,13 +185,12 @@ class Hub(Server):
                 sibling |= {"size": entry.size, "blobId": entry.blob_id}
                 if entry.lfs:
                     sibling["lfs"] = {"sha256": entry.sha256, "size": entry.size, "pointerSize": 134}
-        card = snapshot.files.get("README.md")
         return {
             "_id": snapshot.commit[:24], "id": repo, "author": repo.split("/")[0], "sha": snapshot.commit,
             "createdAt": DATE, "lastModified": DATE, "private": known.private,
             "gated": "auto" if known.gated else False, "disabled": False, "tags": [], "downloads": 0, "likes": 0,
             "usedStorage": sum(entry.size for entry in snapshot.files.values()),
-            "cardData": yaml_block(Path(card.file)) if card else {}, "siblings": siblings,
+            "cardData": snapshot.card, "siblings": siblings,
         }  # fmt: skip
 
     def _tree(self, request: Request, snapshot: Snapshot, path: str) -> Response:

@@ -33,11 +33,12 @@ class Entry:
 
 @dataclass(slots=True)
 class Snapshot:
-    """One commit: its files by path, and the same with their folders as the `tree` endpoint lists them."""
+    """One commit: its files by path, the same with their folders as the `tree` endpoint lists them, README's YAML."""
 
     commit: str
     files: dict[str, Entry]
     tree: dict[str, dict[str, Any]]
+    card: dict[str, Any]
 
 
 def snapshot_of(repo: str, folder: Path) -> Snapshot:
@@ -45,7 +46,8 @@ def snapshot_of(repo: str, folder: Path) -> Snapshot:
     files = {str(path.relative_to(folder)): hashed(path) for path in sorted(folder.rglob("*")) if path.is_file()}
     lines = [f"{path} {entry.size} {entry.sha256}" for path, entry in files.items()]
     commit = hashlib.sha1("\n".join([repo, *lines]).encode()).hexdigest()
-    return Snapshot(commit, files, tree_of(files))
+    card = files.get("README.md")
+    return Snapshot(commit, files, tree_of(files), yaml_block(Path(card.file)) if card else {})
 
 
 def hashed(path: Path) -> Entry:
