@@ -29,6 +29,11 @@ PACK_BYTES = 16 << 20
 BATCH_BYTES = 8 << 20
 """Text in a batch, about: bounds a worker's memory and stays near the caches."""
 
+FILE_BYTES = 1 << 12
+"""A file of Software Heritage's archive, about: what rows that only name one are taken for until it is fetched."""
+_FILE_ROW_BYTES = 1 << 6
+"""What such a row takes in the column or the line that names the file, about."""
+
 LIST_THREADS = 16
 """Files whose spans are listed at once: over a network, each takes two requests."""
 
@@ -102,8 +107,9 @@ class Unit:
         return sum(span.text_bytes for span in self.spans)
 
     def identity(self) -> list[dict[str, Any]]:
-        """Return what decides the unit's content, for digests."""
-        return [asdict(span) for span in self.spans]
+        """Return what decides the unit's content, for digests: fetched documents have it in `version`."""
+        spans = [asdict(span) for span in self.spans]
+        return [span | {"url": ""} if span["format"] == "documents" else span for span in spans]
 
 
 @dataclass(slots=True)
@@ -135,6 +141,16 @@ def source_module(kind: str) -> ModuleType:
     return importlib.import_module(f"pipeline.sources.{kind}")
 
 
+def read_span(source: SourceRecipe, span: Span) -> Iterator[Batch]:
+    """Stream a span's batches, of a source's files or of the documents that were fetched for them.
+
+    Raises:
+        SourceError: as the source kind's `read`.
+    """
+    kind = "documents" if span.format == "documents" else source.kind
+    return source_module(kind).read(source, span)
+
+
 def list_all_spans(source: SourceRecipe, files: list[File], unit_bytes: int | None = None) -> list[Span]:
     """List the spans of several files at once, in the files' order.
 
@@ -142,6 +158,8 @@ def list_all_spans(source: SourceRecipe, files: list[File], unit_bytes: int | No
         SourceError: with one line for each file that cannot be read, or does not fit the recipe.
     """
     list_spans = source_module(source.kind).list_spans
+    if source.content != "column":
+        unit_bytes = (unit_bytes or UNIT_BYTES) * _FILE_ROW_BYTES // FILE_BYTES
 
     def spans_of(file: File) -> list[Span] | str:
         try:
@@ -154,7 +172,14 @@ def list_all_spans(source: SourceRecipe, files: list[File], unit_bytes: int | No
     faults = [item for item in listed if isinstance(item, str)]
     if faults:
         raise SourceError("\n".join(f"source {source.name!r}: {fault}" for fault in faults))
-    return [span for item in listed if isinstance(item, list) for span in item]
+    spans = [span for item in listed if isinstance(item, list) for span in item]
+    return spans if source.content == "column" else [_with_files(span) for span in spans]
+
+
+def _with_files(span: Span) -> Span:
+    """Return a span with the text of the files that its rows name, about."""
+    rows = span.rows if span.rows is not None else span.text_bytes // _FILE_ROW_BYTES + 1
+    return replace(span, text_bytes=rows * FILE_BYTES)
 
 
 def span_of_part(spans: list[Span], part: str) -> Span | None:
@@ -216,4 +241,9 @@ def read_documents(source: dict[str, Any], unit: str, rows: list[int]) -> list[b
             found[int(batch.rows[index])] = text.encode() if isinstance(text, str) else text
         if wanted <= found.keys():
             break
-    return [found.get(row) for row in rows]
+    documents = [found.get(row) for row in rows]
+    if recipe.content == "column":
+        return documents
+    from pipeline.sources.software_heritage import read_back
+
+    return read_back(recipe, documents)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +11,9 @@ import pyarrow.compute as pc
 from pipeline.arrow import unwrap_mask, wrap_mask
 from pipeline.predicates import Predicate
 from pipeline.sources.base import Batch, SourceError
+
+if TYPE_CHECKING:
+    from pipeline.recipe import SourceRecipe
 
 
 def column_names(schema: pa.Schema) -> list[str]:
@@ -56,19 +59,21 @@ def take_path(table: pa.Table | pa.RecordBatch, path: str) -> pa.Array:
     return cast("pa.Array", column)
 
 
-def check_text_type(schema: pa.Schema, path: str, where: str) -> None:
-    """Refuse a text column that is absent or not text.
+def check_text_type(schema: pa.Schema, source: SourceRecipe, where: str) -> None:
+    """Refuse a source's text column that is absent or not text.
 
     Raises:
         SourceError: naming the columns that exist.
     """
+    path = source.text_column
+    key = "text" if source.content == "column" else "blob_id"
     found = find_type(schema, path)
     if found is None:
-        raise SourceError(f"{where}: no column {path!r}; there are {', '.join(column_names(schema))}. Correct `text`.")
+        raise SourceError(f"{where}: no column {path!r}; there are {', '.join(column_names(schema))}. Correct `{key}`.")
     value_type = found.value_type if pa.types.is_dictionary(found) else found
     tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
     if not any(test(value_type) for test in (*tests, pa.types.is_string_view, pa.types.is_binary_view)):
-        raise SourceError(f"{where}: column {path!r} is {found}, not text. Correct `text`.")
+        raise SourceError(f"{where}: column {path!r} is {found}, not text. Correct `{key}`.")
 
 
 def check_predicates(schema: pa.Schema, predicates: list[Predicate], where: str) -> None:

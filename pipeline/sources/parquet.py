@@ -77,7 +77,7 @@ def list_spans(source: SourceRecipe, url: str, name: str, version: str, unit_byt
     """Cut a file into spans of whole row groups, up to `unit_bytes` (`UNIT_BYTES` when None) of text each."""
     with open_parquet(url, name, version) as (file, _):
         schema, metadata = file.schema_arrow, file.metadata
-        check_text_type(schema, source.text_column, name)
+        check_text_type(schema, source, name)
         check_predicates(schema, parse_keep(source.keep), name)
     read_columns = {source.text_column, *source.keep}
     spans: list[Span] = []

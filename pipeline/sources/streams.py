@@ -63,9 +63,9 @@ def read_span(source: SourceRecipe, span: Span) -> Iterator[Batch]:
         rows: Any = datasets.load_dataset(builder, data_files=[span.url], split="train", streaming=True)
         for table in rows.with_format("arrow").iter(batch_size=_BATCH_ROWS):
             if row == 0:
-                check_text_type(table.schema, source.text, span.name)
+                check_text_type(table.schema, source, span.name)
                 check_predicates(table.schema, predicates, span.name)
-            yield make_batch(table, source.text, predicates, row)
+            yield make_batch(table, source.text_column, predicates, row)
             row += table.num_rows
     except SourceError:
         raise
