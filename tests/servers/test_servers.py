@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import corpora
 from bucket import Bucket
 from corpora import FINEMATH, FINEWEB, SMOLLM, STORIES
-from faults import KINDS
 from hub import TOKEN, Hub
+from net_faults import KINDS
 
 FILE = "sample/10BT/001_00000.parquet"
 
