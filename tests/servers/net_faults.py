@@ -1,4 +1,4 @@
-"""Faults of the network that a test switches on while a server runs, the same for the Hub and for the bucket; deterministic.
+"""Faults of the network, for the Hub and the bucket alike, that a test switches on while they run; deterministic.
 
 Two kinds of rules. `every` makes each n-th matching request fail, in rotating ways: what a network does. `on` changes
 the answers for certain paths: what a server does. Patterns are regular expressions, searched in the unquoted path.
