@@ -25,6 +25,8 @@ Figures = dict[str, Any]
 
 GOALS = {
     ("build", "ratio"): ("at least 15, goal 25", lambda value: value >= 15),
+    ("hub", "ratio"): ("at most 1.3", lambda value: value <= 1.3),
+    ("hub", "worker_ratio"): ("at most 1.15", lambda value: value <= 1.15),
     ("bpe", "ratio"): ("at least 4", lambda value: value >= 4),
     ("bpe", "merges_identical"): ("yes", bool),
     ("memory", "worker_ratio"): ("at most 1.15", lambda value: value <= 1.15),
@@ -127,6 +129,12 @@ def _loader(work: Path, quick: bool) -> Figures:
     return bench_loader(write_set(work), work=work)
 
 
+def _hub(work: Path, quick: bool) -> Figures:
+    from hub import bench_hub
+
+    return bench_hub(work, quick=quick)
+
+
 def _stages(work: Path, quick: bool) -> Figures:
     from stages import bench_stages
 
@@ -143,6 +151,7 @@ TOPICS: dict[str, Callable[[Path, bool], Figures]] = {
     "build": _build,
     "validate": _validate,
     "loader": _loader,
+    "hub": _hub,
     "bpe": _bpe,
     "stages": _stages,
     "memory": _memory,

@@ -7,6 +7,7 @@ variant: a stage of a single task runs in the command itself, and nothing would 
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -34,8 +35,8 @@ def bench_memory(work: Path, *, workers: int = 2) -> dict[str, Any]:
     files = corpus_files("bulk_prose")
     tokenizer = write_tokenizer(files, work / "tokenizer.json")
     copies = write_copies(files, work / "copies")
-    small = _watch_build(work, recipe_text(files, tokenizer), workers)
-    large = _watch_build(work, recipe_text(copies, tokenizer), workers)
+    small = watch_build(work, recipe_text(files, tokenizer), workers)
+    large = watch_build(work, recipe_text(copies, tokenizer), workers)
     figures: dict[str, Any] = {"text_mb": text_bytes(files) / MB, "large_text_mb": text_bytes(copies) / MB}
     shutil.rmtree(work / "copies")
     for name, peaks in (("", small), ("large_", large)):
@@ -45,7 +46,7 @@ def bench_memory(work: Path, *, workers: int = 2) -> dict[str, Any]:
     return figures
 
 
-def _watch_build(work: Path, recipe: str, workers: int) -> tuple[int, int]:
+def watch_build(work: Path, recipe: str, workers: int, environment: dict[str, str] | None = None) -> tuple[int, int]:
     """Build from nothing; return the peak bytes of the command and of its largest other process."""
     import psutil
 
@@ -57,7 +58,11 @@ def _watch_build(work: Path, recipe: str, workers: int) -> tuple[int, int]:
     peaks: dict[int, int] = {}
     with log.open("w") as output:
         process = subprocess.Popen(
-            [*command, "--workers", str(workers)], cwd=ROOT, stdout=output, stderr=subprocess.STDOUT
+            [*command, "--workers", str(workers)],
+            cwd=ROOT,
+            env=os.environ | (environment or {}),
+            stdout=output,
+            stderr=subprocess.STDOUT,
         )
         root = psutil.Process(process.pid)
         while process.poll() is None:
