@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.predicates import Predicate, parse_keep
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pipeline.recipe import SourceRecipe
     from pipeline.sources.ranges import RangeFile
 
+_GUESSED_CONTENT_BYTES = 5000.0  # a source file of public repositories
 _TAIL = struct.Struct("<I4s")  # length of the footer, magic number
 
 _BATCH_ROWS = 1 << 14
@@ -79,6 +81,7 @@ def list_spans(source: SourceRecipe, url: str, name: str, version: str, unit_byt
         schema, metadata = file.schema_arrow, file.metadata
         check_text_type(schema, source, name)
         check_predicates(schema, parse_keep(source.keep), name)
+        content_bytes = _mean_content_bytes(file) if source.content == "software-heritage" else None
     read_columns = {source.text_column, *source.keep}
     spans: list[Span] = []
     start = rows = text_bytes = stored = 0
@@ -88,6 +91,8 @@ def list_spans(source: SourceRecipe, url: str, name: str, version: str, unit_byt
             raise SourceError(f"{name}: row group {index} has {group.num_rows} rows; expected fewer than 2^32")
         chunks = [chunk for chunk in _chunks(group) if chunk.path_in_schema in read_columns]
         group_text = sum(c.total_uncompressed_size for c in chunks if c.path_in_schema == source.text_column)
+        if content_bytes is not None:  # the column holds names, not text
+            group_text = int(group.num_rows * content_bytes)
         if rows and text_bytes + group_text > (unit_bytes or UNIT_BYTES):
             spans.append(Span(url, name, version, "parquet", "rg", start, index, text_bytes, rows, stored))
             start, rows, text_bytes, stored = index, 0, 0, 0
@@ -99,6 +104,14 @@ def list_spans(source: SourceRecipe, url: str, name: str, version: str, unit_byt
             Span(url, name, version, "parquet", "rg", start, metadata.num_row_groups, text_bytes, rows, stored)
         )
     return spans
+
+
+def _mean_content_bytes(file: pq.ParquetFile) -> float:
+    """Estimate the bytes of a file that a row names, from the first rows of `length_bytes` where that column is."""
+    if "length_bytes" not in file.schema_arrow.names or not file.metadata.num_row_groups:
+        return _GUESSED_CONTENT_BYTES
+    lengths = file.read_row_group(0, columns=["length_bytes"], use_threads=False)["length_bytes"]
+    return float(pc.mean(lengths).as_py() or _GUESSED_CONTENT_BYTES)
 
 
 def split_span(span: Span) -> list[Span]:
