@@ -13,9 +13,10 @@ import re
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx2
-import huggingface_hub
+from huggingface_hub import constants
 from huggingface_hub.utils import build_hf_headers, get_session
 
 from pipeline.sources.base import SourceError
@@ -49,9 +50,8 @@ class RangeFile(io.RawIOBase):
         match = _URL.fullmatch(url)
         assert match, url
         install()
-        self._address = huggingface_hub.hf_hub_url(
-            match["repo"], match["path"], repo_type="dataset", revision=match["commit"]
-        )
+        path = quote(match["path"])
+        self._address = f"{constants.ENDPOINT}/datasets/{match['repo']}/resolve/{match['commit']}/{path}"
         self._name = f"{match['repo']}/{match['path']}"
         self._key = f"{url} {version}"
         self._etag = version.rpartition(" ")[2]

@@ -1,0 +1,199 @@
+"""What reading over a network rests on: the retry policy, its settings, the cache of ranges, and ranges as a file."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pipeline.predicates import parse_predicate
+from pipeline.sources.base import SourceError
+from pipeline.sources.cache import RangeCache
+from pipeline.sources.columns import test_predicates as count_rejected
+from pipeline.sources.network import Network, TransientError, is_kept, keep_fetched, network, retry
+
+sys.path.append(str(Path(__file__).parents[1] / "servers"))
+from hub import Hub
+
+
+class Failing:
+    """Fails a number of times, then succeeds."""
+
+    def __init__(self, times: int, retry_after_s: float | None = 0.0):
+        self.calls: list[float] = []
+        self._times = times
+        self._retry_after_s = retry_after_s
+
+    def __call__(self) -> str:
+        self.calls.append(time.monotonic())
+        if len(self.calls) <= self._times:
+            raise TransientError("HTTP 503", retry_after_s=self._retry_after_s)
+        return "content"
+
+
+def test_a_failure_that_passes_is_tried_again() -> None:
+    attempt = Failing(7)
+    assert retry("a file", attempt) == "content"
+    assert len(attempt.calls) == 8
+
+
+def test_the_time_that_the_server_asks_for_is_waited() -> None:
+    attempt = Failing(1, retry_after_s=0.3)
+    retry("a file", attempt)
+    assert 0.3 <= attempt.calls[1] - attempt.calls[0] < 1.5
+
+
+def test_after_the_bound_the_last_word_says_what_to_do() -> None:
+    started = time.monotonic()
+    with pytest.raises(SourceError, match=r"a file: gave up after 0 s and \d+ attempts; the last one: HTTP 503.*again"):
+        retry("a file", Failing(10**9, None), give_up_s=0.5)
+    assert time.monotonic() - started < 2
+    waits_too_long = Failing(1, retry_after_s=3600)
+    with pytest.raises(SourceError, match="1 attempts"):
+        retry("a file", waits_too_long, give_up_s=5)
+    assert len(waits_too_long.calls) == 1
+
+
+def test_other_errors_are_final() -> None:
+    def attempt() -> None:
+        raise KeyError("no")
+
+    with pytest.raises(KeyError):
+        retry("a file", attempt)
+
+
+def test_settings_travel_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("TOKENMILL_"):
+            monkeypatch.delenv(name)
+    assert network() == Network()
+    with monkeypatch.context() as context:
+        context.setattr(os, "environ", dict(os.environ))
+        settings = Network(timeout_s=1.5, connections=3, cache="/c", cache_all=True, cache_bytes=5)
+        settings.export()
+        assert network() == settings
+        os.environ["TOKENMILL_CONNECTIONS"] = "many"
+        with pytest.raises(SourceError, match="TOKENMILL_CONNECTIONS: expected int, got 'many'"):
+            network()
+
+
+def test_what_is_read_twice_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not is_kept()
+    with keep_fetched(), keep_fetched():
+        assert is_kept()
+    assert not is_kept()
+    monkeypatch.setenv("TOKENMILL_CACHE_ALL", "True")
+    assert is_kept()
+
+
+def test_the_cache_gives_back_what_was_put_and_nothing_else(tmp_path: Path) -> None:
+    cache = RangeCache(tmp_path / "cache", 10**6)
+    cache.put("a", b"content")
+    cache.put("empty", b"")
+    assert RangeCache(tmp_path / "cache", 10**6).get("a") == b"content"
+    assert cache.get("empty") == b""
+    assert cache.get("b") is None
+    (file,) = [path for path in (tmp_path / "cache").glob("*/*") if path.read_bytes().startswith(b"content")]
+    whole = file.read_bytes()
+    for damaged in (whole[:-1], b"C" + whole[1:], b""):
+        file.write_bytes(damaged)
+        assert cache.get("a") is None
+    cache.put("a", b"content")
+    assert cache.get("a") == b"content"
+
+
+def test_a_full_cache_lets_go_what_was_used_longest_ago(tmp_path: Path) -> None:
+    cache = RangeCache(tmp_path / "cache", 10_000)
+    for index in range(9):
+        cache.put(str(index), bytes(1000))
+        past = time.time() - 100 + index
+        for path in (tmp_path / "cache").glob("*/*"):
+            if path.stat().st_mtime > time.time() - 50:
+                os.utime(path, (past, past))
+    cache.get("0")  # used again
+    for index in range(9, 14):
+        cache.put(str(index), bytes(1000))
+    kept = [index for index in range(14) if cache.get(str(index)) is not None]
+    assert 0 in kept
+    assert kept[-5:] == [9, 10, 11, 12, 13]
+    assert 1 not in kept
+    assert sum(path.stat().st_size for path in (tmp_path / "cache").glob("*/*")) <= 10_000
+    cache.put("large", bytes(20_000))
+    assert cache.get("large") is None
+
+
+@hypothesis.given(
+    values=st.lists(st.one_of(st.none(), st.integers(-5, 5)), min_size=1, max_size=8),
+    condition=st.sampled_from(["== 2", "!= 2", "< 0", "<= -1", "> 3", ">= 3", [1, 9], "== 2.5"]),
+)
+def test_statistics_never_rule_out_a_row_that_holds(values: list[int | None], condition: object) -> None:
+    predicate = parse_predicate("x", condition)
+    mask, _ = count_rejected(pa.table({"x": pa.array(values, pa.int64())}), [predicate])
+    present = [value for value in values if value is not None]
+    if present and predicate.excludes(min(present), max(present)):
+        assert not mask.any()
+    if present and condition in ("> 3", ">= 3", "< 0", "<= -1"):  # and where bounds decide, they do
+        assert predicate.excludes(min(present), max(present)) == (not mask.any())
+
+
+@pytest.fixture
+def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Hub, str, str, bytes]:
+    """A file on a Hub of this process: the server, the file's address, version and bytes."""
+    folder = tmp_path / "someone" / "set"
+    folder.mkdir(parents=True)
+    content = np.random.default_rng(1).bytes(20_000_000)
+    (folder / "data.bin").write_bytes(content)
+    with Hub(tmp_path) as hub:
+        import huggingface_hub.constants
+        from huggingface_hub import HfApi
+
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
+        commit = hub.commit("someone/set")
+        (info,) = HfApi(endpoint=hub.url).get_paths_info("someone/set", ["data.bin"], repo_type="dataset")
+        assert info.lfs is not None
+        yield hub, f"hf://datasets/someone/set@{commit}/data.bin", f"{len(content)} bytes, {info.lfs.sha256}", content
+
+
+def test_a_remote_file_reads_like_a_file(remote: tuple[Hub, str, str, bytes]) -> None:
+    from pipeline.sources.ranges import RangeFile
+
+    hub, url, version, content = remote
+    with RangeFile(url, version) as file:
+        file.expect([[(100, 300), (400, 500)], [(1000, 9_500_000)]])
+        file.seek(100)
+        assert file.read(200) == content[100:300]
+        file.seek(450)
+        assert file.read(100) == content[450:550]  # over the end of what was expected
+        file.seek(1000)
+        assert file.read(9_499_000) == content[1000:9_500_000]
+        file.seek(-5, os.SEEK_END)
+        assert file.read() == content[-5:]
+        assert file.read() == b""
+    asked = [request.range for request in hub.requests if request.path.startswith("/cdn")]
+    assert len(asked) == len(set(asked))
+    hub.expire_links()
+    with RangeFile(url, version) as file:
+        file.seek(77)
+        assert file.read(10) == content[77:87]
+
+
+def test_what_was_not_asked_for_is_never_taken(remote: tuple[Hub, str, str, bytes]) -> None:
+    from pipeline.sources.ranges import RangeFile
+
+    hub, url, version, _ = remote
+    hub.faults.on("/cdn/", body=bytes(10))  # another file under the same address
+    with (
+        RangeFile(url, version) as file,
+        pytest.raises(SourceError, match="expected HTTP 206 with 'bytes 0-9/20000000'"),
+    ):
+        file.read(10)
+    hub.faults.off()
+    with RangeFile(url, version.replace("20000000", "30000000")) as file, pytest.raises(SourceError, match="20000000"):
+        file.read(10)
