@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import threading
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, fields
@@ -99,6 +100,21 @@ class TransientError(Exception):
         self.retry_after_s = retry_after_s
 
 
+_retries = 0
+_retries_lock = threading.Lock()
+
+
+def _count_retry() -> None:
+    global _retries
+    with _retries_lock:
+        _retries += 1
+
+
+def count_retries() -> int:
+    """Return how often this process has had to try again, so that a task can report its part."""
+    return _retries
+
+
 def retry(what: str, attempt: Callable[[], Result], *, give_up_s: float | None = None) -> Result:
     """Call `attempt` until it succeeds.
 
@@ -118,6 +134,7 @@ def retry(what: str, attempt: Callable[[], Result], *, give_up_s: float | None =
         try:
             return attempt()
         except TransientError as error:
+            _count_retry()
             # Full jitter: many workers that failed together do not come back together.
             ceiling = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(attempts, 16))
             pause = error.retry_after_s if error.retry_after_s is not None else random.uniform(0, ceiling)
