@@ -1,28 +1,41 @@
-"""The command: `python -m trainer train | sample`.
+"""The command: `python -m trainer COMMAND`; `--help` lists them.
 
 Exit codes: 0 done; 1 the run failed; 2 it could not run (bad input, nothing started); 130 or 143 when SIGINT or
 SIGTERM interrupted training after a checkpoint was saved. Results go to stdout, everything else to stderr.
+
+A command NAME is a module `trainer.NAME` with `add_arguments(parser)` and `run(options) -> exit code`, named in
+`COMMANDS`. Only the module of the command that was called is imported, so `--help` costs nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+COMMANDS = {
+    "train": "train a model; resume where a run stopped",
+    "sample": "continue prompts with a run's model",
+    "plot": "draw a run's loss, learning rate, throughput and dollars",
+    "export": "write a run's model for other libraries",
+    "fit": "estimate which micro-batches fit in a GPU's memory",
+    "cost": "compare GPUs in dollars per billion tokens",
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit code."""
     from trainer.errors import InputError, TrainerError
 
-    options = build_parser().parse_args(arguments)
-    run: Callable[[argparse.Namespace], int] = options.run_command
+    arguments = sys.argv[1:] if arguments is None else arguments
+    options = build_parser(arguments).parse_args(arguments)
     try:
-        return run(options)
+        return options.run_command(options)
     except InputError as error:
         if options.json:
             print(json.dumps({"status": "refused", "problems": error.problems}, indent=2))
@@ -36,24 +49,37 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Describe the command line. Imports nothing heavy: `--help` must be quick."""
-    parser = argparse.ArgumentParser(
-        prog="python -m trainer", description="Train a model on a shard set, and sample from it."
-    )
+def build_parser(arguments: list[str]) -> argparse.ArgumentParser:
+    """Describe the command line: every command by name, the one that is called with its arguments."""
+    parser = argparse.ArgumentParser(prog="python -m trainer", description="From a shard set to a model.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    train = commands.add_parser("train", help="train a model", description="Train a model; resume where a run stopped.")
-    train.add_argument("recipe", type=Path, metavar="RECIPE", help="a train recipe (TOML)")
-    train.add_argument("--shards", type=Path, required=True, metavar="DIR", help="the shard set")
-    train.add_argument("--run", type=Path, required=True, metavar="RUN", help="folder for checkpoints and metrics")
-    train.add_argument(
+    called = next((argument for argument in arguments if not argument.startswith("-")), None)
+    for name, summary in COMMANDS.items():
+        if importlib.util.find_spec(f"trainer.{name}") is None:
+            continue
+        command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        if name == called:
+            # `train` describes itself here: its recipe is checked, and OpenMP told how to wait, before torch is there.
+            module = sys.modules[__name__] if name == "train" else importlib.import_module(f"trainer.{name}")
+            module.add_arguments(command)
+            command.set_defaults(run_command=module.run)
+            command.add_argument("--json", action="store_true", help="print the result as JSON")
+    return parser
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe `train`."""
+    parser.add_argument("recipe", type=Path, metavar="RECIPE", help="a train recipe (TOML)")
+    parser.add_argument("--shards", type=Path, required=True, metavar="DIR", help="the shard set")
+    parser.add_argument("--run", type=Path, required=True, metavar="RUN", help="folder for checkpoints and metrics")
+    parser.add_argument(
         "--resume",
         default="auto",
         metavar="auto|never|CHECKPOINT",
         help="auto: from the newest whole checkpoint in RUN, if any (default); never: refuse a RUN that holds "
         "checkpoints; or the folder of a checkpoint",
     )
-    train.add_argument(
+    parser.add_argument(
         "--set",
         action="append",
         default=[],
@@ -61,26 +87,9 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="KEY=VALUE",
         help="override a key of the recipe, value in TOML syntax: --set train.steps=100",
     )
-    train.set_defaults(run_command=run_train)
-    sample = commands.add_parser(
-        "sample", help="continue a prompt", description="Continue a prompt with a run's model."
-    )
-    sample.add_argument("run", type=Path, metavar="RUN", help="a run folder")
-    sample.add_argument("--prompt", required=True, metavar="TEXT", help="the beginning of a document; may be empty")
-    sample.add_argument("--max-new-tokens", type=int, default=200, metavar="N", help="default %(default)s")
-    sample.add_argument("--temperature", type=float, default=0.8, metavar="T", help="0: likeliest; default %(default)s")
-    sample.add_argument("--top-p", type=float, default=0.95, metavar="P", help="default %(default)s")
-    sample.add_argument(
-        "--repetition-penalty", type=float, default=1.1, metavar="R", help="1: none; default %(default)s"
-    )
-    sample.add_argument("--seed", type=int, default=1337, metavar="S", help="default %(default)s")
-    sample.set_defaults(run_command=run_sample)
-    for command in (train, sample):
-        command.add_argument("--json", action="store_true", help="print the result as JSON")
-    return parser
 
 
-def run_train(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Train; see the module for the exit codes."""
     from trainer.recipe import load_recipe
 
@@ -133,25 +142,6 @@ def print_outcome(outcome: Any, *, as_json: bool) -> None:
 
     rows = [(name.replace("_", " "), show(value)) for name, value in result.items() if value is not None]
     print_summary(session.recipe.name, rows)
-
-
-def run_sample(options: argparse.Namespace) -> int:
-    """Sample; prints the prompt and its continuation."""
-    from dataclasses import asdict
-
-    from trainer.progress import say
-    from trainer.sample import SampleOptions, load_run, sample_text
-
-    names = ("max_new_tokens", "temperature", "top_p", "repetition_penalty", "seed")
-    chosen = SampleOptions(**{name: getattr(options, name) for name in names})
-    result = sample_text(load_run(options.run, say), options.prompt, chosen)
-    if options.json:
-        print(json.dumps({**asdict(result), "options": asdict(chosen)}, indent=2, ensure_ascii=False))
-        return 0
-    print(result.prompt + result.text)
-    if result.finish == "context":
-        say(f"stopped after {len(result.token_ids)} tokens: the model's context is full")
-    return 0
 
 
 if __name__ == "__main__":

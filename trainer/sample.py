@@ -6,8 +6,10 @@ a document, and so follows an end of document as in training.
 
 from __future__ import annotations
 
+import argparse
+import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -19,9 +21,37 @@ from trainer import checkpoint
 from trainer.device import choose_device
 from trainer.errors import InputError
 from trainer.model import KeyValueCache, Llama
+from trainer.progress import say
 from trainer.recipe import parse_recipe
 from trainer.session import TOKENIZER_FILE
 from trainer.vocabulary import hash_file
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    parser.add_argument("--prompt", required=True, metavar="TEXT", help="the beginning of a document; may be empty")
+    parser.add_argument("--max-new-tokens", type=int, default=200, metavar="N", help="default %(default)s")
+    parser.add_argument("--temperature", type=float, default=0.8, metavar="T", help="0: likeliest; default %(default)s")
+    parser.add_argument("--top-p", type=float, default=0.95, metavar="P", help="default %(default)s")
+    parser.add_argument(
+        "--repetition-penalty", type=float, default=1.1, metavar="R", help="1: none; default %(default)s"
+    )
+    parser.add_argument("--seed", type=int, default=1337, metavar="S", help="default %(default)s")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Sample; prints the prompt and its continuation."""
+    names = ("max_new_tokens", "temperature", "top_p", "repetition_penalty", "seed")
+    chosen = SampleOptions(**{name: getattr(options, name) for name in names})
+    result = sample_text(load_run(options.run, say), options.prompt, chosen)
+    if options.json:
+        print(json.dumps({**asdict(result), "options": asdict(chosen)}, indent=2, ensure_ascii=False))
+        return 0
+    print(result.prompt + result.text)
+    if result.finish == "context":
+        say(f"stopped after {len(result.token_ids)} tokens: the model's context is full")
+    return 0
 
 
 @dataclass(frozen=True, slots=True)
