@@ -17,7 +17,7 @@ EPILOG = """\
 examples:
   python -m pipeline plan  recipes/data/demo.toml
   python -m pipeline build recipes/data/demo.toml --out out/demo
-  python -m pipeline build recipes/data/demo.toml --out out/demo --set mix.tokens=2_000_000 --workers 4
+  python -m pipeline build recipes/data/demo.toml --out out/demo --tokens 2M --workers 4
 exit codes: 0 done, 1 failed on the way or the set has problems, 2 could not run (recipe, data, machine)
 """
 
@@ -111,6 +111,14 @@ def _add_recipe(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="override a key of the recipe, in TOML: --set mix.tokens=1_000_000 --set sources.NAME.weight=2",
     )
+    parser.add_argument(
+        "--tokens",
+        type=_tokens,
+        dest="overrides",
+        action="append",
+        metavar="N",
+        help="training tokens: 1e9, 1B, 500M, 1_000_000_000 or max; only what they need of the sources is read",
+    )
 
 
 def _add_network(parser: argparse.ArgumentParser) -> None:
@@ -151,6 +159,14 @@ def _seconds(text: str) -> float:
     if not 0 < value < 1e6:
         raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text}")
     return value
+
+
+def _tokens(text: str) -> str:
+    from pipeline.recipe import parse_count
+
+    if text != "max" and (not isinstance(parse_count(text), int) or parse_count(text) < 1):
+        raise argparse.ArgumentTypeError(f"expected a number of tokens such as 1e9, 1B, 500M, or max; got {text!r}")
+    return f'mix.tokens="{text}"'
 
 
 def _positive(text: str) -> int:

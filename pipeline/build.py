@@ -1,7 +1,7 @@
 """Build: from a recipe to a validated shard set, stage by stage. A re-run does only what is missing.
 
     sources --units--> encode --runs sorted by content hash--> mix --cut keys--> assemble --> shard set
-       \\__ sample __> tokenizer __/
+       \\__ sample __> tokenizer __/   ^------ more units -------'
 
 The set's bytes depend on the recipe and the data alone: not on the number of workers, on interruptions, or on time.
 The stages are in `pipeline.stages`; only the work folder's build.json holds times.
@@ -19,14 +19,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline import plan
 from pipeline.engine import StageResult, lock_folder
 from pipeline.executor import Executor
 from pipeline.output import OutputError, check_output, publish
 from pipeline.progress import Progress
 from pipeline.recipe import Recipe
+from pipeline.selection import Unread, open_sources
 from pipeline.sources.hub import pin_revisions
-from pipeline.stages import Build, run_assemble, run_encode, run_mix, run_tokenizer
+from pipeline.stages import Build, run_assemble, run_encode_and_mix, run_tokenizer
 from shards.manifest import Manifest
 from shards.reader import Level
 from shards.validate import Report, validate
@@ -44,6 +44,8 @@ class BuildReport:
     manifest: Manifest
     validation: Report
     stages: dict[str, StageResult]
+    unread: dict[str, Unread]
+    """By source, what was not read of it."""
     notes: tuple[str, ...]
     seconds: float
 
@@ -79,15 +81,22 @@ def build(
     check_output(out, recipe)
     _check_work(work)
     recipe = pin_revisions(recipe, work)
-    units = plan.resolve_units(recipe)
+    selections = open_sources(recipe)
     with _locked(work, out):
-        state = Build(units, out, work, executor, progress)
+        state = Build([selection.units for selection in selections], out, work, executor, progress, selections)
         tokenizer, recipe = run_tokenizer(state, recipe)
-        runs, encoded = run_encode(state, recipe, tokenizer)
-        mixed, masks = run_mix(state, recipe, runs)
+        runs, encoded, mixed, masks = run_encode_and_mix(state, recipe, tokenizer)
         entries = run_assemble(state, recipe, tokenizer, mixed, runs, masks)
+        unread = {selection.source.name: selection.unread() for selection in selections}
         manifest = publish(
-            out, recipe=recipe, tokenizer=tokenizer, plan=mixed, runs=runs, encoded=encoded, shards=entries
+            out,
+            recipe=recipe,
+            tokenizer=tokenizer,
+            plan=mixed,
+            runs=runs,
+            encoded=encoded,
+            unread=list(unread.values()),
+            shards=entries,
         )
         _prune(state)
         level = level if any(stage.ran for stage in state.stages.values()) else "quick"
@@ -95,7 +104,7 @@ def build(
         validation = validate(out, level=level, threads=executor.workers)
         now = time.perf_counter()
         progress.note(f"validate: {level} level in {now - validating:.1f} s")
-        report = BuildReport(manifest, validation, state.stages, tuple(state.notes), now - started)
+        report = BuildReport(manifest, validation, state.stages, unread, tuple(state.notes), now - started)
         _write_times(work, executor.workers, report, validating=now - validating)
     return report
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ def build_json(report: BuildReport, out: Path, work: Path) -> dict[str, Any]:
         "notes": list(report.notes),
         "mix": [entry.model_dump() for entry in manifest.mix],
         "sources": [entry.model_dump() for entry in manifest.sources],
+        "unread": {name: asdict(unread) for name, unread in report.unread.items()},
         "splits": {name: entry.model_dump() for name, entry in manifest.splits.items()},
         "shards": len(manifest.shards),
         "problems": [problem.to_dict() for problem in report.validation.problems],
@@ -39,7 +41,17 @@ def print_build(report: BuildReport, out: Path, work: Path) -> None:
     """Print the achieved mix beside the requested one, what was dropped, and where things are."""
     console = stdout_console()
     manifest = report.manifest
-    columns = ("source", "requested", "achieved", "train tokens", "val tokens", "available", "dropped", "epochs")
+    columns = (
+        "source",
+        "requested",
+        "achieved",
+        "train tokens",
+        "val tokens",
+        "documents read",
+        "unread MB",
+        "dropped",
+        "epochs",
+    )
     table = plain_table(*columns)
     val = manifest.splits["val"].sources if "val" in manifest.splits else {}
     for source, entry in zip(manifest.sources, manifest.mix, strict=True):
@@ -51,6 +63,7 @@ def print_build(report: BuildReport, out: Path, work: Path) -> None:
             f"{train.tokens:,}",
             f"{val[source.name].tokens:,}" if source.name in val else "0",
             f"{source.documents_available:,}",
+            f"{source.unread_bytes / 1e6:,.1f}" if source.unread_bytes else "0",
             f"{sum(source.dropped.values()):,}",
             str(source.epochs),
         )
@@ -65,6 +78,9 @@ def print_build(report: BuildReport, out: Path, work: Path) -> None:
     for source in manifest.sources:
         for reason, count in source.dropped.items():
             console.print(printable(f"dropped from {source.name}: {count:,} ({reason})"))
+    for name, unread in report.unread.items():
+        if unread.bytes:
+            console.print(printable(f"not read of {name}: {unread}"), soft_wrap=True)
     tokens = sum(split.tokens for split in manifest.splits.values())
     size = sum(shard.files.tokens.bytes + shard.files.documents.bytes for shard in manifest.shards)
     text_bytes = sum(result["text_bytes"] for result in report.stages["encode"].results)

@@ -85,6 +85,8 @@ class MixTask:
 
     recipe: Recipe
     runs: tuple[Run, ...]
+    has_more: tuple[bool, ...] = ()
+    """For each source, whether parts of it were not read; none when empty."""
 
 
 def plan_from_dict(data: dict[str, Any]) -> Plan:
@@ -125,8 +127,46 @@ class Shares:
         return [self.target(source, total, shard, num_shards or 1) for shard in range(num_shards + 1)]
 
 
-def plan_mix(recipe: Recipe, index: Index) -> Plan:
+def find_short(recipe: Recipe, index: Index, has_more: tuple[bool, ...]) -> dict[int, int]:
+    """Find the sources that must be read further before the set can be mixed.
+
+    Nothing is repeated or shrunk as long as there is more to read. Sources that were read whole bound the set; where
+    they stop the build in any case, nothing more is read for it.
+
+    Returns:
+        By source, the tokens that it should offer in all: its share of both splits and one longest document.
+    """
+    tokens = recipe.mix.tokens
+    if tokens == "max" or not any(has_more):
+        return {}
+    shares = Shares(tuple(source.weight for source in recipe.sources))
+    repeats = recipe.mix.max_epochs if recipe.mix.when_short == "repeat" else 1
+    axes = [index.source_axis(source) for source in range(len(has_more))]
+    reach = tokens
+    for s, axis in enumerate(axes):
+        if not has_more[s]:
+            if shares.target(s, recipe.split.val_tokens, 1, 1) >= axis.total:
+                return {}
+            start = _cut_validation(recipe, shares, s, axis)[-1][1]
+            reach = min(reach, _limit(axis.total - start.tokens, repeats, shares, s))
+    if reach == 0 or (reach < tokens and recipe.mix.when_short != "shrink"):
+        return {}
+    short: dict[int, int] = {}
+    for s, axis in enumerate(axes):
+        asked = shares.target(s, reach, 1, 1) + 1 + shares.target(s, recipe.split.val_tokens, 1, 1)
+        needed = asked + int(index.longest[:, s].max())  # validation may take a document more than its share
+        if has_more[s] and axis.total < needed:
+            short[s] = needed
+    return short
+
+
+def plan_mix(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -> Plan:
     """Decide what every shard holds.
+
+    Args:
+        recipe: what is asked for.
+        index: the documents.
+        has_more: for each source, whether parts of it were not read: its size then bounds nothing.
 
     Raises:
         MixError: a source is too small for the validation split, or for the mix when `when_short` is "error".
@@ -134,15 +174,13 @@ def plan_mix(recipe: Recipe, index: Index) -> Plan:
     names = [source.name for source in recipe.sources]
     shares = Shares(tuple(source.weight for source in recipe.sources))
     axes = [index.source_axis(source) for source in range(len(names))]
-    val_tokens = recipe.split.val_tokens
-    _check_validation(recipe, shares, axes, index.dropped)
-    num_val = -(-val_tokens // recipe.shards.tokens)
-    val_cuts = [
-        _cut_split(axis, Cut(0, FIRST_KEY), shares.targets(s, val_tokens, num_val)) for s, axis in enumerate(axes)
-    ]
+    has_more = has_more or (False,) * len(names)
+    _check_validation(recipe, shares, axes, index.dropped, has_more)
+    num_val = _num_val_shards(recipe)
+    val_cuts = [_cut_validation(recipe, shares, s, axis) for s, axis in enumerate(axes)]
     starts = [cuts[-1][1] for cuts in val_cuts]
     available = [axis.total - start.tokens for axis, start in zip(axes, starts, strict=True)]
-    total, notes = _fit_total(recipe, shares, available)
+    total, notes = _fit_total(recipe, shares, available, has_more)
     num_train = -(-total // recipe.shards.tokens)
     if num_train + num_val > MAX_SHARDS:
         raise MixError(f"shards.tokens: {total} tokens would make {num_train} shards; expected at most {MAX_SHARDS}")
@@ -171,9 +209,24 @@ def plan_mix(recipe: Recipe, index: Index) -> Plan:
     return Plan((*train, *val), totals, total, tuple(notes))
 
 
-def _check_validation(recipe: Recipe, shares: Shares, axes: list[Axis], dropped: list[dict[str, int]]) -> None:
+def _num_val_shards(recipe: Recipe) -> int:
+    return -(-recipe.split.val_tokens // recipe.shards.tokens)
+
+
+def _cut_validation(recipe: Recipe, shares: Shares, source: int, axis: Axis) -> list[tuple[int, Cut]]:
+    targets = shares.targets(source, recipe.split.val_tokens, _num_val_shards(recipe))
+    if not axis.total:  # of a source that is still to be read
+        return [(0, Cut(0, FIRST_KEY)) for _ in targets]
+    return _cut_split(axis, Cut(0, FIRST_KEY), targets)
+
+
+def _check_validation(
+    recipe: Recipe, shares: Shares, axes: list[Axis], dropped: list[dict[str, int]], has_more: tuple[bool, ...]
+) -> None:
     faults: list[str] = []
     for s, (source, axis) in enumerate(zip(recipe.sources, axes, strict=True)):
+        if has_more[s]:
+            continue
         if axis.total == 0:
             reasons = ", ".join(f"{count} times {reason}" for reason, count in dropped[s].items()) or "there was none"
             remedy = "The first of two sources keeps what both hold: change their order, or leave one out"
@@ -189,10 +242,12 @@ def _check_validation(recipe: Recipe, shares: Shares, axes: list[Axis], dropped:
         raise MixError("\n".join(faults))
 
 
-def _fit_total(recipe: Recipe, shares: Shares, available: list[int]) -> tuple[int, list[str]]:
+def _fit_total(
+    recipe: Recipe, shares: Shares, available: list[int], has_more: tuple[bool, ...]
+) -> tuple[int, list[str]]:
     """Return the training tokens that the sources can give, and notes on what had to change."""
     repeats = recipe.mix.max_epochs if recipe.mix.when_short == "repeat" else 1
-    limits = [int(tokens * repeats / share) for tokens, share in zip(available, shares.fractions, strict=True)]
+    limits = [_limit(tokens, repeats, shares, s) for s, tokens in enumerate(available)]
     most = min(limits)
     scarce = recipe.sources[limits.index(most)].name
     if most <= 0:
@@ -205,15 +260,21 @@ def _fit_total(recipe: Recipe, shares: Shares, available: list[int]) -> tuple[in
         return wanted, []
     if recipe.mix.when_short == "shrink":
         return most, [f"shrunk from {wanted:,} to {most:,} training tokens: {scarce!r} is too small"]
+    most = min(limit for limit, more in zip(limits, has_more, strict=True) if not more)
     lines = [
         f"source {source.name!r}: has {tokens:,} tokens for training; "
         f"its share of {wanted:,} is {shares.target(s, wanted, 1, 1):,}"
         for s, (source, tokens) in enumerate(zip(recipe.sources, available, strict=True))
-        if limits[s] < wanted
+        if limits[s] < wanted and not has_more[s]
     ]
     after = f" even in {repeats} epochs" if recipe.mix.when_short == "repeat" else ""
     remedy = f'Ask for at most {most:,} tokens, or set mix.when_short to "shrink" or "repeat"'
     raise MixError("\n".join([f"mix.tokens: the sources are too small{after}. {remedy}.", *lines]))
+
+
+def _limit(available: int, repeats: int, shares: Shares, source: int) -> int:
+    """Return the training tokens of the whole set that this many of one source allow."""
+    return int(available * repeats / shares.fractions[source])
 
 
 def _check_shard_size(recipe: Recipe, *splits: list[list[tuple[int, Cut]]]) -> None:
@@ -273,9 +334,14 @@ def _slices_between(source: int, start: Cut, begin: tuple[int, Cut], end: tuple[
 def mix_runs(folder: Path, task: MixTask, report: Any) -> dict[str, Any]:
     """Run the mix stage: one keep mask a run into `folder`, the plan into the receipt.
 
+    Where sources must be read further first, there is no plan: `short` lists (source, tokens needed, tokens found).
+
     Raises:
         MixError: the sources cannot give what the recipe asks for.
     """
     index = Index(list(task.runs), len(task.recipe.sources))
-    files = index.write_masks(folder)
-    return {"plan": plan_mix(task.recipe, index).to_dict(), "files": files}
+    if short := find_short(task.recipe, index, task.has_more):
+        found = index.tokens.sum(axis=0).tolist()
+        return {"short": [[s, needed, found[s]] for s, needed in short.items()], "files": {}}
+    plan = plan_mix(task.recipe, index, task.has_more)
+    return {"plan": plan.to_dict(), "short": [], "files": index.write_masks(folder)}

@@ -17,6 +17,7 @@ from pipeline.mix import Plan, ShardPlan, Shares
 from pipeline.recipe import Recipe
 from pipeline.run import Run
 from pipeline.sample import TOKENIZER_FILE
+from pipeline.selection import Unread
 from pipeline.tokenizer import TokenizerInfo
 from shards.manifest import (
     MANIFEST_FILE,
@@ -93,6 +94,7 @@ def publish(
     plan: Plan,
     runs: list[Run],
     encoded: list[dict[str, Any]],
+    unread: list[Unread],
     shards: list[ShardEntry],
 ) -> Manifest:
     """Write the tokenizer, the resolved recipe and, last of all, the manifest.
@@ -104,6 +106,7 @@ def publish(
         plan: the mix.
         runs: the runs, in unit order.
         encoded: what encoding each of them reported.
+        unread: what was left of each source.
         shards: the shards' entries, in order.
     """
     texts = {TOKENIZER_FILE: tokenizer.path.read_text(encoding="utf-8"), RECIPE_FILE: recipe.to_json()}
@@ -123,7 +126,9 @@ def publish(
             special_tokens=tokenizer.special_tokens,
         ),
         recipe=RecipeEntry(file=recipe_file.path, sha256=recipe_file.sha256),
-        sources=[_source_entry(recipe, plan, index, runs, encoded) for index in range(len(recipe.sources))],
+        sources=[
+            _source_entry(recipe, plan, index, runs, encoded, unread[index]) for index in range(len(recipe.sources))
+        ],
         mix=_mix_entries(recipe, plan, splits["train"]),
         splits={split: entry for split, entry in splits.items() if split == "train" or entry.tokens},  # type: ignore[misc]
         shards=shards,
@@ -147,7 +152,7 @@ def _mix_entries(recipe: Recipe, plan: Plan, train: SplitEntry) -> list[MixEntry
 
 
 def _source_entry(
-    recipe: Recipe, plan: Plan, index: int, runs: list[Run], encoded: list[dict[str, Any]]
+    recipe: Recipe, plan: Plan, index: int, runs: list[Run], encoded: list[dict[str, Any]], unread: Unread
 ) -> SourceEntry:
     source, totals = recipe.sources[index], plan.sources[index]
     own = [(run, result) for run, result in zip(runs, encoded, strict=True) if run.source == index]
@@ -163,6 +168,8 @@ def _source_entry(
         revision=source.revision if source.kind == "hub" else documents,
         tokens_available=totals.tokens,
         documents_available=totals.documents,
+        unread_files=unread.files,
+        unread_bytes=unread.bytes,
         dropped=dict(sorted(dropped.items())),
         epochs=totals.epochs,
     )

@@ -24,6 +24,9 @@ NUM_BYTES = 256
 _SIZE = re.compile(r"\s*(\d[\d_]*(?:\.\d+)?)\s*([kKMGT]i?)?B?\s*")
 _SCALE = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
+_COUNT = re.compile(r"\s*(\d[\d_]*(?:\.\d+)?(?:[eE]\d{1,2})?)\s*([kKmMbBgGtT])?\s*")
+_COUNT_SCALE = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
+
 
 def parse_size(value: Any) -> Any:
     """Turn `"1 GB"`, `"512 MiB"` or a plain number into bytes; other values are left for the model to refuse."""
@@ -35,6 +38,17 @@ def parse_size(value: Any) -> Any:
     unit = match[2] or ""
     scale = _SCALE[unit.replace("K", "k") if len(unit) == 1 else unit.replace("k", "K")] if unit else 1
     return int(Decimal(match[1]) * scale)
+
+
+def parse_count(value: Any) -> Any:
+    """Turn `"1B"`, `"500M"`, `"1e9"` or the number 1e9 into a whole number; what is none is left to be refused."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    match = _COUNT.fullmatch(value) if isinstance(value, str) else None
+    if not match:
+        return value
+    count = Decimal(match[1].replace("_", "")) * _COUNT_SCALE[(match[2] or "").upper()]
+    return int(count) if count == int(count) else value
 
 
 def _distinct(values: list[str]) -> list[str]:
@@ -61,6 +75,7 @@ def _known_encoding(name: str) -> str:
 
 
 SizeBytes = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
+Whole = BeforeValidator(parse_count)
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
@@ -133,8 +148,8 @@ class TokenizerRecipe(Settings):
 class MixRecipe(Settings):
     """How many training tokens, and what happens when a source has too few."""
 
-    tokens: Annotated[int, Field(gt=0, lt=1 << 63)] | Literal["max"] = "max"
-    """Tokens of the training split, or as many as the sources allow."""
+    tokens: Annotated[int, Whole, Field(gt=0, lt=1 << 63)] | Literal["max"] = "max"
+    """Tokens of the training split (`30_600_000_000`, or text such as `"30.6B"`), or as many as the sources allow."""
     when_short: Literal["error", "shrink", "repeat"] = "error"
     """Stop, build a smaller set, or repeat the short source."""
     max_epochs: Annotated[int, Field(ge=1, le=1000)] = 4
@@ -144,14 +159,14 @@ class MixRecipe(Settings):
 class SplitRecipe(Settings):
     """The held-out split, chosen by content hash in the mix's proportions."""
 
-    val_tokens: Annotated[int, Field(ge=0)] = 0
+    val_tokens: Annotated[int, Whole, Field(ge=0)] = 0
     """Tokens held out for validation."""
 
 
 class ShardsRecipe(Settings):
     """The size and compression of a shard."""
 
-    tokens: Annotated[int, Field(gt=0)] = 100_000_000
+    tokens: Annotated[int, Whole, Field(gt=0)] = 100_000_000
     """Most tokens in a shard, give or take a document; shards are made equal."""
     zstd_level: Annotated[int, Field(ge=1, le=19)] = 3
     """Zstandard level."""

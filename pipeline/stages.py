@@ -6,7 +6,7 @@ bytes, the versions of our code and of the libraries that matter.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from pipeline.output import clear_output
 from pipeline.progress import Progress
 from pipeline.recipe import Recipe, SourceRecipe
 from pipeline.run import Run
-from pipeline.sources.base import Unit
+from pipeline.selection import Selection
+from pipeline.sources.base import Span, Unit
 from pipeline.tokenizer import TokenizerError, TokenizerInfo, load_tokenizer
 from shards.manifest import ShardEntry, dtype_for
 from shards.writer import SetProperties, write_text
@@ -36,15 +37,17 @@ class Build:
     work: Path
     executor: Executor
     progress: Progress
+    selections: list[Selection]
+    """What `units` are taken from."""
     stages: dict[str, StageResult] = field(default_factory=dict)
     used: dict[str, set[str]] = field(default_factory=dict)
     """Digests of each stage's tasks: what the work folder still needs."""
     notes: list[str] = field(default_factory=list)
 
     def run_stage(self, name: str, function: str, tasks: list[Task], outputs: Path | None = None) -> StageResult:
-        """Run a stage's missing tasks and keep its result."""
-        self.used[name] = {task.digest for task in tasks}
-        self.stages[name] = run_stage(
+        """Run a stage's missing tasks and keep its result; a stage that is run again goes on where it was."""
+        self.used.setdefault(name, set()).update(task.digest for task in tasks)
+        result = run_stage(
             name,
             function,
             tasks,
@@ -53,6 +56,8 @@ class Build:
             progress=self.progress,
             outputs=outputs,
         )
+        before = self.stages.get(name, StageResult([], 0, 0.0))
+        self.stages[name] = StageResult(result.results, before.ran + result.ran, before.seconds + result.seconds)
         return self.stages[name]
 
     def note(self, message: str) -> None:
@@ -80,7 +85,7 @@ def run_tokenizer(state: Build, recipe: Recipe) -> tuple[TokenizerInfo, Recipe]:
     task = sample.TokenizerTask(
         section,
         tuple(recipe.sources),
-        tuple(tuple(span for unit in own for span in unit.spans) for own in state.units),
+        _sample_spans(state, section.sample_bytes, weights),
         tuple(weights[source.name] for source in recipe.sources),
         recipe.seed,
     )
@@ -88,7 +93,7 @@ def run_tokenizer(state: Build, recipe: Recipe) -> tuple[TokenizerInfo, Recipe]:
         "code": [sample.CODE_VERSION, *map(version, ("gigatoken", "tokenizers", "pyarrow"))],
         "tokenizer": section.model_dump(),
         "sources": [[source.name, _reading(source)] for source in recipe.sources],
-        "units": [[unit.identity() for unit in own] for own in state.units],
+        "spans": [[asdict(span) for span in own] for own in task.spans],
         "seed": recipe.seed,
     }
     digest = digest_of(identity)
@@ -107,6 +112,18 @@ def run_tokenizer(state: Build, recipe: Recipe) -> tuple[TokenizerInfo, Recipe]:
         )
     resolved = recipe.model_copy(update={"tokenizer": section.model_copy(update={"sample_weights": used})})
     return load_tokenizer(folder / sample.TOKENIZER_FILE, eos_token=section.eos_token), resolved
+
+
+def _sample_spans(state: Build, sample_bytes: int, weights: dict[str, float]) -> tuple[tuple[Span, ...], ...]:
+    """Return what the sample may be drawn from: of each source the first files in its order that hold far more.
+
+    So the seed, the files, `sample_bytes` and the sample's weights decide it, not how many tokens the set shall have.
+    """
+    shares = mix.Shares(tuple(weights[selection.source.name] for selection in state.selections))
+    return tuple(
+        tuple(selection.sample_spans(shares.target(s, sample_bytes, 1, 1)))
+        for s, selection in enumerate(state.selections)
+    )
 
 
 def run_encode(state: Build, recipe: Recipe, tokenizer: TokenizerInfo) -> tuple[list[Run], list[dict[str, Any]]]:
@@ -138,12 +155,14 @@ def run_encode(state: Build, recipe: Recipe, tokenizer: TokenizerInfo) -> tuple[
         Run(state.work / "encode" / task.digest, task.payload.unit.source, tuple(result["labels"]), dtype)
         for task, result in zip(tasks, encoded, strict=True)
     ]
-    _check_sources_left(recipe, runs, encoded)
+    _check_sources_left(state, recipe, runs, encoded)
     return runs, encoded
 
 
-def _check_sources_left(recipe: Recipe, runs: list[Run], encoded: list[dict[str, Any]]) -> None:
+def _check_sources_left(state: Build, recipe: Recipe, runs: list[Run], encoded: list[dict[str, Any]]) -> None:
     for index, source in enumerate(recipe.sources):
+        if state.selections[index].has_more:
+            continue
         own = [result for run, result in zip(runs, encoded, strict=True) if run.source == index]
         if not any(result["documents"] for result in own):
             reasons: dict[str, int] = {}
@@ -156,18 +175,51 @@ def _check_sources_left(recipe: Recipe, runs: list[Run], encoded: list[dict[str,
             )
 
 
-def run_mix(state: Build, recipe: Recipe, runs: list[Run]) -> tuple[mix.Plan, list[Path]]:
-    """Plan which documents go where; return the plan and the keep mask of each run."""
+def run_encode_and_mix(
+    state: Build, recipe: Recipe, tokenizer: TokenizerInfo
+) -> tuple[list[Run], list[dict[str, Any]], mix.Plan, list[Path]]:
+    """Encode and mix; while a source is short of what the mix asks and has more, take more of it and mix again.
+
+    Returns:
+        The runs in unit order, what encoding each reported, the plan, and the keep mask of each run.
+    """
+    while True:
+        runs, encoded = run_encode(state, recipe, tokenizer)
+        planned, masks = run_mix(state, recipe, runs)
+        if planned is not None:
+            for selection in state.selections:
+                if selection.has_more:
+                    state.note(
+                        f"{selection.source.name}: read in part, as mix.tokens asks; not read: {selection.unread()}"
+                    )
+            return runs, encoded, planned, masks
+        state.units = [selection.units for selection in state.selections]
+
+
+def run_mix(state: Build, recipe: Recipe, runs: list[Run]) -> tuple[mix.Plan | None, list[Path]]:
+    """Plan which documents go where; return the plan and the keep mask of each run.
+
+    Where a source is short and has more, there is no plan: more of it has been taken.
+    """
+    has_more = tuple(selection.has_more for selection in state.selections)
     identity = {
         "code": mix.CODE_VERSION,
         "runs": [[run.source, run.folder.name] for run in runs],
+        "has_more": has_more,
         "sources": [[source.name, source.weight] for source in recipe.sources],
         "mix": recipe.mix.model_dump(),
         "val_tokens": recipe.split.val_tokens,
         "shard_tokens": recipe.shards.tokens,
     }
-    task = Task(digest_of(identity), mix.MixTask(recipe, tuple(runs)), 0)
-    planned = mix.plan_from_dict(state.run_stage("mix", "pipeline.mix:mix_runs", [task]).results[0]["plan"])
+    task = Task(digest_of(identity), mix.MixTask(recipe, tuple(runs), has_more), 0)
+    result = state.run_stage("mix", "pipeline.mix:mix_runs", [task]).results[0]
+    for source, needed, found in result["short"]:
+        selection = state.selections[source]
+        state.progress.note(f"{selection.source.name}: {found:,} of {needed:,} tokens so far; taking more of it")
+        selection.take_for(needed, found)
+    if result["short"]:
+        return None, []
+    planned = mix.plan_from_dict(result["plan"])
     for note in planned.notes:
         state.note(f"mix: {note}")
     return planned, [state.work / "mix" / task.digest / mask_name(index) for index in range(len(runs))]

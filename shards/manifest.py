@@ -92,8 +92,12 @@ class SourceEntry(_Model):
     revision: str
     """Digest of the content read, or the commit of a hosted data set."""
     tokens_available: Count
-    """Tokens of distinct documents, EOS included, before the mix took its share."""
+    """Tokens of the distinct documents that were read, EOS included, before the mix took its share."""
     documents_available: Count
+    unread_files: Count = 0
+    """Files of the source of which nothing was read, because the tokens asked for were there without them."""
+    unread_bytes: Count = 0
+    """Stored bytes of these files, and of the text left out of others; 0: the source was read whole."""
     dropped: dict[str, Count]
     """Documents dropped before the mix, by reason."""
     epochs: Epochs

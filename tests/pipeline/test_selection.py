@@ -1,0 +1,310 @@
+"""Builds of a part: what is read, in which order, when more is taken, and that nothing but the recipe decides it."""
+
+from __future__ import annotations
+
+import shutil
+import sysconfig
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from builds import digests, run_build
+
+import shards
+from pipeline import selection
+from pipeline.build import BuildReport, build
+from pipeline.executor import LocalExecutor
+from pipeline.mix import MixError
+from pipeline.progress import Progress
+from pipeline.recipe import Recipe
+from pipeline.selection import Selection, open_sources
+from pipeline.sources import files
+from pipeline.sources.base import UNIT_BYTES, Span
+from shards.validate import validate
+
+FILES = 24
+ROWS = 12
+"""In a row group."""
+
+RECIPE = """
+name = "part"
+seed = 11
+[[sources]]
+name = "code"
+paths = ["{corpus}/code/*.parquet"]
+weight = 3
+[[sources]]
+name = "notes"
+paths = ["{corpus}/notes/*.txt"]
+separator = "\\n--\\n"
+weight = 1
+[tokenizer]
+vocab_size = 800
+sample_bytes = "100 KB"
+[mix]
+tokens = 60_000
+[split]
+val_tokens = 4_000
+[shards]
+tokens = 20_000
+"""
+
+
+def stdlib_documents() -> list[str]:
+    """Return the standard library's top-level definitions: about 1,800 documents, 5.5 MB."""
+    library = Path(sysconfig.get_path("stdlib"))
+    paths = [*sorted(library.glob("*.py")), *sorted(library.glob("asyncio/*.py")), *sorted(library.glob("email/*.py"))]
+    texts = [text for path in paths for text in path.read_text(encoding="utf-8").split("\n\n\n") if len(text) > 200]
+    return [text[:8000] for text in dict.fromkeys(texts)]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 parquet files of six row groups, and 24 text files: a source of many files, a part of which holds enough."""
+    folder = tmp_path_factory.mktemp("corpus")
+    (folder / "code").mkdir()
+    (folder / "notes").mkdir()
+    documents = stdlib_documents()
+    half = len(documents) // 2
+    for number in range(FILES):
+        texts = documents[number:half:FILES]
+        table = pa.table({"text": texts, "score": [index % 10 for index in range(len(texts))]})
+        pq.write_table(table, folder / "code" / f"part-{number:02d}.parquet", row_group_size=ROWS)
+        notes = "\n--\n".join(documents[half + number :: FILES])
+        (folder / "notes" / f"{number:02d}.txt").write_text(notes, encoding="utf-8", newline="")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let megabytes behave as gigabytes do."""
+    monkeypatch.setattr(selection, "WHOLE_BYTES", 20_000)
+    monkeypatch.setattr(selection, "LEAST_PART_BYTES", 1 << 13)
+    monkeypatch.setattr(selection, "FIRST_GROUP_FILES", 4)
+    monkeypatch.setattr(selection, "SAMPLE_SPREAD", 2)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of the files whose spans are listed, as they are."""
+    names: list[str] = []
+    list_spans = files.list_spans
+
+    def listing(source: Any, file: Any, unit_bytes: Any = None) -> list[Span]:
+        names.append(f"{source.name}/{file.name}")
+        return list_spans(source, file, unit_bytes)
+
+    monkeypatch.setattr(files, "list_spans", listing)
+    return names
+
+
+@pytest.fixture
+def load(corpus: Path, tmp_path: Path) -> Callable[..., Recipe]:
+    """Return `load(*overrides)`."""
+    from pipeline.recipe import load_recipe
+
+    def load_with(*overrides: str) -> Recipe:
+        path = tmp_path / "recipe.toml"
+        path.write_text(RECIPE.replace("{corpus}", str(corpus)))
+        return load_recipe(path, overrides=list(overrides))
+
+    return load_with
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Callable[..., BuildReport]]:
+    """Return `run(recipe, name="set", workers=1)`: a build in this process, its workers in others."""
+    executors: list[LocalExecutor] = []
+
+    def run_one(recipe: Recipe, name: str = "set", workers: int = 1) -> BuildReport:
+        executors.append(LocalExecutor(workers))
+        out = tmp_path / name
+        return build(recipe, out=out, work=tmp_path / f"{name}.work", executor=executors[-1], progress=Progress())
+
+    yield run_one
+    for executor in executors:
+        executor.close()
+
+
+def test_a_part_is_read_and_said_to_be_one(
+    load: Any, run: Any, opened: list[str], tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = run(load())
+    assert report.validation.problems == []
+    train, val = report.manifest.splits["train"], report.manifest.splits["val"]
+    assert (train.requested_tokens, val.requested_tokens) == (60_000, 4000)
+    assert max(opened.count(name) for name in opened) == 1
+    for source, folder in zip(report.manifest.sources, ("code", "notes"), strict=True):
+        unread = report.unread[source.name]
+        assert 0 < len([name for name in opened if name.startswith(f"{folder}/")]) <= 12
+        used = train.sources[source.name].tokens + val.sources[source.name].tokens
+        assert used <= source.tokens_available <= 1.4 * used
+        assert (source.unread_files, source.unread_bytes) == (unread.files, unread.bytes)
+        assert FILES - 12 <= unread.files < FILES
+        size = sum(path.stat().st_size for path in (corpus / folder).iterdir())
+        assert 0.5 * size < unread.bytes < size
+        (note,) = [note for note in report.notes if note.startswith(f"{source.name}: read in part")]
+        assert f"{unread.files} of 24 files and {unread.parts} parts of others" in note
+
+    from pipeline import display
+
+    assert display.build_json(report, tmp_path, tmp_path)["unread"]["code"]["files"] == report.unread["code"].files
+    capsys.readouterr()
+    display.print_build(report, tmp_path, tmp_path)
+    printed = capsys.readouterr().out
+    assert "unread MB" in printed
+    assert f"not read of code: {report.unread['code'].files} of 24 files" in printed
+    # Its documents are found again, though the parts are others than the ones a whole build would make.
+    compared = validate(tmp_path / "set", level="quick", against_sources=300)
+    assert (compared.problems, compared.not_run) == ([], [])
+    assert compared.compared_documents == compared.documents > 50
+
+
+def test_the_same_bytes_for_any_workers_and_nothing_to_do_again(load: Any, run: Any, tmp_path: Path) -> None:
+    recipe = load()
+    first = run(recipe, "one")
+    assert first.stages["mix"].ran > 1, "the first taking is short, so that the loop is part of this test"
+    run(recipe, "two", workers=2)
+    assert digests(tmp_path / "one") == digests(tmp_path / "two")
+    assert run(recipe, "one").tasks_run == 0
+    assert digests(tmp_path / "one") == digests(tmp_path / "two")
+
+
+def test_a_build_goes_on_where_it_stopped(load: Any, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = load()
+    run(recipe, "whole")
+    take_for = Selection.take_for
+
+    def stop(self: Selection, needed: int, found: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Selection, "take_for", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run(recipe, "stopped")
+    monkeypatch.setattr(Selection, "take_for", take_for)
+    encoded = len(list((tmp_path / "stopped.work" / "encode").iterdir()))
+    again = run(recipe, "stopped")
+    assert again.stages["encode"].ran == len(again.stages["encode"].results) - encoded
+    assert digests(tmp_path / "stopped") == digests(tmp_path / "whole")
+
+
+def test_more_is_taken_until_a_source_that_gives_little_has_given_enough(load: Any, run: Any) -> None:
+    kept = run(load('sources.code.keep={score = "== 3"}', "mix.tokens=30_000"))
+    assert kept.validation.problems == []
+    assert kept.manifest.splits["train"].requested_tokens == 30_000
+    code = kept.manifest.sources[0]
+    assert code.dropped["not score == 3"] > 5 * code.documents_available
+    assert code.unread_bytes > 0
+    assert kept.stages["mix"].ran > 1
+
+
+def test_what_is_taken_further_leaves_what_was_taken(load: Any) -> None:
+    source = load().sources[0]
+    little = Selection(0, source, seed=11, tokens=5000)
+    first = list(little.units)
+    little.take(200_000)
+    assert little.units[: len(first)] == first
+    spans = [span for unit in little.units for span in unit.spans]
+    assert len({(span.name, span.part) for span in spans}) == len(spans)
+    assert 200_000 <= little.text_bytes <= 240_000
+    # From another start, the same parts in the same order.
+    other = Selection(0, source, seed=11, tokens=5000)
+    other.take_for(71_000, 5000)
+    assert [span for unit in other.units for span in unit.spans][: len(spans)] == spans
+    other.take(10**12)
+    assert not other.has_more
+    assert other.unread() == selection.Unread(0, FILES, 0, 0)
+    every = [span for unit in other.units for span in unit.spans]
+    assert len({(span.name, span.part) for span in every}) == len(every)
+    assert sum(span.rows or 0 for span in every) == sum(span.rows or 0 for span in files.resolve(source))
+    assert {span.name for span in every[:6]} != {span.name for span in sorted(every, key=lambda s: s.name)[:6]}
+
+
+def test_the_seed_and_the_files_decide_the_order(load: Any, corpus: Path, tmp_path: Path) -> None:
+    def order(source: Any, seed: int) -> list[str]:
+        found = Selection(0, source, seed=seed, tokens=1000)
+        found.take(10**12)
+        return [f"{span.name} {span.part}" for unit in found.units for span in unit.spans]
+
+    source = load().sources[0]
+    assert order(source, 11) == order(source, 11)
+    assert order(source, 11) != order(source, 12)
+    # A file more moves no other out of its turn.
+    shutil.copytree(corpus / "code", tmp_path / "code")
+    shutil.copy(corpus / "code" / "part-03.parquet", tmp_path / "code" / "part-99.parquet")
+    names = [file.name for group in selection._group_files(files.list_files(source), 11) for file in group]
+    grown = source.model_copy(update={"paths": [f"{tmp_path}/code/*.parquet"]})
+    ranked = sorted(files.list_files(grown), key=lambda file: selection._rank(11, file.name))
+    old = sorted(files.list_files(source), key=lambda file: selection._rank(11, file.name))
+    assert [file.name for file in ranked if file.name != "part-99.parquet"] == [file.name for file in old]
+    assert sorted(names) == sorted(file.name for file in old)
+
+
+def test_a_small_source_and_a_whole_build_read_all_in_order(load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = load()
+    whole = open_sources(load("mix.tokens=max"))
+    assert [file.has_more for file in whole] == [False, False]
+    assert whole[0].units == selection.make_units(0, files.resolve(recipe.sources[0]))
+    monkeypatch.setattr(selection, "WHOLE_BYTES", 1 << 30)
+    assert [own.units for own in open_sources(recipe)] == [own.units for own in whole]
+
+
+def test_how_much_is_asked_for_does_not_change_the_tokenizer(load: Any, run: Any, tmp_path: Path) -> None:
+    run(load("mix.tokens=20_000"), "little")
+    run(load("mix.tokens=40_000"), "more")
+    tokenizer = (tmp_path / "little" / "tokenizer.json").read_bytes()
+    assert (tmp_path / "more" / "tokenizer.json").read_bytes() == tokenizer
+
+
+def test_when_short_applies_once_all_is_read(load: Any, run: Any) -> None:
+    few = "sources.notes.max_bytes=260"
+    with pytest.raises(MixError, match=r"the sources are too small.*\n.*'notes': has [\d,]+ tokens for training"):
+        run(load(few), "error")
+    shrunk = run(load(few, "mix.when_short=shrink"), "shrink")
+    assert shrunk.validation.problems == []
+    code, notes = shrunk.manifest.sources
+    train = shrunk.manifest.splits["train"]
+    assert notes.unread_bytes == 0
+    assert train.requested_tokens < 60_000
+    assert code.unread_bytes > 0
+    repeated = run(load(few, "mix.when_short=repeat", "mix.max_epochs=100"), "repeat")
+    assert repeated.validation.problems == []
+    code, notes = repeated.manifest.sources
+    assert repeated.manifest.splits["train"].requested_tokens == 60_000
+    assert (notes.unread_bytes, code.epochs) == (0, 1)
+    assert notes.epochs > 1
+
+
+def test_nothing_more_is_read_for_a_build_that_another_source_stops(
+    load: Any, run: Any, opened: list[str], corpus: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "little.txt").write_text("\n--\n".join(stdlib_documents()[-8:]), encoding="utf-8")
+    with pytest.raises(MixError) as caught:
+        run(load(f'sources.notes.paths=["{tmp_path}/little.txt"]', "mix.tokens=400_000", "sources.code.weight=30"))
+    assert "'notes': has" in str(caught.value)
+    assert "'code'" not in str(caught.value), "of code no more was read than was taken first"
+
+
+def test_part_sizes() -> None:
+    assert selection.part_bytes(0) == selection.LEAST_PART_BYTES
+    assert selection.part_bytes(64 * (1 << 20)) == selection.part_bytes(64 * (1 << 20) + 10**7) == 1 << 20
+    assert selection.part_bytes(10**15) == UNIT_BYTES
+
+
+@pytest.mark.parametrize("text", ["45_000", "45e3", "45K", "0.045M"])
+def test_tokens_on_the_command_line(text: str, corpus: Path, tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text(RECIPE.replace("{corpus}", str(corpus)))
+    result = run_build(path, tmp_path / "set", "--tokens", text, "--validate", "quick")
+    assert result["splits"]["train"]["requested_tokens"] == 45_000
+    assert shards.open_set(tmp_path / "set").manifest.splits["train"].requested_tokens == 45_000
+
+
+@pytest.mark.parametrize("text", ["lots", "1.5", "0", "-3"])
+def test_tokens_that_are_none(text: str, tmp_path: Path, run_cli: Any) -> None:
+    result = run_cli("build", "r.toml", "--out", "set", f"--tokens={text}")
+    assert result.returncode == 2
+    assert "expected a number of tokens such as 1e9, 1B, 500M, or max" in result.stderr
