@@ -1,0 +1,61 @@
+"""What the commands share: exit statuses, types of flags, JSON on stdout. Light: imported before anything is known."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # pyright: ignore[reportPrivateUsage]
+    """What `ArgumentParser.add_subparsers` returns, for which argparse has no public name."""
+
+WHOLE, PROBLEMS, COULD_NOT_RUN = 0, 1, 2
+
+
+class CouldNotRunError(Exception):
+    """What was asked for cannot be done; the message says why and what to do. Exit status 2."""
+
+
+def add_set(parser: argparse.ArgumentParser) -> None:
+    """Add the set's folder, which nearly every command takes, as `options.set`."""
+    parser.add_argument("set", type=Path, metavar="DIR", help="the set's folder")
+
+
+def add_threads(parser: argparse.ArgumentParser) -> None:
+    """Add `--threads`, whose default is every core this process may use."""
+    cores = len(os.sched_getaffinity(0))
+    parser.add_argument("--threads", type=positive_number, default=cores, metavar="N", help="default: the cores")
+
+
+def require_folder(path: Path) -> None:
+    """Check that the set's folder is there.
+
+    Raises:
+        CouldNotRunError: it is not.
+    """
+    if not path.is_dir():
+        raise CouldNotRunError(f"{path}: no such folder. Give the folder that holds manifest.json.")
+
+
+def whole_number(text: str) -> int:
+    """Parse a flag's value as a whole number from 0."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{number} is negative; expected a whole number from 0")
+    return number
+
+
+def positive_number(text: str) -> int:
+    """Parse a flag's value as a whole number from 1."""
+    number = whole_number(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number}; expected a whole number from 1")
+    return number
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """Print a result as JSON. ASCII only: a text's control characters and lone surrogates stay exact and harmless."""
+    print(json.dumps(value, indent=2))

@@ -1,0 +1,98 @@
+"""`python -m shards inspect`: print a set's tables, or one document."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from shards.command_line import (
+    PROBLEMS,
+    WHOLE,
+    CouldNotRunError,
+    add_set,
+    print_json,
+    require_folder,
+    whole_number,
+)
+
+if TYPE_CHECKING:
+    from shards.command_line import Subparsers
+    from shards.reader import Shard, ShardSet
+
+
+def add_command(commands: Subparsers) -> None:
+    """Add `inspect`."""
+    parser = commands.add_parser(
+        "inspect",
+        help="print a set's tables, or one document",
+        description="Print a set's tables, or one document with where it came from.",
+    )
+    add_set(parser)
+    parser.add_argument("--shard", metavar="K", help="a shard's name, or its place in the manifest, from 0")
+    parser.add_argument("--document", type=whole_number, metavar="J", help="a document of that shard, from 0")
+    parser.add_argument("--json", action="store_true", help="print JSON; text is exact there, escaped otherwise")
+    parser.set_defaults(run=_run)
+
+
+def find_shard(shard_set: ShardSet, name: str, *, command: str) -> Shard:
+    """Find a shard by name, or by its place in the manifest.
+
+    Raises:
+        CouldNotRunError: there is none; the message begins with the command's name.
+    """
+    if name.isascii() and name.isdigit():
+        index = int(name)
+        if index < len(shard_set.shards):
+            return shard_set.shards[index]
+        raise CouldNotRunError(f"{command}: no shard {index}; the set has {len(shard_set.shards)}, counted from 0.")
+    try:
+        return shard_set.shard(name)
+    except KeyError as error:
+        raise CouldNotRunError(f"{command}: {error.args[0]}") from error
+
+
+def _run(options: argparse.Namespace) -> int:
+    from shards.display import describe_set, print_document, print_problems, print_set
+    from shards.problems import ShardSetError
+    from shards.reader import open_set
+
+    if (options.shard is None) != (options.document is None):
+        raise CouldNotRunError("inspect: --shard and --document go together. Give both, or neither.")
+    require_folder(options.set)
+    try:
+        shard_set = open_set(options.set)
+        if options.shard is None:
+            if options.json:
+                print_json(describe_set(shard_set))
+            else:
+                print_set(shard_set)
+            return WHOLE
+        document = _find_document(shard_set, find_shard(shard_set, options.shard, command="inspect"), options.document)
+    except ShardSetError as error:
+        if options.json:
+            print_json({"problems": [problem.to_dict() for problem in error.problems]})
+        else:
+            print_problems(error.problems)
+        return PROBLEMS
+    if options.json:
+        print_json(document)
+    else:
+        print_document(document)
+    return WHOLE
+
+
+def _find_document(shard_set: ShardSet, shard: Shard, number: int) -> dict[str, Any]:
+    """Return a document's text and provenance."""
+    from shards.documents import read_document
+    from shards.problems import ShardSetError
+
+    if not 0 <= number < shard.num_documents:
+        raise CouldNotRunError(
+            f"inspect: no document {number} in {shard.name}; it has {shard.num_documents}, counted from 0."
+        )
+    try:
+        return read_document(shard_set, shard, number)
+    except ShardSetError:
+        raise
+    except ValueError as error:
+        raise CouldNotRunError(f"inspect: {error}") from error

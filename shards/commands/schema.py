@@ -1,0 +1,24 @@
+"""`python -m shards schema`: print the JSON Schema of the metadata files."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from shards.command_line import WHOLE, print_json
+
+if TYPE_CHECKING:
+    from shards.command_line import Subparsers
+
+
+def add_command(commands: Subparsers) -> None:
+    """Add `schema`."""
+    parser = commands.add_parser("schema", help="print the JSON Schema of manifest.json and of a shard's own metadata")
+    parser.set_defaults(run=_run)
+
+
+def _run(_options: argparse.Namespace) -> int:
+    from shards.manifest import json_schema
+
+    print_json(json_schema())
+    return WHOLE

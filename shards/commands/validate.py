@@ -1,0 +1,60 @@
+"""`python -m shards validate`: check a set; see `shards.validate`."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from shards.command_line import (
+    COULD_NOT_RUN,
+    PROBLEMS,
+    WHOLE,
+    add_set,
+    add_threads,
+    print_json,
+    require_folder,
+    whole_number,
+)
+
+if TYPE_CHECKING:
+    from shards.command_line import Subparsers
+
+
+def add_command(commands: Subparsers) -> None:
+    """Add `validate`."""
+    parser = commands.add_parser(
+        "validate", help="check a set; exit 0 whole, 1 problems, 2 could not run", description="Check a shard set."
+    )
+    add_set(parser)
+    parser.add_argument(
+        "--level", choices=("quick", "full"), default="full", help="quick: everything but the tokens (default: full)"
+    )
+    parser.add_argument(
+        "--against-sources", type=whole_number, default=0, metavar="N", help="re-read N sampled documents from source"
+    )
+    add_threads(parser)
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from shards.display import print_report, show_progress
+    from shards.validate import validate
+
+    require_folder(options.set)
+    with show_progress() if options.level == "full" else nullcontext() as progress:
+        report = validate(
+            options.set,
+            level=options.level,
+            against_sources=options.against_sources,
+            threads=options.threads,
+            progress=progress,
+        )
+    if options.json:
+        print_json(report.to_dict())
+    else:
+        print_report(report)
+    if report.problems:
+        return PROBLEMS
+    return COULD_NOT_RUN if report.not_run else WHOLE
