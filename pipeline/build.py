@@ -26,14 +26,14 @@ from pipeline.progress import Progress
 from pipeline.recipe import Recipe
 from pipeline.selection import Unread, open_sources
 from pipeline.sources.hub import pin_revisions
-from pipeline.stages import Build, run_assemble, run_encode_and_mix, run_tokenizer
+from pipeline.stages import Build, run_assemble, run_encode_and_mix, run_fetch, run_tokenizer
 from shards.manifest import Manifest
 from shards.reader import Level
 from shards.validate import Report, validate
 from shards.writer import atomic_open
 
 _WORK_NAME = re.compile(
-    r"tokenizer|encode|mix|assemble|cache|build\.json|revisions\.json|encoder-[0-9a-f]{16}\.json|\..+\.tmp"
+    r"fetch|tokenizer|encode|mix|assemble|cache|build\.json|revisions\.json|encoder-[0-9a-f]{16}\.json|\..+\.tmp"
 )
 
 
@@ -84,6 +84,7 @@ def build(
     selections = open_sources(recipe)
     with _locked(work, out):
         state = Build([selection.units for selection in selections], out, work, executor, progress, selections)
+        run_fetch(state, recipe)
         tokenizer, recipe = run_tokenizer(state, recipe)
         runs, encoded, mixed, masks = run_encode_and_mix(state, recipe, tokenizer)
         entries = run_assemble(state, recipe, tokenizer, mixed, runs, masks)
@@ -141,7 +142,7 @@ def _prune(state: Build) -> None:
     for stage, used in state.used.items():
         for path in (state.work / stage).iterdir():
             if path.name not in used:
-                shutil.rmtree(path)
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
     for path in state.work.glob("encoder-*.json"):
         path.unlink()
 

@@ -20,7 +20,7 @@ import xxhash
 from pipeline.clean import Documents, clean_batch
 from pipeline.laps import Laps
 from pipeline.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE
-from pipeline.sources.base import BATCH_BYTES, Unit, source_module
+from pipeline.sources.base import BATCH_BYTES, Unit, read_span
 from pipeline.tokenizer import Encoder, load_encoder
 
 if TYPE_CHECKING:
@@ -117,12 +117,11 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
 
 def _batches(task: EncodeTask, dropped: dict[str, int]) -> Iterator[tuple[Documents, npt.NDArray[np.uint32]]]:
     """Yield cleaned documents with the index of each one's span; small batches are put together."""
-    read = source_module(task.source.kind).read
     pending: list[Documents] = []
     spans: list[npt.NDArray[np.uint32]] = []
     size = 0
     for index, span in enumerate(task.unit.spans):
-        for batch in read(task.source, span):
+        for batch in read_span(task.source, span):
             documents = clean_batch(task.source, batch, dropped)
             if not len(documents.text):
                 continue

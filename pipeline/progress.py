@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _BAR_SECONDS = 0.2
 _LINE_SECONDS = 10.0
+_COUNTING_FILES = frozenset({"fetch"})
+"""Stages whose counters are (tasks begun, rows settled, files fetched by this run) and whose total is rows."""
 
 Counters = Callable[[], tuple[int, int, int]]
 """Returns (tasks begun, bytes done, tokens done)."""
@@ -37,7 +39,7 @@ class Progress:
 
         Args:
             name: the stage.
-            total: bytes of work.
+            total: bytes of work, or rows.
             tasks: how many tasks.
             read: asked a few times a second.
         """
@@ -56,27 +58,33 @@ class Progress:
             thread.join()
         _, done, tokens = read()
         seconds = time.perf_counter() - started
-        counted = f", {tokens / 1e6:.1f} M tokens ({tokens / seconds / 1e6:.1f} M/s)" if tokens else ""
-        size = f", {done / 1e6:.0f} MB ({done / seconds / 1e6:.0f} MB/s)" if done else ""
-        self.note(f"{name}: {tasks} {'task' if tasks == 1 else 'tasks'} in {seconds:.1f} s{size}{counted}")
+        if name in _COUNTING_FILES:
+            work = f", {tokens:,} files ({tokens / seconds:,.0f} files/s)"
+        else:
+            work = f", {done / 1e6:.0f} MB ({done / seconds / 1e6:.0f} MB/s)" if done else ""
+            work += f", {tokens / 1e6:.1f} M tokens ({tokens / seconds / 1e6:.1f} M/s)" if tokens else ""
+        self.note(f"{name}: {tasks} {'task' if tasks == 1 else 'tasks'} in {seconds:.1f} s{work}")
 
     def _show_lines(self, name: str, total: int, tasks: int, read: Counters, stop: threading.Event) -> None:
         started = time.perf_counter()
+        before = 0
         while not stop.wait(_LINE_SECONDS):
             begun, done, tokens = read()
             seconds = time.perf_counter() - started
-            left = f", {seconds * (total - done) / done:.0f} s left" if done else ""
+            if name in _COUNTING_FILES and not before:
+                before = done - tokens  # settled at once: fetched by an earlier run, or not wanted
+            left = f", {seconds * (total - done) / (done - before):.0f} s left" if done > before else ""
             percent = f"{100 * done / total:.0f} %" if total else f"{begun} of {tasks} tasks begun"
-            self.note(f"{name}: {percent}, {tokens / seconds / 1e6:.1f} M tokens/s{left}")
+            self.note(f"{name}: {percent}, {_speed(name, tokens, seconds)}{left}")
 
     def _show_bar(self, name: str, total: int, tasks: int, read: Counters, stop: threading.Event) -> None:
-        from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
 
         columns = [
             TextColumn("{task.description:<10}"),
             BarColumn(),
-            DownloadColumn(),
+            MofNCompleteColumn() if name in _COUNTING_FILES else DownloadColumn(),
             TextColumn("{task.fields[speed]}"),
         ]
         with Bar(*columns, TimeRemainingColumn(), console=stderr_console(), transient=True) as bar:
@@ -84,8 +92,14 @@ class Progress:
             started = time.perf_counter()
             while not stop.wait(_BAR_SECONDS):
                 _, done, tokens = read()
-                speed = f"{tokens / (time.perf_counter() - started) / 1e6:.1f} M tokens/s" if tokens else ""
+                speed = _speed(name, tokens, time.perf_counter() - started) if tokens else ""
                 bar.update(shown, completed=done, speed=speed)
+
+
+def _speed(name: str, count: int, seconds: float) -> str:
+    if name in _COUNTING_FILES:
+        return f"{count / seconds:,.0f} files/s"
+    return f"{count / seconds / 1e6:.1f} M tokens/s"
 
 
 def stderr_console() -> Console:

@@ -20,7 +20,7 @@ import xxhash
 from pipeline.clean import clean_batch
 from pipeline.laps import Laps
 from pipeline.mix import Shares
-from pipeline.sources.base import Span, source_module
+from pipeline.sources.base import Span, read_span
 from pipeline.sources.network import keep_fetched
 from pipeline.tokenizer import DOCUMENT_SEPARATOR, TokenizerError, build_tokenizer_json, train_merges
 
@@ -114,12 +114,11 @@ def sample_budgets(task: TokenizerTask) -> list[int]:
 def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Callable[[int, int], None]) -> dict[str, int]:
     budget = sample_budgets(task)[index]
     source = task.sources[index]
-    read = source_module(source.kind).read
     taken = documents = left_out = 0
     for span in _shuffled(task, index):
         if taken >= budget:
             break
-        for batch in read(source, span):
+        for batch in read_span(source, span):
             cleaned = clean_batch(source, batch, {})
             offsets, data = cleaned.offsets, cleaned.data
             for start, stop in itertools.pairwise(offsets.tolist()):

@@ -32,7 +32,7 @@ class Spool:
             path: the file.
             endpoint: where objects are fetched from; what another endpoint did not have is asked for again.
         """
-        self._path = path
+        self.path = path
         self._endpoint = endpoint.encode()
         self._places: dict[bytes, tuple[int, int]] = {}
         self._missing: set[bytes] = set()
@@ -91,7 +91,7 @@ class Spool:
     def _load(self) -> int:
         """Read the records that are whole; return where they end."""
         end = 0
-        with self._path.open("rb", buffering=1 << 20) as file:
+        with self.path.open("rb", buffering=1 << 20) as file:
             while record := _read_record(file):
                 key, kind, body = record
                 if kind == _CONTENT:

@@ -6,7 +6,7 @@ bytes, the versions of our code and of the libraries that matter.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,43 @@ class Build:
         self.progress.note(message)
 
 
+def run_fetch(state: Build, recipe: Recipe) -> None:
+    """Fetch what the rows of a source only name; from then on its units read local documents.
+
+    Where the archive is and how many connections fetch do not decide the digest: each file is checked by its SHA-1.
+
+    Raises:
+        SourceError: more files cannot be had than `max_missing` allows. What was fetched is kept.
+    """
+    folder = state.work / "fetch"
+    if all(source.content == "column" for source in recipe.sources):
+        if folder.exists():
+            state.used["fetch"] = set()
+        return
+    from pipeline import fetch  # with the clients of the network, which most builds do without
+
+    by_source = {
+        index: [fetch.make_task(unit, source, folder) for unit in state.units[index]]
+        for index, source in enumerate(recipe.sources)
+        if source.content != "column"
+    }
+    for index, tasks in by_source.items():
+        fetch.ask_again(recipe.sources[index], folder, tasks)
+    # Two sources may read the same rows in the same way.
+    distinct = list({task.digest: task for tasks in by_source.values() for task in tasks}.values())
+    pending = [task.payload.unit for task in distinct if read_receipt(folder / task.digest) is None]
+    scratch_bytes = int(sum(unit.text_bytes for unit in pending) * fetch.SCRATCH_SHARE)
+    plan.check_disk([("fetched files", state.work, scratch_bytes)])
+    results = state.run_stage("fetch", "pipeline.fetch:fetch_unit", distinct).results
+    fetch.drop_spools(folder)
+    by_digest = {task.digest: result for task, result in zip(distinct, results, strict=True)}
+    for index, tasks in by_source.items():
+        fetch.check_missing(recipe.sources[index], [by_digest[task.digest] for task in tasks])
+        state.units[index] = [
+            fetch.local_unit(task.payload.unit, folder / task.digest, by_digest[task.digest]) for task in tasks
+        ]
+
+
 def run_tokenizer(state: Build, recipe: Recipe) -> tuple[TokenizerInfo, Recipe]:
     """Train the tokenizer, or take the given file; return it and the recipe with what was decided put in.
 
@@ -93,7 +130,7 @@ def run_tokenizer(state: Build, recipe: Recipe) -> tuple[TokenizerInfo, Recipe]:
         "code": [sample.CODE_VERSION, *map(version, ("gigatoken", "tokenizers", "pyarrow"))],
         "tokenizer": section.model_dump(),
         "sources": [[source.name, _reading(source)] for source in recipe.sources],
-        "spans": [[asdict(span) for span in own] for own in task.spans],
+        "spans": [[span.identity() for span in own] for own in task.spans],
         "seed": recipe.seed,
     }
     digest = digest_of(identity)
@@ -118,10 +155,13 @@ def _sample_spans(state: Build, sample_bytes: int, weights: dict[str, float]) ->
     """Return what the sample may be drawn from: of each source the first files in its order that hold far more.
 
     So the seed, the files, `sample_bytes` and the sample's weights decide it, not how many tokens the set shall have.
+    Where the rows only name the text, what was fetched offers itself.
     """
     shares = mix.Shares(tuple(weights[selection.source.name] for selection in state.selections))
     return tuple(
         tuple(selection.sample_spans(shares.target(s, sample_bytes, 1, 1)))
+        if selection.source.content == "column"
+        else tuple(span for unit in state.units[s] for span in unit.spans)
         for s, selection in enumerate(state.selections)
     )
 
@@ -194,6 +234,7 @@ def run_encode_and_mix(
                     )
             return runs, encoded, planned, masks
         state.units = [selection.units for selection in state.selections]
+        run_fetch(state, recipe)
 
 
 def run_mix(state: Build, recipe: Recipe, runs: list[Run]) -> tuple[mix.Plan | None, list[Path]]:

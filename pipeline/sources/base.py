@@ -29,11 +29,6 @@ PACK_BYTES = 16 << 20
 BATCH_BYTES = 8 << 20
 """Text in a batch, about: bounds a worker's memory and stays near the caches."""
 
-FILE_BYTES = 1 << 12
-"""A file of Software Heritage's archive, about: what rows that only name one are taken for until it is fetched."""
-_FILE_ROW_BYTES = 1 << 6
-"""What such a row takes in the column or the line that names the file, about."""
-
 LIST_THREADS = 16
 """Files whose spans are listed at once: over a network, each takes two requests."""
 
@@ -88,6 +83,10 @@ class Span:
         """Which part of the file it is: `rg0-12`, `b0-4096` or `file`."""
         return "file" if self.kind == "file" else f"{self.kind}{self.start}-{self.stop}"
 
+    def identity(self) -> dict[str, Any]:
+        """Return what decides the span's content, for digests; where fetched documents lie does not."""
+        return asdict(self) | ({"url": ""} if self.format == "documents" else {})
+
     def label(self, documents: str) -> str:
         """Return the span's provenance, `file@revision#rg0-12`; `documents` is the digest of those read from it."""
         return f"{self.name}@{self.revision or documents}#{self.part}"
@@ -107,9 +106,8 @@ class Unit:
         return sum(span.text_bytes for span in self.spans)
 
     def identity(self) -> list[dict[str, Any]]:
-        """Return what decides the unit's content, for digests: fetched documents have it in `version`."""
-        spans = [asdict(span) for span in self.spans]
-        return [span | {"url": ""} if span["format"] == "documents" else span for span in spans]
+        """Return what decides the unit's content, for digests."""
+        return [span.identity() for span in self.spans]
 
 
 @dataclass(slots=True)
@@ -158,8 +156,6 @@ def list_all_spans(source: SourceRecipe, files: list[File], unit_bytes: int | No
         SourceError: with one line for each file that cannot be read, or does not fit the recipe.
     """
     list_spans = source_module(source.kind).list_spans
-    if source.content != "column":
-        unit_bytes = (unit_bytes or UNIT_BYTES) * _FILE_ROW_BYTES // FILE_BYTES
 
     def spans_of(file: File) -> list[Span] | str:
         try:
@@ -172,14 +168,7 @@ def list_all_spans(source: SourceRecipe, files: list[File], unit_bytes: int | No
     faults = [item for item in listed if isinstance(item, str)]
     if faults:
         raise SourceError("\n".join(f"source {source.name!r}: {fault}" for fault in faults))
-    spans = [span for item in listed if isinstance(item, list) for span in item]
-    return spans if source.content == "column" else [_with_files(span) for span in spans]
-
-
-def _with_files(span: Span) -> Span:
-    """Return a span with the text of the files that its rows name, about."""
-    rows = span.rows if span.rows is not None else span.text_bytes // _FILE_ROW_BYTES + 1
-    return replace(span, text_bytes=rows * FILE_BYTES)
+    return [span for item in listed if isinstance(item, list) for span in item]
 
 
 def span_of_part(spans: list[Span], part: str) -> Span | None:

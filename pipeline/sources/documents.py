@@ -29,7 +29,12 @@ def read(source: SourceRecipe, span: Span) -> Iterator[Batch]:
         source: not used: what it decides was decided when the documents were written.
         span: `url` is the file.
     """
-    with pq.ParquetFile(span.url, memory_map=True, page_checksum_verification=True) as file:
+    return read_file(Path(span.url))
+
+
+def read_file(path: Path) -> Iterator[Batch]:
+    """Stream the documents of a file, as `read` does."""
+    with pq.ParquetFile(path, memory_map=True, page_checksum_verification=True) as file:
         metadata: dict[bytes, bytes] = file.metadata.metadata or {}
         yield Batch(pa.nulls(0, pa.large_string()), np.zeros(0, np.uint32), json.loads(metadata[_REJECTED]))
         for index in range(file.metadata.num_row_groups):

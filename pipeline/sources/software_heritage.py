@@ -15,7 +15,7 @@ import re
 import threading
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING
 
 from pipeline.sources.network import network, retry
@@ -80,7 +80,7 @@ def read_back(source: SourceRecipe, ids: list[bytes | None]) -> list[bytes | Non
     return [texts.get(key) for key in keys]
 
 
-def fetch_all(keys: Iterable[bytes]) -> Iterator[tuple[bytes, Outcome]]:
+def fetch_all(keys: Iterable[bytes]) -> Generator[tuple[bytes, Outcome]]:
     """Fetch objects by several connections; yield each key with its outcome, as they come.
 
     Raises:
