@@ -136,6 +136,17 @@ def _add_network(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--give-up-after", type=_seconds, metavar="S", help="how long a request is tried again (default: 600)"
     )
+    group.add_argument(
+        "--connections",
+        type=_positive,
+        metavar="N",
+        help="connections of each worker (default: 16 for files on the Hub, 64 for Software Heritage's)",
+    )
+    group.add_argument(
+        "--content-endpoint",
+        metavar="URL",
+        help="where Software Heritage's files are: https://HOST/PATH or s3://BUCKET/PREFIX (default: its public bucket)",
+    )
 
 
 def _set_folder(text: str) -> Path:
@@ -214,7 +225,14 @@ def _export_network(options: argparse.Namespace, cache: Path | None = None) -> N
     from pipeline.sources.network import network
 
     settings = network()
-    given = {"timeout_s": options.timeout, "give_up_s": options.give_up_after, "cache_bytes": options.cache_limit}
+    given = {
+        "timeout_s": options.timeout,
+        "give_up_s": options.give_up_after,
+        "cache_bytes": options.cache_limit,
+        "connections": options.connections,
+        "content_connections": options.connections,
+        "content_endpoint": options.content_endpoint,
+    }
     if options.cache:
         given |= {"cache": str(options.cache.absolute()), "cache_all": True}
     elif cache and not settings.cache:

@@ -27,7 +27,7 @@ from pipeline.laps import Laps
 from pipeline.sources import documents
 from pipeline.sources import software_heritage as archive
 from pipeline.sources.base import SourceError, Span, Unit, source_module
-from pipeline.sources.network import network
+from pipeline.sources.network import count_retries, network
 from pipeline.spool import Spool
 
 if TYPE_CHECKING:
@@ -86,12 +86,13 @@ def fetch_unit(folder: Path, task: FetchTask, report: Callable[[int, int], None]
 
     Returns:
         `spans`: for each its file, documents and text_bytes; `rows` that asked for a file, `dropped` of them by reason,
-        files `fetched`, seconds by step.
+        files `fetched` and requests tried again for them, seconds by step.
 
     Raises:
         SourceError: the metadata or the archive cannot be read. What has been fetched is kept.
     """
     laps = Laps()
+    retries = count_retries()
     drop_spools(folder.parent)
     wanted = [_read_keys(task.source, span) for span in task.unit.spans]
     distinct = dict.fromkeys(key for one in wanted for key in one.keys)
@@ -120,6 +121,7 @@ def fetch_unit(folder: Path, task: FetchTask, report: Callable[[int, int], None]
         "rows": sum(len(one.rows) for one in wanted),
         "dropped": dropped,
         "fetched": len(pending),
+        "retries": count_retries() - retries,
         "files": {span["file"]: _facts(folder / span["file"]) for span in spans},
         "seconds": laps.seconds,
     }
