@@ -1,0 +1,81 @@
+"""Comparing GPUs by dollars per billion tokens: entered, measured and scaled throughput."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainer.cost import compare, measure_throughput, parse_gpu
+from trainer.errors import InputError
+
+
+def by_name(costs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {cost["gpu"]: cost for cost in costs}
+
+
+def test_dollars_per_billion_tokens_by_hand():
+    # The 1.04 B run of the README's kind: 28,300 tokens/s at $1.45 an hour for 11.8 B tokens.
+    (cost,) = compare([("A100", 1.45, 28_300.0)], 11_800_000_000)
+    assert cost["usd_per_billion_tokens"] == pytest.approx(14.2324, rel=1e-4)
+    assert cost["recipe_hours"] == pytest.approx(115.822, rel=1e-4)
+    assert cost["recipe_usd"] == pytest.approx(167.942, rel=1e-4)
+    assert cost["throughput"] == "entered"
+
+
+def test_the_cheapest_a_token_comes_first_not_the_cheapest_an_hour():
+    costs = compare([("slow", 1.0, 10_000.0), ("fast", 3.0, 40_000.0)], 1_000_000)
+    assert [cost["gpu"] for cost in costs] == ["fast", "slow"]
+
+
+def test_a_missing_throughput_is_scaled_by_peak_and_said():
+    costs = by_name(compare([("H100", 2.5, 400_000.0), ("A100", 1.5, None)], 1_000_000))
+    assert costs["A100"]["throughput"] == "scaled"
+    assert costs["A100"]["tokens_per_s"] == pytest.approx(400_000 * 312 / 989.4)
+
+
+def test_a_measured_throughput_is_of_its_card_and_an_entered_one_goes_before():
+    gpus = [("RTX 4090", 0.5, None), ("H200", 3.0, None), ("H100", 2.5, 7.0)]
+    costs = by_name(compare(gpus, 1_000_000, ("rtx-4090", 100_000.0)))
+    assert (costs["RTX 4090"]["throughput"], costs["RTX 4090"]["tokens_per_s"]) == ("measured", 100_000.0)
+    assert costs["H200"]["tokens_per_s"] == pytest.approx(100_000 * 989.4 / 165.2)
+    assert (costs["H100"]["throughput"], costs["H100"]["tokens_per_s"]) == ("entered", 7.0)
+
+
+def test_every_card_without_a_throughput_is_named():
+    with pytest.raises(InputError) as error:
+        compare([("Tin", 1.0, None), ("Can", 1.0, None), ("H100", 1.0, 5.0)], 1_000)
+    assert [problem.split(":")[0] for problem in error.value.problems] == ["--gpu Tin", "--gpu Can"]
+
+
+@pytest.mark.parametrize("text", ["H100", "=2", "H100=", "H100=x", "H100=2:3:4", "H100=0", "H100=2:-1", "H100=nan"])
+def test_a_card_that_cannot_be_read_is_refused(text: str):
+    with pytest.raises(InputError, match="expected NAME=USD_PER_HOUR"):
+        parse_gpu(text)
+
+
+def test_a_runs_throughput_is_its_median_without_the_start(tmp_path: Path):
+    speeds = [1.0, 90.0, 100.0, 110.0, 100.0, 100.0, 100.0, 100.0, 100.0, 5_000.0]
+    lines = [{"step": step, "tokens_per_s": speed} for step, speed in enumerate(speeds)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [*lines, {"val_loss": 1.0}]))
+    assert measure_throughput(tmp_path) == 100.0
+    with pytest.raises(InputError, match="no step with a throughput"):
+        measure_throughput(tmp_path / "absent")
+
+
+def test_the_command(trainer: Any, recipe_file: Path, tmp_path: Path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "tokens_per_s": 1000.0}\n')
+    gpus = ("--gpu", "H100=3.6", "--gpu", "H200=7.2:4000")
+    done = trainer.run("cost", recipe_file, *gpus, "--run", tmp_path, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["tokens"] == 24 * 8 * 32
+    assert [gpu["usd_per_billion_tokens"] for gpu in result["gpus"]] == pytest.approx([500.0, 1000.0])
+    table = trainer.run("cost", recipe_file, *gpus, "--run", tmp_path)
+    assert "measured" in table.stdout
+    assert "1,000.00" in table.stdout
+    refused = trainer.run("cost", recipe_file, "--gpu", "H100=2")
+    assert refused.returncode == 2
+    assert "H100=USD_PER_HOUR:TOKENS_PER_S" in refused.stderr
