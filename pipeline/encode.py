@@ -21,6 +21,7 @@ from pipeline.clean import Documents, clean_batch
 from pipeline.laps import Laps
 from pipeline.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE
 from pipeline.sources.base import BATCH_BYTES, Unit, read_span
+from pipeline.sources.network import count_retries
 from pipeline.tokenizer import Encoder, load_encoder
 
 if TYPE_CHECKING:
@@ -74,13 +75,15 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
         report: called with (bytes of text, tokens) done so far.
 
     Returns:
-        The run's facts: labels of its spans, documents, tokens, text_bytes, dropped by reason, seconds by step.
+        The run's facts: labels of its spans, documents, tokens, text_bytes, dropped by reason, requests that had to be
+        tried again, seconds by step.
 
     Raises:
         SourceError: the data cannot be read as the recipe says.
         EncodeError: the encoder and the reference disagree, or a document yielded EOS.
     """
     laps = Laps()
+    retries = count_retries()
     encoder = load_encoder(task.encoder_path, task.special_tokens)
     laps.lap("start_s")
     dropped: dict[str, int] = {}
@@ -110,6 +113,7 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
         "text_bytes": text_bytes,
         "dropped": dropped,
         "checked_documents": checked,
+        "retries": count_retries() - retries,
         "files": files,
         "seconds": laps.seconds,
     }
