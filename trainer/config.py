@@ -25,20 +25,30 @@ class Section(Settings):
     model_config = ConfigDict(allow_inf_nan=False)
 
 
-class ModelConfig(Section):
-    """`[model]`: a LLaMA-class decoder. The vocabulary comes from the shard set."""
+def _default_feed_forward(model: dict[str, Any]) -> int:
+    width = model.get("hidden_size", 1)  # absent where it was refused, which is reported
+    return 4 * width if model.get("kind") == "gpt2" else -(-8 * width // (3 * 256)) * 256
 
-    kind: Literal["llama"]
+
+class ModelConfig(Section):
+    """`[model]`: a decoder of the LLaMA or the GPT-2 class."""
+
+    kind: Literal["llama", "gpt2"]
+    """`llama`: RMSNorm, rotary positions, SwiGLU, no biases. `gpt2`: LayerNorm, learned positions, GELU, biases."""
     hidden_size: Positive
     num_hidden_layers: Positive
     num_attention_heads: Positive
-    num_key_value_heads: Positive
-    """Groups of query heads share a key/value head; equal to `num_attention_heads` for plain attention."""
-    intermediate_size: Positive
+    num_key_value_heads: Positive = Field(default_factory=lambda model: model.get("num_attention_heads", 1))
+    """Groups of query heads share a key/value head; by default each has its own, as always with `gpt2`."""
+    intermediate_size: Positive = Field(default_factory=_default_feed_forward)
+    """Default: `gpt2` 4 times the width; `llama` 8/3 of it (as many weights), rounded up to a multiple of 256."""
     max_position_embeddings: Positive
+    vocab_size: Positive | None = None
+    """Default: the shard set's. Not smaller than that."""
     tie_word_embeddings: bool = False
     rope_theta: PositiveFloat = 10_000.0
     rms_norm_eps: PositiveFloat = 1e-5
+    """Of LayerNorm too."""
 
     @property
     def head_dim(self) -> int:
@@ -52,27 +62,41 @@ class TrainConfig(Section):
     seq_len: Positive
     """Tokens predicted in each sequence."""
     global_batch: Positive
-    """Sequences in one optimizer step."""
+    """Sequences in one optimizer step, over all ranks."""
     micro_batch: Positive
-    """Sequences in one forward pass; gradients accumulate over `global_batch / micro_batch` of them."""
+    """Sequences in one forward pass of a rank; gradients accumulate until the global batch is full."""
     steps: Positive
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Precision = "auto"
     """`bf16` is autocast over fp32 weights; `trainer.device.choose_precision` says what `auto` means and why."""
     compile: bool = False
     """Compile the model with torch.compile."""
+    activation_checkpointing: Literal["none", "selective", "full"] = "none"
+    """Kept for the backward pass: everything; matrix products and attention; or each layer's input alone."""
+    document_mask: bool = False
+    """No attention across documents, and positions that begin anew in each."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """Under torchrun: a whole model on each rank, or FSDP2 (weights, gradients and optimizer state in shares)."""
+    log_every: Positive = 10
+    """Steps between two moments at which losses are fetched from the device, checked and written."""
+    smoke_steps: Annotated[int, Field(ge=0)] = 100
+    """The loss must begin near ln(vocabulary) and be lower after so many steps; 0 for no such test."""
+    spike_nats: PositiveFloat = 3.0
+    """A loss so far above the median of the last 50 steps stops the run."""
     seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 1337
     """Decides the initial weights and the order of the data."""
 
 
 class OptimizerConfig(Section):
-    """`[optimizer]`: AdamW."""
+    """`[optimizer]`: AdamW, or Muon for the layers' matrices and AdamW for the rest."""
 
+    kind: Literal["adamw", "muon"] = "adamw"
     lr: PositiveFloat
-    """Peak learning rate."""
+    """Peak learning rate. Muon's updates are scaled to the size of AdamW's, so that it serves both."""
     betas: tuple[Fraction, Fraction] = Field(default=(0.9, 0.95), strict=False)
     eps: PositiveFloat = 1e-8
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
-    """Applied to matrices only; norms are left alone."""
+    """Applied to matrices only; norms and biases are left alone."""
     grad_clip: PositiveFloat = 1.0
     """Largest L2 norm of the whole gradient."""
 
@@ -90,13 +114,38 @@ class EvalConfig(Section):
     every_steps: Positive = 250
     max_tokens: Positive = 1_000_000
     """Tokens of the val split that are predicted each time, from its start."""
+    prompts: list[str] = Field(default_factory=list)
+    """Continued at each phase's end, into `samples/` of the run."""
 
 
 class CheckpointConfig(Section):
-    """`[checkpoint]`: saving, also done after the last step and when interrupted."""
+    """`[checkpoint]`: saving, also done at each phase's end, after the last step and when interrupted."""
 
     every_steps: Positive = 250
     keep_last: Positive = 2
+    """Beside these, milestones and the one with the best validation loss are kept."""
+
+
+class CostConfig(Section):
+    """`[cost]`: what the machine costs."""
+
+    gpu_usd_per_hour: Annotated[float, Field(ge=0)] = 0.0
+    """For one GPU (one rank)."""
+    peak_tflops: PositiveFloat | None = None
+    """Dense peak of one device, for MFU; known for the usual GPUs."""
+
+
+class PhaseConfig(Section):
+    """One of `[[phases]]`: from the end of the one before until a step, with an off-ramp there."""
+
+    name: Annotated[str, Field(min_length=1)]
+    until_step: Positive
+    budget_usd: PositiveFloat | None = None
+    """The run stops when the phase has cost more."""
+    goal: Annotated[str, Field(pattern=r"^(val_loss|loss) <=? \d+(\.\d+)?$")] | None = None
+    """Such as `val_loss < 4.0`; the run stops at the phase's end where it is missed."""
+    milestones: list[Positive] = Field(default_factory=list)
+    """Steps whose checkpoints are kept, beside that of `until_step`."""
 
 
 class TrainRecipe(Section):
@@ -109,19 +158,17 @@ class TrainRecipe(Section):
     schedule: ScheduleConfig = ScheduleConfig()
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    cost: CostConfig = CostConfig()
+    phases: list[PhaseConfig] = Field(default_factory=list)
+
+    @property
+    def milestones(self) -> set[int]:
+        """Steps whose checkpoints are saved and never deleted."""
+        return {step for phase in self.phases for step in (phase.until_step, *phase.milestones)}
 
 
-SECTIONS: dict[str, type[Section]] = {
-    "model": ModelConfig,
-    "train": TrainConfig,
-    "optimizer": OptimizerConfig,
-    "schedule": ScheduleConfig,
-    "eval": EvalConfig,
-    "checkpoint": CheckpointConfig,
-}
-
-FIXED_BY_CHECKPOINT = ("model.", "train.seq_len", "train.global_batch", "train.seed")
-"""Keys (or prefixes) that decide the weights' shapes or the order of the data: a resumed run may not change them."""
+FIXED_BY_CHECKPOINT = ("model.", "train.seq_len", "train.global_batch", "train.seed", "optimizer.kind")
+"""Keys (or prefixes) that decide what a checkpoint holds or the order of the data: a resumed run keeps them."""
 
 _Rule = tuple[tuple[str, str], Callable[[int, int], bool], str, str]
 
@@ -170,19 +217,39 @@ def check_rules(tables: dict[str, Any]) -> Iterator[str]:
     """Yield the faults between keys of an unvalidated recipe.
 
     Works on raw values so that one report holds these problems beside all others; a rule with a key that is missing or
-    not a whole number is left to the schema.
+    of another type is left to the schema.
     """
     for (left, right), holds, expected, remedy in _RULES:
         a, b = _whole_number(tables, left), _whole_number(tables, right)
         if a is not None and b is not None and not holds(a, b):
             yield f"{left} = {a} with {right} = {b}: {expected}. {remedy}"
+    if (kind := _table(tables, "model").get("kind")) == "gpt2":
+        heads, groups = (_whole_number(tables, f"model.num_{name}_heads") for name in ("attention", "key_value"))
+        if groups not in (None, heads):
+            yield f"model.num_key_value_heads = {groups} with model.kind = {kind!r}: it has no groups. Leave it out."
+    if _table(tables, "optimizer").get("kind") == "muon" and _table(tables, "train").get("parallel") == "fsdp":
+        yield 'optimizer.kind = "muon" with train.parallel = "fsdp": Muon needs whole matrices. Choose "ddp".'
+    phases = tables.get("phases", [])
+    previous = 0
+    for phase in phases if isinstance(phases, list) else []:
+        until = phase.get("until_step") if isinstance(phase, dict) else None
+        if type(until) is not int:
+            return
+        if until <= previous:
+            yield f"phases.{phase.get('name')}.until_step = {until}: expected more than {previous}, where it begins."
+        if phase.get("budget_usd") is not None and not _table(tables, "cost").get("gpu_usd_per_hour"):
+            yield f"phases.{phase.get('name')}.budget_usd: a budget needs a price. Set cost.gpu_usd_per_hour."
+        previous = until
+
+
+def _table(tables: dict[str, Any], section: str) -> dict[str, Any]:
+    table = tables.get(section, {})
+    return table if isinstance(table, dict) else {}
 
 
 def _whole_number(tables: dict[str, Any], path: str) -> int | None:
     section, key = path.split(".")
-    table = tables.get(section, {})
-    if not isinstance(table, dict):
-        return None
-    value = table.get(key, SECTIONS[section].model_fields[key].default)
+    schema: type[Section] = TrainRecipe.model_fields[section].annotation  # type: ignore[assignment]
+    value = _table(tables, section).get(key, schema.model_fields[key].default)
     smallest = 0 if path == "schedule.warmup_steps" else 1
     return value if type(value) is int and value >= smallest else None

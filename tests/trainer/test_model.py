@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import safetensors.torch
 import torch
 from torch import nn
+from torch.nn.attention.flex_attention import create_block_mask
 
 from trainer.config import ModelConfig
 from trainer.model import (
     KeyValueCache,
-    Llama,
+    LanguageModel,
+    attend,
     build_model,
     count_parameters,
+    document_mask,
+    flops_per_token,
+    label_documents,
     padded_vocab_size,
     rotary_tables,
     rotate,
 )
+from trainer.recipe import load_recipe
 
+ROOT = Path(__file__).parents[2]
 VOCAB_SIZE = 200
 
 
@@ -55,7 +63,7 @@ def test_a_later_token_does_not_change_earlier_logits():
 
 def test_grouped_heads_equal_repeated_key_value_heads():
     grouped = build_model(make_config(num_key_value_heads=2), VOCAB_SIZE, seed=1)
-    plain = Llama(make_config(num_key_value_heads=4), VOCAB_SIZE)
+    plain = LanguageModel(make_config(num_key_value_heads=4), VOCAB_SIZE)
     state = grouped.state_dict()
     for name in list(state):
         if "k_proj" in name or "v_proj" in name:
@@ -71,7 +79,7 @@ def test_rotary_scores_depend_on_the_distance_alone():
     config = make_config()
     generator = torch.Generator().manual_seed(2)
     query, key = torch.randn(2, 1, 1, 1, config.head_dim, generator=generator)
-    cos, sin = rotary_tables(config, 0, 32)
+    cos, sin = rotary_tables(config, torch.arange(32))
 
     def score(i: int, j: int) -> torch.Tensor:
         return (rotate(query, cos[i : i + 1], sin[i : i + 1]) * rotate(key, cos[j : j + 1], sin[j : j + 1])).sum()
@@ -82,7 +90,7 @@ def test_rotary_scores_depend_on_the_distance_alone():
 
 def test_rotation_is_the_half_rotation_of_transformers():
     config = make_config(hidden_size=16, num_attention_heads=4, num_key_value_heads=4)
-    cos, sin = rotary_tables(config, 5, 6)
+    cos, sin = rotary_tables(config, torch.tensor([5]))
     x = torch.tensor([1.0, 2.0, 3.0, 4.0])
     low, high = 5.0, 5.0 / 100.0  # angles at position 5: theta ** 0, theta ** -(2/4)
     expected = [
@@ -94,33 +102,52 @@ def test_rotation_is_the_half_rotation_of_transformers():
     torch.testing.assert_close(rotate(x.view(1, 1, 1, 4), cos, sin).flatten(), torch.tensor(expected))
 
 
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("groups", [1, 4])
-def test_the_parameter_formula_counts_what_the_model_has(tied: bool, groups: int):
-    config = make_config(tie_word_embeddings=tied, num_key_value_heads=groups)
-    model = Llama(config, VOCAB_SIZE)
-    assert count_parameters(config, VOCAB_SIZE) == sum(parameter.numel() for parameter in model.parameters())
+def test_flops_count_the_weights_that_are_multiplied(kind: str, tied: bool):
+    config = make_config(kind=kind, num_key_value_heads=4, tie_word_embeddings=tied)
+    model = LanguageModel(config, VOCAB_SIZE)
+    weights = sum(p.numel() for name, p in model.named_parameters() if "embed" not in name and "lm_head" not in name)
+    expected = 6 * (weights + VOCAB_SIZE * 48) + 12 * 2 * 48 * 16
+    assert flops_per_token(config, VOCAB_SIZE, 16) == expected
 
 
-def test_the_parameter_formula_gives_the_1b_of_the_llama_class():
-    config = make_config(
-        hidden_size=2048,
-        num_hidden_layers=16,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        intermediate_size=8192,
-        tie_word_embeddings=True,
-    )
-    assert count_parameters(config, 32_005) == pytest.approx(1.04e9, rel=0.02)
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [("gpt2-134m", 134), ("gpuburnout-1b", 1040), ("tinystories-28m", 28), ("tinystories-91m", 91)],
+)
+def test_a_shipped_recipe_has_its_parameters_and_takes_a_step(name: str, millions: int):
+    recipe = load_recipe(ROOT / f"recipes/train/{name}.toml")
+    vocab_size = recipe.model.vocab_size
+    assert vocab_size is not None
+    assert count_parameters(recipe.model, vocab_size) == pytest.approx(millions * 1e6, rel=0.02)
+    model = build_model(recipe.model.model_copy(update={"num_hidden_layers": 1}), vocab_size, seed=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ids = torch.randint(0, vocab_size, (1, 17), generator=torch.Generator().manual_seed(5))
+    losses = []
+    for _ in range(2):
+        loss = model(ids[:, :-1], ids[:, 1:])
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[0] == pytest.approx(math.log(vocab_size), abs=1)
+    assert losses[1] < losses[0]
+
+
+def test_the_feed_forward_is_two_thirds_of_four_widths_rounded_up():
+    shape: dict[str, Any] = {"num_hidden_layers": 1, "num_attention_heads": 8, "max_position_embeddings": 8}
+    sizes = [ModelConfig(kind=kind, hidden_size=1024, **shape).intermediate_size for kind in ("llama", "gpt2")]
+    assert sizes == [2816, 4096]
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_saved_and_loaded_weights_give_equal_logits(tmp_path: Path, tied: bool):
-    model = build_model(make_config(tie_word_embeddings=tied), VOCAB_SIZE, seed=1)
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_saved_and_loaded_weights_give_equal_logits(tmp_path: Path, tied: bool, kind: str):
+    model = build_model(make_config(kind=kind, num_key_value_heads=4, tie_word_embeddings=tied), VOCAB_SIZE, seed=1)
     safetensors.torch.save_file(model.state_dict(), tmp_path / "model.safetensors")
     # Built without memory, as loaders elsewhere do: whatever is not in the file would be garbage.
     with torch.device("meta"):
-        loaded = Llama(make_config(tie_word_embeddings=tied), VOCAB_SIZE)
+        loaded = LanguageModel(make_config(kind=kind, num_key_value_heads=4, tie_word_embeddings=tied), VOCAB_SIZE)
     loaded.to_empty(device="cpu")
     for parameter in loaded.parameters():
         nn.init.constant_(parameter, math.nan)
@@ -132,11 +159,19 @@ def test_saved_and_loaded_weights_give_equal_logits(tmp_path: Path, tied: bool):
 
 
 def test_names_are_those_of_transformers():
-    names = {name.replace(".0.", ".N.") for name in Llama(make_config(num_hidden_layers=1), VOCAB_SIZE).state_dict()}
+    names = {
+        name.replace(".0.", ".N.") for name in LanguageModel(make_config(num_hidden_layers=1), VOCAB_SIZE).state_dict()
+    }
     projections = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"]
     projections += ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "input_layernorm", "post_attention_layernorm"]
     layers = {f"model.layers.N.{name}.weight" for name in projections}
-    assert names == layers | {"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"}
+    outside = {"model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"}
+    assert names == layers | outside
+    gpt2 = LanguageModel(make_config(kind="gpt2", num_key_value_heads=4, num_hidden_layers=1), VOCAB_SIZE).state_dict()
+    layers -= {"model.layers.N.mlp.gate_proj.weight"}
+    biases = {name.replace("weight", "bias") for name in (*layers, "model.norm.weight")}
+    names = {name.replace(".0.", ".N.") for name in gpt2}
+    assert names == layers | outside | biases | {"model.embed_positions.weight"}
 
 
 def test_padded_ids_are_in_no_logits_and_no_loss():
@@ -161,8 +196,9 @@ def test_an_untrained_model_is_as_good_as_guessing():
         assert model(ids[:, :-1], ids[:, 1:]).item() == pytest.approx(math.log(VOCAB_SIZE), abs=0.1)
 
 
-def test_the_cache_gives_the_logits_of_the_whole_sequence():
-    model = build_model(make_config(), VOCAB_SIZE, seed=1)
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_the_cache_gives_the_logits_of_the_whole_sequence(kind: str):
+    model = build_model(make_config(kind=kind, num_key_value_heads=4), VOCAB_SIZE, seed=1)
     ids = make_ids(1, 12)
     cache = KeyValueCache()
     with torch.no_grad():
@@ -176,3 +212,57 @@ def test_the_seed_decides_the_weights():
     first, again, other = (build_model(make_config(), VOCAB_SIZE, seed=seed).state_dict() for seed in (1, 1, 2))
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not torch.equal(first["model.embed_tokens.weight"], other["model.embed_tokens.weight"])
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_a_document_mask_gives_the_losses_of_separate_documents(kind: str):
+    model = build_model(make_config(kind=kind, num_key_value_heads=4), VOCAB_SIZE, seed=1)
+    ids = make_ids(2, 25)
+    eos_id, ends = 7, ([5, 6, 17], [24])  # a document of one token, one that ends with the row
+    ids[ids == eos_id] = 8
+    for row, places in enumerate(ends):
+        ids[row, places] = eos_id
+    inputs, targets = ids[:, :-1], ids[:, 1:]
+    with torch.no_grad():
+        together = model(inputs, targets, reduction="none", documents=label_documents(inputs, eos_id))
+        for row, bounds in enumerate([(0, 6, 7, 18, 24), (0, 24)]):
+            for start, stop in itertools.pairwise(bounds):
+                alone = model(inputs[row : row + 1, start:stop], targets[row : row + 1, start:stop], reduction="none")
+                torch.testing.assert_close(together[row, start:stop], alone[0], rtol=1e-5, atol=1e-5)
+        assert not torch.allclose(together, model(inputs, targets, reduction="none"), atol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")  # on the CPU, where only this test uses it
+def test_flex_attention_equals_the_dense_mask():
+    generator = torch.Generator().manual_seed(3)
+    query = torch.randn(2, 4, 64, 16, generator=generator)
+    key, value = torch.randn(2, 2, 2, 64, 16, generator=generator)
+    documents = torch.randint(0, 2, (2, 64), generator=generator).cumsum(1)
+
+    def allowed(row: torch.Tensor, _head: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return (q >= k) & (documents[row, q] == documents[row, k])
+
+    blocks = create_block_mask(allowed, 2, None, 64, 64, device="cpu")
+    dense = attend(query, key, value, document_mask(documents))
+    torch.testing.assert_close(attend(query, key, value, blocks), dense, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("choice", ["selective", "full"])
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_activation_checkpointing_changes_no_gradient_and_keeps_less(kind: str, choice: Literal["selective", "full"]):
+    ids = make_ids(2, 17)
+    kept: list[int] = []
+    gradients: list[dict[str, torch.Tensor]] = []
+    for activation_checkpointing in ("none", choice):
+        model = build_model(make_config(kind=kind, num_key_value_heads=4), VOCAB_SIZE, seed=1)
+        model.activation_checkpointing = activation_checkpointing
+        sizes: list[int] = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t, s=sizes: s.append(t.numel()) or t, lambda t: t):
+            loss = model(ids[:, :-1], ids[:, 1:])
+        loss.backward()
+        kept.append(sum(sizes))
+        gradients.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+    assert kept[1] < kept[0]
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-5, atol=1e-7)
