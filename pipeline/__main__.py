@@ -145,7 +145,7 @@ def _add_network(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--content-endpoint",
         metavar="URL",
-        help="where Software Heritage's files are: https://HOST/PATH or s3://BUCKET/PREFIX (default: its public bucket)",
+        help="where Software Heritage's files are: https://HOST/PATH or s3://BUCKET/PREFIX (default: its bucket)",
     )
 
 
