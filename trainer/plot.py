@@ -1,0 +1,118 @@
+"""Plots of a run from its metrics.jsonl, as PNG and SVG, and TensorBoard events where that package is installed.
+
+Loss with validation loss, learning rate, throughput and dollars over steps, every step drawn, with the ends of phases
+marked. Works while the run is going on. About a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import InputError
+
+PANELS = {
+    "loss": ("loss", "nats a token"),
+    "val_loss": ("loss", ""),
+    "lr": ("learning rate", ""),
+    "tokens_per_s": ("throughput", "tokens/s"),
+    "usd": ("cost", "dollars"),
+}
+"""The panel that each key of metrics.jsonl is drawn in, and the panel's unit."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder, also of a run that is going on")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of metrics.png and metrics.svg; default: RUN")
+    parser.epilog = (
+        "While a run trains, TensorBoard events are written to RUN/tensorboard if the optional package tensorboard is "
+        "installed. metrics.jsonl holds the same numbers and more."
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Draw the plots and print their paths."""
+    from trainer.metrics import METRICS_FILE, read_metrics
+
+    if not (options.run / METRICS_FILE).is_file():
+        raise InputError(f"{options.run / METRICS_FILE}: is missing. Expected the folder of a run.")
+    recipe_file = options.run / "recipe.json"
+    recipe = json.loads(recipe_file.read_text(encoding="utf-8")) if recipe_file.is_file() else {}
+    figure = draw(read_metrics(options.run), recipe.get("phases", []), title=recipe.get("name", options.run.name))
+    paths = write_figure(figure, options.out or options.run)
+    print(json.dumps({"plots": [str(path) for path in paths]}) if options.json else "\n".join(map(str, paths)))
+    return 0
+
+
+def draw(records: list[dict[str, Any]], phases: list[dict[str, Any]], *, title: str) -> Any:
+    """Return a matplotlib figure of a run's metrics, one panel for each kind of number that they hold.
+
+    Raises:
+        InputError: there is nothing to draw.
+    """
+    from matplotlib.figure import Figure
+
+    series = {key: [(r["step"], r[key]) for r in records if r.get(key) is not None] for key in PANELS}
+    series = {key: points for key, points in series.items() if points}
+    names = list(dict.fromkeys(PANELS[key][0] for key in series))
+    if not names:
+        raise InputError("metrics.jsonl: no step is logged yet; nothing to draw")
+    figure = Figure(figsize=(10, 1 + 2.4 * len(names)), layout="constrained")
+    axes = dict(zip(names, figure.subplots(len(names), sharex=True, squeeze=False)[:, 0], strict=True))
+    for key, points in series.items():
+        panel, unit = PANELS[key]
+        steps, values = zip(*points, strict=True)
+        style = {"marker": "o", "markersize": 3} if key == "val_loss" else {"linewidth": 0.9}
+        axes[panel].plot(steps, values, label=key, **style)
+        axes[panel].set_ylabel(f"{panel}\n{unit}".strip() if unit else axes[panel].get_ylabel() or panel)
+    last = max(points[-1][0] for points in series.values())
+    began = 0
+    for phase in phases:
+        for row, axis in enumerate(axes.values()):
+            if phase["until_step"] <= last:
+                axis.axvline(phase["until_step"], color="0.5", linestyle="--", linewidth=0.8)
+            if row == 0 and began < last:
+                middle = (began + min(phase["until_step"], last)) / 2
+                axis.annotate(phase["name"], (middle, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom")
+        began = phase["until_step"]
+    for axis in axes.values():
+        axis.grid(visible=True, alpha=0.3)
+    if "loss" in axes:
+        axes["loss"].legend(loc="upper right")
+    list(axes.values())[-1].set_xlabel("step")
+    figure.suptitle(title)
+    return figure
+
+
+def write_figure(figure: Any, folder: Path) -> list[Path]:
+    """Write a figure as metrics.png and metrics.svg; the same figure gives the same bytes."""
+    import matplotlib
+
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / "metrics.png", folder / "metrics.svg"]
+    with matplotlib.rc_context({"svg.hashsalt": "tokenmill"}):
+        figure.savefig(paths[0], dpi=120)
+        figure.savefig(paths[1], metadata={"Date": None})
+    return paths
+
+
+def open_events(run: Path) -> Callable[[dict[str, Any]], None] | None:
+    """Return what writes a metrics line as TensorBoard events and flushes them; None where the package is missing."""
+    if importlib.util.find_spec("tensorboard") is None:
+        return None
+    from torch.utils.tensorboard import SummaryWriter
+
+    events = SummaryWriter(str(run / "tensorboard"))
+
+    def write(record: dict[str, Any]) -> None:
+        for key, value in record.items():
+            if key != "step" and isinstance(value, int | float):
+                events.add_scalar(key, value, record["step"])
+        events.flush()
+
+    return write
