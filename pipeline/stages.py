@@ -56,6 +56,8 @@ class Build:
             progress=self.progress,
             outputs=outputs,
         )
+        if result.ran and (retries := sum(done.get("retries", 0) for done in result.results)):
+            self.note(f"{name}: {retries:,} requests failed and were tried again")
         before = self.stages.get(name, StageResult([], 0, 0.0))
         self.stages[name] = StageResult(result.results, before.ran + result.ran, before.seconds + result.seconds)
         return self.stages[name]

@@ -249,4 +249,4 @@ def test_a_work_folder_of_other_things_is_left_alone(recipe: Path, tmp_path: Pat
     refused = run_build(recipe, tmp_path / "set", "--work", str(work), expect=2)
     assert "not a build's work: mine.py" in refused["stderr"]
     assert [path.name for path in work.iterdir()] == ["mine.py"]
-    assert "Choose a folder with a name" in run_build(recipe, Path("/"), expect=2)["stderr"]
+    assert "expected one with a name" in run_build(recipe, Path("/"), expect=2)["stderr"]

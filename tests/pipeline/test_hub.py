@@ -220,6 +220,8 @@ def test_every_fifth_request_fails_and_the_bytes_are_the_same(
 ) -> None:
     hub.faults.every(5, stall_s=4.0)
     out = run.build(hub_recipe(tmp_path / "hub.toml"), "set")
+    receipts = [json.loads(path.read_text()) for path in tmp_path.glob("set.work/encode/*/receipt.json")]
+    assert sum(receipt["retries"] for receipt in receipts) > 0
     failed = {request.fault for request in hub.requests if request.fault}
     assert len(failed) >= 6, failed
     assert without_provenance(out) == local
