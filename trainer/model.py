@@ -146,9 +146,19 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask | None) -> Tens
 
 @dataclass
 class KeyValueCache:
-    """Keys and values of the positions already seen, one pair a layer: `(batch, kv_heads, length, head_dim)`."""
+    """Keys and values of the positions already seen, one pair a layer: `(batch, kv_heads, length, head_dim)`.
+
+    Prompts of unequal lengths are fed together, anything behind the shorter ones: no position attends to later ones,
+    and afterwards `mask` hides what was behind.
+
+    Attributes:
+        padding: how many ids stood behind each row's prompt, int64 `(batch,)`; None: none.
+        prompt: length of the prompts with their padding.
+    """
 
     layers: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    padding: Tensor | None = None
+    prompt: int = 0
 
     @property
     def length(self) -> int:
@@ -162,6 +172,19 @@ class KeyValueCache:
             key, value = torch.cat((old_key, key), dim=2), torch.cat((old_value, value), dim=2)
         self.layers[layer] = key, value
         return key, value
+
+    def mask(self, length: int) -> Tensor | None:
+        """Return which of `length` positions a row's next one may attend to, bool `(batch, 1, 1, length)`."""
+        if self.padding is None:
+            return None
+        index = torch.arange(length, device=self.padding.device)
+        hidden = (index >= self.prompt - self.padding[:, None]) & (index < self.prompt)
+        return ~hidden[:, None, None, :]
+
+    def select(self, rows: list[int]) -> None:
+        """Keep some rows of the batch."""
+        self.layers = {layer: (key[rows], value[rows]) for layer, (key, value) in self.layers.items()}
+        self.padding = self.padding[rows] if self.padding is not None else None
 
 
 class Attention(nn.Module):
@@ -286,6 +309,8 @@ class LanguageModel(nn.Module):
         start = cache.length if cache is not None else 0
         assert not start or ids.shape[1] == 1, "one position at a time once the cache holds any"
         mask, positions = None, torch.arange(start, start + ids.shape[1], device=ids.device)
+        if start and cache is not None and cache.padding is not None:
+            mask, positions = cache.mask(start + 1), positions - cache.padding[:, None]
         if documents is not None:
             mask, positions = document_mask(documents), positions_in_documents(documents)
         x, rotary = self.model.embed_tokens(ids), None

@@ -1,7 +1,8 @@
 """Sampling text from a run's newest checkpoint. The run folder is all that is needed: it holds the tokenizer too.
 
 A prompt is text, never control: `<|endoftext|>` in it is encoded as these characters. It is taken as the beginning of
-a document, and so follows an end of document as in training.
+a document, and so follows an end of document as in training. Several prompts are continued in one batch, each with a
+generator and positions of its own: the text of each is what it would be alone.
 """
 
 from __future__ import annotations
@@ -9,30 +10,34 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import tokenizers
-import torch
-from torch import Tensor
-
-from trainer import checkpoint
-from trainer.device import choose_device
 from trainer.errors import InputError
-from trainer.model import KeyValueCache, Llama
-from trainer.progress import say
-from trainer.recipe import parse_recipe
-from trainer.session import TOKENIZER_FILE
-from trainer.vocabulary import hash_file
+
+if TYPE_CHECKING:
+    import tokenizers
+    import torch
+
+    from trainer.model import LanguageModel
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
-    parser.add_argument("--prompt", required=True, metavar="TEXT", help="the beginning of a document; may be empty")
+    parser.add_argument(
+        "--prompt",
+        action="append",
+        required=True,
+        dest="prompts",
+        metavar="TEXT",
+        help="the beginning of a document; may be empty. Repeat it: several are continued at once",
+    )
+    parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="a checkpoint; default: the newest of RUN")
     parser.add_argument("--max-new-tokens", type=int, default=200, metavar="N", help="default %(default)s")
     parser.add_argument("--temperature", type=float, default=0.8, metavar="T", help="0: likeliest; default %(default)s")
+    parser.add_argument("--top-k", type=int, default=0, metavar="K", help="0: all; default %(default)s")
     parser.add_argument("--top-p", type=float, default=0.95, metavar="P", help="default %(default)s")
     parser.add_argument(
         "--repetition-penalty", type=float, default=1.1, metavar="R", help="1: none; default %(default)s"
@@ -41,16 +46,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Sample; prints the prompt and its continuation."""
-    names = ("max_new_tokens", "temperature", "top_p", "repetition_penalty", "seed")
-    chosen = SampleOptions(**{name: getattr(options, name) for name in names})
-    result = sample_text(load_run(options.run, say), options.prompt, chosen)
-    if options.json:
-        print(json.dumps({**asdict(result), "options": asdict(chosen)}, indent=2, ensure_ascii=False))
-        return 0
-    print(result.prompt + result.text)
-    if result.finish == "context":
-        say(f"stopped after {len(result.token_ids)} tokens: the model's context is full")
+    """Sample; prints each prompt and its continuation, of a single prompt as it comes. JSON: a line a prompt."""
+    from shards.display import printable
+    from trainer.progress import say
+
+    chosen = SampleOptions(**{name: getattr(options, name) for name in SampleOptions.__dataclass_fields__})
+    loaded = load_run(options.run, say, options.checkpoint)
+    stream = len(options.prompts) == 1 and not options.json
+
+    def show(text: str) -> None:
+        print(printable(text, keep="\n\t"), end="", flush=True)
+
+    samples = sample_texts(loaded, options.prompts, chosen, on_text=show if stream else None)
+    for index, sample in enumerate(samples):
+        if options.json:
+            print(json.dumps({**asdict(sample), "options": asdict(chosen)}, ensure_ascii=False))
+            continue
+        show("\n" if stream else "\n" * (index > 0) + sample.prompt + sample.text + "\n")
+        if sample.finish == "context":
+            say(f"stopped after {len(sample.token_ids)} tokens: the model's context is full")
     return 0
 
 
@@ -61,8 +75,10 @@ class SampleOptions:
     max_new_tokens: int = 200
     temperature: float = 0.8
     """0 takes the likeliest token always."""
+    top_k: int = 0
+    """Choose among so many of the likeliest tokens; 0: among all."""
     top_p: float = 0.95
-    """Choose among the likeliest tokens that together have this probability."""
+    """Choose among the likeliest tokens that together have this probability, of those that top_k left."""
     repetition_penalty: float = 1.1
     """Above 1 makes tokens less likely that occurred already; 1 does nothing."""
     seed: int = 1337
@@ -72,6 +88,7 @@ class SampleOptions:
         checks = [
             ("max-new-tokens", self.max_new_tokens, self.max_new_tokens >= 1, "at least 1"),
             ("temperature", self.temperature, 0 <= self.temperature < float("inf"), "0 or more"),
+            ("top-k", self.top_k, self.top_k >= 0, "0 or more"),
             ("top-p", self.top_p, 0 < self.top_p <= 1, "above 0 and at most 1"),
             ("repetition-penalty", self.repetition_penalty, 0 < self.repetition_penalty < float("inf"), "above 0"),
             ("seed", self.seed, 0 <= self.seed < 1 << 63, "between 0 and 2**63 - 1"),
@@ -79,92 +96,147 @@ class SampleOptions:
         return [f"--{name} {value}: expected {expected}" for name, value, holds, expected in checks if not holds]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sample:
     """A continued prompt. `finish` says why it ended: `eos`, `length` (as asked) or `context` (the model's is full)."""
 
     prompt: str
-    text: str
-    token_ids: list[int]
-    finish: Literal["eos", "length", "context"]
     step: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    finish: Literal["eos", "length", "context"] = "length"
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedRun:
     """A trained model with its tokenizer."""
 
-    model: Llama
+    model: LanguageModel
     tokenizer: tokenizers.Tokenizer
     eos_id: int
     step: int
 
 
-def load_run(run: Path, say: Callable[[str], None]) -> LoadedRun:
-    """Load a run's newest whole checkpoint and its tokenizer.
+def load_run(run: Path, say: Callable[[str], None], path: Path | None = None) -> LoadedRun:
+    """Load a checkpoint of a run, by default its newest whole one, and its tokenizer.
 
     Raises:
         InputError: the folder holds none, or the tokenizer is not the one trained with.
     """
-    found = checkpoint.find_newest(run, say)
+    import tokenizers
+
+    from trainer import checkpoint
+    from trainer.device import choose_device
+    from trainer.model import LanguageModel
+    from trainer.recipe import parse_recipe
+    from trainer.session import TOKENIZER_FILE
+    from trainer.vocabulary import hash_file
+
+    found = checkpoint.read_checkpoint(path) if path else checkpoint.find_newest(run, say)
     if found is None:
         raise InputError(f"{run}: no checkpoints. Expected the folder given to `python -m trainer train --run`.")
     file = run / TOKENIZER_FILE
     if not file.is_file() or hash_file(file) != found.state.tokenizer_sha256:
         what = "is not the tokenizer of the checkpoint" if file.is_file() else "is missing"
         raise InputError(f"{file}: {what} (sha256 {found.state.tokenizer_sha256}). Copy it from the shard set.")
-    model = Llama(parse_recipe(found.state.recipe).model, found.state.vocab_size)
+    model = LanguageModel(parse_recipe(found.state.recipe).model, found.state.vocab_size)
     checkpoint.load_weights(found, model)
     model.to(choose_device()).eval()
     return LoadedRun(model, tokenizers.Tokenizer.from_file(str(file)), found.state.eos_id, found.state.step)
 
 
 def sample_text(loaded: LoadedRun, prompt: str, options: SampleOptions) -> Sample:
-    """Continue a prompt. The same arguments give the same text on the same machine.
+    """Continue one prompt; see `sample_texts`."""
+    return sample_texts(loaded, [prompt], options)[0]
+
+
+def sample_texts(
+    loaded: LoadedRun, prompts: list[str], options: SampleOptions, on_text: Callable[[str], None] | None = None
+) -> list[Sample]:
+    """Continue prompts. The same arguments give the same texts on the same machine.
+
+    Args:
+        loaded: the model and its tokenizer.
+        prompts: beginnings of documents, which may be empty.
+        options: how to choose tokens.
+        on_text: called with the prompt and then with each piece of text, whole characters, as it comes; one prompt.
 
     Raises:
-        InputError: an option is out of bounds, or the prompt fills the model's context.
+        InputError: an option is out of bounds, or a prompt fills the model's context.
     """
-    problems = options.find_problems()
-    loaded.tokenizer.encode_special_tokens = True
-    prompt_ids = [loaded.eos_id, *loaded.tokenizer.encode(prompt, add_special_tokens=False).ids]
+    problems, tokenizer = options.find_problems(), loaded.tokenizer
+    tokenizer.encode_special_tokens = True
+    prompt_ids = [[loaded.eos_id, *tokenizer.encode(text, add_special_tokens=False).ids] for text in prompts]
     context = loaded.model.config.max_position_embeddings
-    if len(prompt_ids) >= context:
-        problems.append(
-            f"--prompt: {len(prompt_ids)} tokens with the one that begins a document; expected fewer than the "
-            f"model's context of {context}"
-        )
+    problems += [
+        f"--prompt: {len(ids)} tokens with the one that begins a document; expected fewer than the "
+        f"model's context of {context}"
+        for ids in prompt_ids
+        if len(ids) >= context
+    ]
     if problems:
         raise InputError(problems)
-    ids: list[int] = []
-    finish: Literal["eos", "length", "context"] = "length"
-    for token in iter_tokens(loaded.model, prompt_ids, options):
+    samples = [Sample(prompt, loaded.step) for prompt in prompts]
+    shown = 0
+    if on_text:
+        on_text(prompts[0])
+    for row, token in iter_tokens(loaded.model, prompt_ids, options, loaded.eos_id):
+        sample = samples[row]
         if token == loaded.eos_id:
-            finish = "eos"
-            break
-        ids.append(token)
-    if finish == "length" and len(ids) < options.max_new_tokens:
-        finish = "context"
-    return Sample(prompt, loaded.tokenizer.decode(ids, skip_special_tokens=False), ids, finish, loaded.step)
+            sample.finish = "eos"
+            continue
+        sample.token_ids.append(token)
+        if on_text and not (text := tokenizer.decode(sample.token_ids, skip_special_tokens=False)).endswith("\ufffd"):
+            on_text(text[shown:])
+            shown = len(text)
+    for sample in samples:
+        sample.text = tokenizer.decode(sample.token_ids, skip_special_tokens=False)
+        if sample.finish == "length" and len(sample.token_ids) < options.max_new_tokens:
+            sample.finish = "context"
+    if on_text:
+        on_text(samples[0].text[shown:])
+    return samples
 
 
-@torch.inference_mode()
-def iter_tokens(model: Llama, prompt_ids: list[int], options: SampleOptions) -> Iterator[int]:
-    """Yield up to `max_new_tokens` ids, fewer when the context is full. The first prompt id is never penalised."""
-    device = next(model.parameters()).device
-    generator = torch.Generator().manual_seed(options.seed)
-    cache = KeyValueCache()
-    fed, seen = prompt_ids, list(prompt_ids[1:])
-    room = model.config.max_position_embeddings - len(prompt_ids) + 1
-    for _ in range(min(options.max_new_tokens, room)):
-        logits = model(torch.tensor([fed], device=device), cache=cache)[0, -1].cpu()
-        token = choose_token(logits, seen, options, generator)
-        yield token
-        fed = [token]
-        seen.append(token)
+def iter_tokens(
+    model: LanguageModel, prompts: list[list[int]], options: SampleOptions, eos_id: int
+) -> Iterator[tuple[int, int]]:
+    """Yield (prompt's number, next id), all prompts in turns.
+
+    A prompt ends after an EOS, after `max_new_tokens` ids, and where the model's context is full. Its first id is never
+    penalised.
+    """
+    import torch
+
+    from trainer.model import KeyValueCache
+
+    device, context = next(model.parameters()).device, model.config.max_position_embeddings
+    generators = [torch.Generator().manual_seed(options.seed) for _ in prompts]
+    seen = [list(ids[1:]) for ids in prompts]
+    rows, lengths = list(range(len(prompts))), [len(ids) for ids in prompts]
+    width = max(lengths)
+    padding = torch.tensor([width - length for length in lengths], device=device) if min(lengths) < width else None
+    cache = KeyValueCache(padding=padding, prompt=width)
+    fed, last = [ids + [eos_id] * (width - len(ids)) for ids in prompts], [length - 1 for length in lengths]
+    for count in range(1, options.max_new_tokens + 1):
+        with torch.inference_mode():  # not across a yield: the mode would leak to the caller
+            logits = model(torch.tensor(fed, device=device), cache=cache)[range(len(rows)), last].cpu()
+        going = []
+        for index, row in enumerate(rows):
+            token = choose_token(logits[index], seen[row], options, generators[row])
+            seen[row].append(token)
+            yield row, token
+            if token != eos_id and count <= context - lengths[row]:
+                going.append(index)
+        if not going:
+            return
+        if len(going) < len(rows):
+            cache.select(going)
+        rows = [rows[index] for index in going]
+        fed, last = [seen[row][-1:] for row in rows], [0] * len(rows)
 
 
-def choose_token(logits: Tensor, seen: list[int], options: SampleOptions, generator: torch.Generator) -> int:
+def choose_token(logits: torch.Tensor, seen: list[int], options: SampleOptions, generator: torch.Generator) -> int:
     """Choose the next id.
 
     Args:
@@ -173,6 +245,8 @@ def choose_token(logits: Tensor, seen: list[int], options: SampleOptions, genera
         options: how to choose.
         generator: a CPU generator.
     """
+    import torch
+
     if seen and options.repetition_penalty != 1:
         logits = logits.clone()
         index = torch.tensor(sorted(set(seen)))
@@ -180,8 +254,10 @@ def choose_token(logits: Tensor, seen: list[int], options: SampleOptions, genera
         logits[index] = torch.where(values > 0, values / penalty, values * penalty)
     if options.temperature == 0:
         return int(logits.argmax())
-    probabilities = torch.softmax(logits.double() / options.temperature, dim=0)
-    ordered, order = probabilities.sort(descending=True, stable=True)
+    ordered, order = logits.double().sort(descending=True, stable=True)
+    if options.top_k:
+        ordered = ordered[: options.top_k]
+    probabilities = torch.softmax(ordered / options.temperature, dim=0)
     # A token is kept while those before it have not reached top_p; the likeliest always is.
-    keep = ordered.cumsum(0) - ordered < options.top_p
-    return int(order[torch.multinomial(ordered * keep, 1, generator=generator)])
+    keep = probabilities.cumsum(0) - probabilities < options.top_p
+    return int(order[torch.multinomial(probabilities * keep, 1, generator=generator)])

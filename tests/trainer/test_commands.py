@@ -191,7 +191,7 @@ def test_sampling_stops_at_eos(loaded: LoadedRun, monkeypatch: pytest.MonkeyPatc
 
 def test_special_tokens_in_a_prompt_are_text(loaded: LoadedRun, monkeypatch: pytest.MonkeyPatch):
     fed: list[list[int]] = []
-    monkeypatch.setattr("trainer.sample.iter_tokens", lambda _model, ids, _options: fed.append(ids) or iter([]))
+    monkeypatch.setattr("trainer.sample.iter_tokens", lambda _model, ids, *_: fed.extend(ids) or iter([]))
     sample_text(loaded, "a<|endoftext|>b", SampleOptions())
     assert fed[0][0] == loaded.eos_id
     assert loaded.eos_id not in fed[0][1:]

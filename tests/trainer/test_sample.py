@@ -1,0 +1,207 @@
+"""The decoder with a cache, several prompts in one batch, stopping, streaming."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shards import ShardSet
+from trainer.config import ModelConfig
+from trainer.model import KeyValueCache, LanguageModel, build_model
+from trainer.sample import LoadedRun, SampleOptions, choose_token, iter_tokens, load_run, sample_text, sample_texts
+
+VOCAB_SIZE, EOS = 200, 0
+GREEDY = SampleOptions(max_new_tokens=30, temperature=0.0, repetition_penalty=1.0)
+PROMPTS = [[0], [0, 5, 9, 3, 7, 11, 2], [0, 8, 8], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]]
+
+
+def make_model(kind: str) -> LanguageModel:
+    settings: dict[str, Any] = {} if kind == "gpt2" else {"num_key_value_heads": 2}
+    config = ModelConfig(
+        kind=kind,  # type: ignore[arg-type]
+        hidden_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=80,
+        max_position_embeddings=48,
+        **settings,
+    )
+    model = build_model(config, VOCAB_SIZE, seed=1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter *= 8  # far enough from the start that positions matter to what is likeliest
+    return model
+
+
+@pytest.fixture(scope="module", params=["llama", "gpt2"])
+def model(request: pytest.FixtureRequest) -> LanguageModel:
+    return make_model(request.param)
+
+
+@pytest.fixture(scope="module")
+def run(trainer: Any, shard_set: ShardSet, recipe_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "run"
+    settings = [f"--set={item}" for item in ("train.steps=40", "checkpoint.every_steps=20", "eval.every_steps=40")]
+    done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", path, *settings)
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+@pytest.fixture(scope="module")
+def loaded(run: Path) -> LoadedRun:
+    return load_run(run, print)
+
+
+def continue_all(model: LanguageModel, prompts: list[list[int]], options: SampleOptions) -> list[list[int]]:
+    rows: list[list[int]] = [[] for _ in prompts]
+    for row, token in iter_tokens(model, prompts, options, EOS):
+        rows[row].append(token)
+    return rows
+
+
+@torch.no_grad()
+def test_cached_logits_equal_uncached_ones(model: LanguageModel):
+    ids = torch.randint(0, VOCAB_SIZE, (3, 24), generator=torch.Generator().manual_seed(5))
+    cache = KeyValueCache()
+    parts = [model(ids[:, :9], cache=cache)]
+    parts += [model(ids[:, at : at + 1], cache=cache) for at in range(9, 24)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), model(ids), rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_padded_rows_have_the_logits_that_each_has_alone(model: LanguageModel):
+    prompts, more = [[3, 4, 5, 6, 7], [9, 8], [1, 2, 3]], torch.tensor([[11, 12], [13, 14], [15, 16]])
+    cache = KeyValueCache(padding=torch.tensor([0, 3, 2]), prompt=5)
+    # What stands behind a prompt is hidden: 199.
+    first = model(torch.tensor([ids + [199] * (5 - len(ids)) for ids in prompts]), cache=cache)
+    batched = [model(more[:, :1], cache=cache)]
+    cache.select([2, 1])
+    batched.append(model(more[[2, 1], 1:], cache=cache))
+    for row, ids in enumerate(prompts):
+        alone = model(torch.tensor([[*ids, *more[row].tolist()]]))[0]
+        torch.testing.assert_close(first[row, : len(ids)], alone[: len(ids)], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(batched[0][row, 0], alone[len(ids)], rtol=1e-4, atol=1e-4)
+        if row:
+            torch.testing.assert_close(batched[1][2 - row, 0], alone[len(ids) + 1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("options", [GREEDY, SampleOptions(max_new_tokens=40, temperature=1.0, top_k=20)])
+def test_a_batch_gives_each_prompt_the_tokens_it_has_alone(model: LanguageModel, options: SampleOptions):
+    together = continue_all(model, PROMPTS, options)
+    assert together == [continue_all(model, [prompt], options)[0] for prompt in PROMPTS]
+    assert len({tuple(row) for row in together}) > 1
+
+
+def test_greedy_tokens_are_those_without_a_cache(model: LanguageModel):
+    for prompt, row in zip(PROMPTS, continue_all(model, PROMPTS, GREEDY), strict=True):
+        ids = list(prompt)
+        with torch.no_grad():
+            for token in row:
+                assert int(model(torch.tensor([ids]))[0, -1].argmax()) == token
+                ids.append(token)
+
+
+def test_rows_end_at_eos_or_a_full_context_and_the_others_go_on(model: LanguageModel, monkeypatch: pytest.MonkeyPatch):
+    taken: dict[int, int] = {}
+
+    def choose(_logits: torch.Tensor, seen: list[int], *_: Any) -> int:
+        prompt = seen[0] if seen else -1
+        taken[prompt] = taken.get(prompt, 0) + 1
+        return EOS if prompt == 8 and taken[prompt] == 3 else 5
+
+    monkeypatch.setattr("trainer.sample.choose_token", choose)
+    rows = continue_all(model, PROMPTS[1:], SampleOptions(max_new_tokens=1000))
+    assert rows[1] == [5, 5, EOS]
+    assert [len(rows[0]), len(rows[2])] == [48 - 7 + 1, 48 - 12 + 1]
+
+
+def test_top_k_keeps_so_many_before_top_p():
+    logits = torch.tensor([0.1, 0.4, 0.3, 0.2]).log()
+
+    def chosen(**options: Any) -> set[int]:
+        generator = torch.Generator().manual_seed(0)
+        settings = SampleOptions(**({"temperature": 1.0, "top_p": 1.0, "repetition_penalty": 1.0} | options))
+        return {choose_token(logits, [], settings, generator) for _ in range(200)}
+
+    assert chosen() == {0, 1, 2, 3}
+    assert chosen(top_k=3) == {1, 2, 3}
+    assert chosen(top_k=1) == {1}
+    assert chosen(top_k=9) == {0, 1, 2, 3}
+    # Of the two left, with 4/7 and 3/7, the first alone reaches a half: without top_k it would take both.
+    assert chosen(top_k=2, top_p=0.5) == {1}
+    assert chosen(top_p=0.5) == {1, 2}
+
+
+def test_several_texts_are_those_of_each_prompt_alone(loaded: LoadedRun):
+    prompts, options = ["the mill", "", "def grind ( grain )"], SampleOptions(max_new_tokens=20)
+    assert sample_texts(loaded, prompts, options) == [sample_text(loaded, prompt, options) for prompt in prompts]
+
+
+def test_streamed_pieces_are_the_text_in_whole_characters(loaded: LoadedRun, monkeypatch: pytest.MonkeyPatch):
+    ids = loaded.tokenizer.encode("naïve 中文 🙂 café", add_special_tokens=False).ids
+    tokens = iter([*ids, loaded.eos_id])
+    monkeypatch.setattr("trainer.sample.choose_token", lambda *_: next(tokens))
+    pieces: list[str] = []
+    (sample,) = sample_texts(loaded, ["the"], SampleOptions(), on_text=pieces.append)
+    assert pieces[0] == "the"
+    assert "".join(pieces) == "the" + sample.text == "thenaïve 中文 🙂 café"
+    assert pieces[1:-1] == ["naïve", " 中文", " 🙂", " café"]
+    assert "\ufffd" not in "".join(pieces)
+
+
+def test_a_text_that_ends_within_a_character_is_streamed_to_its_end(loaded: LoadedRun, monkeypatch: pytest.MonkeyPatch):
+    first_byte = loaded.tokenizer.token_to_id("Ã")  # byte 0xC3, which begins a character of two
+    tokens = iter([first_byte, loaded.eos_id])
+    monkeypatch.setattr("trainer.sample.choose_token", lambda *_: next(tokens))
+    pieces: list[str] = []
+    (sample,) = sample_texts(loaded, ["x"], SampleOptions(), on_text=pieces.append)
+    assert "".join(pieces) == "x" + sample.text == "x\ufffd"
+
+
+def test_the_command_continues_several_prompts(trainer: Any, run: Path):
+    arguments = ("sample", run, "--prompt", "the mill", "--prompt", "def", "--max-new-tokens", 6)
+    done = trainer.run(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [result["prompt"] for result in results] == ["the mill", "def"]
+    assert trainer.run(*arguments).stdout == "\n".join(r["prompt"] + r["text"] + "\n" for r in results)
+    alone = trainer.run("sample", run, "--prompt", "def", "--max-new-tokens", 6)
+    assert alone.stdout == "def" + results[1]["text"] + "\n"
+
+
+def test_control_characters_do_not_reach_the_terminal(trainer: Any, run: Path):
+    done = trainer.run("sample", run, "--prompt", "a\x1b[2Jb", "--max-new-tokens", 1)
+    assert done.stdout.startswith("a\\x1b[2Jb")
+
+
+def test_an_earlier_checkpoint_may_be_named(trainer: Any, run: Path, tmp_path: Path):
+    arguments = ("sample", run, "--prompt", "the", "--max-new-tokens", 1, "--json")
+    named = trainer.run(*arguments, "--checkpoint", run / "checkpoints/step-00000020")
+    assert json.loads(named.stdout)["step"] == 20
+    assert json.loads(trainer.run(*arguments).stdout)["step"] == 40
+    shutil.copytree(run / "checkpoints/step-00000020", tmp_path / "half")
+    (tmp_path / "half/model.safetensors").unlink()
+    assert trainer.run(*arguments, "--checkpoint", tmp_path / "half").returncode == 2
+
+
+@pytest.mark.parametrize("command", ["sample", "cost", "plot"])
+def test_a_commands_help_is_quick_and_loads_no_torch(command: str):
+    code = (
+        "import sys, trainer.__main__ as m\n"
+        f"try: m.main([{command!r}, '--help'])\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'torch', 'pydantic', 'tokenizers', 'numpy', 'matplotlib'} & set(sys.modules)), file=sys.stderr)"
+    )
+    began = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+    assert time.perf_counter() - began < 0.5  # Measured 0.05 s.
