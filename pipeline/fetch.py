@@ -14,7 +14,7 @@ import gzip
 import hashlib
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,7 @@ SCRATCH_SHARE = 0.6
 """Of the text: spool and documents, both compressed; 0.25 each on Python files, measured."""
 
 _HOPELESS = 256
-"""The build stops when this many files were asked for and the archive had none: it is another one."""
+"""The build stops when the first so many files asked for cannot be had: it is another archive, or a proxy's page."""
 _BLOCK_BYTES = 1 << 20
 
 
@@ -198,8 +198,8 @@ def _count(results: Iterable[dict[str, Any]]) -> tuple[int, dict[str, int]]:
 
 
 def _file_name(source: SourceRecipe, span: Span) -> str:
-    """Name a span's file by what its rows are, so that another task can find it."""
-    return f"{digest_of([source.blob_id, asdict(span)])}.parquet"
+    """Name a span's file by what its rows are, whatever predicates say, so that another task can find it."""
+    return f"{digest_of([span.url, span.version, span.part, source.blob_id])}.parquet"
 
 
 def _read_keys(source: SourceRecipe, span: Span) -> _Wanted:
@@ -237,21 +237,21 @@ def _use_again(stage: Path, name: str, wanted: _Wanted, spool: Spool) -> None:
 def _fetch(source: SourceRecipe, keys: list[bytes], spool: Spool, report: Callable[[int], None]) -> dict[bytes, str]:
     """Fetch files into the spool; return those that the archive has and that are no good, with the reason."""
     failed: dict[bytes, str] = {}
-    missing = 0
+    had = 0
     with closing(archive.fetch_all(keys)) as outcomes:
         for count, (key, outcome) in enumerate(outcomes, start=1):
             if isinstance(outcome, bytes):
                 spool.add(key, outcome)
-            elif outcome == archive.MISSING:
+                had += 1
+            elif outcome == archive.MISSING and had:  # an archive that gave nothing yet may be the wrong one
                 spool.add_missing(key)
-                missing += 1
-                if missing == count == _HOPELESS and source.max_missing < 1:
-                    raise SourceError(
-                        f"source {source.name!r}: {network().content_endpoint} has none of the first {count} files "
-                        "asked for. Correct --content-endpoint, or `blob_id`."
-                    )
             else:
                 failed[key] = outcome
+            if count == _HOPELESS and not had and source.max_missing < 1:
+                raise SourceError(
+                    f"source {source.name!r}: {network().content_endpoint} gave none of the first {count} files asked "
+                    f"for; the last one: {outcome}. Correct --content-endpoint, or `blob_id`."
+                )
             report(count)
     return failed
 

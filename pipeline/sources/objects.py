@@ -42,7 +42,7 @@ def resolve_endpoint(text: str) -> SplitResult:
         SourceError: it is no such address.
     """
     url = urlsplit(text.rstrip("/"))
-    if url.scheme == "s3":
+    if url.scheme == "s3" and url.netloc:
         other = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         if other:
             url = urlsplit(f"{other.rstrip('/')}/{url.netloc}{url.path}")

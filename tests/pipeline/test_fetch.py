@@ -1,0 +1,599 @@
+"""Fetched content in builds: every file used or counted, nothing asked for twice, the same bytes whatever fails."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "servers"))
+sys.path.append(str(Path(__file__).parent))
+
+import corpora as stand_ins
+from bucket import Bucket
+from builds import digests
+from http11 import FileSpan
+from hub import Hub
+
+from pipeline import fetch
+from pipeline.progress import Progress
+from pipeline.recipe import SourceRecipe
+from pipeline.sources import documents, files
+from pipeline.sources import software_heritage as archive
+from pipeline.sources.base import SourceError, Unit, make_units, read_span
+from shards.validate import validate
+
+RECIPE = """
+name = "code"
+seed = 5
+
+[[sources]]
+name = "code"
+paths = ["{folder}/*.parquet"]
+content = "software-heritage"
+weight = 1
+{lines}
+
+[tokenizer]
+vocab_size = 600
+sample_bytes = "300 KB"
+
+[shards]
+tokens = 2_000_000
+"""
+
+
+class Archive:
+    """A folder of metadata and the objects that it names."""
+
+    def __init__(self, folder: Path, objects: Path, tables: list[pa.Table]):
+        folder.mkdir(exist_ok=True)
+        for index, table in enumerate(tables):
+            pq.write_table(table, folder / f"part-{index}.parquet", row_group_size=-(-len(table) // 2))
+        self.folder, self.objects = folder, objects
+        self.ids: list[str] = [key for table in tables for key in table["blob_id"].to_pylist()]
+        self.keys = dict.fromkeys(self.ids)
+
+    def not_utf8(self, server: Bucket) -> int:
+        """Count the rows whose object is not UTF-8."""
+        return sum(archive.decode(content_of(server, key), None) is None for key in self.ids)
+
+
+def content_of(server: Bucket, key: str) -> bytes:
+    body = server.objects[key]
+    if isinstance(body, FileSpan):
+        with open(body.path, "rb") as file:
+            body = os.pread(file.fileno(), body.size, body.offset)
+    return gzip.decompress(body)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Archive:
+    """All rows of the corpus, in two files that make two units; or a small set of the standard library's."""
+    folder = tmp_path_factory.mktemp("whole")
+    if found := stand_ins.find():
+        table = pq.read_table(sorted((found / "python_edu").glob("*.parquet")))
+        tar = found / "python_edu/swh_content.tar"
+    else:
+        tar = folder / "objects.tar"
+        table = stand_ins.small_code(tar)
+    half = len(table) // 2
+    return Archive(folder / "rows", tar, [table.slice(0, half), table.slice(half)])
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Archive:
+    """About 120 files of the standard library; one is empty, one is Latin-1, one is named by two rows."""
+    folder = tmp_path_factory.mktemp("small")
+    table = stand_ins.small_code(folder / "objects.tar")
+    return Archive(folder / "rows", folder / "objects.tar", [table])
+
+
+@pytest.fixture
+def server(small: Archive) -> Iterator[Bucket]:
+    with Bucket(small.objects) as bucket:
+        yield bucket
+
+
+@pytest.fixture(scope="module")
+def whole_server(whole: Archive) -> Iterator[Bucket]:
+    with Bucket(whole.objects) as bucket:
+        yield bucket
+
+
+@pytest.fixture
+def clean(whole_server: Bucket) -> Bucket:
+    """The server of the whole set, as new."""
+    whole_server.faults.off()
+    whole_server.latency_s = 0.0
+    whole_server.forget()
+    return whole_server
+
+
+def command(recipe: Path, out: Path, server: Bucket, *options: str) -> list[str]:
+    endpoint = ["--content-endpoint", f"{server.url}/content"] if "--content-endpoint" not in options else []
+    head = [sys.executable, "-m", "pipeline", "build", str(recipe), "--out", str(out)]
+    return [*head, "--json", "--workers", "2", "--timeout", "2", *endpoint, *options]
+
+
+def build(recipe: Path, out: Path, server: Bucket, *options: str, expect: int = 0) -> dict[str, Any]:
+    """Run a build; return its JSON result and what it said."""
+    done = subprocess.run(command(recipe, out, server, *options), capture_output=True, text=True, timeout=120)
+    assert done.returncode == expect, done.stderr + done.stdout[-2000:]
+    assert "Traceback" not in done.stderr
+    return (json.loads(done.stdout) if done.stdout else {}) | {"said": done.stderr}
+
+
+def write_recipe(folder: Path, rows: Archive | Path, lines: str = "") -> Path:
+    path = folder / "recipe.toml"
+    path.write_text(RECIPE.format(folder=rows.folder if isinstance(rows, Archive) else rows, lines=lines))
+    return path
+
+
+def dropped(result: dict[str, Any]) -> dict[str, int]:
+    (source,) = result["sources"]
+    return {
+        reason: count for reason, count in source["dropped"].items() if reason not in ("duplicate", "text is empty")
+    }
+
+
+@pytest.fixture(scope="module")
+def undisturbed(
+    whole: Archive, whole_server: Bucket, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Any], Path]:
+    """A build of the whole set by a network without fault."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    whole_server.faults.off()
+    whole_server.forget()
+    result = build(write_recipe(folder, whole), folder / "set", whole_server)
+    result["requests"] = len(whole_server.requests)
+    return result, folder / "set"
+
+
+# --- All of it ---
+
+
+def test_every_file_is_fetched_once_and_used(
+    whole: Archive, whole_server: Bucket, undisturbed: tuple[dict[str, Any], Path]
+) -> None:
+    result, out = undisturbed
+    # A unit asks for a file once; one that both units name is asked for by both.
+    halves = [set(whole.ids[: len(whole.ids) // 2]), set(whole.ids[len(whole.ids) // 2 :])]
+    units = result["ran"]["fetch"]
+    assert result["requests"] == (sum(map(len, halves)) if units == 2 else len(whole.keys))
+    assert dropped(result) == {archive.NOT_UTF8: whole.not_utf8(whole_server)}
+    texts: list[bytes] = []
+    for path in sorted((out.with_name("set.work") / "fetch").glob("*/*.parquet")):
+        texts += [text.as_py().encode() for batch in documents.read_file(path) for text in batch.text]
+    expected = [content_of(whole_server, key) for key in whole.ids]
+    assert sorted(texts) == sorted(text for text in expected if archive.decode(text, None) is not None)
+    if stand_ins.find():
+        assert (len(whole.ids), len(whole.keys), units) == (1682, 1675, 2)
+    assert not list((out.with_name("set.work") / "fetch").glob("*.spool"))
+    assert "files/s)" in result["said"]
+
+
+def test_documents_are_compared_with_the_archive(
+    undisturbed: tuple[dict[str, Any], Path], clean: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENMILL_CONTENT_ENDPOINT", f"{clean.url}/content")
+    report = validate(undisturbed[1], level="full", against_sources=60)
+    assert (report.problems, report.not_run, report.compared_documents) == ([], [], 60)
+    assert 50 <= len(clean.requests) <= 60
+    clean.faults.on("/content/.*[0-7]$", status=404)
+    report = validate(undisturbed[1], level="quick", against_sources=60)
+    assert {problem.kind for problem in report.problems} == {"source_mismatch"}
+
+
+def test_a_network_that_fails_leaves_the_same_bytes(
+    whole: Archive, clean: Bucket, undisturbed: tuple[dict[str, Any], Path], tmp_path: Path
+) -> None:
+    clean.faults.every(5, stall_s=3)
+    result = build(write_recipe(tmp_path, whole), tmp_path / "set", clean, "--connections", "64")
+    assert digests(tmp_path / "set") == digests(undisturbed[1])
+    assert dropped(result) == dropped(undisturbed[0])
+    assert len({record.fault for record in clean.requests}) == 8, "seven kinds of faults, and none"
+
+
+def test_killed_half_way_it_asks_for_the_rest_only(
+    whole: Archive, clean: Bucket, undisturbed: tuple[dict[str, Any], Path], tmp_path: Path
+) -> None:
+    recipe, out = write_recipe(tmp_path, whole), tmp_path / "set"
+    total = undisturbed[0]["requests"]
+    clean.latency_s = 0.02
+    options = ("--connections", "4")
+    for part in (0.3, 0.6):
+        started = subprocess.Popen(
+            command(recipe, out, clean, *options),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        deadline = time.monotonic() + 60
+        while len(clean.requests) < part * total:
+            assert time.monotonic() < deadline
+            assert started.poll() is None
+            time.sleep(0.01)
+        os.killpg(started.pid, signal.SIGKILL)
+        started.wait(10)
+    clean.latency_s = 0.0
+    assert build(recipe, out, clean, *options)["ran"]["fetch"] >= 1
+    asked = [record.path for record in clean.requests]
+    in_flight = 2 * 2 * 2 * 4  # kills, workers, connections and as many answers not yet taken
+    assert total <= len(asked) <= total + in_flight
+    assert digests(out) == digests(undisturbed[1])
+    before = len(asked)
+    assert build(recipe, out, clean)["tasks_run"] == 0
+    assert len(clean.requests) == before
+
+
+def test_where_the_archive_is_and_where_the_work_lies_decide_nothing(
+    small: Archive, server: Bucket, tmp_path: Path
+) -> None:
+    recipe = write_recipe(tmp_path, small)
+    build(recipe, tmp_path / "a", server)
+    with Bucket(small.objects) as mirror:
+        assert build(recipe, tmp_path / "a", mirror, "--connections", "3")["tasks_run"] == 0
+        assert not mirror.requests
+        build(recipe, tmp_path / "b", mirror, "--work", str(tmp_path / "elsewhere"))
+    assert digests(tmp_path / "a") == digests(tmp_path / "b")
+    for stage in ("fetch", "tokenizer", "encode", "mix", "assemble"):
+        names = [{path.name for path in (tmp_path / work / stage).iterdir()} for work in ("a.work", "elsewhere")]
+        assert names[0] == names[1], stage
+
+
+# --- What cannot be had ---
+
+
+@pytest.fixture
+def broken(small: Archive, server: Bucket, tmp_path: Path) -> tuple[Path, dict[str, int]]:
+    """Rows of which one each is missing, altered, truncated, a page, Latin-1 or no SHA-1; and the counts expected."""
+    table = pq.read_table(small.folder)
+    keys = [key for key in small.keys if len(content_of(server, key)) > 1000]
+    latin1 = hashlib.sha1(latin1_content(server, small)).hexdigest()
+    server.remove(keys[3])
+    server.faults.on(keys[4], body=gzip.compress(b"another file"))
+    server.faults.on(keys[5], keep_bytes=100)
+    server.faults.on(keys[6], body=b"<html>log in first</html>")
+    ids: list[str | None] = [*table["blob_id"].to_pylist(), None, "", "no SHA-1"]
+    (tmp_path / "rows").mkdir()
+    pq.write_table(pa.table({"blob_id": ids}), tmp_path / "rows/part.parquet")
+    expected = dict.fromkeys((archive.MISSING, archive.DIFFERS, archive.NOT_GZIP, archive.NOT_UTF8), 0)
+    for index, reason in ((3, archive.MISSING), (4, archive.DIFFERS), (5, archive.NOT_GZIP), (6, archive.NOT_GZIP)):
+        expected[reason] += ids.count(keys[index])
+    expected[archive.NOT_UTF8] = ids.count(latin1)
+    return tmp_path / "rows", expected | {archive.NOT_SHA1: 3}
+
+
+def latin1_content(server: Bucket, small: Archive) -> bytes:
+    contents = [content_of(server, key) for key in small.keys if key in server.objects]
+    (content,) = [content for content in contents if archive.decode(content, None) is None]
+    return content
+
+
+def test_every_file_that_cannot_be_used_is_counted_with_its_reason(
+    server: Bucket, broken: tuple[Path, dict[str, int]], tmp_path: Path
+) -> None:
+    rows, expected = broken
+    result = build(write_recipe(tmp_path, rows, "max_missing = 0.1"), tmp_path / "set", server)
+    assert dropped(result) == expected
+    manifest = json.loads((tmp_path / "set/manifest.json").read_text())
+    assert manifest["sources"][0]["dropped"].items() >= expected.items()
+
+
+def test_files_that_are_not_utf8_are_read_in_the_other_encoding(
+    small: Archive, server: Bucket, broken: tuple[Path, dict[str, int]], tmp_path: Path
+) -> None:
+    rows, expected = broken
+    lines = 'max_missing = 0.1\nfallback_encoding = "latin-1"'
+    result = build(write_recipe(tmp_path, rows, lines), tmp_path / "set", server)
+    assert dropped(result) == {k: n for k, n in expected.items() if k != archive.NOT_UTF8}
+    wanted = latin1_content(server, small).decode("latin-1")
+    (path,) = (tmp_path / "set.work/fetch").glob("*/*.parquet")
+    assert wanted in [text for batch in documents.read_file(path) for text in batch.text.to_pylist()]
+
+
+def test_too_many_missing_stop_the_build_and_are_asked_for_again(
+    small: Archive, server: Bucket, tmp_path: Path
+) -> None:
+    recipe, out = write_recipe(tmp_path, small), tmp_path / "set"
+    gone = list(small.keys)[10:20]
+    bodies = {key: server.objects[key] for key in gone}
+    for key in gone:
+        server.remove(key)
+    said = build(recipe, out, server, expect=2)["said"]
+    rows = len(small.ids)
+    assert f"source 'code': 11 of {rows} files ({11 / rows:.2%}) cannot be had from {server.url}/content" in said
+    assert "max_missing = 0.02" in said
+    assert "1 content not UTF-8" in said
+    assert "10 content missing" in said
+    assert "raise `max_missing`" in said
+    assert "`fallback_encoding`" in said
+    assert not out.exists()
+    # Again: only what could not be had (and used) is asked for.
+    server.forget()
+    build(recipe, out, server, expect=2)
+    assert len(server.requests) == 11
+    # What was refused for its number is taken with a higher bound, and nothing is asked for.
+    server.forget()
+    raised = build(recipe, out, server, "--set", "sources.code.max_missing=0.1")
+    assert dropped(raised) == {archive.MISSING: 10, archive.NOT_UTF8: 1}
+    assert raised["ran"]["fetch"] == 0
+    assert not server.requests
+    # The archive has them after all: other documents, another set.
+    server.objects |= bodies
+    lines = 'fallback_encoding = "latin-1"'
+    mended = build(write_recipe(tmp_path, small, lines), out, server)
+    assert dropped(mended) == {}
+    assert len(server.requests) == 11
+    assert mended["ran"]["encode"] == 1
+
+
+def test_another_archive_is_found_out_early(small: Archive, server: Bucket, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(fetch, "_HOPELESS", 20)
+    server.faults.on("/content/", status=404)
+    run = Run(small, server, tmp_path, monkeypatch)
+    with pytest.raises(SourceError, match=r"gave none of the first 20 files asked for; the last one: content missing"):
+        run()
+    assert len(server.requests) < 60
+    server.faults.off()
+    assert run()["dropped"] == {archive.NOT_UTF8: 1}, "what the wrong one lacked is not held against the right one"
+    server.faults.on("/content/", status=404)
+    assert Run(small, server, tmp_path / "again", monkeypatch, max_missing=1)()["dropped"].keys() == {archive.MISSING}
+
+
+def test_a_server_that_is_gone_stops_the_build_and_nothing_is_lost(
+    whole: Archive, clean: Bucket, undisturbed: tuple[dict[str, Any], Path], tmp_path: Path
+) -> None:
+    recipe, out = write_recipe(tmp_path, whole), tmp_path / "set"
+    clean.latency_s = 0.01
+
+    def vanish() -> None:
+        while len(clean.requests) < 100:
+            time.sleep(0.005)
+        clean.gone()
+
+    thread = threading.Thread(target=vanish)
+    thread.start()
+    said = build(recipe, out, clean, "--give-up-after", "1", "--connections", "4", expect=2)["said"]
+    thread.join()
+    assert "gave up after" in said
+    assert "run the same command again" in said
+    clean.back()
+    clean.latency_s = 0.0
+    build(recipe, out, clean)
+    answered = [record for record in clean.requests if record.status == 200]
+    assert len(answered) <= undisturbed[0]["requests"] + 2 * 2 * 4
+    assert digests(out) == digests(undisturbed[1])
+
+
+# --- Single tasks ---
+
+
+class Run:
+    """One fetch task in this process."""
+
+    def __init__(self, rows: Archive | Path, server: Bucket, work: Path, monkeypatch: Any, **keys: Any):
+        folder = rows.folder if isinstance(rows, Archive) else rows
+        paths = [str(path) for path in sorted(folder.iterdir())]
+        keys = {"name": "code", "weight": 1.0, "content": "software-heritage", "paths": paths, **keys}
+        monkeypatch.setenv("TOKENMILL_CONTENT_ENDPOINT", f"{server.url}/content")
+        monkeypatch.setenv("TOKENMILL_CONTENT_CONNECTIONS", "8")
+        self.source = SourceRecipe.model_validate(keys)
+        (self.unit,) = make_units(0, files.resolve(self.source))
+        self.work = work
+        self.counts: list[tuple[int, int]] = []
+        work.mkdir(exist_ok=True)
+
+    def __call__(self) -> dict[str, Any]:
+        task = fetch.make_task(self.unit, self.source, self.work)
+        self.folder = self.work / task.digest
+        self.folder.mkdir(exist_ok=True)
+        return fetch.fetch_unit(self.folder, task.payload, lambda *counts: self.counts.append(counts))
+
+    def local(self, result: dict[str, Any]) -> Unit:
+        return fetch.local_unit(self.unit, self.folder, result)
+
+
+def test_documents_keep_their_rows_and_provenance(
+    small: Archive, server: Bucket, tmp_path: Path, monkeypatch: Any
+) -> None:
+    run = Run(small, server, tmp_path, monkeypatch, keep={"score": ">= 4.2"})
+    result = run()
+    table = pq.read_table(small.folder)
+    wanted = [
+        (row, content_of(server, key))
+        for row, (key, score) in enumerate(zip(small.ids, table["score"].to_pylist(), strict=True))
+        if score >= 4.2 and archive.decode(content_of(server, key), None) is not None
+    ]
+    unit = run.local(result)
+    (span,) = unit.spans
+    batches = list(read_span(run.source, span))
+    found = [(r, t.encode()) for b in batches for r, t in zip(b.rows.tolist(), b.text.to_pylist(), strict=True)]
+    assert found == wanted
+    rejected: dict[str, int] = {}
+    for batch in batches:
+        for reason, count in batch.rejected.items():
+            rejected[reason] = rejected.get(reason, 0) + count
+    assert rejected["not score >= 4.2"] == sum(score < 4.2 for score in table["score"].to_pylist())
+    assert sum(rejected.values()) + len(found) == len(small.ids)
+    (before,) = run.unit.spans
+    assert span.label("x") == before.label("x")
+    assert (span.rows, span.text_bytes) == (len(wanted), sum(len(text) for _, text in wanted))
+    assert run.counts[-1] == (len(small.ids), len(server.requests))
+
+
+def test_rows_that_predicates_reject_are_not_asked_for(
+    small: Archive, server: Bucket, tmp_path: Path, monkeypatch: Any
+) -> None:
+    table = pq.read_table(small.folder)
+    scores = zip(small.ids, table["score"].to_pylist(), strict=True)
+    wanted = {key for key, score in scores if score >= 4.2}
+    Run(small, server, tmp_path, monkeypatch, keep={"score": ">= 4.2"})()
+    assert sorted(record.path.rpartition("/")[2] for record in server.requests) == sorted(wanted)
+    # Another predicate: what there is of the same rows is used again.
+    server.forget()
+    run = Run(small, server, tmp_path, monkeypatch)
+    result = run()
+    lost = {hashlib.sha1(latin1_content(server, small)).hexdigest()} & wanted
+    assert {record.path.rpartition("/")[2] for record in server.requests} == set(small.keys) - wanted | lost
+    assert result["rows"] == len(small.ids)
+
+
+def test_earlier_documents_that_are_altered_are_not_used(
+    small: Archive, server: Bucket, tmp_path: Path, monkeypatch: Any
+) -> None:
+    run = Run(small, server, tmp_path, monkeypatch, keep={"score": ">= 4.2"})
+    (file,) = (span["file"] for span in run()["spans"])
+    writer = documents.DocumentWriter(run.folder / file)
+    for row in range(len(small.ids)):
+        writer.add(row, b"forged")
+    writer.close({})
+    broken = tmp_path / ("0" * 32)
+    broken.mkdir()
+    (broken / file).write_bytes(b"PAR1 and no more")
+    server.forget()
+    result = Run(small, server, tmp_path, monkeypatch)()
+    assert len(server.requests) == len(small.keys)
+    assert result["spans"][0]["documents"] == len(small.ids) - 1
+
+
+def test_a_file_that_rows_share_is_asked_for_once_and_used_twice(
+    small: Archive, server: Bucket, tmp_path: Path, monkeypatch: Any
+) -> None:
+    key = small.ids[0]
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    for part in ("a", "b"):
+        pq.write_table(pa.table({"blob_id": [key, key.upper(), small.ids[1]]}), rows / f"{part}.parquet")
+    run = Run(rows, server, tmp_path / "work", monkeypatch)
+    result = run()
+    assert len(server.requests) == 2
+    assert [span["documents"] for span in result["spans"]] == [3, 3]
+    assert result["rows"] == 6
+    assert run.counts[0] == (4, 0)
+    assert run.counts[-1] == (6, 2)
+
+
+def test_json_lines_and_lists_name_files_too(small: Archive, server: Bucket, tmp_path: Path, monkeypatch: Any) -> None:
+    keys = small.ids[:5]
+    contents = [content_of(server, key).decode() for key in keys]
+    for name, text, more in (
+        ("a.jsonl", "".join(json.dumps({"file": {"sha1": key}}) + "\n" for key in keys), {"blob_id": "file.sha1"}),
+        ("b.txt", "".join(f"{key}\n" for key in keys), {"separator": "\n"}),
+    ):
+        rows = tmp_path / name.replace(".", "-")
+        rows.mkdir()
+        (rows / name).write_text(text)
+        run = Run(rows, server, tmp_path / f"work-{name}", monkeypatch, **more)
+        (span,) = run.local(run()).spans
+        assert [text for batch in read_span(run.source, span) for text in batch.text.to_pylist()] == contents
+
+
+def test_large_texts_go_into_row_groups_of_their_own(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(documents, "BATCH_BYTES", 1000)
+    writer = documents.DocumentWriter(tmp_path / "d.parquet")
+    texts = [b"x" * size for size in (10, 5000, 0, 600, 600, 1)]
+    for row, text in enumerate(texts):
+        writer.add(row * 7, text)
+    writer.close({"why": 3})
+    batches = list(documents.read_file(tmp_path / "d.parquet"))
+    assert [len(batch.text) for batch in batches] == [0, 2, 3, 1]
+    assert [row for batch in batches for row in batch.rows.tolist()] == [row * 7 for row in range(6)]
+    assert [text.as_py().encode() for batch in batches for text in batch.text] == texts
+    assert [batch.rejected for batch in batches] == [{"why": 3}, {}, {}, {}]
+    assert pq.read_table(tmp_path / "d.parquet").schema.names == ["row", "text"]
+
+
+def test_no_document_at_all_still_tells_why(small: Archive, server: Bucket, tmp_path: Path, monkeypatch: Any) -> None:
+    run = Run(small, server, tmp_path, monkeypatch, keep={"int_score": "> 99"})
+    (span,) = run.local(run()).spans
+    (batch,) = read_span(run.source, span)
+    assert (len(batch.text), batch.rejected) == (0, {"not int_score > 99": len(small.ids)})
+    assert not server.requests
+
+
+def test_a_spool_that_the_disk_altered_is_not_used(
+    small: Archive, server: Bucket, tmp_path: Path, monkeypatch: Any
+) -> None:
+    def alter(self: Any, key: bytes) -> bytes:
+        return gzip.compress(b"other bytes")
+
+    monkeypatch.setattr(fetch.Spool, "read", alter)
+    with pytest.raises(SourceError, match=r"\.spool: damaged since it was written"):
+        Run(small, server, tmp_path, monkeypatch)()
+
+
+def test_the_identity_of_documents_is_their_content(
+    small: Archive, server: Bucket, tmp_path: Path, monkeypatch: Any
+) -> None:
+    units = []
+    for name in ("a", "b", "c"):
+        if name == "c":
+            server.remove(small.ids[2])
+        run = Run(small, server, tmp_path / name, monkeypatch)
+        units.append(run.local(run()))
+    assert units[0].spans[0].url != units[1].spans[0].url
+    assert units[0].identity() == units[1].identity()
+    assert units[0].identity() != units[2].identity()
+
+
+def test_a_source_on_the_hub_names_files_too(tmp_path: Path) -> None:
+    stand = stand_ins.write(tmp_path / "corpora")
+    recipe = tmp_path / "recipe.toml"
+    lines = f'kind = "hub"\nrepo = "{stand_ins.SMOLLM}"\nconfig = "python-edu"'
+    recipe.write_text(RECIPE.replace('paths = ["{folder}/*.parquet"]', lines).format(lines="keep = {score = '>= 4.2'}"))
+    with Hub(stand.root) as hub, Bucket(stand.objects) as server:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TOKENMILL_"))}
+        environment |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf")}
+        environment["TOKENMILL_CONTENT_ENDPOINT"] = f"{server.url}/content"
+        done = subprocess.run(
+            command(recipe, tmp_path / "set", server),
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        result = json.loads(done.stdout)
+        assert dropped(result).keys() >= {"not score >= 4.2"}
+        check = [sys.executable, "-m", "shards", "validate", str(tmp_path / "set"), "--against-sources", "20"]
+        done = subprocess.run(check, env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "20 documents compared" in done.stdout
+
+
+def test_progress_counts_files(monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setattr("pipeline.progress._LINE_SECONDS", 0.1)
+    counts = iter([(1, 500, 100), *[(1, 600, 200)] * 100])
+    with Progress().stage("fetch", total=1000, tasks=2, read=lambda: next(counts)):
+        time.sleep(0.35)
+    first, second, *_, last = capsys.readouterr().err.splitlines()
+    assert first.startswith("fetch: 50 %, ")
+    assert "files/s, " in first
+    assert "MB" not in first + second + last
+    left = float(second.partition("files/s, ")[2].partition(" s left")[0])
+    assert 0 <= left <= 1, "400 settled at once are not taken for speed"
+    assert "200 files (" in last
+
+
+def test_replaced_spans_keep_the_rest(small: Archive, server: Bucket, tmp_path: Path, monkeypatch: Any) -> None:
+    run = Run(small, server, tmp_path, monkeypatch)
+    unit = run.local(run())
+    fields = ("url", "version", "format", "text_bytes", "rows", "stored_bytes")
+    for span, before in zip(unit.spans, run.unit.spans, strict=True):
+        assert replace(span, **{name: getattr(before, name) for name in fields}) == before

@@ -1,0 +1,371 @@
+"""The client of Software Heritage's archive and the spool: a bucket on loopback that fails in every way it can."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "servers"))
+
+import corpora as stand_ins
+from bucket import Bucket, refusal
+from http11 import Request, Response
+from loopback import Server
+
+from pipeline.sources import objects
+from pipeline.sources import software_heritage as archive
+from pipeline.sources.base import SourceError
+from pipeline.spool import Spool
+
+TEXT = b"print('a file')\n" * 40
+
+
+@pytest.fixture(scope="module")
+def objects_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The archive's objects: those of the corpus, or a small set made of the standard library."""
+    if found := stand_ins.find():
+        return found / "python_edu/swh_content.tar"
+    path = tmp_path_factory.mktemp("objects") / "swh_content.tar"
+    stand_ins.small_code(path)
+    return path
+
+
+@pytest.fixture
+def bucket() -> Iterator[Bucket]:
+    with Bucket() as server:
+        yield server
+
+
+@pytest.fixture
+def fetch(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[bytes, archive.Outcome]]:
+    """Return `fetch(*keys, endpoint=..., **settings)`: the outcome of each key."""
+
+    def fetch(*keys: str, endpoint: str = "", **settings: float) -> dict[bytes, archive.Outcome]:
+        values = {"timeout_s": 5, "give_up_s": 20, "content_connections": 8} | settings
+        monkeypatch.setenv("TOKENMILL_CONTENT_ENDPOINT", endpoint or f"{bucket.url}/content")
+        for name, value in values.items():
+            monkeypatch.setenv(f"TOKENMILL_{name.upper()}", str(value))
+        return dict(archive.fetch_all([bytes.fromhex(key) for key in keys]))
+
+    return fetch
+
+
+def only(outcomes: dict[bytes, archive.Outcome]) -> archive.Outcome:
+    (outcome,) = outcomes.values()
+    return outcome
+
+
+def test_every_object_is_fetched_once_and_checked(
+    objects_path: Path, fetch: Callable[..., dict[bytes, archive.Outcome]]
+) -> None:
+    with Bucket(objects_path) as server:
+        outcomes = fetch(*server.objects, endpoint=f"{server.url}/content")
+        assert len(outcomes) == len(server.requests) == len(server.objects)
+    for key, outcome in outcomes.items():
+        assert isinstance(outcome, bytes)
+        assert hashlib.sha1(gzip.decompress(outcome)).digest() == key
+
+
+def test_a_missing_object_is_asked_for_once(bucket: Bucket, fetch: Callable[..., dict[bytes, archive.Outcome]]) -> None:
+    assert only(fetch("ab" * 20)) == archive.MISSING
+    assert len(bucket.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (gzip.compress(b"another file"), archive.DIFFERS),
+        (gzip.compress(TEXT)[:-9], archive.NOT_GZIP),
+        (gzip.compress(TEXT)[:30], archive.NOT_GZIP),
+        (gzip.compress(TEXT)[:-8] + bytes(8), archive.NOT_GZIP),
+        (b"<html>log in first</html>", archive.NOT_GZIP),
+        (b"", archive.DIFFERS),
+    ],
+    ids=["another file", "no trailer", "truncated", "wrong CRC", "a page", "nothing"],
+)
+def test_a_body_that_stays_wrong_has_its_reason(
+    bucket: Bucket, fetch: Callable[..., dict[bytes, archive.Outcome]], body: bytes, reason: str
+) -> None:
+    key = bucket.put(TEXT)
+    bucket.faults.on(key, body=body)
+    assert only(fetch(key)) == reason
+    assert len(bucket.requests) == 3
+
+
+def test_a_body_that_is_wrong_twice_is_had_the_third_time(
+    bucket: Bucket, fetch: Callable[..., dict[bytes, archive.Outcome]]
+) -> None:
+    key = bucket.put(TEXT)
+    bucket.faults.on(key, keep_bytes=20, times=2)
+    assert gzip.decompress(bytes(only(fetch(key)))) == TEXT  # type: ignore[arg-type]
+
+
+def test_a_body_that_something_has_unpacked_is_taken(
+    bucket: Bucket, fetch: Callable[..., dict[bytes, archive.Outcome]]
+) -> None:
+    key = bucket.put(TEXT)
+    bucket.faults.on(key, body=TEXT)
+    assert gzip.decompress(bytes(only(fetch(key)))) == TEXT  # type: ignore[arg-type]
+    assert len(bucket.requests) == 1
+
+
+@pytest.mark.parametrize("size", [(1 << 21) + 1, (1 << 21) - 1], ids=["above", "below"])
+@pytest.mark.parametrize("packed", ["well", "badly"])
+def test_no_more_than_the_bound_is_taken(
+    bucket: Bucket,
+    fetch: Callable[..., dict[bytes, archive.Outcome]],
+    monkeypatch: pytest.MonkeyPatch,
+    size: int,
+    packed: str,
+) -> None:
+    monkeypatch.setattr(objects, "MAX_BYTES", 1 << 21)
+    monkeypatch.setattr(archive, "MAX_BYTES", 1 << 21)
+    content = bytes(size) if packed == "well" else b"".join(hashlib.sha1(b"%d" % i).digest() for i in range(size // 20))
+    if packed == "badly":
+        content += b"x" * (size - len(content))
+        monkeypatch.setattr(objects, "MAX_BYTES", (1 << 21) + 1000)  # the gzip is larger than what is in it
+    outcome = only(fetch(bucket.put(content)))
+    assert (outcome == archive.TOO_LARGE) is (size > 1 << 21)
+    assert size > 1 << 21 or gzip.decompress(bytes(outcome)) == content  # type: ignore[arg-type]
+    assert len(bucket.requests) == 1
+
+
+def test_a_body_longer_than_the_bound_is_not_read(
+    bucket: Bucket, fetch: Callable[..., dict[bytes, archive.Outcome]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "MAX_BYTES", 1000)
+    keys = [bucket.put(b"".join(hashlib.sha1(b"%d" % i).digest() for i in range(n))) for n in (200, 20)]
+    outcomes = fetch(*keys, content_connections=1)
+    assert outcomes[bytes.fromhex(keys[0])] == archive.TOO_LARGE
+    assert isinstance(outcomes[bytes.fromhex(keys[1])], bytes)
+
+
+def test_failures_that_pass_change_nothing(bucket: Bucket, fetch: Callable[..., dict[bytes, archive.Outcome]]) -> None:
+    keys = [bucket.put(b"file %d\n" % index + TEXT) for index in range(60)] + ["ab" * 20]
+    whole = fetch(*keys)
+    bucket.forget()
+    bucket.faults.every(3, stall_s=1.2)
+    assert fetch(*keys, timeout_s=0.4) == whole
+    kinds = {record.fault for record in bucket.requests}
+    assert kinds >= {"reset", "429", "503", "short", "reset-body", "stall", "stall-body"}
+
+
+def test_the_servers_word_on_when_to_come_back_is_heeded(
+    bucket: Bucket, fetch: Callable[..., dict[bytes, archive.Outcome]]
+) -> None:
+    key = bucket.put(TEXT)
+    bucket.faults.every(1, "429", most=1, retry_after_s=2)
+    started = time.monotonic()
+    assert isinstance(only(fetch(key)), bytes)
+    assert time.monotonic() - started >= 2
+
+
+def test_a_server_that_is_gone_is_given_up_in_time(
+    bucket: Bucket, fetch: Callable[..., dict[bytes, archive.Outcome]]
+) -> None:
+    keys = [bucket.put(b"%d" % index) for index in range(30)]
+    bucket.gone()
+    started = time.monotonic()
+    with pytest.raises(
+        SourceError, match=rf"{bucket.url}/content/[0-9a-f]{{40}}: gave up after .* Connection.*run the"
+    ):
+        fetch(*keys, give_up_s=1)
+    assert time.monotonic() - started < 10
+    deadline = time.monotonic() + 30
+    while any(thread.name == "fetch" for thread in threading.enumerate()):
+        assert time.monotonic() < deadline, "threads that nobody waits for go on"
+        time.sleep(0.05)
+
+
+def test_who_takes_a_few_leaves_no_thread_behind(bucket: Bucket, fetch: Callable[..., object]) -> None:
+    keys = [bucket.put(b"%d" % index) for index in range(100)]
+    fetch(keys[0])
+    bucket.forget()
+    taken = archive.fetch_all([bytes.fromhex(key) for key in keys])
+    assert len([next(taken) for _ in range(3)]) == 3
+    time.sleep(0.5)
+    assert len(bucket.requests) <= 3 + 2 * 8, "what is in flight is bounded"
+    taken.close()
+    deadline = time.monotonic() + 10
+    while any(thread.name == "fetch" for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (refusal(403, "AccessDenied", "Access Denied"), None),
+        (refusal(404, "NoSuchKey", "none"), None),
+        (Response(404, {}, b"nothing here"), None),
+        (Response(410, {}, b""), None),
+        (Response(403, {}, b"<html>blocked by policy</html>"), "HTTP 403: Forbidden. Correct --content-endpoint"),
+        (refusal(404, "NoSuchBucket", "none"), "HTTP 404: NoSuchBucket"),
+        (Response(401, {}, b""), "HTTP 401"),
+        (Response(301, {"Location": "https://elsewhere.example/"}, b""), "HTTP 301: .*https://elsewhere.example/"),
+        (refusal(400, "IllegalLocation", "no", "<x/>"), "HTTP 400: IllegalLocation"),
+    ],
+)
+def test_a_missing_object_is_told_from_a_refusal(fetch: Callable[..., object], answer: Response, said: str) -> None:
+    with Server(lambda request: answer) as server:
+        if said is None:
+            assert only(fetch("ab" * 20, endpoint=server.urls()[0])) == archive.MISSING  # type: ignore[arg-type]
+        else:
+            with pytest.raises(SourceError, match=said):
+                fetch("ab" * 20, endpoint=server.urls()[0])
+        assert len(server.requests) == 1
+
+
+def test_a_proxy_is_asked_for_the_whole_address(
+    bucket: Bucket, fetch: Callable[..., dict[bytes, archive.Outcome]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = bucket.put(TEXT)
+    seen: list[tuple[str, str]] = []
+
+    def answer(request: Request) -> Response:
+        seen.append((request.target, request.headers.get("proxy-authorization", "")))
+        return Response(200, {}, bytes(bucket.objects[key]))  # type: ignore[arg-type]
+
+    with Server(answer) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.urls()[0].replace("//", "//me:p%40ss@"))
+        monkeypatch.setenv("no_proxy", "")
+        assert isinstance(only(fetch(key, endpoint="http://archive.example/content")), bytes)
+    assert seen == [(f"http://archive.example/content/{key}", "Basic bWU6cEBzcw==")]
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("s3://softwareheritage/content", "https://softwareheritage.s3.amazonaws.com/content"),
+        ("s3://softwareheritage/content/", "https://softwareheritage.s3.amazonaws.com/content"),
+        ("s3://bucket.with.dots/a/b", "https://s3.amazonaws.com/bucket.with.dots/a/b"),
+        ("http://127.0.0.1:99/x/", "http://127.0.0.1:99/x"),
+    ],
+)
+def test_addresses(monkeypatch: pytest.MonkeyPatch, text: str, address: str) -> None:
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    assert objects.resolve_endpoint(text).geturl() == address
+
+
+@pytest.mark.parametrize("text", ["", "softwareheritage/content", "ftp://host/x", "s3://", "https:///x"])
+def test_what_is_no_address_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    with pytest.raises(SourceError, match="expected https://HOST/PATH or s3://BUCKET/PREFIX"):
+        objects.resolve_endpoint(text)
+
+
+def test_another_s3_service_is_asked_by_path(
+    bucket: Bucket, fetch: Callable[..., dict[bytes, archive.Outcome]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = bucket.put(TEXT)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.url + "/")
+    assert isinstance(only(fetch(key, endpoint="s3://softwareheritage/content")), bytes)
+    assert [record.path for record in bucket.requests] == [f"/softwareheritage/content/{key}"]
+    assert not bucket.requests[0].authorized
+
+
+@pytest.mark.parametrize(
+    ("value", "is_key"),
+    [
+        (b"0123456789abcdefABCDEF0123456789abcdef01", True),
+        (None, False),
+        (b"", False),
+        (b"0123456789abcdef", False),
+        (b"0123456789abcdefABCDEF0123456789abcdef0g", False),
+        (b"0123456789abcdefABCDEF0123456789abcdef01 ", False),
+        (b"0123456789abcdefABCDEF0123456789abcdef01\n", False),
+        (b"swh:1:cnt:0123456789abcdefABCDEF0123456789abcdef01", False),
+        ("٠".encode() * 20, False),
+    ],
+)
+def test_what_is_a_sha1(value: bytes | None, is_key: bool) -> None:
+    assert (archive.parse_key(value) is not None) is is_key
+
+
+@pytest.mark.parametrize(
+    ("data", "fallback", "text"),
+    [
+        ("né\r\n\ufeff".encode(), None, "né\r\n\ufeff"),
+        (b"\xef\xbb\xbfBOM", None, "\ufeffBOM"),
+        ("né".encode("latin-1"), None, None),
+        ("né".encode("latin-1"), "latin-1", "né"),
+        ("né".encode(), "latin-1", "né"),
+        (b"\x81", "cp1252", None),
+        (b"\xed\xa0\x80", None, None),
+        (b"\xff+2AA-", "utf-7", None),
+        (b"\xff\\ud800", "unicode_escape", None),
+    ],
+)
+def test_files_are_utf8_or_the_other_encoding(data: bytes, fallback: str | None, text: str | None) -> None:
+    assert archive.decode(data, fallback) == (None if text is None else text.encode())
+
+
+# --- The spool ---
+
+
+def key_of(index: int) -> bytes:
+    return hashlib.sha1(b"%d" % index).digest()
+
+
+def filled(path: Path) -> list[int]:
+    """Fill a spool with five objects and one missing, and return where each record ends."""
+    ends: list[int] = []
+    with Spool(path, "here") as spool:
+        for index in range(5):
+            spool.add(key_of(index), b"body %d" % index * 10)
+            ends.append(path.stat().st_size)  # nothing waits in the process: it may be killed at any time
+        spool.add_missing(key_of(5))
+        ends.append(path.stat().st_size)
+    return ends
+
+
+def test_a_spool_gives_back_what_was_added(tmp_path: Path) -> None:
+    filled(tmp_path / "spool")
+    with Spool(tmp_path / "spool", "here") as spool:
+        assert [spool.read(key_of(index)) for index in range(5)] == [b"body %d" % index * 10 for index in range(5)]
+        assert spool.is_missing(key_of(5))
+        assert not spool.is_missing(key_of(0))
+        assert key_of(6) not in spool
+
+
+def test_a_torn_tail_is_cut_off_and_written_anew(tmp_path: Path) -> None:
+    path = tmp_path / "spool"
+    ends = filled(path)
+    data = path.read_bytes()
+    for size in [*range(ends[2], ends[3] + 1), 0, 1]:
+        path.write_bytes(data[:size])
+        whole = sum(end <= size for end in ends)
+        with Spool(path, "here") as spool:
+            assert [key_of(index) in spool for index in range(6)] == [index < whole for index in range(6)]
+            assert path.stat().st_size == ([0, *ends])[whole]
+            spool.add(key_of(9), b"later")
+            assert spool.read(key_of(9)) == b"later"
+        with Spool(path, "here") as spool:
+            assert spool.read(key_of(9)) == b"later"
+            assert all(spool.read(key_of(index)) == b"body %d" % index * 10 for index in range(min(whole, 5)))
+
+
+def test_a_damaged_record_and_what_follows_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "spool"
+    ends = filled(path)
+    data = path.read_bytes()
+    for place in range(ends[1], ends[2]):  # key, kind, length, checksum, body
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        with Spool(path, "here") as spool:
+            assert [key_of(index) in spool for index in range(6)] == [True, True, False, False, False, False]
+            assert len(spool) == 2
+
+
+def test_another_endpoint_is_asked_for_what_one_lacks(tmp_path: Path) -> None:
+    filled(tmp_path / "spool")
+    with Spool(tmp_path / "spool", "there") as spool:
+        assert key_of(0) in spool
+        assert key_of(5) not in spool
