@@ -1,0 +1,82 @@
+"""`python -m shards export`: a set in the layout of another loader; see `shards.exports`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shards.command_line import WHOLE, CouldNotRunError, add_set, print_json, require_folder
+
+if TYPE_CHECKING:
+    from shards.command_line import Subparsers
+
+LAYOUTS = ("nanogpt", "llmc", "megatron", "datatrove", "mds", "litdata")
+
+SECONDS_A_LINE = 5.0
+
+
+def add_command(commands: Subparsers) -> None:
+    """Add `export`."""
+    parser = commands.add_parser(
+        "export",
+        help="write a set in the layout that another loader reads",
+        description="Write the same tokens and document boundaries in the layout that another loader reads.",
+    )
+    add_set(parser)
+    parser.add_argument("--to", choices=LAYOUTS, required=True, help="whose layout")
+    parser.add_argument("--out", type=Path, required=True, metavar="OUT", help="a new folder; it appears whole")
+    parser.add_argument("--split", choices=("train", "val", "all"), default="all", help="default: all")
+    parser.add_argument("--verify", action="store_true", help="read it back; compare every token and boundary")
+    parser.add_argument("--json", action="store_true", help="print what was written as JSON")
+    parser.set_defaults(run=_run)
+
+
+def report_lines(what: str) -> Callable[[int, int], None]:
+    """Return what reports progress on stderr: a line of tokens done and in all, every few seconds."""
+    last = time.monotonic()
+
+    def report(done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= SECONDS_A_LINE:
+            last = time.monotonic()
+            share = f"{done / max(total, 1):.0%}"
+            print(f"{what}: {done:,} of {total:,} tokens ({share})", file=sys.stderr, flush=True)
+
+    return report
+
+
+def _run(options: argparse.Namespace) -> int:
+    from shards.display import printable
+    from shards.exports.export import ExportError, export_set
+    from shards.problems import ShardSetError
+    from shards.reader import open_set
+
+    require_folder(options.set)
+    began = time.perf_counter()
+    try:
+        found = export_set(
+            open_set(options.set),
+            options.out,
+            layout=options.to,
+            splits=None if options.split == "all" else (options.split,),
+            verify=options.verify,
+            progress=report_lines("export"),
+        )
+    except (ExportError, ShardSetError) as error:
+        raise CouldNotRunError(f"export: {error}") from error
+    seconds, size = time.perf_counter() - began, sum(found.files.values())
+    if options.json:
+        head = {"layout": found.layout, "out": str(found.path), "splits": found.splits, "verified": found.verified}
+        print_json({**head, "usage": found.usage, "bytes": size, "files": found.files, "seconds": round(seconds, 3)})
+        return WHOLE
+    for split, counts in found.splits.items():
+        print(f"{split}: {counts['tokens']:,} tokens in {counts['documents']:,} documents")
+    verified = ", every token and boundary read back and compared" if found.verified else ""
+    speed = f"{size / max(seconds, 1e-9) / 1e6:.0f} MB/s"
+    print(printable(f"{found.path}: {found.layout}, {len(found.files)} files, {size:,} bytes, {speed}{verified}"))
+    print(printable(f"load it with {found.usage}"))
+    return WHOLE

@@ -1,0 +1,102 @@
+"""What MDS shards and LitData chunks share: a count, offsets of items, then the items, in files of at most 64 MiB.
+
+An item is a document. Files are cut between documents, when the next would pass the limit; a longer document has a
+file to itself. One file is in memory at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shards.exports.layout import longest_document
+
+if TYPE_CHECKING:
+    from shards.exports.layout import Source
+
+MAX_CHUNK_BYTES = 1 << 26
+"""Both libraries' usual size: 64 MiB, small enough to download one while another is read."""
+
+_HEADROOM = 1 << 12
+"""Bytes kept free below 4 GiB for the head of a file with one document."""
+
+
+@dataclass
+class Chunk:
+    """A file's items: the bytes of each, and their content in parts."""
+
+    sizes: list[int] = field(default_factory=list[int])
+    parts: list[bytes | memoryview] = field(default_factory=list[bytes | memoryview])
+
+    @property
+    def body(self) -> bytes:
+        """The items' content, end to end."""
+        return b"".join(self.parts)
+
+    def pack_offsets(self, description_bytes: int = 0) -> bytes:
+        """Return the number of items and the offset of each from the file's start, and of the end, as uint32."""
+        offsets = np.zeros(len(self.sizes) + 1, np.int64)
+        np.cumsum(self.sizes, out=offsets[1:])
+        offsets += 4 + 4 * len(offsets) + description_bytes
+        return np.uint32(len(self.sizes)).astype("<u4").tobytes() + offsets.astype("<u4").tobytes()
+
+    @classmethod
+    def parse(cls, data: bytes, description: bytes = b"") -> Chunk:
+        """Read a file back; its items are one part.
+
+        Raises:
+            ValueError: offsets or description are not as they should be.
+        """
+        count = int.from_bytes(data[:4], "little")
+        head = 4 + 4 * (count + 1)
+        if len(data) < head:
+            raise ValueError(f"{count} items do not fit {len(data)} bytes")
+        offsets = np.frombuffer(data, "<u4", count + 1, 4).astype(np.int64)
+        start = head + len(description)
+        if data[head:start] != description:
+            raise ValueError(f"the description of its columns is {data[head:start][:200]!r}; expected {description!r}")
+        sizes = np.diff(offsets)
+        if offsets[0] != start or offsets[-1] != len(data) or (sizes < 0).any():
+            raise ValueError(f"items lie from {offsets[0]} to {offsets[-1]}; expected {start} to {len(data)}, in order")
+        return cls(sizes.tolist(), [data[start:]])
+
+
+def iter_chunks(
+    source: Source, pack_head: Callable[[int, int], bytes], *, overhead: int, limit: int
+) -> Iterator[Chunk]:
+    """Yield a split's documents in chunks.
+
+    Args:
+        source: the split.
+        pack_head: from a document's tokens and the bytes of a token to what stands before its ids.
+        overhead: bytes of a file beside its items; each item adds 4 for its offset.
+        limit: most bytes of a file with more than one document.
+    """
+    chunk, total, token_bytes = Chunk(), overhead, source.dtype.itemsize
+    for tokens, lengths in source.iter_documents():
+        view, position = tokens.data.cast("B"), 0
+        for length in lengths.tolist():
+            head, stop = pack_head(length, token_bytes), position + length * token_bytes
+            size = len(head) + stop - position
+            if chunk.sizes and total + size + 4 > limit:
+                yield chunk
+                chunk, total = Chunk(), overhead
+            chunk.sizes.append(size)
+            if head:
+                chunk.parts.append(head)
+            chunk.parts.append(view[position:stop])
+            total += size + 4
+            position = stop
+    if chunk.sizes:
+        yield chunk
+
+
+def find_long_document(source: Source, name: str) -> list[str]:
+    """Refuse a document that offsets of 32 bits do not hold."""
+    longest = longest_document(source)
+    if longest * source.dtype.itemsize + _HEADROOM < 1 << 32:
+        return []
+    return [f"{name}'s offsets hold 4 GiB a document; the longest of {source.split} has {longest} tokens"]

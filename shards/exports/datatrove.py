@@ -1,0 +1,72 @@
+"""datatrove: a folder a split, and in it for each shard `train_000000.ds` (tokens), `.ds.index`, `.ds.metadata`.
+
+`.ds` is plain uint16 or uint32, no header. `.ds.index` is a uint64 for each document: the token after its last,
+counted from the file's start. `.ds.metadata` is three lines: the tokenizer and bytes a token with a bar between, the
+tokens, the same for people. `.ds.loss` (a byte a token) says what to leave out of the loss; nothing is, so it is not
+written, as datatrove itself does by default. Its datasets read every `.ds` below their folder: give them one split's.
+
+Source: huggingface/datatrove, pipeline/tokens/tokenizer.py's `TokenizedFile` and utils/dataset.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shards.exports.layout import iter_shard_lengths, read_array
+from shards.writer import atomic_open, write_text
+
+if TYPE_CHECKING:
+    from shards.exports.layout import Lengths, Source, Tokens
+
+USAGE = 'DatatroveFolderDataset("{out}/train", seq_len=2048, token_size={token_size}, return_positions=True)'
+
+
+def find_obstacles(source: Source) -> list[str]:
+    """Find nothing: every set fits."""
+    del source
+    return []
+
+
+def write_split(folder: Path, source: Source) -> None:
+    """Write three files a shard."""
+    (folder / source.split).mkdir()
+    for index, shard in enumerate(source.shards):
+        path = folder / source.split / f"{source.split}_{index:06d}.ds"
+        with atomic_open(path) as file:
+            for tokens in source.iter_shard(shard):
+                file.write(tokens.data)
+        position = 0
+        with atomic_open(path.with_suffix(".ds.index")) as file:
+            for lengths in iter_shard_lengths(shard):
+                ends = np.cumsum(lengths) + position
+                file.write(ends.astype("<u8").data)
+                position = int(ends[-1])
+        count = shard.num_tokens
+        text = f"../tokenizer.json|{source.dtype.itemsize}\n{count}\n{format_metric(count)}T"
+        write_text(path.with_suffix(".ds.metadata"), text)
+
+
+def read_tokens(folder: Path, source: Source) -> Iterator[Tokens]:
+    """Read the `.ds` files in order."""
+    for path in sorted((folder / source.split).glob("*.ds")):
+        yield from read_array(path, source.dtype)
+
+
+def read_lengths(folder: Path, source: Source) -> Iterator[Lengths]:
+    """Read the `.ds.index` files in order."""
+    for path in sorted((folder / source.split).glob("*.ds.index")):
+        last = 0
+        for ends in read_array(path, np.dtype("<u8")):
+            yield np.diff(ends.astype(np.int64), prepend=last)
+            last = int(ends[-1])
+
+
+def format_metric(count: int) -> str:
+    """Return a count with three digits and an SI prefix, as datatrove's third line has it: 1300000 is `1.30 M`."""
+    exponent = len(str(count)) - 1 if count else 0
+    prefix = " kMGTPE"[exponent // 3].strip()
+    return f"{count / 1000 ** (exponent // 3):.{2 - exponent % 3}f} {prefix}"

@@ -1,0 +1,172 @@
+"""Exporting: the splits of a set in another layout, written whole or not at all, and read back.
+
+Beside the layout's own files stand `tokenizer.json`, as in the set, and `export.json`, which says what set this is and
+how many tokens and documents each split has. Tokens are copied from the set's frames: nothing is encoded again.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+
+import numpy as np
+
+from shards.exports.layout import Layout, Source
+from shards.manifest import Split
+from shards.reader import ShardSet
+from shards.staging import stage_folder
+from shards.writer import write_text
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Blocks = Iterator[npt.NDArray[Any]]
+
+LayoutName = Literal["nanogpt", "llmc", "megatron", "datatrove", "mds", "litdata"]
+LAYOUTS: tuple[LayoutName, ...] = get_args(LayoutName)
+TOKENIZER_FILE = "tokenizer.json"
+Progress = Callable[[int, int], None]
+"""Called with the tokens done so far and the tokens in all."""
+
+
+class ExportError(ValueError):
+    """An export that cannot be made, or is not the set's; every reason is in `reasons`."""
+
+    def __init__(self, reasons: list[str]):
+        super().__init__(reasons)
+        self.reasons = reasons
+
+    def __str__(self) -> str:
+        return "\n".join(self.reasons)
+
+
+@dataclass
+class Export:
+    """What was exported: tokens and documents of each split, and the bytes of every file, by its path in the folder."""
+
+    layout: LayoutName
+    path: Path
+    usage: str
+    splits: dict[Split, dict[str, int]] = field(default_factory=dict[Split, dict[str, int]])
+    files: dict[str, int] = field(default_factory=dict[str, int])
+    verified: bool = False
+
+
+def export_set(
+    shard_set: ShardSet,
+    out: Path,
+    *,
+    layout: LayoutName,
+    splits: tuple[Split, ...] | None = None,
+    verify: bool = False,
+    progress: Progress | None = None,
+) -> Export:
+    """Write a set in another layout.
+
+    Args:
+        shard_set: the set.
+        out: a folder that does not exist, or is empty; it appears whole.
+        layout: which one.
+        splits: these splits only, or all of the set when None.
+        verify: read the files back and compare every token and document boundary, before the folder appears.
+        progress: called as tokens are written, and again as they are compared.
+
+    Raises:
+        ExportError: the layout cannot hold the set, a split is not in it, or what was read back differs.
+        ShardSetError: a file of the set is not what its manifest says.
+        OSError: the folder exists and holds something, or cannot be written.
+    """
+    module = load_layout(layout)
+    chosen = tuple(shard_set.splits) if splits is None else splits
+    if missing := [split for split in chosen if not shard_set.splits.get(split)]:
+        raise ExportError([f"the set has no split {', '.join(missing)}; it has {', '.join(shard_set.splits)}"])
+    total = sum(Source(shard_set, split).num_tokens for split in chosen) * (2 if verify else 1)
+    done = 0
+
+    def advance(tokens: int) -> None:
+        nonlocal done
+        done += tokens
+        if progress is not None:
+            progress(done, total)
+
+    sources = [Source(shard_set, split, advance) for split in chosen]
+    if reasons := [reason for source in sources for reason in module.find_obstacles(source)]:
+        raise ExportError(list(dict.fromkeys(reasons)))
+    usage = module.USAGE.format(out=out, token_size=shard_set.dtype.itemsize)
+    found = Export(layout, out, usage, verified=verify)
+    with stage_folder(out) as folder:
+        for source in sources:
+            module.write_split(folder, source)
+            found.splits[source.split] = {"tokens": source.num_tokens, "documents": source.num_documents}
+        shutil.copyfile(shard_set.path / shard_set.manifest.tokenizer.file, folder / TOKENIZER_FILE)
+        write_text(folder / "export.json", json.dumps(_describe(shard_set, found), indent=2) + "\n")
+        if verify:
+            for source in sources:
+                compare_split(module, folder, source)
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        found.files = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+    return found
+
+
+def load_layout(name: LayoutName) -> Layout:
+    """Return a layout's module."""
+    return cast("Layout", import_module(f"shards.exports.{name}"))
+
+
+def compare_split(layout: Layout, folder: Path, source: Source) -> None:
+    """Compare every token and document boundary of a split's export with the set.
+
+    Raises:
+        ExportError: they differ, or the files are not of the layout; says where.
+    """
+    where = f"{source.split}: what was read back is not the set"
+    try:
+        token = _find_difference(layout.read_tokens(folder, source), source.iter_tokens())
+        document = _find_difference(layout.read_lengths(folder, source), source.iter_lengths())
+    except (ValueError, KeyError, IndexError, TypeError, OSError) as error:
+        raise ExportError([f"{where}: {error}"]) from error
+    if token is not None:
+        raise ExportError([f"{where}: tokens differ from token {token} on"])
+    if document is not None:
+        raise ExportError([f"{where}: documents differ from document {document} on"])
+
+
+def _find_difference(left: Blocks, right: Blocks) -> int | None:
+    """Return where two streams of numbers first differ; where one ends early, that is its end."""
+    a = b = np.empty(0, np.int64)
+    position = 0
+    while True:
+        a, b = _refill(a, left), _refill(b, right)
+        size = min(len(a), len(b))
+        if not size:
+            return position if len(a) or len(b) else None
+        different = a[:size] != b[:size]
+        if different.any():
+            return position + int(different.argmax())
+        a, b, position = a[size:], b[size:], position + size
+
+
+def _refill(block: npt.NDArray[Any], stream: Blocks) -> npt.NDArray[Any]:
+    while not len(block):
+        following = next(stream, None)
+        if following is None:
+            return block
+        block = following
+    return block
+
+
+def _describe(shard_set: ShardSet, found: Export) -> dict[str, Any]:
+    return {
+        "layout": found.layout,
+        "set": {"name": shard_set.manifest.name, "manifest_sha256": shard_set.manifest_sha256},
+        "dtype": shard_set.manifest.dtype,
+        "vocab_size": shard_set.vocab_size,
+        "eos_id": shard_set.eos_id,
+        "tokenizer": TOKENIZER_FILE,
+        "splits": found.splits,
+    }

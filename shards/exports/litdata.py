@@ -1,0 +1,101 @@
+"""LitData: a folder a split with `chunk-0-0.bin` and on, at most 64 MiB each, and `index.json`, for its `TokensLoader`.
+
+A chunk: uint32 documents n; uint32 offsets from the file's start (n + 1); the tokens end to end. `TokensLoader` serves
+blocks of `block_size` tokens and leaves out what is left of each chunk after the last whole block, under one block in
+64 MiB. The dtype is an index into LitData's table of numpy's scalar types: 5 is uint16, 6 is uint32. No time is
+written (`updated_at` in LitData's own index): equal sets give equal exports.
+
+Source: Lightning-AI/litData, streaming/writer.py's `_create_chunk`, item_loader.py's `TokensLoader`, constants.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shards.exports.chunks import MAX_CHUNK_BYTES, Chunk, find_long_document, iter_chunks
+from shards.writer import atomic_open, write_text
+
+if TYPE_CHECKING:
+    from shards.exports.layout import Lengths, Source, Tokens
+
+USAGE = 'StreamingDataset("{out}/train", item_loader=TokensLoader(block_size=2049))'
+
+_DATA_FORMATS = {2: "no_header_numpy:5", 4: "no_header_numpy:6"}
+
+
+def find_obstacles(source: Source) -> list[str]:
+    """Refuse a document that uint32 offsets do not hold."""
+    return find_long_document(source, "LitData")
+
+
+def write_split(folder: Path, source: Source) -> None:
+    """Write a split's chunks and their index."""
+    (folder / source.split).mkdir()
+    chunks: list[dict[str, Any]] = []
+    for index, chunk in enumerate(iter_chunks(source, _no_head, overhead=8, limit=MAX_CHUNK_BYTES)):
+        path = folder / source.split / f"chunk-0-{index}.bin"
+        with atomic_open(path) as file:
+            file.write(chunk.pack_offsets())
+            file.writelines(chunk.parts)
+        tokens = sum(chunk.sizes) // source.dtype.itemsize
+        entry = {"chunk_bytes": path.stat().st_size, "chunk_size": len(chunk.sizes), "dim": tokens}
+        chunks.append({**entry, "filename": path.name})
+    index_text = json.dumps({"chunks": chunks, "config": _describe(source)}, sort_keys=True)
+    write_text(folder / source.split / "index.json", index_text)
+
+
+def read_tokens(folder: Path, source: Source) -> Iterator[Tokens]:
+    """Read the chunks' tokens in order."""
+    for chunk in _read_chunks(folder, source):
+        yield np.frombuffer(chunk.body, source.dtype)
+
+
+def read_lengths(folder: Path, source: Source) -> Iterator[Lengths]:
+    """Read the chunks' offsets in order."""
+    for chunk in _read_chunks(folder, source):
+        yield np.array(chunk.sizes, np.int64) // source.dtype.itemsize
+
+
+def _no_head(length: int, token_bytes: int) -> bytes:
+    del length, token_bytes
+    return b""
+
+
+def _describe(source: Source) -> dict[str, Any]:
+    return {
+        "chunk_bytes": MAX_CHUNK_BYTES,
+        "chunk_size": None,
+        "compression": None,
+        "compression_batch_size": None,
+        "compression_level": None,
+        "data_format": [_DATA_FORMATS[source.dtype.itemsize]],
+        "data_spec": '[1, {"type": null, "context": null, "children_spec": []}]',
+        "encryption": None,
+        "ipc_compression": None,
+        "item_loader": "TokensLoader",
+        "types": "json",
+    }
+
+
+def _read_chunks(folder: Path, source: Source) -> Iterator[Chunk]:
+    """Yield the chunks.
+
+    Raises:
+        ValueError: a chunk is not what the index says.
+    """
+    index: Any = json.loads((folder / source.split / "index.json").read_bytes())
+    if index["config"] != _describe(source):
+        raise ValueError(f"index.json: config {index['config']}; expected {_describe(source)}")
+    for entry in index["chunks"]:
+        data = (folder / source.split / entry["filename"]).read_bytes()
+        chunk = Chunk.parse(data)
+        found = {"chunk_bytes": len(data), "chunk_size": len(chunk.sizes), "filename": entry["filename"]}
+        found["dim"] = sum(chunk.sizes) // source.dtype.itemsize
+        if found != entry:
+            raise ValueError(f"{entry['filename']}: holds {found}; index.json says {entry}")
+        yield chunk

@@ -1,0 +1,79 @@
+"""llm.c: `train_000000.bin` and on, a file a shard: 256 int32 of header (magic, version, tokens, zeros), then uint16.
+
+A document ends where EOS stands (llm.c's own scripts put EOS before each document; its loader does not care). The
+format for Llama 3's vocabulary is read by its Python script alone, so a set of uint32 is refused. A file holds at most
+2^31 - 1 tokens, since the header counts in int32.
+
+Source: karpathy/llm.c, dev/data/data_common.py's `write_datafile` and llmc/dataloader.h.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shards.exports.layout import read_array, split_at_eos
+from shards.writer import atomic_open
+
+if TYPE_CHECKING:
+    from shards.exports.layout import Lengths, Source, Tokens
+
+USAGE = './train_gpt2cu -i "{out}/train_*.bin" -j "{out}/val_*.bin"'
+
+MAGIC, VERSION = 20240520, 1
+HEADER_BYTES = 1024
+MAX_TOKENS = (1 << 31) - 1
+_HEAD = struct.Struct("<3i")
+
+
+def pack_header(num_tokens: int) -> bytes:
+    """Return a file's 1,024 bytes of header."""
+    return _HEAD.pack(MAGIC, VERSION, num_tokens).ljust(HEADER_BYTES, b"\0")
+
+
+def find_obstacles(source: Source) -> list[str]:
+    """Refuse what does not fit uint16, and shards that int32 cannot count."""
+    if source.dtype.itemsize != 2:
+        size = source.shard_set.vocab_size
+        return [f"llm.c reads uint16; a vocabulary of {size} does not fit. Use megatron, datatrove, mds or litdata."]
+    return [
+        f"{shard.name} holds {shard.num_tokens} tokens; llm.c's header counts to {MAX_TOKENS}. Build smaller shards."
+        for shard in source.shards
+        if shard.num_tokens > MAX_TOKENS
+    ]
+
+
+def write_split(folder: Path, source: Source) -> None:
+    """Write a file a shard."""
+    for path, shard in zip(_paths(folder, source), source.shards, strict=True):
+        with atomic_open(path) as file:
+            file.write(pack_header(shard.num_tokens))
+            for tokens in source.iter_shard(shard):
+                file.write(tokens.data)
+
+
+def read_tokens(folder: Path, source: Source) -> Iterator[Tokens]:
+    """Read the files in order.
+
+    Raises:
+        ValueError: a header is wrong, or a file is not as long as it says.
+    """
+    for path in sorted(folder.glob(f"{source.split}_*.bin")):
+        with path.open("rb") as file:
+            header = file.read(HEADER_BYTES)
+        expected = pack_header((path.stat().st_size - HEADER_BYTES) // 2)
+        if header != expected:
+            raise ValueError(f"{path.name}: header {header[:12].hex()}; expected {expected[:12].hex()} and zeros")
+        yield from read_array(path, source.dtype, offset=HEADER_BYTES)
+
+
+def read_lengths(folder: Path, source: Source) -> Iterator[Lengths]:
+    """Cut the files at EOS."""
+    return split_at_eos(read_tokens(folder, source), source.shard_set.eos_id)
+
+
+def _paths(folder: Path, source: Source) -> list[Path]:
+    # Loaders take files in the glob's order: six digits as llm.c's scripts write, so that it is that of the shards.
+    return [folder / f"{source.split}_{index:06d}.bin" for index in range(len(source.shards))]

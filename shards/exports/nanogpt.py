@@ -1,0 +1,47 @@
+"""nanoGPT: `train.bin` and `val.bin`, plain uint16 tokens, no header; a document ends where EOS stands.
+
+nanoGPT memory-maps these files as uint16 whatever they hold, so a set of uint32 is refused. `meta.pkl` belongs to its
+character-level examples (train.py takes 50,304 entries without it: pass the vocabulary's size to the model instead) and
+is not written: it is a pickle.
+
+Source: karpathy/nanoGPT, data/openwebtext/prepare.py and train.py's `get_batch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shards.exports.layout import read_array, split_at_eos
+from shards.writer import atomic_open
+
+if TYPE_CHECKING:
+    from shards.exports.layout import Lengths, Source, Tokens
+
+USAGE = 'np.memmap("{out}/train.bin", dtype=np.uint16, mode="r")'
+
+
+def find_obstacles(source: Source) -> list[str]:
+    """Refuse what does not fit uint16."""
+    if source.dtype.itemsize == 2:
+        return []
+    size = source.shard_set.vocab_size
+    return [f"nanoGPT reads uint16; a vocabulary of {size} does not fit. Use megatron, datatrove, mds or litdata."]
+
+
+def write_split(folder: Path, source: Source) -> None:
+    """Write `SPLIT.bin`."""
+    with atomic_open(folder / f"{source.split}.bin") as file:
+        for tokens in source.iter_tokens():
+            file.write(tokens.data)
+
+
+def read_tokens(folder: Path, source: Source) -> Iterator[Tokens]:
+    """Read `SPLIT.bin`."""
+    return read_array(folder / f"{source.split}.bin", source.dtype)
+
+
+def read_lengths(folder: Path, source: Source) -> Iterator[Lengths]:
+    """Cut `SPLIT.bin` at EOS."""
+    return split_at_eos(read_tokens(folder, source), source.shard_set.eos_id)

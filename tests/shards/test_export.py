@@ -1,0 +1,424 @@
+"""Exports: the bytes of each layout, the readers that fit this environment, refusals, and exports that end early."""
+
+import dataclasses
+import json
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+from typing import get_args
+
+import numpy as np
+import pytest
+from shard_sets import Document, write_set
+
+import shards
+from shards.__main__ import main
+from shards.commands import export_set as command
+from shards.exports import chunks, datatrove, layout, litdata, mds
+from shards.exports.export import ExportError, LayoutName, compare_split, export_set, load_layout
+from shards.exports.layout import Source
+
+LAYOUTS = get_args(LayoutName)
+EOS = 298
+
+
+def make_document(*ids, dtype="<u2"):
+    return Document(str(ids).encode(), np.array([*ids, EOS], dtype), "prose", "unit", 0)
+
+
+@pytest.fixture
+def tiny_set(plan, tmp_path):
+    """Return a set of two train shards, 7 tokens in 3 documents, and one val shard of one document."""
+    plan.documents = {
+        "train": [[make_document(1, 2), make_document()], [make_document(258, 0x0103 - 1)]],
+        "val": [[make_document(2)]],
+    }
+    write_set(tmp_path / "tiny", plan)
+    return shards.open_set(tmp_path / "tiny")
+
+
+@pytest.fixture
+def wide_set(plan, tmp_path):
+    """Return a set of uint32: a vocabulary of 70,000."""
+    wide = dataclasses.replace(plan, vocab_size=70_000)
+    wide.documents = {"train": [[make_document(69_999, 65_536, dtype="<u4")] for _ in range(2)]}
+    write_set(tmp_path / "wide", wide)
+    return shards.open_set(tmp_path / "wide")
+
+
+@pytest.fixture
+def truth(plan):
+    """Return the good set's tokens and document lengths by split."""
+    documents = {split: [d for shard in group for d in shard] for split, group in plan.documents.items()}
+    return {
+        split: (np.concatenate([d.tokens for d in group]), np.array([len(d.tokens) for d in group]))
+        for split, group in documents.items()
+    }
+
+
+def files_of(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# The three training documents: 1 2 EOS | EOS | 258 258 EOS, the first two in shard 0.
+SHARD_0, SHARD_1, VAL = "0100 0200 2a01 2a01", "0201 0201 2a01", "0200 2a01"
+
+
+def offsets(*numbers):
+    return struct.pack(f"<{len(numbers)}I", *numbers).hex()
+
+
+def test_golden_nanogpt(tiny_set, tmp_path):
+    export_set(tiny_set, tmp_path / "out", layout="nanogpt")
+    files = files_of(tmp_path / "out")
+    assert set(files) == {"train.bin", "val.bin", "tokenizer.json", "export.json"}
+    assert files["train.bin"] == bytes.fromhex(SHARD_0 + SHARD_1)
+    assert files["val.bin"] == bytes.fromhex(VAL)
+    assert files["tokenizer.json"] == (tiny_set.path / "tokenizer.json").read_bytes()
+
+
+def test_golden_llmc(tiny_set, tmp_path):
+    export_set(tiny_set, tmp_path / "out", layout="llmc")
+    files = files_of(tmp_path / "out")
+    assert set(files) == {"train_000000.bin", "train_000001.bin", "val_000000.bin", "tokenizer.json", "export.json"}
+    head = bytes.fromhex("88d83401 01000000 04000000")
+    assert files["train_000000.bin"] == head + bytes(1012) + bytes.fromhex(SHARD_0)
+    assert files["train_000001.bin"][:12] == bytes.fromhex("88d83401 01000000 03000000")
+    assert files["val_000000.bin"][1024:] == bytes.fromhex(VAL)
+
+
+def test_golden_megatron(tiny_set, tmp_path):
+    export_set(tiny_set, tmp_path / "out", layout="megatron")
+    files = files_of(tmp_path / "out")
+    assert set(files) == {"train.bin", "train.idx", "val.bin", "val.idx", "tokenizer.json", "export.json"}
+    assert files["train.bin"] == bytes.fromhex(SHARD_0 + SHARD_1)
+    assert files["train.idx"] == bytes.fromhex(
+        "4d4d494449445800 00"  # MMIDIDX
+        "0100000000000000 08"  # version 1, uint16
+        "0300000000000000 0400000000000000"  # 3 sequences, 4 bounds
+        "03000000 01000000 03000000"  # lengths
+        "0000000000000000 0600000000000000 0800000000000000"  # byte offsets
+        "0000000000000000 0100000000000000 0200000000000000 0300000000000000"  # document bounds
+    )
+
+
+def test_golden_datatrove(tiny_set, tmp_path):
+    export_set(tiny_set, tmp_path / "out", layout="datatrove")
+    files = files_of(tmp_path / "out")
+    assert len(files) == 3 * 3 + 2
+    assert files["train/train_000000.ds"] == bytes.fromhex(SHARD_0)
+    assert files["train/train_000000.ds.index"] == bytes.fromhex("0300000000000000 0400000000000000")
+    assert files["train/train_000001.ds.index"] == bytes.fromhex("0300000000000000")
+    assert files["val/val_000000.ds"] == bytes.fromhex(VAL)
+    assert files["val/val_000000.ds.metadata"] == b"../tokenizer.json|2\n2\n2.00 T"
+
+
+MDS_CONFIG = (
+    b'{"column_encodings": ["ndarray:uint16"], "column_names": ["tokens"], "column_sizes": [null], "compression": null,'
+    b' "format": "mds", "hashes": [], "size_limit": 67108864, "version": 2}'
+)
+
+
+def test_golden_mds(tiny_set, tmp_path):
+    export_set(tiny_set, tmp_path / "out", layout="mds")
+    files = files_of(tmp_path / "out")
+    assert set(files) == {*(f"{s}/{f}" for s in ("train", "val") for f in ("shard.00000.mds", "index.json"))} | {
+        "tokenizer.json",
+        "export.json",
+    }
+    samples = ["08000000 04 03 0100 0200 2a01", "04000000 04 01 2a01", "08000000 04 03 0201 0201 2a01"]
+    start = 4 + 4 * 4 + len(MDS_CONFIG)
+    head = bytes.fromhex(offsets(3, start, start + 12, start + 20, start + 32))
+    assert files["train/shard.00000.mds"] == head + MDS_CONFIG + bytes.fromhex("".join(samples))
+    index = json.loads(files["train/index.json"])
+    raw = {"basename": "shard.00000.mds", "bytes": start + 32, "hashes": {}}
+    assert index["version"] == 2
+    assert index["shards"] == [{"samples": 3, "raw_data": raw, "zip_data": None, **json.loads(MDS_CONFIG)}]
+
+
+def test_mds_sizes_of_one_two_and_four_bytes():
+    assert mds.pack_head(255, 2).hex() == "00020000" + "04" + "ff"
+    assert mds.pack_head(256, 2).hex() == "03020000" + "05" + "0001"
+    assert mds.pack_head(65_535, 2).hex() == "01000200" + "05" + "ffff"
+    assert mds.pack_head(65_536, 4).hex() == "05000400" + "06" + "00000100"
+
+
+def test_golden_litdata(tiny_set, tmp_path):
+    export_set(tiny_set, tmp_path / "out", layout="litdata")
+    files = files_of(tmp_path / "out")
+    assert set(files) >= {"train/chunk-0-0.bin", "train/index.json", "val/chunk-0-0.bin", "val/index.json"}
+    assert files["train/chunk-0-0.bin"] == bytes.fromhex(offsets(3, 20, 26, 28, 34) + SHARD_0 + SHARD_1)
+    index = json.loads(files["train/index.json"])
+    assert index["chunks"] == [{"chunk_bytes": 34, "chunk_size": 3, "dim": 7, "filename": "chunk-0-0.bin"}]
+    assert index["config"]["data_format"] == ["no_header_numpy:5"]
+    assert index["config"]["item_loader"] == "TokensLoader"
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_small_files_and_blocks_hold_the_same(good_set, truth, tmp_path, monkeypatch, name):
+    """Many files and blocks: each layout gives back every token and boundary, and files keep to their size."""
+    monkeypatch.setattr(layout, "BLOCK_TOKENS", 5000)
+    for module in (mds, litdata):
+        monkeypatch.setattr(module, "MAX_CHUNK_BYTES", 30_000)
+    shard_set = shards.open_set(good_set)
+    seen = []
+    found = export_set(
+        shard_set, tmp_path / "out", layout=name, verify=True, progress=lambda done, total: seen.append((done, total))
+    )
+    assert found.verified
+    assert seen[-1][0] == seen[-1][1] == 2 * sum(len(tokens) for tokens, _ in truth.values())
+    module = load_layout(name)
+    for split, (tokens, lengths) in truth.items():
+        source = Source(shard_set, split)
+        assert np.array_equal(np.concatenate(list(module.read_tokens(tmp_path / "out", source))), tokens)
+        assert np.array_equal(np.concatenate(list(module.read_lengths(tmp_path / "out", source))), lengths)
+        assert found.splits[split] == {"tokens": len(tokens), "documents": len(lengths)}
+    if name in ("mds", "litdata"):
+        sizes = [size for path, size in found.files.items() if path.endswith((".mds", ".bin"))]
+        assert len(sizes) > 50
+        assert max(sizes) <= 30_000
+    assert json.loads((tmp_path / "out/export.json").read_text())["set"]["manifest_sha256"] == shard_set.manifest_sha256
+
+
+def test_numpy_reads_nanogpt_llmc_and_megatron(good_set, truth, tmp_path):
+    for name in ("nanogpt", "llmc", "megatron"):
+        export_set(shards.open_set(good_set), tmp_path / name, layout=name)
+    for split, (tokens, lengths) in truth.items():
+        assert np.array_equal(np.memmap(tmp_path / f"nanogpt/{split}.bin", np.uint16, "r"), tokens)
+        parts = []
+        for path in sorted((tmp_path / "llmc").glob(f"{split}_*.bin")):
+            header = np.fromfile(path, np.int32, 256)
+            parts.append(np.memmap(path, np.uint16, "r", offset=1024))
+            assert header[:3].tolist() == [20240520, 1, len(parts[-1])]
+            assert not header[3:].any()
+        assert np.array_equal(np.concatenate(parts), tokens)
+        index = (tmp_path / f"megatron/{split}.idx").read_bytes()
+        magic, version, code, count, bounds = struct.unpack_from("<9sQBQQ", index)
+        assert (magic, version, code, count, bounds) == (b"MMIDIDX\0\0", 1, 8, len(lengths), len(lengths) + 1)
+        assert np.array_equal(np.frombuffer(index, np.int32, count, 34), lengths)
+        pointers = np.frombuffer(index, np.int64, count, 34 + 4 * count)
+        assert np.array_equal(pointers, (np.cumsum(lengths) - lengths) * 2)
+        assert np.array_equal(np.frombuffer(index, np.int64, bounds, 34 + 12 * count), np.arange(count + 1))
+
+
+def test_datatrove_reads_its_layout(good_set, truth, tmp_path):
+    """Its dataset gives the tokens in windows, and positions that start anew where the documents do."""
+    from datatrove.utils.dataset import DatatroveFolderDataset
+
+    shard_set = shards.open_set(good_set)
+    export_set(shard_set, tmp_path / "out", layout="datatrove")
+    window = 64
+    for split, (tokens, _) in truth.items():
+        data = DatatroveFolderDataset(str(tmp_path / "out" / split), window - 1, token_size=2, return_positions=True)
+        expected, begins, first = [], [], 0
+        for shard in shard_set.splits[split]:
+            whole = shard.num_tokens // window * window
+            expected.append(tokens[first : first + whole].reshape(-1, window))
+            starts = np.zeros(shard.num_tokens, bool)
+            starts[shard.documents(["start"])["start"].to_numpy()] = True
+            starts[:whole:window] = True
+            begins.append(starts[:whole].reshape(-1, window))
+            first += shard.num_tokens
+        rows = [data[i] for i in range(len(data))]
+        assert np.array_equal([row["input_ids"].numpy() for row in rows], np.concatenate(expected))
+        assert np.array_equal([row["positions"].numpy() == 0 for row in rows], np.concatenate(begins))
+        for dataset in data.files:
+            for file in (dataset._f, dataset._f_pos):
+                file.close()
+
+
+def test_datatrove_writes_the_same_bytes(good_set, plan, tmp_path):
+    from datatrove.pipeline.tokens.tokenizer import TokenizedFile
+
+    export_set(shards.open_set(good_set), tmp_path / "out", layout="datatrove")
+    (tmp_path / "theirs").mkdir()
+    file = TokenizedFile(
+        str(tmp_path / "theirs"),
+        "train_000000.ds",
+        save_final_metadata=True,
+        tokenizer_name_or_path="../tokenizer.json",
+    )
+    for document in plan.documents["train"][0]:
+        file.write(document.tokens.tolist(), None)
+    file.close()
+    for path in (tmp_path / "theirs").iterdir():
+        assert (tmp_path / "out/train" / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+@pytest.mark.parametrize("count", [0, 1, 999, 1000, 1001, 45_678, 999_499, 1_300_000, 30_600_000_000])
+def test_metric_is_datatroves(count):
+    import humanize
+
+    assert datatrove.format_metric(count) + "T" == humanize.metric(count, unit="T")
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_wide_vocabulary(wide_set, tmp_path, name):
+    if name in ("nanogpt", "llmc"):
+        with pytest.raises(ExportError, match="reads uint16; a vocabulary of 70000 does not fit"):
+            export_set(wide_set, tmp_path / "out", layout=name)
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["wide"]
+        return
+    export_set(wide_set, tmp_path / "out", layout=name, verify=True)
+    source = Source(wide_set, "train")
+    tokens = np.concatenate(list(load_layout(name).read_tokens(tmp_path / "out", source)))
+    assert tokens.tolist() == [69_999, 65_536, EOS] * 2
+    if name == "megatron":
+        assert (tmp_path / "out/train.idx").read_bytes()[17] == 4
+    if name == "litdata":
+        assert json.loads((tmp_path / "out/train/index.json").read_text())["config"]["data_format"][0][-1] == "6"
+
+
+def test_what_a_layout_cannot_count_is_refused(tiny_set, monkeypatch, tmp_path):
+    from shards.exports import llmc, megatron
+
+    monkeypatch.setattr(llmc, "MAX_TOKENS", 3)
+    monkeypatch.setattr(megatron, "_MAX_INT32", 2)
+    monkeypatch.setattr(chunks, "_HEADROOM", (1 << 32) - 6)
+    for name, message in {
+        "llmc": "train-00000 holds 4 tokens; llm.c's header counts to 3",
+        "megatron": "longest of train has 3",
+        "mds": "MDS's offsets hold 4 GiB a document; the longest of train has 3",
+        "litdata": "LitData's offsets hold",
+    }.items():
+        with pytest.raises(ExportError, match=message):
+            export_set(tiny_set, tmp_path / "out", layout=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "position"),
+    [
+        ("nanogpt", "train.bin", 2),
+        ("llmc", "train_000001.bin", 1025),
+        ("llmc", "train_000001.bin", 8),
+        ("megatron", "train.bin", 5),
+        ("megatron", "train.idx", 34),
+        ("megatron", "train.idx", 34 + 12),
+        ("megatron", "train.idx", -8),
+        ("datatrove", "train/train_000000.ds", 7),
+        ("datatrove", "train/train_000000.ds.index", 0),
+        ("mds", "train/shard.00000.mds", 4),
+        ("mds", "train/shard.00000.mds", 30),
+        ("mds", "train/shard.00000.mds", -1),
+        ("mds", "train/shard.00000.mds", -8),
+        ("litdata", "train/chunk-0-0.bin", 8),
+        ("litdata", "train/chunk-0-0.bin", -2),
+        ("litdata", "train/index.json", 30),
+    ],
+)
+def test_verify_sees_every_flipped_byte(tiny_set, tmp_path, name, file, position):
+    export_set(tiny_set, tmp_path / "out", layout=name)
+    module, source = load_layout(name), Source(tiny_set, "train")
+    compare_split(module, tmp_path / "out", source)
+    data = bytearray((tmp_path / "out" / file).read_bytes())
+    data[position] ^= 1
+    (tmp_path / "out" / file).write_bytes(data)
+    with pytest.raises(ExportError, match="train: what was read back is not the set"):
+        compare_split(module, tmp_path / "out", source)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("nanogpt", "train.bin"),
+        ("llmc", "train_000001.bin"),
+        ("megatron", "train.bin"),
+        ("megatron", "train.idx"),
+        ("datatrove", "train/train_000001.ds"),
+        ("datatrove", "train/train_000001.ds.index"),
+        ("mds", "train/shard.00000.mds"),
+        ("litdata", "train/chunk-0-0.bin"),
+    ],
+)
+def test_verify_sees_a_missing_end(tiny_set, tmp_path, name, file):
+    export_set(tiny_set, tmp_path / "out", layout=name)
+    path = tmp_path / "out" / file
+    for data in (path.read_bytes()[:-2], b""):
+        path.write_bytes(data)
+        with pytest.raises(ExportError, match="what was read back is not the set"):
+            compare_split(load_layout(name), tmp_path / "out", Source(tiny_set, "train"))
+
+
+def test_failed_verification_leaves_nothing(tiny_set, tmp_path, monkeypatch):
+    from shards.exports import nanogpt
+
+    monkeypatch.setattr(nanogpt, "read_tokens", lambda folder, source: iter([np.array([1, 3], np.uint16)]))
+    with pytest.raises(ExportError, match="tokens differ from token 1 on"):
+        export_set(tiny_set, tmp_path / "out", layout="nanogpt", verify=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny"]
+
+
+CHILD = """
+import os, signal, sys
+from pathlib import Path
+import shards
+from shards.exports import nanogpt
+from shards.exports.export import export_set
+
+def write_half(folder, source):
+    (folder / "train.bin").write_bytes(b"half")
+    (folder / "stray").mkdir()
+    (folder / "stray" / "file").write_bytes(b"")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+nanogpt.write_split = write_half
+export_set(shards.open_set(sys.argv[1]), Path(sys.argv[2]), layout="nanogpt")
+"""
+
+
+def test_killed_export_leaves_no_name_and_the_next_starts_clean(tiny_set, tmp_path):
+    out = tmp_path / "exports" / "out"
+    child = subprocess.run([sys.executable, "-c", CHILD, str(tiny_set.path), str(out)], check=False)
+    assert child.returncode == -signal.SIGKILL
+    assert [path.name for path in out.parent.iterdir()] == [".out.unfinished"]
+    export_set(tiny_set, out, layout="nanogpt", verify=True)
+    assert [path.name for path in out.parent.iterdir()] == ["out"]
+    assert set(files_of(out)) == {"train.bin", "val.bin", "tokenizer.json", "export.json"}
+
+
+def test_two_exports_do_not_share_a_folder(tiny_set, tmp_path, monkeypatch):
+    from shards.exports import nanogpt
+
+    def write_inside(folder, source):
+        export_set(tiny_set, tmp_path / "out", layout="llmc")
+
+    monkeypatch.setattr(nanogpt, "write_split", write_inside)
+    with pytest.raises(BlockingIOError, match="another process is writing it"):
+        export_set(tiny_set, tmp_path / "out", layout="nanogpt")
+
+
+def test_corrupt_frame_stops_the_export(good_set, tmp_path, capsys):
+    folder = shutil.copytree(good_set, tmp_path / "set")
+    path = folder / "train-00001.bin.zst"
+    data = bytearray(path.read_bytes())
+    data[1000] ^= 1
+    path.write_bytes(data)
+    for name in ("nanogpt", "mds"):
+        assert main(["export", str(folder), "--to", name, "--out", str(tmp_path / "out")]) == 2
+        assert "frame_corrupt" in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["set"]
+
+
+def test_command(tiny_set, tmp_path, capsys):
+    arguments = ["export", str(tiny_set.path), "--to", "megatron", "--out", str(tmp_path / "out")]
+    assert main([*arguments, "--split", "val", "--verify", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["splits"] == {"val": {"tokens": 2, "documents": 1}}
+    assert report["verified"] is True
+    assert report["files"]["val.bin"] == 4
+    assert not (tmp_path / "out/train.bin").exists()
+    assert main(arguments) == 2
+    assert "exists and is not empty" in capsys.readouterr().err
+    arguments[-1] = str(tmp_path / "empty")
+    (tmp_path / "empty").mkdir()
+    assert main(arguments) == 0
+    assert "train: 7 tokens in 3 documents" in capsys.readouterr().out
+    assert command.LAYOUTS == LAYOUTS
+
+
+def test_absent_split_is_refused(wide_set, tmp_path, capsys):
+    arguments = ["export", str(wide_set.path), "--to", "mds", "--out", str(tmp_path / "out"), "--split", "val"]
+    assert main(arguments) == 2
+    assert "the set has no split val; it has train" in capsys.readouterr().err
