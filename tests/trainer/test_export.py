@@ -1,0 +1,154 @@
+"""Exports, loaded by the real transformers: the same logits, the same ids, the same special tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shards import ShardSet
+from trainer.sample import SampleOptions, iter_tokens, load_run
+
+transformers = pytest.importorskip("transformers")
+
+CLASSES = {
+    "llama-tied": ["model.tie_word_embeddings=true", "model.rope_theta=500.0"],
+    "llama-untied": ["model.tie_word_embeddings=false", "model.rms_norm_eps=1e-3"],
+    "gpt2-tied": ['model.kind="gpt2"', "model.num_key_value_heads=4", "model.tie_word_embeddings=true"],
+    "gpt2-untied": [
+        'model.kind="gpt2"',
+        "model.num_key_value_heads=4",
+        "model.tie_word_embeddings=false",
+        "model.rms_norm_eps=1e-3",
+    ],
+}
+TEXTS = [
+    "the mill turns",
+    "naïve café 中文 🙂\n\n\tdef grind ( grain ) :",
+    "",
+    " a  b",
+    "it 's not ' here , is n't it ?",
+]
+
+
+@pytest.fixture(scope="module", params=CLASSES)
+def exported(
+    request: pytest.FixtureRequest,
+    trainer: Any,
+    make_set: Callable[..., ShardSet],
+    recipe_file: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, Path]:
+    """A run of a few steps and its export. Read only."""
+    folder = tmp_path_factory.mktemp("exports")
+    shards = make_set(folder / "set", shard_tokens={"train": [3_000], "val": [1_500]})
+    settings = [f"--set={item}" for item in ["train.steps=12", "checkpoint.every_steps=12", *CLASSES[request.param]]]
+    done = trainer.run("train", recipe_file, "--shards", shards.path, "--run", folder / "run", *settings)
+    assert done.returncode == 0, done.stderr
+    done = trainer.run("export", folder / "run", "--to", "hf", "--out", folder / "hf", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["step"] == 12
+    return folder / "run", folder / "hf"
+
+
+def load(folder: Path) -> Any:
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert not any(info[key] for key in info), info
+    return model.eval()
+
+
+@torch.no_grad()
+def test_logits_are_equal(exported: tuple[Path, Path]):
+    run, folder = exported
+    ours, theirs = load_run(run, print), load(folder)
+    ids = torch.randint(0, 320, (2, 64), generator=torch.Generator().manual_seed(1))
+    assert theirs.dtype == torch.float32
+    logits = theirs(ids).logits
+    assert logits.shape == (2, 64, 320)
+    torch.testing.assert_close(logits, ours.model(ids), rtol=0, atol=1e-4)
+    assert ours.model(ids).std() > 0.3  # it has learnt something: equal logits are no accident of the start
+
+
+def test_padding_of_the_vocabulary_is_cut_off_and_nothing_is_missing(exported: tuple[Path, Path]):
+    run, folder = exported
+    theirs, ours = load(folder), load_run(run, print).model
+    assert theirs.get_input_embeddings().weight.shape == (320, 64)
+    assert theirs.get_output_embeddings().weight.shape == (320, 64)
+    tied = ours.config.tie_word_embeddings
+    assert (theirs.get_input_embeddings().weight is theirs.get_output_embeddings().weight) is tied
+    padding = (384 - 320) * 64 * (1 if tied else 2)
+    count = sum(parameter.numel() for parameter in ours.parameters()) - padding
+    assert sum(parameter.numel() for parameter in theirs.parameters()) == count
+
+
+def test_ids_are_equal_and_text_comes_back(exported: tuple[Path, Path]):
+    run, folder = exported
+    ours, theirs = load_run(run, print).tokenizer, transformers.AutoTokenizer.from_pretrained(folder)
+    ours.encode_special_tokens = True
+    for text in TEXTS:
+        ids = ours.encode(text, add_special_tokens=False).ids
+        assert theirs(text)["input_ids"] == ids
+        assert theirs.decode(ids) == text
+    spelled = "a<|endoftext|>b"
+    assert theirs(spelled, split_special_tokens=True)["input_ids"] == ours.encode(spelled).ids
+    assert theirs(spelled)["input_ids"].count(318) == 1
+    assert len(theirs) == 320
+
+
+def test_special_tokens_are_set_everywhere(exported: tuple[Path, Path]):
+    _, folder = exported
+    tokenizer, model = transformers.AutoTokenizer.from_pretrained(folder), load(folder)
+    assert (tokenizer.eos_token, tokenizer.eos_token_id) == ("<|endoftext|>", 318)
+    assert (tokenizer.bos_token_id, tokenizer.pad_token_id) == (318, 319)
+    assert set(tokenizer.all_special_ids) == {318, 319}
+    assert tokenizer.model_max_length == 64
+    for settings in (model.config, model.generation_config):
+        assert (settings.bos_token_id, settings.eos_token_id, settings.pad_token_id) == (318, 318, 319)
+
+
+def test_it_generates_what_we_sample(exported: tuple[Path, Path]):
+    run, folder = exported
+    ours, theirs = load_run(run, print), load(folder)
+    prompt = [ours.eos_id, *ours.tokenizer.encode("the mill", add_special_tokens=False).ids]
+    greedy = SampleOptions(max_new_tokens=16, temperature=0.0, repetition_penalty=1.0)
+    mine = [token for _, token in iter_tokens(ours.model, [prompt], greedy, ours.eos_id)]
+    mask = torch.ones((1, len(prompt)), dtype=torch.int64)
+    out = theirs.generate(torch.tensor([prompt]), attention_mask=mask, max_new_tokens=16, do_sample=False)
+    assert out[0, len(prompt) :].tolist() == mine
+
+
+@pytest.mark.parametrize("exported", ["llama-tied"], indirect=True)
+def test_another_dtype_and_a_folder_that_exists(trainer: Any, exported: tuple[Path, Path], tmp_path: Path):
+    run, _ = exported
+    arguments = ("export", run, "--to", "hf", "--dtype", "bfloat16", "--out", tmp_path / "new/bf16")
+    done = trainer.run(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert "LlamaForCausalLM" in done.stdout
+    assert load(tmp_path / "new/bf16").dtype == torch.bfloat16
+    half, whole = ((folder / "model.safetensors").stat().st_size for folder in (tmp_path / "new/bf16", exported[1]))
+    assert half < 0.55 * whole
+    again = trainer.run(*arguments)
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["bf16"]
+
+
+@pytest.mark.parametrize("exported", ["llama-tied"], indirect=True)
+def test_a_full_disk_leaves_nothing(
+    trainer: Any, exported: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    import safetensors.torch
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise safetensors.SafetensorError("No space left on device")
+
+    run, _ = exported
+    monkeypatch.setattr(safetensors.torch, "save_file", fail)
+    done = trainer.run("export", run, "--to", "hf", "--out", tmp_path / "hf")
+    assert done.returncode == 1
+    assert "No space left" in done.stderr
+    assert list(tmp_path.iterdir()) == []
