@@ -157,6 +157,18 @@ def test_failures_that_pass_change_nothing(bucket: Bucket, fetch: Callable[..., 
     assert kinds >= {"reset", "429", "503", "short", "reset-body", "stall", "stall-body"}
 
 
+@pytest.mark.parametrize("kind", ["reset", "429", "reset-body", "503", "short", "stall", "stall-body"])
+def test_a_failure_that_passes_is_never_held_against_a_file(
+    bucket: Bucket, fetch: Callable[..., dict[bytes, archive.Outcome]], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr("pipeline.sources.network._LONGEST_PAUSE_S", 0.05)
+    key = bucket.put(TEXT)
+    bucket.faults.every(1, kind, most=5, stall_s=20)
+    started = time.monotonic()
+    assert isinstance(only(fetch(key, timeout_s=0.2)), bytes)
+    assert time.monotonic() - started < 15
+
+
 def test_the_servers_word_on_when_to_come_back_is_heeded(
     bucket: Bucket, fetch: Callable[..., dict[bytes, archive.Outcome]]
 ) -> None:
