@@ -1,7 +1,8 @@
 """The command: `python -m trainer COMMAND`; `--help` lists them.
 
-Exit codes: 0 done; 1 the run failed; 2 it could not run (bad input, nothing started); 130 or 143 when SIGINT or
-SIGTERM interrupted training after a checkpoint was saved. Results go to stdout, everything else to stderr.
+Exit codes: 0 done; 1 the run failed; 2 it could not run (bad input, nothing started); 3 training stopped at an
+off-ramp: a phase's goal was missed or its budget is spent; 130 or 143 when SIGINT or SIGTERM interrupted training. In
+the last two cases a checkpoint was saved. Results go to stdout, everything else to stderr.
 
 A command NAME is a module `trainer.NAME` with `add_arguments(parser)` and `run(options) -> exit code`, named in
 `COMMANDS`. Only the module of the command that was called is imported, so `--help` costs nothing.
@@ -87,6 +88,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="override a key of the recipe, value in TOML syntax: --set train.steps=100",
     )
+    parser.add_argument(
+        "--go-on",
+        action="store_true",
+        help="pass missed goals, spent budgets, a failed smoke test and spikes of the loss",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -103,37 +109,49 @@ def run(options: argparse.Namespace) -> int:
     from trainer.session import open_session
     from trainer.train import run_training
 
-    session = open_session(recipe, options.shards, options.run, resume=options.resume, say=say)
+    first = os.environ.get("RANK", "0") == "0"
+    show = say if first else lambda message: None
+    session = open_session(recipe, options.shards, options.run, resume=options.resume, say=show)
     try:
-        outcome = run_training(session, say)
+        outcome = run_training(session, show, go_on=options.go_on)
+        if first:
+            print_outcome(outcome, as_json=options.json)
     finally:
-        session.lock.release()
-    print_outcome(outcome, as_json=options.json)
+        session.close()
+    if outcome.off_ramp is not None:
+        show(f"stopped: {outcome.off_ramp}. {session.saved} was saved; --go-on goes on from there.")
+        return 3
     return 0 if outcome.interrupted_by is None else 128 + outcome.interrupted_by
 
 
 def print_outcome(outcome: Any, *, as_json: bool) -> None:
-    """Print how a run ended: a JSON object, or a table."""
-    session = outcome.session
-    seq_len, last, validation = session.recipe.train.seq_len, outcome.last_step or {}, outcome.last_validation or {}
+    """Print how a run ended: a JSON object, or tables."""
+    from dataclasses import asdict
+
+    from trainer.data import account_tokens
+
+    session, validation = outcome.session, outcome.last_validation
+    names = [source.name for source in session.shard_set.manifest.sources]
+    interrupted = "complete" if outcome.interrupted_by is None else "interrupted"
     result = {
-        "status": "complete" if outcome.interrupted_by is None else "interrupted",
+        "status": "stopped" if outcome.off_ramp is not None else interrupted,
         "run": str(session.run),
         "checkpoint": str(session.saved),
         "steps": session.step,
-        "tokens": session.samples * seq_len,
         "epochs": round(session.samples / session.order.per_epoch, 4),
-        "tokens_cropped_per_epoch": session.order.cropped,
+        **account_tokens(session.shard_set.splits["train"], names, session.order, session.samples),
         "short_shards": len(session.order.short_shards),
-        "loss": last.get("loss"),
+        "loss": outcome.last_step.get("loss"),
         **{key: value for key, value in validation.items() if key != "step"},
         "validated_at_step": validation.get("step"),
         "seconds": round(outcome.seconds, 3),
+        "usd": outcome.last_step.get("usd"),
+        "off_ramp": outcome.off_ramp,
     }
     if as_json:
-        print(json.dumps(result, indent=2))
+        print(json.dumps({**result, "phases": [asdict(row) for row in outcome.ledger]}, indent=2))
         return
-    from trainer.progress import print_summary
+    from trainer.progress import print_ledger, print_summary
 
     def show(value: Any) -> str:
         if isinstance(value, dict):
@@ -142,6 +160,8 @@ def print_outcome(outcome: Any, *, as_json: bool) -> None:
 
     rows = [(name.replace("_", " "), show(value)) for name, value in result.items() if value is not None]
     print_summary(session.recipe.name, rows)
+    if outcome.ledger:
+        print_ledger(outcome.ledger)
 
 
 if __name__ == "__main__":

@@ -7,16 +7,18 @@
         state.json              step, samples, recipe, digests of what the run reads, and of the three files above
 
 A checkpoint is written to a temporary folder, synced to disk and renamed, then older ones beyond `keep_last` are
-deleted. Bit rot and half-written copies are detected, named, and moved aside as `corrupt-step-...`.
+deleted. Bit rot and half-written copies are detected, named, and moved aside as `corrupt-step-...`. Tensors are saved
+whole whatever they were split over, so that a run may go on with another number of ranks.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +29,7 @@ import torch
 import xxhash
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import nn
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from shards.writer import sync_folder
 from trainer.errors import InputError
@@ -62,6 +65,8 @@ class CheckpointState(_Model):
     """Optimizer steps done."""
     samples: int = Field(ge=0)
     """Samples consumed: the loader's whole state, together with the manifest's digest."""
+    seconds: float = 0.0
+    """Seconds that the run has taken so far, to be paid for."""
     recipe: dict[str, Any]
     vocab_size: int = Field(ge=1)
     eos_id: int = Field(ge=0)
@@ -89,23 +94,42 @@ def list_checkpoints(run: Path) -> list[Path]:
     """Return a run's checkpoint folders, oldest first. Temporary and corrupt ones have other names."""
     folder = run / FOLDER
     found = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)] if folder.is_dir() else []
-    return sorted(found, key=_step_of)
+    return sorted(found, key=step_of)
 
 
 def save_checkpoint(
-    run: Path, state: CheckpointState, model: nn.Module, optimizer: torch.optim.Optimizer, *, keep_last: int
+    run: Path,
+    state: CheckpointState,
+    model: nn.Module,
+    optimizers: list[torch.optim.Optimizer],
+    *,
+    keep_last: int,
+    keep_steps: Collection[int] = (),
+    write: bool = True,
 ) -> Path:
-    """Write a checkpoint and delete those beyond the last `keep_last`.
+    """Write a checkpoint and delete those beyond the last `keep_last` that are not of `keep_steps`.
+
+    Every rank calls it, for the tensors are gathered; the one with `write` writes.
 
     Raises:
         OSError: the disk is full or not writable; the previous checkpoints are untouched.
     """
+    weights = {name: _gather(tensor) for name, tensor in model.state_dict().items()}
+    moments = {
+        f"{key}.{name}": _gather(value)
+        for name, parameter in model.named_parameters()
+        for optimizer in optimizers
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
     path = checkpoint_path(run, state.step)
+    if not write:
+        return path
+    check_disk(run, sum(tensor.nbytes for tensor in (*weights.values(), *moments.values())), path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.mkdir(parents=True)
     try:
-        safetensors.torch.save_file(model.state_dict(), temporary / MODEL_FILE)
-        safetensors.torch.save_file(_optimizer_tensors(model, optimizer), temporary / OPTIMIZER_FILE)
+        safetensors.torch.save_file(weights, temporary / MODEL_FILE)
+        safetensors.torch.save_file(moments, temporary / OPTIMIZER_FILE)
         safetensors.torch.save_file(_rng_tensors(), temporary / RNG_FILE)
         digests = {name: _digest(temporary / name) for name in (MODEL_FILE, OPTIMIZER_FILE, RNG_FILE)}
         (temporary / STATE_FILE).write_text(_seal(state.model_copy(update={"files": digests})))
@@ -121,8 +145,20 @@ def save_checkpoint(
         raise
     sync_folder(path.parent)
     for old in list_checkpoints(run)[:-keep_last]:
-        _remove_folder(old)
+        if step_of(old) not in keep_steps:
+            _remove_folder(old)
     return path
+
+
+def check_disk(folder: Path, needed: int, what: Path | str) -> None:
+    """Raise OSError when the folder's disk has less than so many bytes free, with a margin for what else is written."""
+    free = shutil.disk_usage(folder).free
+    if free < needed + (1 << 20):
+        raise OSError(
+            errno.ENOSPC,
+            f"{needed / 1e6:,.1f} MB are needed, {free / 1e6:,.1f} MB are free. Delete something",
+            str(what),
+        )
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -192,7 +228,7 @@ def clear_leftovers(run: Path, *, after_step: int | None) -> list[Path]:
         shutil.rmtree(left)
     moved: list[Path] = []
     for path in list_checkpoints(run):
-        if after_step is not None and _step_of(path) > after_step:
+        if after_step is not None and step_of(path) > after_step:
             target = path.with_name(f"corrupt-{path.name}")
             if target.exists():
                 shutil.rmtree(target)
@@ -212,33 +248,34 @@ def load_weights(checkpoint: Checkpoint, model: nn.Module) -> None:
         raise CheckpointError(f"{checkpoint.path / MODEL_FILE}: {error}") from error
 
 
-def load_training_state(checkpoint: Checkpoint, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Load the optimizer's state and torch's generators."""
+def load_training_state(checkpoint: Checkpoint, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
+    """Load the optimizers' state and torch's generators."""
     tensors = safetensors.torch.load_file(checkpoint.path / OPTIMIZER_FILE)
     parameters = dict(model.named_parameters())
+    owners = {p: o for o in optimizers for group in o.param_groups for p in group["params"]}
     for name, tensor in tensors.items():
         key, _, parameter_name = name.partition(".")
         parameter = parameters[parameter_name]
         # AdamW keeps its step count in fp32 beside the parameter when fused, as the other state.
-        optimizer.state[parameter][key] = tensor.to(parameter.device)
+        tensor = tensor.to(parameter.device)
+        if isinstance(parameter, DTensor) and tensor.shape == parameter.shape:
+            tensor = distribute_tensor(tensor, parameter.device_mesh, parameter.placements)
+        owners[parameter].state[parameter][key] = tensor
     generators = safetensors.torch.load_file(checkpoint.path / RNG_FILE)
     torch.set_rng_state(generators["cpu"])
     if torch.cuda.is_available() and "cuda" in generators:
         torch.cuda.set_rng_state(generators["cuda"])
 
 
-def _step_of(path: Path) -> int:
+def step_of(path: Path) -> int:
+    """Return the step in the name of a checkpoint's folder."""
     match = _NAME.fullmatch(path.name)
     assert match is not None, path
     return int(match[1])
 
 
-def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    return {
-        f"{key}.{name}": value
-        for name, parameter in model.named_parameters()
-        for key, value in optimizer.state[parameter].items()
-    }
+def _gather(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.full_tensor().cpu() if isinstance(tensor, DTensor) else tensor
 
 
 def _rng_tensors() -> dict[str, torch.Tensor]:

@@ -8,7 +8,8 @@ random order already, so that nothing is lost by finishing one shard before the 
 `SampleOrder` maps a global sample number to (epoch, shard, first token) from the manifest's token counts alone. The
 number of samples consumed is therefore all the state there is: resume at any number, with any batch size, and the same
 samples follow. `Loader` turns sample numbers into tensors; it holds at most two decoded shards (2 or 4 bytes a token):
-the one being read, and the next, decoded ahead in a thread.
+the one being read, and the next, decoded ahead in a thread. `account_tokens` says what became of every token, and
+`trace_documents` which documents a sample holds.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.lib.stride_tricks import sliding_window_view
+
+from shards import Problem, ShardSetError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -53,11 +56,12 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One sample: seq_len + 1 tokens of a shard, from the token `start`."""
+    """One sample: the tokens [start, stop) of a shard, seq_len + 1 of them."""
 
     epoch: int
     shard: int
     start: int
+    stop: int
 
 
 class SampleOrder:
@@ -95,7 +99,11 @@ class SampleOrder:
     def locate(self, sample: int) -> Window:
         """Map a global sample number to its place."""
         visit, starts = next(self.iter_runs(sample, 1))
-        return Window(visit.epoch, visit.shard, int(starts[0]))
+        return Window(visit.epoch, visit.shard, int(starts[0]), int(starts[0]) + self.seq_len + 1)
+
+    def locate_row(self, step: int, row: int, *, global_batch: int) -> Window:
+        """Map a row of a training step's global batch to its place; steps count from 1, as metrics do, rows from 0."""
+        return self.locate((step - 1) * global_batch + row)
 
     def iter_runs(self, first: int, count: int) -> Iterator[tuple[Visit, npt.NDArray[np.int64]]]:
         """Yield the samples [first, first + count) as runs of one visit, each with its samples' first tokens."""
@@ -198,3 +206,72 @@ class Loader:
         if self._ahead is not None and not self._ahead[1].cancel():
             self._ahead[1].exception()
         self._ahead = None
+
+
+def read_sources(shard: Shard, names: list[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return each document's length and its source as an index into `names`, both int64 `(documents,)`.
+
+    Raises:
+        ShardSetError: the document table names a source that is not in `names`.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    table = shard.documents(["length", "source"])
+    column = table["source"].cast(pa.string())
+    if unknown := sorted({str(name) for name in column.unique().to_pylist()} - set(names)):
+        message = f"documents of the sources {', '.join(unknown)}, which the manifest does not list; re-run the build"
+        raise ShardSetError([Problem("document_table", shard.name, message)])
+    index = pc.index_in(column, value_set=pa.array(names, pa.string())).to_numpy()
+    return table["length"].to_numpy().astype(np.int64), index.astype(np.int64)
+
+
+def account_tokens(shards: Sequence[Shard], names: list[str], order: SampleOrder, samples: int) -> dict[str, Any]:
+    """Say what became of the tokens after so many samples: predicted, predicted again, or never, and of which source.
+
+    Reads the document table of every shard that was visited.
+
+    Returns:
+        `tokens_used` (targets, repetitions included), `tokens_repeated` (those after the first epoch),
+        `tokens_cropped_per_epoch`, and `tokens_by_source` {name: {used, repeated}}.
+    """
+    epochs, rest = divmod(samples, order.per_epoch)
+    last = {visit.shard: starts for visit, starts in order.iter_runs(epochs * order.per_epoch, rest)}
+    used, once = (np.zeros(len(names), dtype=np.int64) for _ in range(2))
+    for index, shard in enumerate(shards):
+        if not order.windows[index] or not (epochs or index in last):
+            continue
+        lengths, sources = read_sources(shard, names)
+        bounds = np.arange(order.windows[index] + 1) * order.seq_len + 1  # targets begin at a shard's second token
+        ends = np.concatenate(([0], np.cumsum(lengths)))
+        for source in range(len(names)):
+            # Between two ends of documents the count grows by 1 or 0 a token: interpolation is exact.
+            counted = np.concatenate(([0], np.cumsum(lengths * (sources == source))))
+            by_window = np.diff(np.interp(bounds, ends, counted)).round().astype(np.int64)
+            partial = int(by_window[last[index] // order.seq_len].sum()) if index in last else 0
+            used[source] += epochs * by_window.sum() + partial
+            once[source] += by_window.sum() if epochs else partial
+    return {
+        "tokens_used": samples * order.seq_len,
+        "tokens_repeated": max(0, samples - order.per_epoch) * order.seq_len,
+        "tokens_cropped_per_epoch": order.cropped,
+        "tokens_by_source": {
+            name: {"used": int(used[i]), "repeated": int(used[i] - once[i])} for i, name in enumerate(names)
+        },
+    }
+
+
+def trace_documents(shards: Sequence[Shard], order: SampleOrder, first: int, count: int) -> list[str]:
+    """Describe the documents of the samples [first, first + count): a line for each sample."""
+    lines: list[str] = []
+    for visit, starts in order.iter_runs(first, count):
+        shard = shards[visit.shard]
+        table = shard.documents(["start", "length", "source", "unit", "row"])
+        begins = table["start"].to_numpy().astype(np.int64)
+        ends = begins + table["length"].to_numpy()
+        for start in starts.tolist():
+            touched = np.flatnonzero((begins <= start + order.seq_len) & (ends > start))
+            rows = table.take(touched).to_pylist()
+            places = "; ".join(f"{row['source']} {row['unit']} row {row['row']}" for row in rows)
+            lines.append(f"{shard.name} [{start}, {start + order.seq_len + 1}): {places}")
+    return lines

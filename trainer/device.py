@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from contextlib import AbstractContextManager
 from typing import Literal
 
@@ -11,10 +12,38 @@ import torch
 from trainer.config import Precision
 from trainer.errors import InputError
 
+PEAK_TFLOPS = {"B200": 2250, "H200": 989, "H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "A100": 312, "L40S": 362}
+PEAK_TFLOPS |= {"L4": 121, "RTX 5090": 210, "RTX 4090": 165, "RTX 3090": 71}
+"""Dense bf16 peaks by a part of the device's name, the longer name first. Source: the makers' data sheets."""
 
-def choose_device() -> torch.device:
-    """Return the CUDA device when there is one, else the CPU. Hide GPUs with `CUDA_VISIBLE_DEVICES=`."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+def choose_device(asked: Literal["auto", "cpu", "cuda"] = "auto") -> torch.device:
+    """Return the device: with `auto` a GPU when there is one. Under torchrun each local rank has its own.
+
+    Raises:
+        InputError: a GPU was asked for and there is none for this rank.
+    """
+    local_rank, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if asked == "cpu" or (asked == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available() or local_rank >= count:
+        raise InputError(
+            f"train.device = {asked!r}: torch finds {count} GPUs, expected {local_rank + 1}. See `nvidia-smi`; torch "
+            f"{torch.__version__} {'is built for CUDA' if torch.version.cuda else 'is built without CUDA'}. "
+            'Choose device = "cpu", or as many ranks as there are GPUs.'
+        )
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    torch.set_float32_matmul_precision("high")  # TF32 for what stays outside bf16
+    return device
+
+
+def peak_flops(device: torch.device, tflops: float | None) -> float | None:
+    """Return the dense bf16 peak of a device in FLOP/s, as the recipe says or as known; None when neither."""
+    if tflops is None and device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+        tflops = next((peak for part, peak in PEAK_TFLOPS.items() if part in name), None)
+    return tflops * 1e12 if tflops is not None else None
 
 
 def choose_precision(asked: Precision, device: torch.device) -> Literal["fp32", "bf16"]:

@@ -3,7 +3,7 @@
 Every target token belongs to the document that holds it, and through the document table to a source. The val split is
 read from its start, in windows of seq_len tokens without shuffling, up to a number of targets: deterministic, and the
 same tokens each time. A last window that is shorter is evaluated too; only the first token of each shard is never a
-target. Contexts cross document ends, as in training.
+target. Contexts cross document ends where they do in training.
 
 Bits a byte is what it costs to transmit the text: the loss of all targets, end-of-document tokens included, over the
 bytes that they decode to (an end of document decodes to none). It compares models with different vocabularies.
@@ -19,14 +19,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
-from shards import Problem, ShardSetError
+from trainer.data import read_sources
 from trainer.device import autocast
+from trainer.model import label_documents
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from shards import Shard, ShardSet
-    from trainer.model import Llama
+    from trainer.model import LanguageModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class Validation:
 
 
 def evaluate(
-    model: Llama,
+    model: LanguageModel,
     shard_set: ShardSet,
     *,
     seq_len: int,
@@ -76,6 +77,7 @@ def evaluate(
     batch: int,
     precision: Literal["fp32", "bf16"],
     token_bytes: npt.NDArray[np.int64] | None,
+    document_mask: bool = False,
 ) -> Validation:
     """Evaluate a model on the val split.
 
@@ -87,6 +89,7 @@ def evaluate(
         batch: windows in a forward pass.
         precision: arithmetic of the forward pass.
         token_bytes: text bytes of each id, int64 `(vocab_size,)`.
+        document_mask: whether contexts end with their document.
 
     Raises:
         ShardSetError: a shard is corrupt.
@@ -100,7 +103,7 @@ def evaluate(
     for shard, targets in _iter_shards(shard_set, max_tokens):
         content = shard.read(0, targets + 1)
         sources = label_sources(shard, names, targets + 1)[1:]
-        losses = _token_losses(model, content, seq_len, batch, precision, shard_set.eos_id)
+        losses = _token_losses(model, content, seq_len, batch, precision, shard_set.eos_id, document_mask)
         nats += np.bincount(sources, weights=losses, minlength=len(names))
         tokens += np.bincount(sources, minlength=len(names))
         if token_bytes is not None:
@@ -127,18 +130,9 @@ def label_sources(shard: Shard, names: list[str], stop: int) -> npt.NDArray[np.i
     Raises:
         ShardSetError: the document table names a source that is not in `names`.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    table = shard.documents(["length", "source"])
-    lengths = table["length"].to_numpy()
-    documents = int(np.searchsorted(np.cumsum(lengths, dtype=np.int64), stop)) + 1
-    column = table["source"].slice(0, documents).cast(pa.string())
-    if unknown := sorted({str(name) for name in column.unique().to_pylist()} - set(names)):
-        message = f"documents of the sources {', '.join(unknown)}, which the manifest does not list; re-run the build"
-        raise ShardSetError([Problem("document_table", shard.name, message)])
-    by_document = pc.index_in(column, value_set=pa.array(names, pa.string())).to_numpy()
-    return np.repeat(by_document.astype(np.int64), lengths[:documents])[:stop]
+    lengths, sources = read_sources(shard, names)
+    documents = int(np.searchsorted(np.cumsum(lengths), stop)) + 1
+    return np.repeat(sources[:documents], lengths[:documents])[:stop]
 
 
 def _iter_shards(shard_set: ShardSet, max_tokens: int) -> Iterator[tuple[Shard, int]]:
@@ -152,27 +146,28 @@ def _iter_shards(shard_set: ShardSet, max_tokens: int) -> Iterator[tuple[Shard, 
 
 @torch.no_grad()
 def _token_losses(
-    model: Llama,
+    model: LanguageModel,
     content: npt.NDArray[np.unsignedinteger],
     seq_len: int,
     batch: int,
     precision: Literal["fp32", "bf16"],
-    pad_id: int,
+    eos_id: int,
+    document_mask: bool,
 ) -> npt.NDArray[np.float64]:
     """Return the loss of each token but the first, float64 `(len(content) - 1,)`."""
     device = next(model.parameters()).device
     targets = len(content) - 1
     windows = -(-targets // seq_len)
     # The last window is filled up; attention is causal, so the filling changes no loss before it, and is cut off.
-    padded = np.full(windows * seq_len + 1, pad_id, dtype=np.int64)
+    padded = np.full(windows * seq_len + 1, eos_id, dtype=np.int64)
     padded[: len(content)] = content
     inputs = torch.from_numpy(padded[:-1]).view(windows, seq_len)
     wanted = torch.from_numpy(padded[1:]).view(windows, seq_len)
     parts: list[torch.Tensor] = []
     for start in range(0, windows, batch):
+        ids = inputs[start : start + batch].to(device)
+        documents = label_documents(ids, eos_id) if document_mask else None
         with autocast(precision, device):
-            losses = model(
-                inputs[start : start + batch].to(device), wanted[start : start + batch].to(device), reduction="none"
-            )
+            losses = model(ids, wanted[start : start + batch].to(device), reduction="none", documents=documents)
         parts.append(losses.double().cpu())
     return torch.cat(parts).flatten()[:targets].numpy()

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from shards.writer import atomic_open
+from trainer.plot import open_events
 
 METRICS_FILE = "metrics.jsonl"
 
@@ -20,54 +21,50 @@ class MetricsLog:
     """Appends lines to a run's metrics.jsonl.
 
     Attributes:
+        records: every line, about 1 KB of memory each; the ledger and the checks of the loss are computed from them.
         removed: lines after `step` that were removed when the log was opened.
-        last_validation: the last validation line up to `step`, or None.
-        last_step: the last step line up to `step`, or None.
+        seconds: the run's time that the lines found tell of, the removed ones included: it was paid for.
     """
 
-    def __init__(self, run: Path, *, step: int):
-        """Open the log of a run that continues after `step`."""
+    def __init__(self, run: Path, *, step: int, write: bool = True):
+        """Open the log of a run that continues after `step`; without `write` (other ranks) the file is only read."""
         path = run / METRICS_FILE
-        kept, self.removed = _read_until(path, step) if path.exists() else ([], 0)
-        if self.removed:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) if path.exists() else []
+        found = [_parse_line(line) for line in lines]
+        self.records = [record for record in found if record is not None and record["step"] <= step]
+        self.removed = len(found) - len(self.records)
+        self.seconds = max((record.get("seconds", 0.0) for record in found if record is not None), default=0.0)
+        if self.removed and write:
             with atomic_open(path) as file:
-                file.write("".join(json.dumps(record) + "\n" for record in kept).encode())
-        self.last_validation = next((record for record in reversed(kept) if "val_loss" in record), None)
-        self.last_step = next((record for record in reversed(kept) if "loss" in record), None)
-        self._file = path.open("a", encoding="utf-8")
+                file.write("".join(json.dumps(record) + "\n" for record in self.records).encode())
+        self._file = path.open("a", encoding="utf-8") if write else None
+        self._events = open_events(run) if write else None
 
     def __enter__(self) -> MetricsLog:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
+
+    def last(self, key: str) -> dict[str, Any]:
+        """Return the last line that has a key: `loss` those of steps, `val_loss` those of validations; else {}."""
+        return next((record for record in reversed(self.records) if key in record), {})
 
     def write(self, record: dict[str, Any]) -> None:
         """Append one line and flush it."""
-        self._file.write(json.dumps(record) + "\n")
-        self._file.flush()
-        if "val_loss" in record:
-            self.last_validation = record
-        else:
-            self.last_step = record
+        self.records.append(record)
+        if self._file is not None:
+            self._file.write(json.dumps(record) + "\n")
+            self._file.flush()
+        if self._events is not None:
+            self._events(record)
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
     """Return every whole line of a run's metrics, in order."""
     with (run / METRICS_FILE).open(encoding="utf-8") as file:
         return [json.loads(line) for line in file if line.endswith("\n")]
-
-
-def _read_until(path: Path, step: int) -> tuple[list[dict[str, Any]], int]:
-    kept: list[dict[str, Any]] = []
-    removed = 0
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
-        record = _parse_line(line)
-        if record is not None and record["step"] <= step:
-            kept.append(record)
-        else:
-            removed += 1
-    return kept, removed
 
 
 def _parse_line(line: str) -> dict[str, Any] | None:

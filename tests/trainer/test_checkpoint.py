@@ -42,7 +42,7 @@ def run(tmp_path: Path) -> Path:
     """A run with the checkpoints 10, 20 and 30."""
     model, optimizer = make_training(1)
     for step in (10, 20, 30):
-        checkpoint.save_checkpoint(tmp_path, make_state(step), model, optimizer, keep_last=3)
+        checkpoint.save_checkpoint(tmp_path, make_state(step), model, [optimizer], keep_last=3)
     return tmp_path
 
 
@@ -54,7 +54,7 @@ def flip_byte(path: Path) -> None:
 
 def test_everything_comes_back_bit_for_bit(tmp_path: Path):
     model, optimizer = make_training(1)
-    saved = checkpoint.save_checkpoint(tmp_path, make_state(7), model, optimizer, keep_last=1)
+    saved = checkpoint.save_checkpoint(tmp_path, make_state(7), model, [optimizer], keep_last=1)
     torch_state = torch.get_rng_state()
     found = checkpoint.find_newest(tmp_path, print)
     assert found is not None
@@ -62,7 +62,7 @@ def test_everything_comes_back_bit_for_bit(tmp_path: Path):
     assert found.state.model_copy(update={"files": {}, "own_xxh3_128": ""}) == make_state(7)
     other, other_optimizer = make_training(2)
     checkpoint.load_weights(found, other)
-    checkpoint.load_training_state(found, other, other_optimizer)
+    checkpoint.load_training_state(found, other, [other_optimizer])
     assert torch.equal(torch.get_rng_state(), torch_state)
     for name, value in model.state_dict().items():
         assert torch.equal(value, other.state_dict()[name])
@@ -123,7 +123,7 @@ def test_corrupt_ones_are_moved_aside_and_crashed_saves_cleared(run: Path):
 
 def test_only_the_last_are_kept(run: Path):
     model, optimizer = make_training(1)
-    checkpoint.save_checkpoint(run, make_state(40), model, optimizer, keep_last=2)
+    checkpoint.save_checkpoint(run, make_state(40), model, [optimizer], keep_last=2)
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-00000030", "step-00000040"]
 
 
@@ -141,7 +141,7 @@ def test_a_save_that_fails_leaves_the_others_and_nothing_else(
     else:
         monkeypatch.setattr(Path, "rename", fail)
     with pytest.raises(OSError, match="No space left"):
-        checkpoint.save_checkpoint(run, make_state(40), model, optimizer, keep_last=1)
+        checkpoint.save_checkpoint(run, make_state(40), model, [optimizer], keep_last=1)
     monkeypatch.undo()
     names = sorted(path.name for path in (run / "checkpoints").iterdir())
     assert names == ["step-00000010", "step-00000020", "step-00000030"]
@@ -163,7 +163,7 @@ def test_nothing_is_pickled(run: Path, monkeypatch: pytest.MonkeyPatch):
     assert found is not None
     model, optimizer = make_training(2)
     checkpoint.load_weights(found, model)
-    checkpoint.load_training_state(found, model, optimizer)
+    checkpoint.load_training_state(found, model, [optimizer])
     for file in found.path.iterdir():
         assert file.suffix in (".json", ".safetensors")
         assert b"\x80\x04\x95" not in file.read_bytes()  # how a pickle of protocol 4 begins

@@ -14,14 +14,14 @@ from tokenizers import Tokenizer, models
 from shards import ShardSet
 from trainer.config import ModelConfig
 from trainer.evaluate import Validation, evaluate, label_sources
-from trainer.model import Llama, build_model
+from trainer.model import LanguageModel, build_model
 from trainer.vocabulary import count_token_bytes
 
 SEQ_LEN = 24
 
 
 @pytest.fixture(scope="module")
-def model() -> Llama:
+def model() -> LanguageModel:
     """A model whose losses differ much between tokens, as an untrained one's would not."""
     config = ModelConfig(
         kind="llama",
@@ -39,7 +39,7 @@ def model() -> Llama:
     return model
 
 
-def run_evaluation(model: Llama, shard_set: ShardSet, *, max_tokens: int, batch: int = 7) -> Validation:
+def run_evaluation(model: LanguageModel, shard_set: ShardSet, *, max_tokens: int, batch: int = 7) -> Validation:
     token_bytes = count_token_bytes(shard_set.tokenizer(), shard_set.vocab_size)
     return evaluate(
         model,
@@ -52,7 +52,7 @@ def run_evaluation(model: Llama, shard_set: ShardSet, *, max_tokens: int, batch:
     )
 
 
-def evaluate_naively(model: Llama, shard_set: ShardSet, max_tokens: int) -> dict[str, tuple[float, int, int]]:
+def evaluate_naively(model: LanguageModel, shard_set: ShardSet, max_tokens: int) -> dict[str, tuple[float, int, int]]:
     """Return (nats, tokens, bytes) of each source, one target at a time, texts decoded document by document."""
     tokenizer = shard_set.tokenizer()
     sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0, 0])
@@ -81,7 +81,7 @@ def evaluate_naively(model: Llama, shard_set: ShardSet, max_tokens: int) -> dict
 
 
 @pytest.mark.parametrize("max_tokens", [1_000, 10**9])
-def test_losses_by_source_equal_a_naive_computation(model: Llama, shard_set: ShardSet, max_tokens: int):
+def test_losses_by_source_equal_a_naive_computation(model: LanguageModel, shard_set: ShardSet, max_tokens: int):
     found = run_evaluation(model, shard_set, max_tokens=max_tokens)
     expected = evaluate_naively(model, shard_set, max_tokens)
     assert set(found.sources) == set(expected) == {"prose", "code"}
@@ -96,13 +96,13 @@ def test_losses_by_source_equal_a_naive_computation(model: Llama, shard_set: Sha
     assert found.total.tokens == min(max_tokens, val_tokens)
 
 
-def test_the_result_does_not_depend_on_the_batch(model: Llama, shard_set: ShardSet):
+def test_the_result_does_not_depend_on_the_batch(model: LanguageModel, shard_set: ShardSet):
     small, large = (run_evaluation(model, shard_set, max_tokens=2_000, batch=batch) for batch in (1, 64))
     assert small.total.nats == pytest.approx(large.total.nats, rel=1e-6)
     assert small.total.bytes == large.total.bytes
 
 
-def test_evaluation_leaves_the_model_in_training_mode(model: Llama, shard_set: ShardSet):
+def test_evaluation_leaves_the_model_in_training_mode(model: LanguageModel, shard_set: ShardSet):
     model.train()
     run_evaluation(model, shard_set, max_tokens=50)
     assert model.training
@@ -129,6 +129,6 @@ def test_a_tokenizer_that_is_not_byte_level_has_no_byte_lengths():
     assert count_token_bytes(Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a")), 2) is None
 
 
-def test_one_target_can_be_evaluated(tmp_path: Path, model: Llama, make_set: Callable[..., ShardSet]):
+def test_one_target_can_be_evaluated(tmp_path: Path, model: LanguageModel, make_set: Callable[..., ShardSet]):
     tiny = make_set(tmp_path / "set", shard_tokens={"train": [500], "val": [300]})
     assert run_evaluation(model, tiny, max_tokens=1).total.tokens == 1

@@ -16,7 +16,7 @@ from trainer.errors import RunError
 from trainer.metrics import MetricsLog, read_metrics
 from trainer.recipe import load_recipe
 from trainer.session import Session, open_session
-from trainer.train import run_training, take_step
+from trainer.train import fetch_losses, run_training, take_step
 
 
 @pytest.fixture
@@ -32,7 +32,9 @@ def open_run(shard_set: ShardSet, recipe_file: Path, tmp_path: Path) -> Callable
 
 def take_steps(session: Session, steps: int) -> list[dict[str, float]]:
     with Loader(session.shard_set.splits["train"], session.order) as loader:
-        return [take_step(session, loader) for _ in range(steps)]
+        taken = [take_step(session, loader) for _ in range(steps)]
+    fetch_losses(session, taken)
+    return taken
 
 
 def test_the_first_loss_is_near_ln_of_the_vocabulary(open_run: Callable[..., Session]):
@@ -51,7 +53,6 @@ def test_a_tiny_model_overfits_one_shard(
     session = open_run(*overrides, "eval.every_steps=150", "checkpoint.every_steps=150", shards=one)
     assert len(one.splits["train"]) == 1
     outcome = run_training(session, lambda line: None)
-    assert outcome.last_step is not None
     assert outcome.last_step["loss"] < 0.1
 
 
@@ -75,23 +76,26 @@ def test_steps_follow_the_sample_order(open_run: Callable[..., Session], monkeyp
 
 def test_weight_decay_is_for_matrices_only(open_run: Callable[..., Session]):
     session = open_run()
-    decayed, plain = session.optimizer.param_groups
+    (optimizer,) = session.optimizers
+    decayed, plain = optimizer.param_groups
     assert (decayed["weight_decay"], plain["weight_decay"]) == (0.1, 0.0)
     assert {p.ndim for p in decayed["params"]} == {2}
     assert {p.ndim for p in plain["params"]} == {1}
     assert len(decayed["params"]) + len(plain["params"]) == len(list(session.model.parameters()))
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_before_the_step(open_run: Callable[..., Session]):
+def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_documents(open_run: Callable[..., Session]):
     session = open_run()
     with torch.no_grad():
         session.model.model.norm.weight[0] = math.nan
-    before = {name: value.clone() for name, value in session.model.state_dict().items()}
-    with pytest.raises(RunError, match=r"step 1: loss nan.*samples \[0, 8\).*No checkpoint"):
-        take_steps(session, 1)
-    assert session.step == 0
-    for name, value in session.model.state_dict().items():
-        torch.testing.assert_close(value, before[name], rtol=0, atol=0, equal_nan=True)
+    with pytest.raises(RunError, match=r"step 1: loss nan.*samples \[0, 8\)") as caught:
+        run_training(session, lambda line: None)
+    assert "No checkpoint had been written" in str(caught.value)
+    first = session.order.locate_row(1, 0, global_batch=8)
+    shard = session.shard_set.splits["train"][first.shard]
+    assert f"{shard.name} [{first.start}, {first.stop}): " in str(caught.value)
+    assert " unit row " in str(caught.value)
+    assert not list((session.run / "checkpoints").glob("*"))
 
 
 def test_bf16_learns_like_fp32(open_run: Callable[..., Session]):
@@ -107,6 +111,6 @@ def test_steps_after_the_checkpoint_leave_the_log(tmp_path: Path):
     (tmp_path / "metrics.jsonl").write_text("\n".join([*lines, '{"step": 3, "loss": 1.0}', '{"step": 4, "lo']))
     with MetricsLog(tmp_path, step=2) as log:
         assert log.removed == 2
-        assert log.last_validation == {"step": 2, "val_loss": 2.5}
+        assert log.last("val_loss") == {"step": 2, "val_loss": 2.5}
         log.write({"step": 3, "loss": 1.5})
     assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2, 2, 3]
