@@ -3,12 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
+EXPORTS_VENV := .venv-exports
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test check bench clean
+.PHONY: help env demo test test-exports check bench clean
 
 help:  ## show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 env: $(STAMP)  ## set up the environment in .venv
 
@@ -24,6 +25,16 @@ demo: $(STAMP)  ## corpus, shards, validation, training and samples on this mach
 test: $(STAMP)  ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
+test-exports: $(STAMP) $(EXPORTS_VENV)/.stamp  ## read exports with the libraries they are for, in an environment of their own
+	rm -rf out/test-exports
+	$(BIN)/python tests/exports/write_exports.py out/test-exports
+	$(EXPORTS_VENV)/bin/python tests/exports/read_exports.py out/test-exports
+
+$(EXPORTS_VENV)/.stamp: constraints-exports.txt
+	$(PYTHON) -m venv --clear $(EXPORTS_VENV)
+	$(EXPORTS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: -r $<
+	touch $@
+
 check: $(STAMP)  ## lint, format, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -34,4 +45,4 @@ bench: $(STAMP)  ## measure speed and memory on real text (minutes)
 	$(BIN)/python tests/benchmarks/bench.py
 
 clean:  ## remove what the commands above wrote
-	rm -rf out $(VENV) .pytest_cache .ruff_cache .hypothesis
+	rm -rf out $(VENV) $(EXPORTS_VENV) .pytest_cache .ruff_cache .hypothesis
