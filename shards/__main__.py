@@ -12,12 +12,13 @@ import sys
 from collections.abc import Sequence
 
 from shards.command_line import COULD_NOT_RUN, CouldNotRunError
-from shards.commands import export_set, inspect_set, schema, validate
+from shards.commands import audit, export_set, inspect_set, schema, validate
 
 COMMANDS = (
     validate,
     inspect_set,
     schema,
+    audit,
     export_set,
 )
 """In the order of `--help`."""

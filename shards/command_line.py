@@ -30,6 +30,12 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=positive_number, default=cores, metavar="N", help="default: the cores")
 
 
+def add_workers(parser: argparse.ArgumentParser) -> None:
+    """Add `--workers`, whose default is every core this process may use."""
+    cores = len(os.sched_getaffinity(0))
+    parser.add_argument("--workers", type=positive_number, default=cores, metavar="N", help="default: the cores")
+
+
 def require_folder(path: Path) -> None:
     """Check that the set's folder is there.
 

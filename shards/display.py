@@ -6,6 +6,7 @@ document can move the cursor, rename the window or reverse the line. `--json` ou
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 import unicodedata
@@ -156,9 +157,17 @@ def print_problems(problems: Sequence[Problem]) -> None:
     stdout_console().print(table)
 
 
+def print_set_problems(problems: Sequence[Problem], *, as_json: bool) -> None:
+    """Print why a set cannot be used, as JSON or as a table."""
+    if as_json:
+        print(json.dumps({"problems": [problem.to_dict() for problem in problems]}, indent=2))
+    else:
+        print_problems(problems)
+
+
 @contextmanager
-def show_progress() -> Generator[Progress]:
-    """Show validation's progress on stderr: a bar on a terminal, else a line every few seconds."""
+def show_progress(command: str = "validate") -> Generator[Progress]:
+    """Show a command's progress on stderr: a bar on a terminal, else a line every few seconds."""
     if not sys.stderr.isatty():
         last = time.monotonic()
 
@@ -167,7 +176,7 @@ def show_progress() -> Generator[Progress]:
             if time.monotonic() - last >= PLAIN_SECONDS:
                 last = time.monotonic()
                 print(
-                    f"validate: {done:,} of {total:,} tokens ({done / max(total, 1):.0%})", file=sys.stderr, flush=True
+                    f"{command}: {done:,} of {total:,} tokens ({done / max(total, 1):.0%})", file=sys.stderr, flush=True
                 )
 
         yield report_line
@@ -175,9 +184,9 @@ def show_progress() -> Generator[Progress]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("validate"), BarColumn(), TaskProgressColumn(show_speed=True), TimeRemainingColumn())
+    columns = (TextColumn(command), BarColumn(), TaskProgressColumn(show_speed=True), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("validate", total=None)
+        task = bar.add_task(command, total=None)
 
         def move_bar(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)

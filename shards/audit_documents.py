@@ -1,0 +1,215 @@
+"""The audit's checks of documents: lengths, passages in many of them, near-duplicates, validation seen in training.
+
+Lengths and exact repeats are judged over the whole set. The others compare samples (`audit_shard.SampleRates`) chosen
+by content, so that what is equal is sampled together: a rate is unbiased, whatever the size of the set.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shards.audit_check import Check, Example, Row, Verdict
+from shards.audit_shard import SKETCH_SIZE, WINDOW_TOKENS, SampleRates, Sketch
+from shards.audit_totals import Totals
+from shards.duplicates import check_duplicates
+from shards.lengths import bin_middles, quantile
+from shards.reader import ShardSet
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+MAX_ROWS = 20
+
+SHORT_TOKENS = 16
+MAX_SHORT_SHARE = 0.05
+"""Of a source's documents shorter than `SHORT_TOKENS`: more is worth a look, much of the source may be fragments."""
+MAX_LONGEST_SHARE = 0.05
+"""Of a source's tokens in its longest document: more is worth a look, where the source has 100 documents or more."""
+
+MIN_PASSAGE_DOCUMENTS = 10
+MIN_PASSAGE_SHARE = 0.001
+"""A window of tokens is a repeated passage when as many documents, and this share of those looked at, hold it."""
+MAX_PASSAGE_SHARE = 0.5
+"""Of the documents with a repeated passage: more is bad, the set is mostly boilerplate."""
+
+NEAR_DUPLICATE = 0.5
+"""Two documents are near-duplicates when they share this much of their 16-token n-grams (Jaccard). One changed word
+undoes 16 of them, so this is about one change in 50 tokens."""
+MAX_COMPARED = 16
+"""Different documents that each one with the same smallest n-gram is compared with: boilerplate at the head of many
+documents must not make the comparison quadratic."""
+LOOK_DUPLICATE_SHARE, BAD_DUPLICATE_SHARE = 0.001, 0.1
+
+LEAKED = 0.8
+"""A validation document is seen in training when so many of its n-grams are. Source: "dirty" at 80 % in Llama 2
+(arXiv:2307.09288, appendix A.6)."""
+MAX_LEAKED_SHARE = 0.01
+"""Of the validation documents seen in training: more is bad, the loss measured on them means little."""
+MAX_SEEN_SHARE = 0.05
+"""Of all validation n-grams seen in training: more is worth a look."""
+
+
+def check_lengths(totals: Totals, sources: Sequence[str]) -> Check:
+    """Describe document lengths by source, in tokens with EOS; both splits."""
+    middles = bin_middles()
+    rows: list[Row] = []
+    odd: list[str] = []
+    for number, name in enumerate(sources):
+        counts = totals.splits["train"].lengths[number] + totals.splits["val"].lengths[number]
+        documents = int(counts.sum())
+        if not documents:
+            continue
+        tokens = sum(int(split.counts[number].sum()) for split in totals.splits.values())
+        longest = max(int(split.longest[number]) for split in totals.splits.values())
+        short = int(counts[middles < SHORT_TOKENS].sum()) / documents
+        values: dict[str, Any] = {"source": name, "documents": documents, "mean": round(tokens / documents, 1)}
+        values["shortest"] = min(int(split.shortest[number]) for split in totals.splits.values())
+        values |= {f"p{share}": quantile(counts, share / 100) for share in (5, 50, 95, 99)}
+        values |= {"longest": longest, "short_share": round(short, 4)}
+        rows.append(Row(values))
+        if short > MAX_SHORT_SHARE:
+            odd.append(f"{name}: {short:.0%} of the documents have fewer than {SHORT_TOKENS} tokens")
+        if documents >= 100 and longest > MAX_LONGEST_SHARE * tokens:
+            odd.append(f"{name}: one document has {longest / tokens:.0%} of the tokens")
+    summary = "; ".join(odd) or "no source is mostly fragments, none is one document"
+    return Check("lengths", "look" if odd else "ok", summary, rows)
+
+
+def check_repeats(shard_set: ShardSet) -> Check:
+    """Find the same document (by content hash) in both splits, or more often than its source's epochs; exact."""
+    epochs = {source.name: source.epochs for source in shard_set.manifest.sources}
+    problems = check_duplicates(shard_set.shards, epochs)
+    rows = [Row({"kind": problem.kind, "where": problem.where, "message": problem.message}) for problem in problems]
+    if not rows:
+        return Check("repeated_documents", "ok", "no document twice, none in both splits (epochs allowed for)")
+    return Check("repeated_documents", "bad", "documents are repeated, or in both splits; run validate", rows)
+
+
+def check_passages(totals: Totals, rates: SampleRates) -> Check:
+    """Find windows of the same 64 tokens in many training documents: licences, headers, boilerplate."""
+    windows, looked_at = totals.windows, max(1, totals.passage_documents)
+    least = max(MIN_PASSAGE_DOCUMENTS, int(MIN_PASSAGE_SHARE * looked_at))
+    windows = _distinct(windows)
+    hashes, first, documents = np.unique(windows["hash"], return_index=True, return_counts=True)
+    many = np.flatnonzero(documents >= least)
+    many = many[np.argsort(-documents[many], kind="stable")]
+    covered = len(np.unique(windows["key"][np.isin(windows["hash"], hashes[many])])) / looked_at
+    rows: list[Row] = []
+    shown: set[int] = set()
+    for index in many.tolist():
+        # Windows of one passage are in the same documents: its smallest key stands for it.
+        where = windows[first[index]]
+        if int(where["key"]) in shown:
+            continue
+        shown.add(int(where["key"]))
+        count = int(documents[index])
+        example = Example(int(where["shard"]), int(where["document"]), window=int(hashes[index]))
+        rows.append(Row({"documents": count * rates.passages, "share": round(count / looked_at, 4)}, [example]))
+        if len(rows) == MAX_ROWS:
+            break
+    verdict: Verdict = "bad" if covered > MAX_PASSAGE_SHARE else "look" if rows else "ok"
+    sample = "" if rates.passages == 1 else f" (1 in {rates.passages} looked at)"
+    summary = (
+        f"{covered:.1%} of the training documents hold a passage of {WINDOW_TOKENS} tokens that is in {least} or "
+        f"more{sample}"
+    )
+    return Check("passages", verdict, summary, rows)
+
+
+def check_near_duplicates(totals: Totals, rates: SampleRates) -> Check:
+    """Find training documents that are nearly another one, in a sample that keeps such pairs together.
+
+    Documents are sampled by their smallest n-gram hash, which two documents share with a probability equal to their
+    resemblance; so a pair is found at about that rate (of pairs just over the limit about half are missed), and the
+    share found does not fall with the size of the set.
+    """
+    groups: defaultdict[int, list[Sketch]] = defaultdict(list)
+    keys: set[int] = set()
+    for sketch in totals.sketches:
+        if sketch.key not in keys:  # a source's later epochs hold the very same documents
+            keys.add(sketch.key)
+            groups[sketch.smallest].append(sketch)
+    pairs: list[tuple[float, Sketch, Sketch]] = []
+    for members in groups.values():
+        different: list[Sketch] = []
+        for sketch in members:
+            best = max(
+                ((resemblance(other.hashes, sketch.hashes), other) for other in different),
+                key=lambda pair: pair[0],
+                default=None,
+            )
+            if best is not None and best[0] >= NEAR_DUPLICATE:
+                pairs.append((best[0], best[1], sketch))
+            elif len(different) < MAX_COMPARED:
+                different.append(sketch)
+    pairs.sort(key=lambda pair: (-pair[0], pair[2].shard, pair[2].document))
+    share = len(pairs) / max(1, len(keys))
+    rows = [
+        Row(
+            {"resemblance": round(value, 3)},
+            [Example(one.shard, one.document), Example(other.shard, other.document)],
+        )
+        for value, one, other in pairs[:MAX_ROWS]
+    ]
+    verdict: Verdict = "bad" if share > BAD_DUPLICATE_SHARE else "look" if share > LOOK_DUPLICATE_SHARE else "ok"
+    sample = "every document" if rates.documents == 1 else f"1 in {rates.documents}"
+    summary = f"{share:.2%} of {len(keys):,} training documents ({sample}) are nearly another one: {len(pairs):,} pairs"
+    return Check("near_duplicates", verdict, summary, rows)
+
+
+def resemblance(one: npt.NDArray[np.uint64], other: npt.NDArray[np.uint64]) -> float:
+    """Estimate the Jaccard similarity of two documents from their smallest n-gram hashes, each sorted and distinct.
+
+    Source: Broder (1997), On the resemblance and containment of documents: of the smallest of both, those in each.
+    """
+    both = np.union1d(one, other)[:SKETCH_SIZE]
+    return float((np.isin(both, one) & np.isin(both, other)).mean())
+
+
+def check_overlap(totals: Totals, rates: SampleRates) -> Check:
+    """Find validation documents whose n-grams are in training."""
+    grams = totals.val_grams
+    if not len(grams):
+        return Check("validation_overlap", "ok", "no validation split, or none with a document of more than 16 tokens")
+    at = np.searchsorted(totals.found_grams["hash"], grams["hash"])
+    at = np.minimum(at, max(0, len(totals.found_grams) - 1))
+    seen = (
+        totals.found_grams["hash"][at] == grams["hash"] if len(totals.found_grams) else np.zeros(len(grams), np.bool_)
+    )
+    order = np.lexsort((grams["document"], grams["shard"]))
+    place = np.stack([grams["shard"][order], grams["document"][order]])
+    begins = np.flatnonzero(np.r_[True, (place[:, 1:] != place[:, :-1]).any(axis=0)])
+    held = np.diff(np.r_[begins, len(order)])
+    shares = np.add.reduceat(seen[order].astype(np.int64), begins) / held
+    leaked = np.flatnonzero(shares >= LEAKED)
+    leaked = leaked[np.argsort(-shares[leaked], kind="stable")]
+    rows: list[Row] = []
+    for index in leaked[:MAX_ROWS].tolist():
+        members = order[begins[index] : begins[index] + held[index]]
+        sources = totals.found_grams[at[members[seen[members]]]]
+        spots, counts = np.unique(sources[["shard", "document"]], return_counts=True)
+        where = spots[np.argmax(counts)]
+        examples = [
+            Example(int(grams["shard"][members[0]]), int(grams["document"][members[0]])),
+            Example(int(where["shard"]), int(where["document"])),
+        ]
+        rows.append(Row({"seen": round(float(shares[index]), 3)}, examples))
+    share, total_seen = len(leaked) / len(begins), float(seen.mean())
+    verdict: Verdict = "bad" if share > MAX_LEAKED_SHARE else "look" if rows or total_seen > MAX_SEEN_SHARE else "ok"
+    sample = "" if rates.val_documents == 1 else f" (1 in {rates.val_documents} looked for)"
+    summary = (
+        f"{len(leaked):,} of {len(begins):,} validation documents are seen in training{sample}; "
+        f"{total_seen:.1%} of all validation n-grams are"
+    )
+    return Check("validation_overlap", verdict, summary, rows)
+
+
+def _distinct(windows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the windows by hash, then document, each document once."""
+    windows = windows[np.lexsort((windows["key"], windows["hash"]))]
+    new = (windows["hash"][1:] != windows["hash"][:-1]) | (windows["key"][1:] != windows["key"][:-1])
+    return windows[np.r_[np.ones(min(1, len(windows)), np.bool_), new]]

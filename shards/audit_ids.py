@@ -1,0 +1,223 @@
+"""The audit's checks of ids: special ones inside documents, never seen, rare, concentrated; bytes a token holds.
+
+All from counts, so that they cost the same for any size of set. What a model is trained on is judged: validation
+counts only for special ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shards.audit_check import Check, Example, Row, Verdict
+from shards.audit_totals import SplitTotals, Totals
+from shards.lengths import bin_middles
+from shards.manifest import Manifest
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+MAX_ROWS = 50
+"""Ids listed by a check; all are in tokens.parquet."""
+
+MIN_EXAMPLES = 100
+"""Source: Gowda and May (2020), Finding the Optimal Vocabulary Size for Neural Machine Translation: take the largest
+vocabulary of which at least 95 % of the entries have 100 training examples or more."""
+
+RARE_SHARE = 1e-8
+"""Of a large set, an id is rare below this share of its tokens: less than once in 190 batches of 524,288 tokens, so
+that AdamW has mostly forgotten one sight of it (beta2 0.95 to 0.999) when the next comes. Our own rule."""
+
+MAX_RARE_SHARE = 0.5
+"""Of the ids rare or never seen: more is bad, most of the embedding would be paid for and not trained."""
+MAX_UNSEEN_SHARE = 0.05
+"""Of the ids never seen: more is bad, by the 95 % of the source above."""
+
+SUSPICIOUS_BITS = 6.0
+"""An id this concentrated is worth a look: as if it kept to one 64th of the documents that chance would give it."""
+
+LOW_BYTES_PER_TOKEN = 0.6
+"""A source whose tokens hold less than this of the set's average is one that the tokenizer does not know."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What the checks know of the ids: the bytes of each, which are special, and the manifest's names."""
+
+    manifest: Manifest
+    table: Sequence[bytes]
+
+    @property
+    def sources(self) -> list[str]:
+        """The sources' names, in the order of the counts."""
+        return [source.name for source in self.manifest.sources]
+
+    @property
+    def special(self) -> npt.NDArray[np.bool_]:
+        """Which ids are special, bool `(vocab_size,)`."""
+        mask = np.zeros(self.manifest.vocab_size, np.bool_)
+        mask[sorted(self.manifest.tokenizer.special_tokens.values())] = True
+        return mask
+
+    def bytes_of(self, token: int) -> bytes:
+        """Return an id's bytes; empty where the tokenizer has no such id."""
+        return self.table[token] if token < len(self.table) else b""
+
+    def text(self, token: int) -> str:
+        """Return an id's text; bytes that are not UTF-8 alone are lone surrogates."""
+        return self.bytes_of(token).decode("utf-8", "surrogateescape")
+
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Return the bytes of text that each id stands for, int64 `(vocab_size,)`; special ids stand for none."""
+        lengths = np.array([len(self.bytes_of(token)) for token in range(self.manifest.vocab_size)], np.int64)
+        lengths[self.special] = 0
+        return lengths
+
+
+def rare_below(tokens: int) -> int:
+    """Return how often an id must occur in a set of so many tokens not to be rare."""
+    return max(MIN_EXAMPLES, round(tokens * RARE_SHARE))
+
+
+def check_special(totals: Totals, vocabulary: Vocabulary) -> Check:
+    """Find special ids anywhere but EOS at a document's end; there must be none."""
+    eos = vocabulary.manifest.tokenizer.eos_id
+    inside: dict[int, int] = {}
+    for split in totals.splits.values():
+        counts = split.counts.sum(axis=0)
+        counts[eos] -= int(split.lengths.sum())
+        for token in np.flatnonzero(vocabulary.special & (counts != 0)).tolist():
+            inside[token] = inside.get(token, 0) + int(counts[token])
+    if not inside and not totals.misplaced:
+        return Check("special_ids", "ok", "no special id inside a document; EOS once at the end of each")
+    rows = [
+        Row({"id": token, "text": vocabulary.text(token)}, [Example(shard, document, token=token)])
+        for shard, document, token in totals.misplaced
+    ]
+    names = ", ".join(f"{vocabulary.text(token)} {count:,}" for token, count in sorted(inside.items()))
+    return Check("special_ids", "bad", f"special ids inside documents: {names or 'EOS out of place'}", rows)
+
+
+def check_never_seen(totals: Totals, vocabulary: Vocabulary) -> Check:
+    """Find ids that training holds nowhere. Single bytes are counted apart: UTF-8 never holds 13 of them."""
+    lengths = np.array([len(vocabulary.bytes_of(token)) for token in range(totals.vocab_size)])
+    unseen = (totals.train.counts.sum(axis=0) == 0) & ~vocabulary.special
+    ids = np.flatnonzero(unseen & (lengths != 1))
+    share = len(ids) / max(1, totals.vocab_size)
+    verdict: Verdict = "bad" if share > MAX_UNSEEN_SHARE else "look" if len(ids) else "ok"
+    summary = (
+        f"{len(ids):,} of {totals.vocab_size:,} ids never occur in training, {int((unseen & (lengths == 1)).sum())} "
+        "single bytes besides"
+    )
+    longest_first = ids[np.argsort(-lengths[ids], kind="stable")][:MAX_ROWS]
+    return Check(
+        "never_seen", verdict, summary, [Row({"id": i, "text": vocabulary.text(i)}) for i in longest_first.tolist()]
+    )
+
+
+def check_rare(totals: Totals, vocabulary: Vocabulary, *, below: int) -> Check:
+    """Find ids that occur in training, but less often than `below`."""
+    counts = totals.train.counts.sum(axis=0)
+    rare = np.flatnonzero((counts > 0) & (counts < below) & ~vocabulary.special)
+    unseen = int(((counts == 0) & ~vocabulary.special).sum())
+    share = (len(rare) + unseen) / max(1, totals.vocab_size)
+    verdict: Verdict = "bad" if share > MAX_RARE_SHARE else "look" if len(rare) else "ok"
+    summary = f"{len(rare):,} ids occur fewer than {below:,} times; with those never seen {share:.1%} of the vocabulary"
+    rarest = rare[np.argsort(counts[rare], kind="stable")][:MAX_ROWS]
+    rows = [_id_row(token, totals.train, vocabulary) for token in rarest.tolist()]
+    return Check("rare", verdict, summary, rows)
+
+
+def check_concentrated(totals: Totals, vocabulary: Vocabulary, *, below: int) -> Check:
+    """Rank ids that sit in few documents, or in a small source: what one flood of strange documents leaves behind.
+
+    An id's *concentration* is the bits that its occurrences give away of where they are, the sum of two:
+
+    - `document_bits`: log2 of how many times fewer documents hold it than if each source scattered its occurrences of
+      the id over its documents by chance (in proportion to their lengths);
+    - `source_bits`: the Kullback-Leibler divergence of its occurrences by source from the mix: log2(1 / share) for an
+      id of one source only.
+
+    Words that belong to a small source by nature stand at about its log2(1 / share); those of one flood of documents
+    stand above them. Ids rarer than `below` have a check of their own and are left out here.
+    """
+    train = totals.train
+    counts = train.counts.sum(axis=0)
+    document_bits, source_bits = concentration(train)
+    bits = document_bits + source_bits
+    judged = (counts >= below) & ~vocabulary.special
+    order = np.flatnonzero(judged)[np.argsort(-bits[judged], kind="stable")]
+    many = int((bits[order] >= SUSPICIOUS_BITS).sum())
+    rows: list[Row] = []
+    for token in order[:MAX_ROWS].tolist():
+        row = _id_row(token, train, vocabulary)
+        row.values |= {
+            "bits": round(float(bits[token]), 2),
+            "document_bits": round(float(document_bits[token]), 2),
+            "source_bits": round(float(source_bits[token]), 2),
+        }
+        rows.append(row)
+    summary = f"{many:,} ids sit in few documents or in one small source ({SUSPICIOUS_BITS:g} bits or more); read these"
+    if not many:
+        summary = f"no id reaches {SUSPICIOUS_BITS:g} bits of concentration in few documents or in one small source"
+    return Check("concentrated", "look" if many else "ok", summary, rows)
+
+
+def concentration(split: SplitTotals) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return `document_bits` and `source_bits` of each id, float64 `(vocab_size,)`, both at least 0."""
+    counts = split.counts
+    tokens = counts.sum(axis=1)
+    total = counts.sum(axis=0)
+    middles = bin_middles()
+    expected = np.zeros(counts.shape[1])
+    for number in np.flatnonzero(tokens).tolist():
+        bins = np.flatnonzero(split.lengths[number])
+        weights = split.lengths[number, bins].astype(np.float64)
+        shares = middles[bins] / float(tokens[number])
+        for first in range(0, len(expected), 1024):  # 1,024 ids by a few hundred bins: a few MB at a time
+            scattered = -np.expm1(-np.outer(counts[number, first : first + 1024], shares))
+            expected[first : first + 1024] += scattered @ weights
+    document_bits = np.log2(np.maximum(expected / np.maximum(split.documents, 1), 1.0))
+    mix = tokens / max(1, int(tokens.sum()))
+    held = counts / np.maximum(total, 1)
+    ratio = np.divide(held, mix[:, None], out=np.ones_like(held), where=(held > 0) & (mix[:, None] > 0))
+    source_bits = np.maximum((held * np.log2(ratio)).sum(axis=0), 0.0)
+    return np.where(total > 0, document_bits, 0.0), np.where(total > 0, source_bits, 0.0)
+
+
+def check_bytes_per_token(totals: Totals, vocabulary: Vocabulary) -> Check:
+    """Compare how much text a token holds, by source, with the whole set.
+
+    The tokenizer's own sample is drawn in the mix's proportions and is not part of a set: the mix stands for it.
+    """
+    lengths = vocabulary.lengths()
+    counts = totals.train.counts
+    held, tokens = counts @ lengths, counts.sum(axis=1)
+    whole = float(held.sum() / max(1, int(tokens.sum())))
+    rows: list[Row] = []
+    for name, size, number in zip(vocabulary.sources, held.tolist(), tokens.tolist(), strict=True):
+        if number:
+            ratio = size / number
+            values = {"source": name, "tokens": number, "bytes": size, "bytes_per_token": round(ratio, 3)}
+            rows.append(Row(values | {"of_the_set": round(ratio / max(whole, 1e-9), 3)}))
+    low = [row.values["source"] for row in rows if row.values["of_the_set"] < LOW_BYTES_PER_TOKEN]
+    summary = f"{whole:.2f} bytes a token over the set"
+    if low:
+        summary += f"; {', '.join(low)} below {LOW_BYTES_PER_TOKEN:.0%} of that: the tokenizer does not know its text"
+    return Check("bytes_per_token", "look" if low else "ok", summary, rows)
+
+
+def _id_row(token: int, split: SplitTotals, vocabulary: Vocabulary) -> Row:
+    by_source = dict(zip(vocabulary.sources, split.counts[:, token].tolist(), strict=True))
+    values: dict[str, Any] = {
+        "id": token,
+        "text": vocabulary.text(token),
+        "count": int(split.counts[:, token].sum()),
+        "documents": int(split.documents[token]),
+        "sources": {name: count for name, count in by_source.items() if count},
+    }
+    shard, document = split.example[token].tolist()
+    return Row(values, [Example(shard, document, token=token)] if shard >= 0 else [])

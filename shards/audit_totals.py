@@ -1,0 +1,116 @@
+"""The figures of all shards added up: what the audit's checks judge.
+
+Adds one shard at a time, in the order of the manifest, so that the result does not depend on how many workers there
+were. Holds a histogram a source and split, and the samples; neither grows with the number of shards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shards.audit_shard import ShardFigures, Sketch
+from shards.lengths import BINS
+from shards.manifest import Split
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Seen = np.dtype([("hash", "<u8"), ("document", "<i8"), ("key", "<u8"), ("shard", "<i4")])
+"""`audit_shard.Found`, with the shard's number in the manifest."""
+
+MAX_MISPLACED = 100
+
+
+class SplitTotals:
+    """Counts of one split; see `ShardFigures` for each. `shards` counts the shards that hold an id."""
+
+    def __init__(self, sources: int, vocab_size: int):
+        self.counts = np.zeros((sources, vocab_size), np.int64)
+        self.documents = np.zeros(vocab_size, np.int64)
+        self.shards = np.zeros(vocab_size, np.int32)
+        self.example = np.full((vocab_size, 2), -1, np.int64)  # shard's number, document's number
+        self.lengths = np.zeros((sources, BINS), np.int64)
+        self.shortest = np.full(sources, 2**32, np.int64)
+        self.longest = np.zeros(sources, np.int64)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the split."""
+        return int(self.counts.sum())
+
+
+@dataclass
+class Totals:
+    """The whole set's figures.
+
+    Attributes:
+        splits: the counts of each split, always of both.
+        misplaced: shard number, document number and id of special ids inside documents, the first few.
+        windows: sampled windows of training documents, `Seen` rows.
+        passage_documents: training documents whose windows were looked at.
+        val_grams: sampled n-grams of validation, `Seen` rows.
+        found_grams: those that training holds too, with one place where it does, `Seen` rows.
+        sketches: of sampled training documents.
+    """
+
+    sources: int
+    vocab_size: int
+    splits: dict[Split, SplitTotals] = field(init=False)
+    misplaced: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
+    passage_documents: int = 0
+    sketches: list[Sketch] = field(default_factory=list[Sketch])
+    _windows: list[npt.NDArray[Any]] = field(default_factory=list["npt.NDArray[Any]"])
+    _val_grams: list[npt.NDArray[Any]] = field(default_factory=list["npt.NDArray[Any]"])
+    found_grams: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, Seen))
+
+    def __post_init__(self) -> None:
+        self.splits = {split: SplitTotals(self.sources, self.vocab_size) for split in ("train", "val")}
+
+    @property
+    def train(self) -> SplitTotals:
+        """What a model is trained on."""
+        return self.splits["train"]
+
+    @property
+    def windows(self) -> npt.NDArray[Any]:
+        """Sampled windows of training documents, `Seen` rows."""
+        return np.concatenate([np.empty(0, Seen), *self._windows])
+
+    @property
+    def val_grams(self) -> npt.NDArray[Any]:
+        """Sampled n-grams of validation documents, `Seen` rows."""
+        return np.concatenate([np.empty(0, Seen), *self._val_grams])
+
+    def add(self, shard: int, figures: ShardFigures) -> None:
+        """Add the figures of a shard, given its number in the manifest."""
+        split = self.splits[figures.split]
+        split.counts += figures.counts
+        split.documents += figures.documents
+        split.shards += figures.documents > 0
+        new = (split.example[:, 0] < 0) & (figures.example >= 0)
+        split.example[new, 0] = shard
+        split.example[new, 1] = figures.example[new]
+        split.lengths += figures.lengths
+        np.minimum(split.shortest, figures.shortest, out=split.shortest)
+        np.maximum(split.longest, figures.longest, out=split.longest)
+        room = MAX_MISPLACED - len(self.misplaced)
+        self.misplaced += [(shard, document, token) for document, token in figures.misplaced[:room]]
+        self.passage_documents += figures.passage_documents
+        self.sketches += figures.sketches
+        self._windows.append(_with_shard(figures.windows, shard))
+        if figures.split == "val":
+            self._val_grams.append(_with_shard(figures.grams, shard))
+        elif len(figures.grams):
+            found = np.concatenate([self.found_grams, _with_shard(figures.grams, shard)])
+            self.found_grams = found[np.unique(found["hash"], return_index=True)[1]]
+
+
+def _with_shard(found: npt.NDArray[Any], shard: int) -> npt.NDArray[Any]:
+    seen = np.empty(len(found), Seen)
+    for name in ("hash", "document", "key"):
+        seen[name] = found[name]
+    seen["shard"] = shard
+    return seen

@@ -1,0 +1,64 @@
+"""`python -m shards audit`: what is in the tokens; see `shards.audit`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shards.command_line import (
+    PROBLEMS,
+    WHOLE,
+    CouldNotRunError,
+    add_set,
+    add_workers,
+    positive_number,
+    print_json,
+    require_folder,
+)
+
+if TYPE_CHECKING:
+    from shards.command_line import Subparsers
+
+
+def add_command(commands: Subparsers) -> None:
+    """Add `audit`."""
+    parser = commands.add_parser(
+        "audit",
+        help="look for what spoils a model: strange ids, repeats, leaks; exit 1 when a check is bad",
+        description="Judge what is in the tokens of a set: ids never seen, rare, or of a few strange documents; "
+        "special ids in text; validation seen in training; repeats and near-duplicates; lengths and bytes per token.",
+    )
+    add_set(parser)
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="for tokens.parquet and audit.json (default: DIR.audit)"
+    )
+    parser.add_argument(
+        "--rare", type=positive_number, metavar="N", help="ids seen fewer times are rare (default: by the set's size)"
+    )
+    parser.add_argument("--rows", type=positive_number, default=10, metavar="N", help="findings shown (default: 10)")
+    add_workers(parser)
+    parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from shards.audit import audit
+    from shards.audit_display import print_audit
+    from shards.display import print_set_problems, show_progress
+    from shards.problems import ShardSetError
+
+    require_folder(options.set)
+    try:
+        with show_progress("audit") as progress:
+            report = audit(options.set, out=options.out, workers=options.workers, rare=options.rare, progress=progress)
+    except ShardSetError as error:
+        print_set_problems(error.problems, as_json=options.json)
+        return PROBLEMS
+    except ValueError as error:
+        raise CouldNotRunError(f"audit: {error}") from error
+    if options.json:
+        print_json(report.to_dict() | {"out": str(report.out), "seconds": round(report.seconds, 3)})
+    else:
+        print_audit(report, rows=options.rows)
+    return PROBLEMS if report.verdict == "bad" else WHOLE

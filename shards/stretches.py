@@ -1,0 +1,143 @@
+"""A shard's tokens in stretches of whole documents: what everything that looks into documents reads.
+
+One pass over the tokens file and the document table side by side. Holds a frame, a stretch (`STRETCH_TOKENS`, or the
+longest document where that is longer) and a batch of the table, whatever the size of the shard. What the arrays
+promise (documents contiguous, sources known, ids inside the vocabulary) is checked on the way.
+"""
+
+# pyright: reportUnknownMemberType=false
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from shards import codec
+from shards.documents import iter_documents
+from shards.problems import Problem, ShardSetError
+from shards.reader import Shard, ShardSet
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from shards.documents import Batch
+
+STRETCH_TOKENS = 1 << 16
+"""Tokens in a stretch, about: arrays of 8 bytes a token then stay in a core's cache, which halves the time."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Consecutive whole documents of a shard.
+
+    Attributes:
+        document: number of the first document in the shard.
+        start: first token in the shard.
+        tokens: uint16 or uint32 `(tokens,)`, read only.
+        starts: int64 `(documents,)`, each document's first token in `tokens`.
+        ends: int64 `(documents,)`, one past its last, which is EOS.
+        sources: int64 `(documents,)`, index among the manifest's sources.
+        hashes: uint8 `(documents, 16)`, content hashes.
+    """
+
+    document: int
+    start: int
+    tokens: npt.NDArray[np.unsignedinteger]
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+    sources: npt.NDArray[np.int64]
+    hashes: npt.NDArray[np.uint8]
+
+
+def iter_stretches(shard_set: ShardSet, shard: Shard) -> Iterator[Stretch]:
+    """Yield a shard's documents, in order, in stretches of about `STRETCH_TOKENS`.
+
+    Raises:
+        ShardSetError: the shard's files are not what the manifest says, or an id is outside the vocabulary.
+        OSError: a file cannot be read.
+    """
+    source_index = {source.name: index for index, source in enumerate(shard_set.manifest.sources)}
+    tokens = _Tokens(shard, shard_set.vocab_size)
+    document = start = 0
+    for batch in iter_documents(shard, ["start", "length", "source", "hash"]):
+        lengths, sources, hashes = _columns(shard, batch, document, start, source_index)
+        ends = np.cumsum(lengths)
+        first = 0
+        while first < len(ends):
+            begin = int(ends[first] - lengths[first])
+            last = max(first + 1, int(np.searchsorted(ends, begin + STRETCH_TOKENS, "right")))
+            held = ends[first:last] - begin
+            taken = tokens.take(int(held[-1]))
+            here = slice(first, last)
+            yield Stretch(document, start, taken, held - lengths[here], held, sources[here], hashes[here])
+            document += last - first
+            start += int(held[-1])
+            first = last
+    if start != shard.num_tokens:
+        raise _broken(shard, f"lengths add up to {start}; expected {shard.num_tokens} tokens by the manifest")
+
+
+def _columns(
+    shard: Shard, batch: Batch, document: int, start: int, source_index: dict[str, int]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """Return lengths, source numbers and hashes of a batch of the document table, checked."""
+    lengths: npt.NDArray[np.int64] = np.from_dlpack(batch.column("length")).astype(np.int64)
+    starts = np.from_dlpack(batch.column("start")).astype(np.uint64)
+    expected = start + np.cumsum(lengths) - lengths
+    wrong = np.flatnonzero((starts != expected.astype(np.uint64)) | (lengths < 1))
+    if len(wrong):
+        at = int(wrong[0])
+        message = f"document {document + at} has {lengths[at]} tokens from {starts[at]}; expected from {expected[at]}"
+        raise _broken(shard, message)
+    source = batch.column("source")
+    names: list[str] = source.dictionary.to_pylist()
+    unknown = [name for name in names if name not in source_index]
+    if unknown:
+        raise _broken(shard, f"source {unknown[0]!r} is none of the manifest's {list(source_index)!s:.200}")
+    codes = cast("npt.NDArray[np.int32]", np.from_dlpack(source.indices))
+    hashes = batch.column("hash")
+    raw = np.frombuffer(hashes.buffers()[1], np.uint8)[16 * hashes.offset :][: 16 * len(hashes)].reshape(-1, 16)
+    return lengths, np.array([source_index[name] for name in names], np.int64)[codes], raw
+
+
+class _Tokens:
+    """A tokens file read forward: any number of tokens at a time, whatever the frames."""
+
+    def __init__(self, shard: Shard, vocab_size: int):
+        self._shard, self._vocab_size = shard, vocab_size
+        self._frames = codec.iter_frames(shard.tokens_path, shard.seek_table.frames)
+        self._frame: npt.NDArray[Any] = np.empty(0, shard.dtype)
+        self._used = 0
+
+    def take(self, count: int) -> npt.NDArray[np.unsignedinteger]:
+        """Return the next tokens, uint16 or uint32 `(count,)`."""
+        parts: list[npt.NDArray[Any]] = []
+        while count:
+            if self._used == len(self._frame):
+                self._next_frame()
+            part = self._frame[self._used : self._used + count]
+            self._used += len(part)
+            count -= len(part)
+            parts.append(part)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _next_frame(self) -> None:
+        name = self._shard.tokens_path.name
+        try:
+            content = next(self._frames, b"")
+        except codec.CodecError as error:
+            raise ShardSetError([Problem("frame_corrupt", name, str(error))]) from error
+        if not content:
+            message = "the document table has more tokens than the tokens file. Copy or build it again."
+            raise ShardSetError([Problem("document_table", name, message)])
+        self._frame, self._used = np.frombuffer(content, self._shard.dtype), 0
+        most = int(self._frame.max())
+        if most >= self._vocab_size:
+            message = f"holds the id {most}; expected less than vocab_size {self._vocab_size}. Validate the set."
+            raise ShardSetError([Problem("token_out_of_range", name, message)])
+
+
+def _broken(shard: Shard, message: str) -> ShardSetError:
+    return ShardSetError([Problem("document_table", shard.entry.files.documents.path, f"{message}. Validate the set.")])
