@@ -108,7 +108,7 @@ def _read_record(file: BinaryIO) -> tuple[bytes, int, bytes] | None:
         return None
     key, kind, length, checksum = _HEAD.unpack(head)
     body = file.read(length)
-    if len(body) < length or checksum != _checksum(key, kind, body):
+    if checksum != _checksum(key, kind, body):
         return None
     return key, kind, body
 
