@@ -12,14 +12,16 @@ import sys
 from collections.abc import Sequence
 
 from shards.command_line import COULD_NOT_RUN, CouldNotRunError
-from shards.commands import audit, export_set, inspect_set, schema, validate
+from shards.commands import audit, export_set, import_set, inspect_set, schema, trace, validate
 
 COMMANDS = (
     validate,
     inspect_set,
     schema,
     audit,
+    trace,
     export_set,
+    import_set,
 )
 """In the order of `--help`."""
 

@@ -1,0 +1,107 @@
+"""`python -m shards trace`: from a token, a string or a place to documents; see `shards.trace`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shards.command_line import (
+    PROBLEMS,
+    WHOLE,
+    CouldNotRunError,
+    add_set,
+    add_workers,
+    print_json,
+    require_folder,
+    whole_number,
+)
+
+if TYPE_CHECKING:
+    from shards.command_line import Subparsers
+    from shards.trace import Query
+
+
+def add_command(commands: Subparsers) -> None:
+    """Add `trace`."""
+    parser = commands.add_parser(
+        "trace",
+        help="find the documents that hold an id, a text or a pattern, and where they are from",
+        description="Find the documents that hold something, with their source, unit and row, and the text around it. "
+        "Exit status 0 whether or not anything is found.",
+    )
+    add_set(parser)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--token", type=whole_number, metavar="ID", help="an id of the vocabulary")
+    what.add_argument("--text", metavar="STRING", help="exact text, however it was cut into tokens")
+    what.add_argument("--regex", metavar="PATTERN", help="a pattern of Python's re, searched in each document's text")
+    what.add_argument("--shard", metavar="K", help="a shard's name or place in the manifest, from 0; with --offset")
+    parser.add_argument("--offset", type=whole_number, metavar="N", help="a token of that shard, from 0")
+    parser.add_argument(
+        "--limit", type=whole_number, default=20, metavar="N", help="documents shown, 0 for all (default: 20)"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="write the documents' hashes, for a data recipe's drop_hashes"
+    )
+    add_workers(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON; text is exact there, escaped otherwise")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from shards.display import print_set_problems
+    from shards.problems import ShardSetError
+
+    if (options.shard is None) != (options.offset is None):
+        raise CouldNotRunError("trace: --shard and --offset go together. Give both, or neither.")
+    if options.shard is not None and options.out is not None:
+        raise CouldNotRunError("trace: --out takes what --token, --text or --regex find, not a single place.")
+    require_folder(options.set)
+    try:
+        if options.shard is not None:
+            return _show_place(options)
+        return _show_documents(options, _query(options))
+    except ShardSetError as error:
+        print_set_problems(error.problems, as_json=options.json)
+        return PROBLEMS
+    except ValueError as error:
+        raise CouldNotRunError(f"trace: {error}") from error
+
+
+def _query(options: argparse.Namespace) -> Query:
+    from shards.trace import Query
+
+    if options.token is not None:
+        return Query("token", str(options.token))
+    return Query("text", options.text) if options.text is not None else Query("regex", options.regex)
+
+
+def _show_place(options: argparse.Namespace) -> int:
+    from shards.commands.inspect_set import find_shard
+    from shards.reader import open_set
+    from shards.trace import locate
+    from shards.trace_display import print_hit
+
+    shard_set = open_set(options.set)
+    hit = locate(shard_set, find_shard(shard_set, options.shard, command="trace"), options.offset)
+    if options.json:
+        print_json(hit.to_dict())
+    else:
+        print_hit(hit)
+    return WHOLE
+
+
+def _show_documents(options: argparse.Namespace, query: Query) -> int:
+    from shards.display import show_progress
+    from shards.reader import open_set
+    from shards.trace import trace, write_block_list
+    from shards.trace_display import print_trace
+
+    with show_progress("trace") as progress:
+        found = trace(options.set, query, limit=options.limit or None, workers=options.workers, progress=progress)
+    written = None if options.out is None else write_block_list(options.out, found, open_set(options.set))
+    if options.json:
+        print_json(found.to_dict() | ({} if written is None else {"out": str(options.out), "hashes": written}))
+    else:
+        print_trace(found, out=options.out, written=written)
+    return WHOLE
