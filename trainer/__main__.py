@@ -40,8 +40,9 @@ def main(arguments: list[str] | None = None) -> int:
     except InputError as error:
         if options.json:
             print(json.dumps({"status": "refused", "problems": error.problems}, indent=2))
-        for problem in error.problems:
-            print(f"error: {problem}", file=sys.stderr)
+        if is_first_rank():  # The others found the same.
+            for problem in error.problems:
+                print(f"error: {problem}", file=sys.stderr)
         return 2
     except (TrainerError, OSError) as error:
         if options.json:
@@ -109,12 +110,11 @@ def run(options: argparse.Namespace) -> int:
     from trainer.session import open_session
     from trainer.train import run_training
 
-    first = os.environ.get("RANK", "0") == "0"
-    show = say if first else lambda message: None
+    show = say if is_first_rank() else lambda message: None
     session = open_session(recipe, options.shards, options.run, resume=options.resume, say=show)
     try:
         outcome = run_training(session, show, go_on=options.go_on)
-        if first:
+        if is_first_rank():
             print_outcome(outcome, as_json=options.json)
     finally:
         session.close()
@@ -122,6 +122,11 @@ def run(options: argparse.Namespace) -> int:
         show(f"stopped: {outcome.off_ramp}. {session.saved} was saved; --go-on goes on from there.")
         return 3
     return 0 if outcome.interrupted_by is None else 128 + outcome.interrupted_by
+
+
+def is_first_rank() -> bool:
+    """Whether this process speaks for all that torchrun started."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def print_outcome(outcome: Any, *, as_json: bool) -> None:

@@ -79,7 +79,7 @@ def describe_validation(record: dict[str, Any]) -> str:
 def describe_phase(row: LedgerRow) -> str:
     """Return a phase's line of the ledger as text."""
     each = (
-        f"${row.usd_per_loss:,.2f} for each unit of loss" if row.usd_per_loss is not None else "the loss did not fall"
+        f"${row.usd_per_loss:,.4g} for each unit of loss" if row.usd_per_loss is not None else "the loss did not fall"
     )
     goal = f"; goal {row.goal}: {'met' if row.goal_met else 'missed'}" if row.goal else ""
     return f"phase {row.phase!r}: loss {row.loss:.3f}, {row.loss_drop:+.3f} lower, ${row.usd:,.2f}, {each}{goal}"

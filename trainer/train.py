@@ -254,14 +254,14 @@ class _Run:
     def _settle(self) -> None:
         """Fetch, log and check what the last steps found."""
         fetch_losses(self.session, self.taken)
-        session, train = self.session, self.recipe.train
+        session, train, seconds = self.session, self.recipe.train, self.seconds
         rate = len(self.taken) * train.global_batch * train.seq_len / (time.perf_counter() - self.mark)
         mfu = rate * session.flops_per_token / session.peak_flops if session.peak_flops else None
         timing = {
             "tokens_per_s": round(rate, 1),
             "mfu": round(mfu, 4) if mfu is not None else None,
-            "seconds": round(self.seconds, 3),
-            "usd": round(self.seconds / 3600 * self.recipe.cost.gpu_usd_per_hour * session.ranks, 6),
+            "seconds": round(seconds, 6),
+            "usd": round(seconds / 3600 * self.recipe.cost.gpu_usd_per_hour * session.ranks, 6),
         }
         for record in self.taken:
             self._check_loss(record)
@@ -270,7 +270,7 @@ class _Run:
         self.taken = []
 
     def _check_loss(self, record: dict[str, Any]) -> None:
-        """Stop where the loss is not finite or jumps, and early on where it is not that of guessing or does not fall."""
+        """Stop where the loss is not finite or jumps; early on, where it is not that of guessing or does not fall."""
         train, vocab_size, fault = self.recipe.train, self.session.model.vocab_size, None
         step, loss = record["step"], record["loss"]
         first = next((r for r in self.log.records if "loss" in r), record)

@@ -1,0 +1,170 @@
+"""Killed at random moments, or with a full disk: whole checkpoints are left, nothing else, and the run goes on."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import resource
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from shards import ShardSet
+from trainer.__main__ import main
+from trainer.checkpoint import list_checkpoints, read_checkpoint
+
+KILLS = 20
+
+
+class Done(Protocol):
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Command(Protocol):
+    """The `trainer` fixture."""
+
+    def run(self, *arguments: object) -> Done: ...
+
+
+ReadLines = Callable[[Path], list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., multiprocessing.process.BaseProcess]]:
+    """Return what starts the command in a fork of a process that has imported torch already."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["trainer.train", "trainer.recipe", "pyarrow.parquet"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+        def start_one(*arguments: object) -> multiprocessing.process.BaseProcess:
+            process = context.Process(target=main, args=([str(argument) for argument in arguments],))
+            process.start()
+            return process
+
+        yield start_one
+
+
+def count_lines(run: Path) -> int:
+    """Return the lines of the metrics so far."""
+    file = run / "metrics.jsonl"
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
+def test_a_run_killed_at_twenty_random_moments_equals_one_that_never_was(
+    start: Callable[..., multiprocessing.process.BaseProcess],
+    trainer: Command,
+    shard_set: ShardSet,
+    recipe_file: Path,
+    read_lines: ReadLines,
+    tmp_path: Path,
+):
+    # Every other step is saved, so that about half of the moments are in a save.
+    settings = ("train.steps=120", "checkpoint.every_steps=2", "eval.every_steps=30", "train.log_every=3")
+    options = [part for setting in settings for part in ("--set", setting)]
+    whole = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path / "whole", *options)
+    assert whole.returncode == 0, whole.stderr
+    run, moments = tmp_path / "run", random.Random(20)
+    arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", run, *options)
+    half_saves = 0
+    for _ in range(KILLS):
+        process = start(*arguments)
+        lines, deadline = count_lines(run), time.monotonic() + 30
+        while count_lines(run) <= lines and process.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(moments.uniform(0, 0.06))
+        assert process.is_alive(), "it ended before it was killed: take more steps"
+        process.kill()
+        process.join()
+        half_saves += len(list((run / "checkpoints").glob(".step-*")))
+        for path in list_checkpoints(run):
+            read_checkpoint(path)  # raises if it is not whole
+    assert half_saves, "no kill hit a save"
+    done = trainer.run(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert read_lines(run) == read_lines(tmp_path / "whole")
+    kept = [{path.name for path in (folder / "checkpoints").iterdir()} for folder in (run, tmp_path / "whole")]
+    assert {"step-00000118", "step-00000120"} <= kept[0]
+    assert not [name for name in kept[0] if not name.startswith("step-")]
+
+
+def assert_goes_on(trainer: Command, arguments: tuple[object, ...], run: Path) -> None:
+    """The checkpoints that are there are whole, nothing else is, and the run ends well from them."""
+    assert [read_checkpoint(path).state.step for path in list_checkpoints(run)] == [3, 6]
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-00000003", "step-00000006"]
+    done = trainer.run(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert "step-00000006" in done.stderr
+
+
+def test_a_file_size_limit_met_in_a_save_leaves_the_previous_checkpoint(
+    trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path: Path
+):
+    arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path)
+    assert trainer.run(*arguments, "--set", "train.steps=6").returncode == 0
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    weights = (tmp_path / "checkpoints/step-00000006/model.safetensors").stat().st_size
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (weights + 1_000, hard))  # the optimizer's state is twice as large
+        done = trainer.run(*arguments)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert done.returncode == 1
+    assert "step-00000009" in done.stderr
+    assert_goes_on(trainer, arguments, tmp_path)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 12 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", folder]).returncode:
+        pytest.skip("mounting is not permitted here")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_full_disk_leaves_the_previous_checkpoint(
+    trainer: Command,
+    shard_set: ShardSet,
+    recipe_file: Path,
+    small_disk: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    checked: bool,
+):
+    run, filler = small_disk / "run", small_disk / "filler"
+    arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", run)
+    assert trainer.run(*arguments, "--set", "train.steps=6").returncode == 0
+    free = os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize
+    filler.write_bytes(b"x" * (free - 500_000))
+    if not checked:  # so that the disk fills while the checkpoint is written
+        monkeypatch.setattr("trainer.checkpoint.check_disk", lambda *_: None)
+    done = trainer.run(*arguments)
+    assert done.returncode == 1
+    assert ("MB are needed" if checked else "step-00000009") in done.stderr
+    filler.unlink()
+    assert_goes_on(trainer, arguments, run)
+
+
+def test_a_disk_too_small_for_one_checkpoint_is_refused_before_the_first_step(
+    trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    usage = type("Usage", (), {"free": 1_500_000})
+    monkeypatch.setattr("trainer.checkpoint.shutil.disk_usage", lambda _: usage)
+    done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path, "--json")
+    assert done.returncode == 1
+    assert "MB are needed, 1.5 MB are free" in json.loads(done.stdout)["problems"][0]
+    assert not (tmp_path / "metrics.jsonl").exists()

@@ -1,0 +1,190 @@
+"""Phases: the ledger's arithmetic, off-ramps, milestones; and the checks of the loss that stop a run."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from shards import ShardSet
+from trainer.config import PhaseConfig
+from trainer.errors import InputError, RunError
+from trainer.ledger import make_ledger
+from trainer.recipe import load_recipe
+from trainer.session import Session, open_session
+from trainer.train import run_training
+
+
+class Done(Protocol):
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Command(Protocol):
+    """The `trainer` fixture."""
+
+    def run(self, *arguments: object) -> Done: ...
+
+
+def make_records() -> list[dict[str, Any]]:
+    """A run of 40 steps at a dollar a step and 1,000 tokens each; its loss falls from 8 to 4."""
+    records: list[dict[str, Any]] = []
+    for step in range(1, 41):
+        records.append({"step": step, "loss": 8 - step / 10, "tokens": step * 1_000, "usd": float(step)})
+        if step % 10 == 0:
+            records.append({"step": step, "val_loss": 8.5 - step / 10})
+    return records
+
+
+def make_phase(until_step: int, **more: Any) -> PhaseConfig:
+    return PhaseConfig(name=f"to {until_step}", until_step=until_step, **more)
+
+
+def test_the_ledger_says_what_each_phase_brought_for_its_money():
+    phases = [make_phase(10, goal="val_loss < 7.6"), make_phase(30, goal="val_loss < 5.5", budget_usd=19.5)]
+    first, second, third = make_ledger([*phases, make_phase(60, goal="loss < 1")], make_records())
+    assert (first.steps, first.tokens, first.usd) == (10, 10_000, 10.0)
+    assert first.loss_drop == pytest.approx(7.9 - 7.5)  # from the first step's loss to validation
+    assert first.usd_per_loss == pytest.approx(10 / 0.4)
+    assert first.usd_per_billion_tokens == pytest.approx(1_000_000)
+    assert (first.goal_met, first.over_budget) == (True, False)
+    assert second.loss_drop == pytest.approx(2.0)  # from validation to validation
+    assert (second.steps, second.usd, second.goal_met, second.over_budget) == (20, 20.0, False, True)
+    assert (third.steps, third.goal_met) == (10, None)  # it has not ended
+
+
+def test_a_loss_that_did_not_fall_has_no_price():
+    records = [{"step": step, "loss": 3.0 + step, "tokens": step, "usd": 0.0} for step in (1, 2)]
+    (row,) = make_ledger([make_phase(2, goal="loss <= 4.5")], records)
+    assert row.usd_per_loss is None
+    assert row.goal_met
+    assert not make_ledger([make_phase(2)], [])
+
+
+@pytest.mark.parametrize(
+    ("phases", "expected"),
+    [
+        ("[{name='a', until_step=8}, {name='b', until_step=8}]", "phases.b.until_step = 8: expected more than 8"),
+        ("[{name='a', until_step=8, budget_usd=3}]", "phases.a.budget_usd: a budget needs a price"),
+        ("[{name='a', until_step=8, goal='perplexity < 3'}]", "phases.0.goal"),
+        ("[{name='a'}]", "phases.0.until_step"),
+    ],
+)
+def test_phases_that_make_no_sense_are_refused(recipe_file: Path, phases: str, expected: str):
+    with pytest.raises(InputError, match=expected):
+        load_recipe(recipe_file, [f"phases={phases}"])
+
+
+def test_a_missed_goal_stops_the_run_until_it_is_told_to_go_on(
+    trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path: Path
+):
+    phases = "phases=[{name='easy', until_step=5, goal='val_loss < 9', milestones=[2]}, "
+    phases += "{name='hard', until_step=10, goal='val_loss < 0.01'}]"
+    arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path, "--set", phases, "--json")
+    arguments += ("--set", "eval.prompts=['the mill', 'def']", "--set", "checkpoint.keep_last=1")
+    done = trainer.run(*arguments)
+    assert done.returncode == 3, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["status"], result["steps"]) == ("stopped", 10)
+    assert "phase 'hard' ended at step 10" in result["off_ramp"]
+    assert [(row["phase"], row["goal_met"]) for row in result["phases"]] == [("easy", True), ("hard", False)]
+    assert "phase 'easy': loss" in done.stderr
+    assert trainer.run(*arguments).returncode == 3  # asked again, it stops again
+    samples = (tmp_path / "samples/step-00000005.txt").read_text()
+    assert samples.startswith("the mill")
+    assert "\n\ndef" in samples
+    done = trainer.run(*arguments, "--go-on")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["steps"] == 24
+    kept = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+    assert kept >= {f"step-{step:08d}" for step in (2, 5, 10, 24)}
+    assert len(kept) <= 5  # milestones, the last, and the best if it is another
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if "phase" in line] == [5, 10]
+
+
+def test_a_spent_budget_stops_the_run_in_the_middle_of_a_phase(
+    trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path: Path
+):
+    arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path)
+    arguments += ("--set", "phases=[{name='dear', until_step=24, budget_usd=1.0}]")
+    done = trainer.run(*arguments, "--set", "cost.gpu_usd_per_hour=36_000_000")  # $10,000 a second
+    assert done.returncode == 3
+    assert "its budget is $1.00" in done.stderr
+    assert "dear" in done.stdout  # the table
+    last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["step"] < 24
+    assert last["usd"] == pytest.approx(last["seconds"] * 10_000, rel=1e-2)
+    assert (tmp_path / f"checkpoints/step-{last['step']:08d}").is_dir()
+
+
+def test_money_spent_on_steps_that_a_crash_lost_is_counted(
+    trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path: Path
+):
+    arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path)
+    assert trainer.run(*arguments, "--set", "train.steps=6", "--set", "schedule.warmup_steps=2").returncode == 0
+    lost = {"step": 9, "loss": 4.0, "seconds": 5_000.0, "usd": 1.0}
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(lost) + "\n")
+    done = trainer.run(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert "removed 1 lines" in done.stderr
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert min(line["seconds"] for line in lines if "loss" in line and line["step"] > 6) > 5_000
+
+
+@pytest.fixture
+def open_run(shard_set: ShardSet, recipe_file: Path, tmp_path: Path) -> Callable[..., Session]:
+    """Return a function that opens a session with overrides."""
+
+    def open_with(*overrides: str) -> Session:
+        recipe = load_recipe(recipe_file, list(overrides))
+        return open_session(recipe, shard_set.path, tmp_path / "run", resume="auto", say=lambda line: None)
+
+    return open_with
+
+
+def spoil_losses(session: Session, *, of_step: int, add: float) -> None:
+    """Make one step's loss, and no other's, larger."""
+    forward = session.forward
+    session.forward = lambda *a, **k: forward(*a, **k) + (add if session.step == of_step - 1 else 0.0)  # type: ignore[assignment]
+
+
+def test_a_spike_stops_the_run_at_a_good_checkpoint_and_names_the_documents(open_run: Callable[..., Session]):
+    session = open_run("train.log_every=4", "checkpoint.every_steps=12", "eval.every_steps=24")
+    spoil_losses(session, of_step=22, add=4.0)
+    with pytest.raises(RunError, match=r"step 22: loss .* a spike over .*samples \[168, 176\)") as caught:
+        run_training(session, lambda line: None)
+    assert "train-0000" in str(caught.value)
+    assert "step-00000012; --resume auto goes on" in str(caught.value)
+    assert [path.name for path in (session.run / "checkpoints").iterdir()] == ["step-00000012"]
+    session.close()
+    again = open_run("eval.every_steps=24")
+    spoil_losses(again, of_step=22, add=4.0)
+    assert run_training(again, lambda line: None, go_on=True).session.step == 24
+
+
+def test_the_smoke_test_wants_the_loss_of_guessing_at_first(open_run: Callable[..., Session]):
+    session = open_run()
+    spoil_losses(session, of_step=1, add=1.5)
+    with pytest.raises(RunError, match=rf"smoke test: loss .* expected about ln\(320\) = {math.log(320):.3f}"):
+        run_training(session, lambda line: None)
+
+
+def test_the_smoke_test_wants_the_loss_to_fall(open_run: Callable[..., Session]):
+    with pytest.raises(RunError, match="smoke test: the loss did not fall"):
+        run_training(open_run("optimizer.lr=1e-12", "train.smoke_steps=12"), lambda line: None)
+
+
+def test_the_smoke_test_says_that_it_passed(trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path: Path):
+    more = ("--set", "train.smoke_steps=20")
+    done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path, *more)
+    assert done.returncode == 0, done.stderr
+    assert "smoke test passed: loss 5." in done.stderr
