@@ -1,0 +1,141 @@
+"""The recipe that the mission names, from the Hub and the archive to a model, and every shipped recipe's plan.
+
+Both servers are on loopback and hold the corpora in the real schemas; where the corpora are absent, a small set of the
+same names and schemas.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import xxhash
+
+sys.path.append(str(Path(__file__).parents[1] / "servers"))
+sys.path.append(str(Path(__file__).parent))
+
+import corpora
+from bucket import Bucket
+from hub import Hub
+from test_hub import ROOT, Command, without_provenance
+
+RECIPES = sorted((ROOT / "recipes/data").glob("*.toml"))
+SHORT_RUN = [
+    f"--set={value}" for value in ("train.steps=2", "schedule.warmup_steps=1", "eval.max_tokens=2_000", "phases=[]")
+]
+MIX = {"fineweb-edu": 87, "finemath": 10, "python-edu": 3}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> corpora.Corpora:
+    return corpora.write(tmp_path_factory.mktemp("corpora"), corpora.find())
+
+
+@pytest.fixture
+def servers(made: corpora.Corpora) -> Iterator[tuple[Hub, Bucket]]:
+    with Hub(made.root) as hub, Bucket(made.objects) as bucket:
+        yield hub, bucket
+
+
+@pytest.fixture
+def run(servers: tuple[Hub, Bucket], tmp_path: Path) -> Command:
+    hub, bucket = servers
+    command = Command(hub, tmp_path)
+    command.environment["TOKENMILL_CONTENT_ENDPOINT"] = f"{bucket.url}/content"
+    return command
+
+
+def small(made: corpora.Corpora) -> list[str]:
+    """Return the overrides that fit the big recipe to what the servers hold: sizes, and scores that are null here."""
+    values = ["mix.tokens=max", "mix.when_short=shrink", "sources.python-edu.fallback_encoding=latin-1"]
+    if made.real:
+        values += ["sources.fineweb-edu.keep={}", "tokenizer.sample_bytes='10 MB'"]
+        values += ["split.val_tokens=50_000", "shards.tokens=1_000_000"]
+    else:
+        values += ["tokenizer.vocab_size=2_000", "split.val_tokens=3_000", "shards.tokens=20_000"]
+    return [part for value in values for part in ("--set", value)]
+
+
+def archive_hashes(made: corpora.Corpora) -> set[bytes]:
+    """Return the hashes that the documents of the archive's objects must have."""
+    with Bucket(made.objects) as bucket:
+        hashes = set()
+        for span in bucket.objects.values():
+            with Path(span.path).open("rb") as file:  # type: ignore[union-attr]
+                file.seek(span.offset)  # type: ignore[union-attr]
+                data = gzip.decompress(file.read(span.size))  # type: ignore[union-attr]
+            try:
+                data.decode()
+            except UnicodeDecodeError:
+                data = data.decode("latin-1").encode()
+            hashes.add(xxhash.xxh3_128_digest(data))
+    return hashes
+
+
+def test_the_big_recipe_builds_validates_and_trains_from_the_hub(
+    made: corpora.Corpora, servers: tuple[Hub, Bucket], run: Command, tmp_path: Path
+) -> None:
+    recipe = ROOT / "recipes/data/gpuburnout-1b.toml"
+    overrides = small(made)
+    out = run.build(recipe, "set", *overrides)
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert {source["name"]: source["weight"] for source in manifest["sources"]} == MIX
+    assert all(len(source["revision"]) == 40 for source in manifest["sources"])
+    if made.real:
+        asked = [request for request in servers[1].requests if request.status == 200]
+        assert len(asked) == 1675
+
+    tables = [pq.read_table(path, columns=["source", "hash"]).to_pylist() for path in out.glob("*.docs.parquet")]
+    found = {row["hash"] for table in tables for row in table if row["source"] == "python-edu"}
+    assert found <= archive_hashes(made)
+    assert len(found) == sum(split["sources"]["python-edu"]["documents"] for split in manifest["splits"].values())
+
+    # The same from files on disk: where they are read from decides nothing but the words that say so.
+    files = {
+        "fineweb-edu": made.root / corpora.FINEWEB / "sample/100BT/*.parquet",
+        "finemath": made.root / corpora.FINEMATH / "finemath-4plus/*.parquet",
+        "python-edu": made.root / corpora.SMOLLM / "python-edu/*.parquet",
+    }
+    resolved = json.loads((out / "recipe.json").read_text())
+    for source in resolved["sources"]:
+        source |= {"kind": "files", "paths": [str(files[source["name"]])]}
+        for key in ("repo", "config", "split", "revision"):
+            del source[key]
+    (tmp_path / "local.json").write_text(json.dumps(resolved))
+    assert without_provenance(run.build(tmp_path / "local.json", "local")) == without_provenance(out)
+
+    for command in (
+        ["shards", "validate", out, "--against-sources", "30"],
+        ["trainer", "train", "recipes/train/demo.toml", "--shards", out, "--run", tmp_path / "run", *SHORT_RUN],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", *map(str, command)], cwd=ROOT, env=run.environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_every_shipped_recipe_can_be_planned(recipe: Path, made: corpora.Corpora, run: Command, tmp_path: Path) -> None:
+    text = recipe.read_text()
+    values: list[str] = []
+    if made.real and "int_score" in text:
+        values.append("sources.fineweb-edu.keep={}")  # the corpora's scores are null
+    if 'kind = "hub"' not in text:  # its files are the person's: here one, of real text
+        file = tmp_path / "corpus.parquet"
+        pq.write_table(corpora.small_stories(), file)
+        plain = tmp_path / "corpus.txt"
+        plain.write_text("\n<|endoftext|>\n".join(corpora.small_stories()["text"].to_pylist()))
+        sources = tomllib.loads(text)["sources"]
+        values += [
+            f"sources.{source['name']}.paths=['{plain if 'separator' in source else file}']" for source in sources
+        ]
+    arguments = [part for value in [*values, "split.val_tokens=1_000"] for part in ("--set", value)]
+    planned = json.loads(run("plan", recipe, "--out", tmp_path / "set", "--json", *arguments))
+    assert all(source["tokens"] > 0 for source in planned["sources"])
