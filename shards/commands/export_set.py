@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shards.command_line import WHOLE, CouldNotRunError, add_set, print_json, require_folder
+from shards.command_line import PROBLEMS, WHOLE, CouldNotRunError, add_set, print_json, require_folder
 
 if TYPE_CHECKING:
     from shards.command_line import Subparsers
 
 LAYOUTS = ("nanogpt", "llmc", "megatron", "datatrove", "mds", "litdata")
-
-SECONDS_A_LINE = 5.0
 
 
 def add_command(commands: Subparsers) -> None:
@@ -35,22 +31,8 @@ def add_command(commands: Subparsers) -> None:
     parser.set_defaults(run=_run)
 
 
-def report_lines(what: str) -> Callable[[int, int], None]:
-    """Return what reports progress on stderr: a line of tokens done and in all, every few seconds."""
-    last = time.monotonic()
-
-    def report(done: int, total: int) -> None:
-        nonlocal last
-        if time.monotonic() - last >= SECONDS_A_LINE:
-            last = time.monotonic()
-            share = f"{done / max(total, 1):.0%}"
-            print(f"{what}: {done:,} of {total:,} tokens ({share})", file=sys.stderr, flush=True)
-
-    return report
-
-
 def _run(options: argparse.Namespace) -> int:
-    from shards.display import printable
+    from shards.display import print_set_problems, printable, show_progress
     from shards.exports.export import ExportError, export_set
     from shards.problems import ShardSetError
     from shards.reader import open_set
@@ -58,16 +40,20 @@ def _run(options: argparse.Namespace) -> int:
     require_folder(options.set)
     began = time.perf_counter()
     try:
-        found = export_set(
-            open_set(options.set),
-            options.out,
-            layout=options.to,
-            splits=None if options.split == "all" else (options.split,),
-            verify=options.verify,
-            progress=report_lines("export"),
-        )
-    except (ExportError, ShardSetError) as error:
+        with show_progress("export") as progress:
+            found = export_set(
+                open_set(options.set),
+                options.out,
+                layout=options.to,
+                splits=None if options.split == "all" else (options.split,),
+                verify=options.verify,
+                progress=progress,
+            )
+    except ExportError as error:
         raise CouldNotRunError(f"export: {error}") from error
+    except ShardSetError as error:
+        print_set_problems(error.problems, as_json=options.json)
+        return PROBLEMS
     seconds, size = time.perf_counter() - began, sum(found.files.values())
     if options.json:
         head = {"layout": found.layout, "out": str(found.path), "splits": found.splits, "verified": found.verified}

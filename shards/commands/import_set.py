@@ -1,0 +1,114 @@
+"""`python -m shards import`: token files of other projects made into a shard set; see `shards.imports`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shards.command_line import WHOLE, CouldNotRunError, positive_number, print_json, whole_number
+
+if TYPE_CHECKING:
+    from shards.command_line import Subparsers
+    from shards.imports.import_set import Imported
+
+
+def add_command(commands: Subparsers) -> None:
+    """Add `import`."""
+    parser = commands.add_parser(
+        "import",
+        help="make a set of nanoGPT's or llm.c's .bin files",
+        description="Make a set of .bin files, nanoGPT's or llm.c's, so that they can be validated, audited, exported.",
+    )
+    parser.add_argument("bins", type=Path, nargs="+", metavar="BIN", help="training tokens; in order, as one stream")
+    parser.add_argument("--split-val", type=Path, nargs="+", default=[], metavar="BIN", help="validation tokens")
+    parser.add_argument("--tokenizer", type=Path, required=True, metavar="FILE", help="the tokenizer.json they are of")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new folder; it appears whole")
+    parser.add_argument("--name", help="the set's name (default: the folder's)")
+    parser.add_argument("--eos", type=whole_number, metavar="ID", help="between documents (default: the tokenizer's)")
+    parser.add_argument(
+        "--dtype", choices=("uint16", "uint32"), help="of files without a header (default: uint16 to 65,536 entries)"
+    )
+    parser.add_argument(
+        "--close", action="store_true", help="put EOS after a last document without; no EOS at all: one document"
+    )
+    parser.add_argument(
+        "--repeats",
+        choices=("keep", "drop"),
+        default="keep",
+        help="documents whose text occurred before (default: keep, for validation to name)",
+    )
+    parser.add_argument(
+        "--shard-tokens", type=positive_number, default=100_000_000, metavar="N", help="default: 100,000,000"
+    )
+    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from shards.display import show_progress
+    from shards.imports.import_set import ImportOptions, import_set
+    from shards.imports.token_bins import TokenBinError
+
+    try:
+        with show_progress("import") as progress:
+            found = import_set(
+                {"train": options.bins, "val": options.split_val},
+                tokenizer=options.tokenizer,
+                out=options.out,
+                options=ImportOptions(
+                    name=options.name or options.out.absolute().name,
+                    eos_id=options.eos,
+                    dtype=options.dtype,
+                    close=options.close,
+                    repeats=options.repeats,
+                    shard_tokens=options.shard_tokens,
+                ),
+                progress=progress,
+            )
+    except TokenBinError as error:
+        raise CouldNotRunError(f"import: {error}") from error
+    if options.json:
+        print_json(_describe(found, options))
+    else:
+        _print(found, options)
+    return WHOLE
+
+
+def _describe(found: Imported, options: argparse.Namespace) -> dict[str, Any]:
+    repeats = found.repeats
+    return {
+        "out": str(options.out),
+        "splits": {
+            split: {
+                "tokens": tokens,
+                "documents": documents,
+                "eos_at": found.splits[split].eos_at,
+                "closed": found.splits[split].closed,
+            }
+            for split, (tokens, documents) in found.kept.items()
+        },
+        "repeats": {"in_val": repeats.in_val, "in_train": repeats.in_train, "train_in_val": repeats.leaked},
+        "dropped": options.repeats == "drop",
+        "epochs": 1 if options.repeats == "drop" else repeats.epochs,
+    }
+
+
+def _print(found: Imported, options: argparse.Namespace) -> None:
+    from shards.display import printable
+
+    for split, (tokens, documents) in found.kept.items():
+        print(f"{split}: {tokens:,} tokens in {documents:,} documents")
+        if found.splits[split].eos_at == "start":
+            print(f"{split}: EOS stood before each document; it now stands after it")
+        if found.splits[split].closed:
+            print(f"{split}: the last document had no EOS; one was added")
+    repeats = found.repeats
+    if repeats.in_val or repeats.in_train or repeats.leaked:
+        print(
+            f"repeats: {repeats.in_train:,} documents of train, {repeats.in_val:,} of val, {repeats.leaked:,} of train "
+            f"that are in val too; {'left out' if options.repeats == 'drop' else 'kept'}"
+        )
+    if options.repeats == "keep" and (repeats.in_val or repeats.leaked):
+        print("a set may not hold those of val and in both: validate will name them (--repeats drop leaves them out)")
+    print(printable(f"check it with python -m shards validate {options.out}"))

@@ -1,0 +1,163 @@
+"""The documents of a stream of tokens: where they end, what their text hashes to, which of them repeat another.
+
+Documents are cut at EOS. Where EOS begins each document (as llm.c's scripts write) it is moved to the document's end:
+the same documents and as many tokens. Memory: some 60 bytes a document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import xxhash
+
+from shards.imports.token_bins import BLOCK_TOKENS, TokenBinError, TokenStream
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+EosAt = Literal["end", "start"]
+MAX_DOCUMENT_TOKENS = (1 << 32) - 1
+
+
+@dataclass(frozen=True)
+class Documents:
+    """A stream's documents, each ending with EOS.
+
+    Attributes:
+        stream: the tokens.
+        ends: one past each document's last token, its EOS; int64 `(documents,)`, ascending.
+        eos_at: where EOS stood in the files.
+        closed: whether EOS was put after the last document, which had none.
+    """
+
+    stream: TokenStream
+    ends: npt.NDArray[np.int64]
+    eos_at: EosAt
+    closed: bool
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Tokens of each document, EOS included: int64 `(documents,)`."""
+        return np.diff(self.ends, prepend=0)
+
+
+def find_documents(
+    stream: TokenStream, *, vocab_size: int, eos_id: int, close: bool, advance: Callable[[int], None]
+) -> Documents:
+    """Read a stream once, check its ids, and cut it into documents.
+
+    Args:
+        stream: the tokens.
+        vocab_size: every id must be below it.
+        eos_id: the id between documents.
+        close: put EOS after a last document that has none; a stream without any EOS is then one document.
+        advance: called with the number of tokens read since the last call.
+
+    Raises:
+        TokenBinError: an id is out of range, the last document does not end and `close` is not set, or a document is
+            longer than a set holds.
+    """
+    names = ", ".join(bin_file.path.name for bin_file in stream.bins)
+    found: list[npt.NDArray[np.int64]] = []
+    position = 0
+    for tokens in stream.iter_blocks():
+        if int(tokens.max()) >= vocab_size:
+            at = int((tokens >= vocab_size).argmax())
+            raise TokenBinError(
+                f"{names}: token {position + at} is {tokens[at]}; expected less than the tokenizer's {vocab_size}. "
+                "Give the tokenizer that the file was made with, or the right --dtype."
+            )
+        found.append(np.flatnonzero(tokens == eos_id).astype(np.int64) + position)
+        position += len(tokens)
+        advance(len(tokens))
+    where = np.concatenate(found)
+    if len(where) and where[-1] == position - 1:
+        documents = Documents(stream, where + 1, "end", closed=False)
+    elif len(where) and where[0] == 0:
+        # EOS first and not last: it begins documents. Left out at the very beginning, put at the very end.
+        ends = np.append(where[1:], position)
+        documents = Documents(replace(stream, skip=1, appended=(eos_id,)), ends, "start", closed=False)
+    elif close:
+        ends = np.append(where + 1, position + 1)
+        documents = Documents(replace(stream, appended=(eos_id,)), ends, "end", closed=True)
+    else:
+        what = f"the last EOS is token {where[-1]} of {position}" if len(where) else "there is no EOS"
+        raise TokenBinError(
+            f"{names}: {what} ({eos_id}); the last document does not end. Give the right --eos, or --close to end it."
+        )
+    if int(documents.lengths.max()) > MAX_DOCUMENT_TOKENS:
+        raise TokenBinError(f"{names}: a document of {documents.lengths.max()} tokens; a set holds fewer than 2^32")
+    return documents
+
+
+def hash_documents(
+    documents: Documents, table: list[bytes], advance: Callable[[int], None]
+) -> npt.NDArray[np.unsignedinteger[Any]]:
+    """Return each document's content hash, of the bytes that its tokens stand for: uint8 `(documents, 16)`."""
+    digests: list[bytes] = []
+    look_up, digest = table.__getitem__, xxhash.xxh3_128_digest
+    for first, last in cut_blocks(documents.ends):
+        start = int(documents.ends[first - 1]) if first else 0
+        ids = documents.stream.read(start, int(documents.ends[last - 1])).tolist()
+        position = 0
+        for stop in (documents.ends[first:last] - start).tolist():
+            digests.append(digest(b"".join(map(look_up, ids[position : stop - 1]))))
+            position = stop
+        advance(len(ids))
+    return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 16)
+
+
+def cut_blocks(ends: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Cut documents into ranges of about `BLOCK_TOKENS` tokens; a longer document is a range of its own."""
+    ranges: list[tuple[int, int]] = []
+    first = 0
+    while first < len(ends):
+        before = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + BLOCK_TOKENS, side="right")))
+        ranges.append((first, last))
+        first = last
+    return ranges
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Which documents repeat an earlier one. Validation comes before training.
+
+    Attributes:
+        original: for each document, whether it is the first of its hash; bool `(val + train,)`.
+        in_val: validation documents that repeat one of validation.
+        leaked: training documents that are in validation too.
+        in_train: other training documents that repeat one of training.
+        epochs: the most often that any training document occurs.
+    """
+
+    original: npt.NDArray[np.bool_]
+    in_val: int
+    leaked: int
+    in_train: int
+    epochs: int
+
+
+def find_repeats(hashes: npt.NDArray[Any], num_val: int) -> Repeats:
+    """Find the documents of equal hash.
+
+    Args:
+        hashes: uint8 `(val + train, 16)`, validation first.
+        num_val: documents of validation.
+    """
+    words = np.ascontiguousarray(hashes).view("<u8").reshape(-1, 2)
+    order = np.lexsort((words[:, 1], words[:, 0]))  # stable: equal hashes stay in the documents' order
+    in_order = words[order]
+    begins = np.ones(len(order), bool)
+    begins[1:] = (in_order[1:] != in_order[:-1]).any(axis=1)
+    groups = np.empty(len(order), np.int64)
+    groups[order] = np.cumsum(begins) - 1
+    firsts = order[begins][groups]
+    original = firsts == np.arange(len(order))
+    leaked = firsts[num_val:] < num_val
+    in_val = num_val - int(original[:num_val].sum())
+    in_train = int((~original[num_val:] & ~leaked).sum())
+    return Repeats(original, in_val, int(leaked.sum()), in_train, int(np.bincount(groups[num_val:]).max()))

@@ -1,0 +1,204 @@
+"""A shard set made of token files of other projects, so that old data can be validated, audited and exported too.
+
+Such a set had no recipe of ours. Its `recipe.json` says so: its one source, `imported`, is of kind `bin`, with each
+file's name, split, size and digest, and how documents were cut. No reader for `bin` is installed, so `validate
+--against-sources` reports that it could not run; everything else is checked as in any set. A document's `unit` is
+`FILE@DIGEST` and its `row` counts the documents that begin in that file.
+
+Three passes over the files: ends of documents; hashes, for which the tokens are decoded; writing. Tokens are kept as
+they are, but for EOS at a document's other end (see `shards.imports.documents`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+
+from shards.imports.documents import Documents, Repeats, find_documents, find_repeats, hash_documents
+from shards.imports.manifest import describe_set
+from shards.imports.shard_files import SplitRows, write_split
+from shards.imports.token_bins import TokenBinError, TokenStream, open_stream
+from shards.manifest import Dtype, ShardEntry, Split, TokenizerEntry, dtype_for
+from shards.staging import stage_folder
+from shards.structure import hash_file
+from shards.tokens import MAX_TOKENIZER_BYTES, parse_tokenizer, token_bytes
+from shards.writer import (
+    HashingFile,
+    SetProperties,
+    atomic_open,
+    write_manifest,
+    write_text,
+)
+
+OnRepeat = Literal["keep", "drop"]
+SOURCE = "imported"
+EOS_TEXTS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>")
+"""What usual tokenizers call EOS: GPT-2 and NeoX, Llama 3, Llama 2 and T5, Gemma, others."""
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """How to read the files.
+
+    Attributes:
+        name: the set's name.
+        eos_id: the id between documents; the tokenizer's own when None.
+        dtype: of files without a header; that of the vocabulary when None.
+        close: put EOS after a last document that has none.
+        repeats: what to do with documents whose text occurred before: `keep` them, and validation names those that a
+            set may not hold; or `drop` them, counted.
+        shard_tokens: about how many tokens a shard holds.
+    """
+
+    name: str
+    eos_id: int | None = None
+    dtype: Dtype | None = None
+    close: bool = False
+    repeats: OnRepeat = "keep"
+    shard_tokens: int = 100_000_000
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What was imported: of each split its documents as they were found, and what of all repeats."""
+
+    splits: dict[Split, Documents]
+    repeats: Repeats
+    kept: dict[Split, tuple[int, int]]
+    """Tokens and documents that the set holds."""
+
+
+def import_set(
+    files: dict[Split, Sequence[Path]],
+    *,
+    tokenizer: Path,
+    out: Path,
+    options: ImportOptions,
+    progress: Callable[[int, int], None] | None = None,
+) -> Imported:
+    """Write a shard set of token files.
+
+    Args:
+        files: each split's files, in order; `train`, and `val` where there is one.
+        tokenizer: the tokenizer.json that made them.
+        out: a folder that does not exist, or is empty; it appears whole.
+        options: how to read them.
+        progress: called with the tokens done so far and the tokens in all, three times each.
+
+    Raises:
+        TokenBinError: a file or a flag cannot be used.
+        OSError: a file cannot be read, the folder exists and holds something, or cannot be written.
+    """
+    data, table, special = _read_tokenizer(tokenizer)
+    eos_id = _choose_eos(special, options.eos_id)
+    dtype = options.dtype or dtype_for(len(table))
+    # Validation first: a training document that is in it is the repeat.
+    order: list[Split] = [split for split in cast("tuple[Split, ...]", ("val", "train")) if files.get(split)]
+    streams: dict[Split, TokenStream] = {split: open_stream(files[split], dtype) for split in order}
+    done, total = 0, 3 * sum(map(len, streams.values()))
+
+    def advance(tokens: int) -> None:
+        nonlocal done
+        done += tokens
+        if progress is not None:
+            progress(done, total)
+
+    splits: dict[Split, Documents] = {
+        split: find_documents(stream, vocab_size=len(table), eos_id=eos_id, close=options.close, advance=advance)
+        for split, stream in streams.items()
+    }
+    hashes = {split: hash_documents(documents, table, advance) for split, documents in splits.items()}
+    num_val = len(hashes["val"]) if "val" in hashes else 0
+    repeats = find_repeats(np.concatenate(list(hashes.values())), num_val)
+    keep = repeats.original if options.repeats == "drop" else np.ones(len(repeats.original), bool)
+    kept = {"val": keep[:num_val], "train": keep[num_val:]}
+    if not kept["train"].any():
+        raise TokenBinError("every training document is in validation too; nothing is left to train on")
+
+    with stage_folder(out) as folder:
+        with atomic_open(folder / "tokenizer.json") as file:
+            hashing = HashingFile(file)
+            hashing.write(data)
+        entry = hashing.entry("tokenizer.json")
+        described = TokenizerEntry(file=entry.path, sha256=entry.sha256, eos_id=eos_id, special_tokens=special)
+        digests: dict[Split, list[str]] = {
+            split: [hash_file(bin_file.path) for bin_file in s.bins] for split, s in streams.items()
+        }
+        properties = SetProperties(vocab_size=len(table), eos_id=eos_id, tokenizer_sha256=entry.sha256)
+        recipe = write_text(folder / "recipe.json", _describe_recipe(options, splits, digests))
+        shards: list[ShardEntry] = []
+        for split in reversed(order):
+            split_rows = SplitRows(splits[split], hashes[split], digests[split], SOURCE)
+            shards += write_split(
+                folder, split, split_rows, kept[split], properties, shard_tokens=options.shard_tokens, advance=advance
+            )
+        lengths = np.concatenate([documents.lengths for documents in splits.values()])
+        manifest = describe_set(
+            options.name,
+            described,
+            recipe,
+            shards,
+            repeats,
+            lengths,
+            source=SOURCE,
+            vocab_size=len(table),
+            digests=digests,
+        )
+        write_manifest(folder, manifest)
+    counts: dict[Split, tuple[int, int]] = {
+        split: (counts.tokens, counts.documents) for split, counts in manifest.splits.items()
+    }
+    return Imported(splits, repeats, counts)
+
+
+def _read_tokenizer(path: Path) -> tuple[bytes, list[bytes], dict[str, int]]:
+    """Return a tokenizer's bytes, what each id stands for, and its special tokens."""
+    size = path.stat().st_size
+    if size > MAX_TOKENIZER_BYTES:
+        raise TokenBinError(f"{path}: {size} bytes; expected a tokenizer.json of at most {MAX_TOKENIZER_BYTES}")
+    data = path.read_bytes()
+    try:
+        table = token_bytes(data)
+        _, added = parse_tokenizer(data)
+    except ValueError as error:
+        raise TokenBinError(f"{path}: {error}") from error
+    entries: list[dict[str, Any]] = json.loads(data).get("added_tokens") or []
+    special = {entry["content"] for entry in entries if entry.get("special")}
+    return data, table, {text: token for text, token in added.items() if text in special}
+
+
+def _choose_eos(special: dict[str, int], eos_id: int | None) -> int:
+    """Return the id between documents, which must be a special token of the tokenizer."""
+    if eos_id is not None:
+        if eos_id not in special.values():
+            raise TokenBinError(f"--eos {eos_id} is no special token of the tokenizer; these are: {special!s:.300}")
+        return eos_id
+    known = [text for text in EOS_TEXTS if text in special]
+    if len(known) == 1:
+        return special[known[0]]
+    raise TokenBinError(f"which id ends a document? Give --eos. The tokenizer's special tokens: {special!s:.300}")
+
+
+def _describe_recipe(options: ImportOptions, splits: dict[Split, Documents], digests: dict[Split, list[str]]) -> str:
+    """Return the text of recipe.json."""
+    files = [
+        {
+            "file": bin_file.path.name,
+            "split": split,
+            "dtype": bin_file.dtype,
+            "header": "llm.c" if bin_file.headed else "none",
+            "tokens": bin_file.num_tokens,
+            "sha256": digest,
+            "eos_at": documents.eos_at,
+        }
+        for split, documents in reversed(splits.items())
+        for bin_file, digest in zip(documents.stream.bins, digests[split], strict=True)
+    ]
+    closed = [split for split, documents in splits.items() if documents.closed]
+    source = {"name": SOURCE, "kind": "bin", "files": files, "closed": closed, "repeats": options.repeats}
+    return json.dumps({"name": options.name, "sources": [source]}, indent=2) + "\n"

@@ -1,0 +1,87 @@
+"""The manifest of an imported set: one source of weight 1, whose share of every shard is all of it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from shards.imports.documents import Repeats
+from shards.manifest import (
+    FileEntry,
+    Manifest,
+    MixEntry,
+    RecipeEntry,
+    ShardEntry,
+    SourceCounts,
+    SourceEntry,
+    Split,
+    SplitEntry,
+    TokenizerEntry,
+    dtype_for,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+DUPLICATE = "duplicate"
+"""The reason under which documents that were left out are counted, as in built sets."""
+
+
+def describe_set(
+    name: str,
+    tokenizer: TokenizerEntry,
+    recipe: FileEntry,
+    shards: list[ShardEntry],
+    repeats: Repeats,
+    lengths: npt.NDArray[np.int64],
+    *,
+    source: str,
+    vocab_size: int,
+    digests: dict[Split, list[str]],
+) -> Manifest:
+    """Return the manifest.
+
+    Args:
+        name: the set's name.
+        tokenizer: its tokenizer.
+        recipe: the file that says what was imported.
+        shards: every shard.
+        repeats: which documents were found before, validation's first.
+        lengths: tokens of every document found, in the same order; those of their first occurrences are available.
+        source: the source's name.
+        vocab_size: entries of the vocabulary.
+        digests: the SHA-256 of each split's files; together they are the source's revision.
+    """
+    splits: dict[Split, SplitEntry] = {}
+    for split in ("train", "val"):
+        own = [shard for shard in shards if shard.split == split]
+        if own:
+            tokens, documents = sum(shard.tokens for shard in own), sum(shard.documents for shard in own)
+            counts = {source: SourceCounts(tokens=tokens, documents=documents)}
+            splits[split] = SplitEntry(requested_tokens=tokens, tokens=tokens, documents=documents, sources=counts)
+    held = sum(split.documents for split in splits.values())
+    dropped = len(lengths) - held
+    train = splits["train"].tokens
+    revision = hashlib.sha256("".join(digest for group in digests.values() for digest in group).encode()).hexdigest()
+    return Manifest(
+        name=name,
+        dtype=dtype_for(vocab_size),
+        vocab_size=vocab_size,
+        tokenizer=tokenizer,
+        recipe=RecipeEntry(file=recipe.path, sha256=recipe.sha256),
+        sources=[
+            SourceEntry(
+                name=source,
+                weight=1.0,
+                revision=revision,
+                tokens_available=int(lengths[repeats.original].sum()),
+                documents_available=int(repeats.original.sum()),
+                dropped={DUPLICATE: dropped} if dropped else {},
+                epochs=1 if dropped else repeats.epochs,
+            )
+        ],
+        mix=[MixEntry(source=source, requested=1.0, achieved=1.0, requested_tokens=train, achieved_tokens=train)],
+        splits=splits,
+        shards=shards,
+    )

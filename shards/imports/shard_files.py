@@ -1,0 +1,139 @@
+"""An imported split's shards: cut to about equal size at document boundaries, with a document table for each.
+
+Memory: a block of tokens and the shard's document table.
+"""
+
+# pyright: reportUnknownMemberType=false
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from shards.imports.documents import Documents, cut_blocks
+from shards.manifest import ShardEntry, Split, dtype_for
+from shards.writer import SetProperties, document_schema, write_shard
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class SplitRows:
+    """A split's documents as rows of document rows.
+
+    Attributes:
+        documents: the documents, in the files' order.
+        hashes: their content hashes: uint8 `(documents, 16)`.
+        digests: the SHA-256 of each file.
+        source: the source's name.
+    """
+
+    documents: Documents
+    hashes: npt.NDArray[Any]
+    digests: list[str]
+    source: str
+
+    def rows(self, numbers: npt.NDArray[np.int64]) -> pa.Table:
+        """Return the document table of a shard that holds these documents in this order."""
+        import pyarrow as pa
+
+        ends, stream = self.documents.ends, self.documents.stream
+        lengths = self.documents.lengths[numbers]
+        begins = ends - self.documents.lengths
+        units = np.searchsorted(stream.starts, begins[numbers], side="right") - 1
+        first_of_unit = np.searchsorted(begins, stream.starts)
+        names = [f"{b.path.name}@{d[:16]}" for b, d in zip(stream.bins, self.digests, strict=True)]
+        schema = document_schema()
+        columns: list[Any] = [
+            pa.array((np.cumsum(lengths) - lengths).astype(np.uint64)),
+            pa.array(lengths.astype(np.uint32)),
+            _encode(np.zeros(len(numbers), np.int64), [self.source]),
+            _encode(units, names),
+            pa.array((numbers - first_of_unit[units]).astype(np.uint32)),
+            pa.Array.from_buffers(pa.binary(16), len(numbers), [None, pa.py_buffer(self.hashes[numbers].tobytes())]),
+        ]
+        return pa.Table.from_arrays(columns, schema=schema)
+
+    def iter_tokens(self, numbers: npt.NDArray[np.int64], keep: npt.NDArray[np.bool_]) -> Iterator[npt.NDArray[Any]]:
+        """Yield the tokens of documents, which are all that are kept between the first and the last of them."""
+        low, high = int(numbers[0]), int(numbers[-1]) + 1
+        ends, lengths = self.documents.ends[low:high], self.documents.lengths[low:high]
+        base = int(ends[0] - lengths[0])
+        for first, last in cut_blocks(ends - base):
+            start = int(ends[first] - lengths[first])
+            tokens = self.documents.stream.read(start, int(ends[last - 1]))
+            here = keep[low + first : low + last]
+            yield tokens if here.all() else tokens[np.repeat(here, lengths[first:last])]
+
+
+def _encode(codes: npt.NDArray[np.int64], names: list[str]) -> Any:
+    """Return names by their codes as a dictionary column."""
+    import pyarrow as pa
+
+    indices = cast("Any", pa.array(codes.astype(np.int32)))
+    return cast("Any", pa.DictionaryArray).from_arrays(indices, pa.array(names))
+
+
+def write_split(
+    folder: Path,
+    split: Split,
+    rows: SplitRows,
+    keep: npt.NDArray[np.bool_],
+    properties: SetProperties,
+    *,
+    shard_tokens: int,
+    advance: Callable[[int], None],
+) -> list[ShardEntry]:
+    """Write a split in shards of about equal size, in the files' order."""
+    numbers = np.flatnonzero(keep).astype(np.int64)
+    dtype = "<u2" if dtype_for(properties.vocab_size) == "uint16" else "<u4"
+    entries: list[ShardEntry] = []
+    first = 0
+    for index, last in enumerate(cut_shards(np.cumsum(rows.documents.lengths[numbers]), shard_tokens)):
+        here = numbers[first:last]
+
+        def iter_chunks(here: npt.NDArray[np.int64] = here) -> Iterator[memoryview]:
+            for tokens in rows.iter_tokens(here, keep):
+                yield np.ascontiguousarray(tokens, dtype).data
+                advance(len(tokens))
+
+        entries.append(
+            write_shard(
+                folder,
+                split=split,
+                index=index,
+                properties=properties,
+                chunks=iter_chunks(),
+                documents=rows.rows(here),
+            )
+        )
+        first = last
+    return entries
+
+
+def cut_shards(ends: npt.NDArray[np.int64], shard_tokens: int) -> list[int]:
+    """Cut documents into shards of equal targets, each cut at the document boundary nearest to it (FORMAT.md, The mix).
+
+    Args:
+        ends: one past each document's last token.
+        shard_tokens: tokens of a shard, about; there are fewer shards where one would hold no document.
+
+    Returns:
+        One past each shard's last document.
+    """
+    total = int(ends[-1])
+    number = max(1, min(round(total / shard_tokens), len(ends)))
+    bounds = np.concatenate([[0], ends])
+    while True:
+        targets = np.array([total * (k + 1) // number for k in range(number)], np.int64)
+        after = np.searchsorted(bounds, targets)
+        before = np.maximum(after - 1, 0)
+        cuts = np.where(targets - bounds[before] <= bounds[after] - targets, before, after)
+        if cuts[0] > 0 and (np.diff(cuts) > 0).all() and cuts[-1] == len(ends):
+            return cuts.tolist()
+        number -= 1

@@ -1,0 +1,161 @@
+"""Token files of other projects as one stream: nanoGPT's `.bin` (uint16 or uint32, no header) and llm.c's (headed).
+
+Several files are read as one stream in the order given, since llm.c's scripts cut documents at the ends of files.
+Memory: what is asked for at a time.
+
+Source: karpathy/nanoGPT, data/openwebtext/prepare.py; karpathy/llm.c, dev/data/data_common.py's `HEADERS_INFO`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shards.manifest import Dtype
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Tokens = npt.NDArray[np.unsignedinteger[Any]]
+
+HEADER_BYTES = 1024
+HEADERS: dict[tuple[int, int], Dtype] = {(20240520, 1): "uint16", (20240801, 7): "uint32"}
+"""llm.c's magic numbers and versions: of GPT-2's files and of Llama 3's."""
+
+BLOCK_TOKENS = 1 << 22
+_HEAD = struct.Struct("<3i")
+_LOOK_TOKENS = 1 << 16
+
+
+class TokenBinError(ValueError):
+    """A file, or a flag about it, that cannot be used; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class TokenBin:
+    """One file: where its tokens begin, and how many there are."""
+
+    path: Path
+    dtype: Dtype
+    offset: int
+    num_tokens: int
+
+    @property
+    def headed(self) -> bool:
+        """Whether it has llm.c's header."""
+        return self.offset > 0
+
+    def read(self, start: int, stop: int) -> Tokens:
+        """Read the tokens [start, stop), in a new array.
+
+        Raises:
+            TokenBinError: the file has become shorter.
+        """
+        dtype = np.dtype("<u2" if self.dtype == "uint16" else "<u4")
+        tokens = np.fromfile(self.path, dtype, stop - start, offset=self.offset + start * dtype.itemsize)
+        if len(tokens) != stop - start:
+            raise TokenBinError(f"{self.path}: ends before token {stop}; it was longer when it was opened")
+        return tokens
+
+
+def open_bin(path: Path, dtype: Dtype) -> TokenBin:
+    """Find out what a file holds.
+
+    Args:
+        path: the file.
+        dtype: of a file without a header; a header says its own.
+
+    Raises:
+        TokenBinError: it is empty, of an odd size, shorter or longer than its header says, or plainly of another dtype.
+        OSError: it cannot be read.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(HEADER_BYTES)
+    magic = _HEAD.unpack_from(head) if len(head) == HEADER_BYTES else (0, 0, 0)
+    headed = HEADERS.get(magic[:2])
+    if headed is not None:
+        found = TokenBin(path, headed, HEADER_BYTES, magic[2])
+        expected = HEADER_BYTES + found.num_tokens * (2 if headed == "uint16" else 4)
+        if size != expected:
+            raise TokenBinError(
+                f"{path}: {size} bytes; its header says {magic[2]} tokens, {expected} bytes. Copy it again."
+            )
+    else:
+        width = 2 if dtype == "uint16" else 4
+        if size % width:
+            raise TokenBinError(f"{path}: {size} bytes are no whole number of {dtype}. Give --dtype, or copy it again.")
+        found = TokenBin(path, dtype, 0, size // width)
+    if found.num_tokens < 1:
+        raise TokenBinError(f"{path}: holds no token")
+    if not found.headed and dtype == "uint16" and _looks_wider(found):
+        raise TokenBinError(f"{path}: every other number is 0, as in a file of uint32. Give --dtype uint32.")
+    return found
+
+
+def _looks_wider(bin_file: TokenBin) -> bool:
+    count = min(bin_file.num_tokens, _LOOK_TOKENS) // 2 * 2
+    tokens = bin_file.read(0, count)
+    return count >= 8 and not tokens[1::2].any() and bool(tokens[::2].any())
+
+
+@dataclass(frozen=True)
+class TokenStream:
+    """Files as one stream of tokens.
+
+    Attributes:
+        bins: the files, in order.
+        skip: tokens at the beginning that are left out.
+        appended: tokens that follow the last file's.
+    """
+
+    bins: tuple[TokenBin, ...]
+    skip: int = 0
+    appended: tuple[int, ...] = ()
+
+    def __len__(self) -> int:
+        return sum(bin_file.num_tokens for bin_file in self.bins) - self.skip + len(self.appended)
+
+    @property
+    def starts(self) -> npt.NDArray[np.int64]:
+        """The first token of each file in the stream: int64 `(files,)`; the first is 0."""
+        sizes = np.array([bin_file.num_tokens for bin_file in self.bins], np.int64)
+        return np.maximum(np.cumsum(sizes) - sizes - self.skip, 0)
+
+    def read(self, start: int, stop: int) -> npt.NDArray[Any]:
+        """Read the tokens [start, stop) of the stream, in a new array.
+
+        Raises:
+            TokenBinError: a file has become shorter.
+        """
+        parts: list[npt.NDArray[Any]] = []
+        position = -self.skip
+        for bin_file in self.bins:
+            first, last = max(start - position, 0), min(stop - position, bin_file.num_tokens)
+            if first < last:
+                parts.append(bin_file.read(first, last))
+            position += bin_file.num_tokens
+        rest = self.appended[max(start - position, 0) : max(stop - position, 0)]
+        if rest or not parts:
+            parts.append(np.array(rest, np.uint32))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def iter_blocks(self) -> Iterator[npt.NDArray[Any]]:
+        """Yield the stream in blocks of about 4 million tokens."""
+        for start in range(0, len(self), BLOCK_TOKENS):
+            yield self.read(start, min(start + BLOCK_TOKENS, len(self)))
+
+
+def open_stream(paths: Sequence[Path], dtype: Dtype) -> TokenStream:
+    """Open files as one stream.
+
+    Raises:
+        TokenBinError: as `open_bin`.
+        OSError: a file cannot be read.
+    """
+    return TokenStream(tuple(open_bin(path, dtype) for path in paths))
