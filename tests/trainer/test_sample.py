@@ -193,7 +193,7 @@ def test_an_earlier_checkpoint_may_be_named(trainer: Any, run: Path, tmp_path: P
     assert trainer.run(*arguments, "--checkpoint", tmp_path / "half").returncode == 2
 
 
-@pytest.mark.parametrize("command", ["sample", "export", "cost", "plot"])
+@pytest.mark.parametrize("command", ["sample", "export", "fit", "cost", "plot"])
 def test_a_commands_help_is_quick_and_loads_no_torch(command: str):
     code = (
         "import sys, trainer.__main__ as m\n"

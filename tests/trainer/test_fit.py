@@ -1,0 +1,166 @@
+"""The memory estimate: its parts by hand, its extrapolation, and what the allocator really does on the CPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trainer.config import TrainRecipe
+from trainer.errors import InputError
+from trainer.fit import CONTEXT_BYTES, Points, estimate, measure, measure_step, parse_bytes
+from trainer.model import build_model, count_parameters, padded_vocab_size
+
+VOCAB_SIZE = 1000
+
+
+def make_recipe(kind: str = "llama", *, optimizer: str = "adamw", **train: Any) -> TrainRecipe:
+    model = {
+        "kind": kind,
+        "hidden_size": 128,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 4,
+        "intermediate_size": 384,
+        "max_position_embeddings": 256,
+        "vocab_size": VOCAB_SIZE,
+    }
+    settings = {"seq_len": 256, "global_batch": 64, "micro_batch": 12, "steps": 10, "precision": "fp32"} | train
+    settings["micro_batch"] = settings["global_batch"] if settings["global_batch"] % 12 else 12
+    tables = {"name": "fit", "model": model, "train": settings, "optimizer": {"lr": 1e-3, "kind": optimizer}}
+    return TrainRecipe.model_validate(tables)
+
+
+@pytest.fixture(scope="module")
+def points() -> dict[str, Points]:
+    """What a step of the recipe takes, by kind of model. It does not depend on the optimizer and the global batch."""
+    return {kind: measure(make_recipe(kind)) for kind in ("llama", "gpt2")}
+
+
+def find_row(result: dict[str, Any], size: int, choice: str = "none") -> dict[str, Any]:
+    (row,) = [
+        row for row in result["estimates"] if (row["micro_batch"], row["activation_checkpointing"]) == (size, choice)
+    ]
+    return row
+
+
+def trace_allocator(recipe: TrainRecipe, micro_batch: int, choice: str) -> int:
+    """Return the bytes that the CPU's allocator handed out at its peak in one real forward and backward pass."""
+    model = build_model(recipe.model, VOCAB_SIZE, seed=1)
+    model.activation_checkpointing = choice  # type: ignore[assignment]
+    ids = torch.zeros((micro_batch, recipe.train.seq_len), dtype=torch.int64)
+    model(ids[:1, :2], ids[:1, :2]).backward()  # gradients are there, as from the second micro-batch on
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        model(ids, ids).backward()
+    live = peak = 0
+    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]  # type: ignore[union-attr]
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        live += event.nbytes()
+        peak = max(peak, live)
+    return peak
+
+
+@pytest.mark.parametrize("choice", ["none", "selective", "full"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_the_estimate_is_what_the_allocator_hands_out(kind: str, choice: str, points: dict[str, Points]):
+    recipe = make_recipe(kind)
+    row = find_row(estimate(recipe, 10**12, points[kind]), 16, choice)
+    assert row["activations"] + row["logits"] == pytest.approx(trace_allocator(recipe, 16, choice), rel=0.1)
+
+
+@pytest.mark.parametrize("choice", ["none", "full"])
+def test_the_plane_meets_the_model_at_its_own_depth(choice: str, points: dict[str, Points]):
+    recipe = make_recipe()
+    row = find_row(estimate(recipe, 10**12, points["llama"]), 64, choice)
+    assert row["activations"] + row["logits"] == pytest.approx(measure_step(recipe, 8, 64, choice=choice), rel=0.01)
+
+
+def test_what_does_not_depend_on_the_batch(points: dict[str, Points]):
+    recipe = make_recipe()
+    parameters = count_parameters(recipe.model, VOCAB_SIZE)
+    result = estimate(recipe, 10**12, points["llama"])
+    assert (result["weights"], result["gradients"], result["optimizer"]) == tuple(parameters * n for n in (4, 4, 8))
+    row = find_row(result, 4)
+    assert row["total"] == pytest.approx(16 * parameters + CONTEXT_BYTES + row["activations"] + row["logits"], abs=2)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_muon_has_one_momentum_for_the_layers_matrices(kind: str, points: dict[str, Points]):
+    recipe = make_recipe(kind, optimizer="muon")
+    model = build_model(recipe.model, VOCAB_SIZE, seed=1)
+    matrices = sum(p.numel() for name, p in model.named_parameters() if p.ndim == 2 and ".layers." in name)
+    result = estimate(recipe, 10**12, points[kind])
+    assert result["optimizer"] == 8 * count_parameters(recipe.model, VOCAB_SIZE) - 4 * matrices
+
+
+def test_recomputation_bf16_and_the_compiler_each_take_less():
+    eager = make_recipe(precision="bf16")
+    none, selective, full = (measure_step(eager, 3, 8, choice=choice) for choice in ("none", "selective", "full"))
+    assert full < selective < none < measure_step(make_recipe(), 3, 8, choice="none")
+    compiled = make_recipe(precision="bf16", compile=True)
+    taken = [measure_step(compiled, layers, 8, choice="none") for layers in (2, 3)]
+    assert taken[1] < 0.8 * none
+    # By hand, in bytes a token and layer: the residual stream before both norms (fp32) and what each matrix product is
+    # given or, before an activation, gives (bf16): two normed, q, k, v, attended twice (as given and as got), the gate,
+    # up, their product; two norms' scale, attention's normaliser. And the bf16 copies of the layer's weights.
+    width, inner, heads, tokens = 128, 384, 4, 8 * 256
+    a_token = 2 * 4 * width + 2 * (2 * width + 3 * width + 2 * width + 3 * inner) + 4 * (2 + heads)
+    weights = 2 * (4 * width * width + 3 * width * inner)
+    assert taken[1] - taken[0] == pytest.approx(tokens * a_token + weights, rel=0.1)
+
+
+def test_logits_and_their_gradient_are_counted(points: dict[str, Points]):
+    row = find_row(estimate(make_recipe(), 10**12, points["llama"]), 64)
+    logits = 4 * 64 * 256 * VOCAB_SIZE
+    assert 2 * logits < row["logits"] < 4 * 4 * 64 * 256 * padded_vocab_size(VOCAB_SIZE)
+
+
+def test_the_largest_that_fits_without_recomputation_is_recommended(points: dict[str, Points]):
+    recipe = make_recipe(global_batch=48)
+    roomy = estimate(recipe, 10**12, points["llama"])
+    sizes = [row["micro_batch"] for row in roomy["estimates"] if row["activation_checkpointing"] == "none"]
+    assert sizes == [1, 2, 4, 8, 12, 16]
+    assert (roomy["recommended"]["micro_batch"], roomy["recommended"]["activation_checkpointing"]) == (16, "none")
+    # 5 % of the card are left free: just too small for 12, then just large enough.
+    need = find_row(roomy, 12)["total"]
+    for memory, best in ((need / 0.95 - 10_000, 8), (need / 0.95 + 10_000, 12)):
+        assert estimate(recipe, int(memory), points["llama"])["recommended"]["micro_batch"] == best
+
+
+def test_recomputation_is_recommended_where_nothing_else_fits(points: dict[str, Points]):
+    recipe = make_recipe()
+    one = find_row(estimate(recipe, 10**12, points["llama"]), 1)["total"]
+    result = estimate(recipe, int(one / 0.95) - 100_000, points["llama"])
+    assert result["recommended"]["activation_checkpointing"] == "selective"
+    assert not find_row(result, 1)["fits"]
+    assert estimate(recipe, 10**8, points["llama"])["recommended"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("80GB", 80 * 10**9), ("79.5 GiB", int(79.5 * 2**30)), ("24g", 24 * 10**9), ("512MiB", 2**29)]
+)
+def test_sizes(text: str, size: int):
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "80", "GB", "0GB", "-1GB", "80TBX", "nanGB"])
+def test_what_is_no_size_is_refused(text: str):
+    with pytest.raises(InputError, match="expected a size such as 80GB"):
+        parse_bytes(text)
+
+
+def test_the_command(trainer: Any, recipe_file: Path):
+    vocabulary = ("--set", "model.vocab_size=320")
+    done = trainer.run("fit", recipe_file, "--gpu-memory", "24GB", *vocabulary)
+    assert done.returncode == 0, done.stderr
+    assert 'train.micro_batch = 8, train.activation_checkpointing = "none"' in done.stdout
+    result = json.loads(trainer.run("fit", recipe_file, "--gpu-memory", "24GB", "--json", *vocabulary).stdout)
+    assert result["recommended"]["micro_batch"] == 8
+    small = trainer.run("fit", recipe_file, "--gpu-memory", "700MB", *vocabulary)
+    assert small.returncode == 1
+    assert "nothing fits" in small.stdout
+    refused = trainer.run("fit", recipe_file, "--gpu-memory", "24GB")
+    assert refused.returncode == 2
+    assert "Add --set model.vocab_size=N" in refused.stderr
