@@ -356,6 +356,3 @@ def build_model(config: ModelConfig, vocab_size: int, *, seed: int) -> LanguageM
             into_residual = name.endswith(("o_proj.weight", "down_proj.weight"))
             nn.init.normal_(parameter, std=residual_std if into_residual else INIT_STD, generator=generator)
     return model
-
-
-Llama = LanguageModel

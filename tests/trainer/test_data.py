@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shards import Problem, ShardSet, ShardSetError
-from trainer.data import Loader, SampleOrder, seeded_permutation
+from trainer.data import Loader, SampleOrder, account_tokens, read_sources, seeded_permutation, trace_documents
 
 GOLDEN_PERMUTATION = [6, 3, 7, 4, 0, 1, 5, 2]
 GOLDEN_PLACES = [(0, 3, 80), (0, 3, 96), (0, 3, 48), (0, 0, 64), (1, 3, 48), (1, 3, 32), (58, 0, 48)]
@@ -154,3 +154,51 @@ def test_the_loader_may_jump():
     with Loader(make_shards(sizes), order) as loader:  # type: ignore[arg-type]
         for first in (0, 70, 5, 33, 34, 2):
             assert torch.equal(loader.read(first, 3), whole[first : first + 3])
+
+
+@pytest.mark.parametrize("epochs", [0.0, 0.3, 1.0, 2.6])
+def test_every_token_is_accounted_for(shard_set: ShardSet, epochs: float):
+    shards = shard_set.splits["train"]
+    order = SampleOrder([shard.num_tokens for shard in shards], seq_len=32, seed=3)
+    samples = int(epochs * order.per_epoch)
+    names = ["code", "prose"]
+    labels = [np.repeat(*reversed(read_sources(shard, names))) for shard in shards]
+    counts, seen, repeated = np.zeros(2, int), [np.zeros(len(label), bool) for label in labels], np.zeros(2, int)
+    for sample in range(samples):
+        place = order.locate(sample)
+        targets = slice(place.start + 1, place.stop)
+        counts += np.bincount(labels[place.shard][targets], minlength=2)
+        repeated += np.bincount(labels[place.shard][targets][seen[place.shard][targets]], minlength=2)
+        seen[place.shard][targets] = True
+    account = account_tokens(shards, names, order, samples)
+    assert account["tokens_by_source"] == {
+        name: {"used": counts[i], "repeated": repeated[i]} for i, name in enumerate(names)
+    }
+    assert account["tokens_used"] == counts.sum() == samples * 32
+    assert account["tokens_repeated"] == repeated.sum()
+    if epochs >= 1:
+        assert account["tokens_cropped_per_epoch"] == sum(int((~mask).sum()) for mask in seen)
+
+
+def test_a_step_and_row_map_to_the_window_that_was_read(shard_set: ShardSet):
+    shards = shard_set.splits["train"]
+    order = SampleOrder([shard.num_tokens for shard in shards], seq_len=32, seed=3)
+    with Loader(shards, order) as loader:
+        batch = loader.read(8 * 4, 8)  # step 5
+    place = order.locate_row(5, 6, global_batch=8)
+    assert batch[6].tolist() == shards[place.shard].read(place.start, place.stop).tolist()
+
+
+def test_documents_of_a_sample_are_those_that_its_tokens_lie_in(shard_set: ShardSet):
+    shards = shard_set.splits["train"]
+    order = SampleOrder([shard.num_tokens for shard in shards], seq_len=32, seed=3)
+    lines = trace_documents(shards, order, 5, 40)
+    assert len(lines) == 40
+    for sample, line in enumerate(lines, start=5):
+        place = order.locate(sample)
+        shard = shards[place.shard]
+        head, _, listed = line.partition(": ")
+        assert head == f"{shard.name} [{place.start}, {place.stop})"
+        rows = shard.documents(["start", "length", "source", "row"]).to_pylist()
+        inside = [r for r in rows if r["start"] < place.stop and r["start"] + r["length"] > place.start]
+        assert listed == "; ".join(f"{row['source']} unit row {row['row']}" for row in inside)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from shards import ShardSet
-from trainer.config import TrainRecipe
+from trainer.config import PhaseConfig, TrainRecipe
 from trainer.data import Loader
-from trainer.errors import RunError
+from trainer.errors import InputError, RunError
 from trainer.metrics import MetricsLog, read_metrics
+from trainer.model import flops_per_token, label_documents
 from trainer.recipe import load_recipe
 from trainer.session import Session, open_session
 from trainer.train import fetch_losses, run_training, take_step
@@ -114,3 +116,125 @@ def test_steps_after_the_checkpoint_leave_the_log(tmp_path: Path):
         assert log.last("val_loss") == {"step": 2, "val_loss": 2.5}
         log.write({"step": 3, "loss": 1.5})
     assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2, 2, 3]
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_a_run_goes_on_bit_for_bit_with_either_optimizer(open_run: Callable[..., Session], kind: str):
+    recipe = (f"optimizer.kind={kind}", "optimizer.lr=5e-3", "train.steps=10", "checkpoint.every_steps=5")
+    whole = run_training(open_run(*recipe, name="whole"), lambda line: None)
+    assert whole.last_step["loss"] < 5.2
+    part = open_run(*recipe, name="part")
+    part.recipe.phases.append(PhaseConfig(name="half", until_step=5, goal="loss < 0"))
+    assert run_training(part, lambda line: None).off_ramp is not None
+    part.close()
+    again = open_run(*recipe, name="part")
+    assert again.step == 5
+    outcome = run_training(again, lambda line: None)
+    for key in ("loss", "grad_norm"):
+        assert outcome.last_step[key] == whole.last_step[key]
+
+
+def test_muon_takes_the_layers_matrices_and_adamw_the_rest(open_run: Callable[..., Session]):
+    session = open_run("optimizer.kind=muon")
+    muon, adamw = session.optimizers
+    names = {parameter: name for name, parameter in session.model.named_parameters()}
+    taken = {names[p] for p in muon.param_groups[0]["params"]}
+    assert taken == {name for name in names.values() if ".layers." in name and "norm" not in name}
+    assert {names[p] for group in adamw.param_groups for p in group["params"]} == set(names.values()) - taken
+
+
+@pytest.mark.parametrize("batches", [(4, 8), (1, 4), (8, 2)])
+def test_another_micro_batch_goes_on_with_the_same_samples(open_run: Callable[..., Session], batches: tuple[int, int]):
+    whole = take_steps(open_run("train.micro_batch=8", name="whole"), 6)
+    first = open_run(f"train.micro_batch={batches[0]}", name="parts")
+    losses = [step["loss"] for step in take_steps(first, 3)]
+    first.save(seconds=0.0, keep_steps=set())
+    first.close()
+    second = open_run(f"train.micro_batch={batches[1]}", name="parts")
+    assert (second.step, second.samples) == (3, 24)
+    losses += [step["loss"] for step in take_steps(second, 3)]
+    assert losses == pytest.approx([step["loss"] for step in whole], rel=1e-4)
+
+
+def test_losses_are_fetched_once_an_interval_and_logged_for_each_step(
+    open_run: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
+):
+    fetched: list[int] = []
+    monkeypatch.setattr(
+        "trainer.train.fetch_losses", lambda session, taken: fetched.append(len(taken)) or fetch_losses(session, taken)
+    )
+    every_ten = ("eval.every_steps=24", "checkpoint.every_steps=24")
+    runs = [open_run(f"train.log_every={n}", *every_ten, name=str(n)) for n in (1, 10)]
+    for session in runs:
+        run_training(session, lambda line: None)
+    assert fetched[24:] == [10, 10, 4]
+    alone, together = ([line["loss"] for line in read_metrics(s.run) if "loss" in line] for s in runs)
+    assert together == alone
+    line = read_metrics(runs[1].run)[0]
+    assert line["tokens_per_s"] > 0
+    assert line["mfu"] is None  # a CPU's peak is not known
+
+
+def test_mfu_is_the_share_of_the_peak(open_run: Callable[..., Session]):
+    session = open_run("cost.peak_tflops=0.001", "train.steps=2")
+    run_training(session, lambda line: None)
+    line = read_metrics(session.run)[0]
+    flops = flops_per_token(session.recipe.model, 320, 32)
+    assert line["mfu"] == pytest.approx(line["tokens_per_s"] * flops / 1e9, rel=1e-2)
+
+
+def test_a_document_mask_trains_on_documents_apart(open_run: Callable[..., Session]):
+    plain = take_steps(open_run(name="plain"), 1)[0]["loss"]
+    session = open_run("train.document_mask=true", "train.micro_batch=8", name="masked")
+    with Loader(session.shard_set.splits["train"], session.order) as loader:
+        windows = loader.read(0, 8)
+    documents = label_documents(windows[:, :-1], session.shard_set.eos_id)
+    assert documents.max() > 0
+    with torch.no_grad():
+        expected = session.model(windows[:, :-1], windows[:, 1:], documents=documents).item()
+    masked = take_steps(session, 1)[0]["loss"]
+    assert masked == pytest.approx(expected, rel=1e-5)
+    assert masked != pytest.approx(plain, rel=1e-5)
+
+
+@pytest.mark.parametrize("choice", ["selective", "full"])
+def test_activation_checkpointing_changes_no_loss(open_run: Callable[..., Session], choice: str):
+    plain = take_steps(open_run(name="plain"), 3)
+    less = take_steps(open_run(f"train.activation_checkpointing={choice}", name="less"), 3)
+    assert [step["loss"] for step in less] == pytest.approx([step["loss"] for step in plain], rel=1e-5)
+
+
+def test_too_large_a_micro_batch_is_answered_with_one_that_fits(open_run: Callable[..., Session]):
+    session = open_run("train.micro_batch=8")
+    forward = session.forward
+
+    def small_memory(ids: torch.Tensor, *arguments: Any, **more: Any) -> torch.Tensor:
+        if len(ids) > 3:
+            raise torch.OutOfMemoryError
+        return forward(ids, *arguments, **more)
+
+    session.forward = small_memory  # type: ignore[assignment]
+    with pytest.raises(RunError, match=r"train\.micro_batch = 8: out of memory\. The next smaller that fits is 2"):
+        run_training(session, lambda line: None)
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("train.device=cuda", "train.device = 'cuda': torch finds"),
+        ("model.vocab_size=300", "model.vocab_size = 300: .* has ids up to 319"),
+    ],
+)
+def test_what_this_machine_or_set_cannot_give_is_refused(
+    open_run: Callable[..., Session], override: str, expected: str
+):
+    with pytest.raises(InputError, match=expected):
+        open_run(override)
+
+
+def test_a_larger_vocabulary_than_the_sets_may_be_asked_for(open_run: Callable[..., Session]):
+    session = open_run("model.vocab_size=512", "train.steps=2")
+    run_training(session, lambda line: None)
+    assert read_metrics(session.run)[0]["loss"] == pytest.approx(math.log(512), abs=0.1)
+    session.close()
+    assert open_run("model.vocab_size=512", "train.steps=3").step == 2
