@@ -79,11 +79,19 @@ def find_places(shard: Shard, numbers: Sequence[int]) -> list[Place]:
 
 
 def cut_excerpt(text: bytes, start: int, end: int, *, around: int = CONTEXT_BYTES) -> Excerpt:
-    """Return the bytes [start, end) of a text with `around` bytes on each side, cut between characters."""
+    """Return the bytes [start, end) of a text with `around` bytes on each side, cut between characters.
+
+    Of a hit of more than `2 * around` bytes the beginning is returned, and nothing after it.
+    """
+    cut = start + 2 * around
+    if end > cut:
+        while cut > start + 1 and text[cut] & 0xC0 == 0x80:
+            cut -= 1
+        text, end = text[:cut], cut
     low, high = max(0, start - around), min(len(text), end + around)
     while low > 0 and low < start and text[low] & 0xC0 == 0x80:
         low += 1
     while high < len(text) and high > end and text[high] & 0xC0 == 0x80:
         high -= 1
-    before, hit, after = text[low:start], text[start : min(end, start + 2 * around)], text[end:high]
+    before, hit, after = text[low:start], text[start:end], text[end:high]
     return Excerpt(*(part.decode("utf-8", "surrogateescape") for part in (before, hit, after)))

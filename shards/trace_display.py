@@ -18,12 +18,9 @@ def print_hit(hit: Hit) -> None:
     """Print one document: a line that tells where it is from, a line of text with the hit between >>> and <<<."""
     place = hit.place
     times = "" if hit.hits == 1 else f", {hit.hits:,} times"
-    print(
-        printable(
-            f"# {place.shard} document {place.document}, token {hit.position} "
-            f"(of the shard {place.start + hit.position}){times}: source {place.source}, unit {place.unit}, row {place.row}, hash {place.hash}"
-        )
-    )
+    where = f"token {hit.position} (of the shard {place.start + hit.position}){times}"
+    origin = f"source {place.source}, unit {place.unit}, row {place.row}, hash {place.hash}"
+    print(printable(f"# {place.shard} document {place.document}, {where}: {origin}"))
     excerpt = hit.excerpt
     print(f"  {printable(excerpt.before)}>>>{printable(excerpt.hit)}<<<{printable(excerpt.after)}")
 

@@ -1,0 +1,242 @@
+"""Trace: strings however they are cut, patterns, ids and places, checked against a plain search of the whole set."""
+
+import dataclasses
+import json
+import random
+import re
+import shutil
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shard_sets import write_set
+
+from shards.__main__ import main
+from shards.cover import MAX_BITS, cover_bits, may_hold
+from shards.reader import open_set
+from shards.tokens import token_bytes
+from shards.trace import Query, check_query, locate, trace, write_block_list
+
+
+def all_documents(plan):
+    """Return (shard name, number, document) of every document, in the set's order."""
+    for split, shards in plan.documents.items():
+        for index, documents in enumerate(shards):
+            for number, document in enumerate(documents):
+                yield f"{split}-{index:05d}", number, document
+
+
+def needles(plan):
+    """Return strings that occur, cut anywhere, and some that do not."""
+    rng = random.Random(4)
+    documents = [document.text for _, _, document in all_documents(plan)]
+    found = [b"\xc3", "é".encode(), "文 🙂 dé".encode(), b"PersonX", b"the shard holds no", b" ", b"<|endoftext|>"]
+    for length in (1, 2, 3, 5, 8, 13, 30, 47, 48, 49, 60, 200):
+        for _ in range(2):
+            text = rng.choice([text for text in documents if len(text) > length])
+            start = rng.randrange(len(text) - length)
+            found.append(text[start : start + length])
+    found.append(found[-1][:60] + b"another end")  # begins as one that occurs, for longer than the filter looks
+    return found
+
+
+def test_text_is_found_however_it_is_cut(good_set, plan):
+    everything = list(all_documents(plan))
+    for needle in needles(plan):
+        holding = [(name, number, document) for name, number, document in everything if needle in document.text]
+        found = trace(good_set, Query("text", needle.decode("utf-8", "surrogateescape")), limit=None)
+        assert [(hit.place.shard, hit.place.document) for hit in found.shown] == [entry[:2] for entry in holding]
+        assert [bytes(row) for row in found.hashes] == [document.hash for _, _, document in holding]
+        for hit, (_, _, document) in zip(found.shown, holding, strict=True):
+            assert (hit.hits, hit.byte) == (document.text.count(needle), document.text.find(needle))
+            assert hit.excerpt.hit.encode("utf-8", "surrogateescape") == needle[: 2 * 120]
+            around = "".join(dataclasses.astuple(hit.excerpt)).encode("utf-8", "surrogateescape")
+            assert around in document.text
+            place = (hit.place.source, hit.place.unit, hit.place.row, hit.place.tokens)
+            assert place == (document.source, document.unit, document.row, len(document.tokens))
+
+
+def test_position_is_the_token_that_the_text_begins_in(good_set, plan):
+    table = token_bytes(good_set / "tokenizer.json")
+    found = trace(good_set, Query("text", "holds tokens"), limit=50)
+    assert len(found.shown) == 50
+    for hit in found.shown:
+        tokens = open_set(good_set).shard(hit.place.shard).read(hit.place.start, hit.place.start + hit.place.tokens)
+        begins = np.cumsum([0] + [len(table[token]) for token in tokens.tolist()])
+        assert begins[hit.position] <= hit.byte < begins[hit.position + 1]
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_filter_never_misses(data):
+    table = data.draw(
+        st.lists(st.binary(max_size=4).map(lambda held: bytes(b % 3 for b in held)), min_size=1, max_size=9)
+    )
+    tokens = data.draw(st.lists(st.integers(0, len(table) - 1), min_size=1, max_size=40))
+    text = b"".join(table[token] for token in tokens)
+    if not text:
+        return
+    start = data.draw(st.integers(0, len(text) - 1))
+    needle = text[start : data.draw(st.integers(start + 1, len(text)))]
+    assert may_hold(cover_bits(needle, table), needle, np.array(tokens, np.uint16), np.array([0])).all()
+
+
+def test_filter_leaves_most_documents_undecoded(good_set):
+    table = token_bytes(good_set / "tokenizer.json")
+    shard = open_set(good_set).shard("train-00000")
+    starts = shard.documents(["start"])["start"].to_numpy().astype(np.int64)
+    for needle in (b"PersonX", b"x" * (MAX_BITS + 5)):
+        assert not may_hold(cover_bits(needle, table), needle, shard.read(), starts).any()
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"\bcafé\b", "[中文]{2}", "(?i)THE  ?shard ends", "hash.*order$", "nothing here", "é+"]
+)
+def test_pattern_is_found_as_re_finds_it(good_set, plan, pattern):
+    found = trace(good_set, Query("regex", pattern), limit=None)
+    holding = []
+    for name, number, document in all_documents(plan):
+        matches = list(re.finditer(pattern, document.text.decode()))
+        if matches:
+            byte = len(document.text.decode()[: matches[0].start()].encode())
+            holding.append((name, number, len(matches), byte, matches[0].group()))
+    assert [(hit.place.shard, hit.place.document, hit.hits, hit.byte) for hit in found.shown] == [
+        entry[:4] for entry in holding
+    ]
+    for hit, (*_, matched) in zip(found.shown, holding, strict=True):
+        assert hit.excerpt.hit == matched or (matched.startswith(hit.excerpt.hit) and len(hit.excerpt.hit) > 50)
+
+
+def test_token_is_found_wherever_it_is(good_set, plan):
+    table = token_bytes(good_set / "tokenizer.json")
+    everything = list(all_documents(plan))
+    for token in (32, 270, 297, plan.eos_id, plan.eos_id + 1):
+        found = trace(good_set, Query("token", str(token)), limit=None)
+        holding = [
+            (name, number, document) for name, number, document in everything if (document.tokens == token).any()
+        ]
+        assert [(hit.place.shard, hit.place.document, hit.hits, hit.position) for hit in found.shown] == [
+            (name, number, int((document.tokens == token).sum()), int((document.tokens == token).argmax()))
+            for name, number, document in holding
+        ]
+        assert all(hit.excerpt.hit.encode("utf-8", "surrogateescape") == table[token] for hit in found.shown)
+        by_source = {name: sum(d.source == name for _, _, d in holding) for name in ("prose", "code")}
+        assert {name: counts.documents for name, counts in found.sources.items()} == {
+            name: count for name, count in by_source.items() if count
+        }
+        assert found.hits == sum(hit.hits for hit in found.shown) == sum(c.hits for c in found.sources.values())
+
+
+def test_place_leads_to_its_document(good_set, plan):
+    shard_set = open_set(good_set)
+    table = token_bytes(good_set / "tokenizer.json")
+    for split, index in (("train", 1), ("val", 0)):
+        shard = shard_set.splits[split][index]
+        start = 0
+        for number, document in enumerate(plan.documents[split][index][:40]):
+            for position in {0, len(document.tokens) // 2, len(document.tokens) - 1}:
+                hit = locate(shard_set, shard, start + position)
+                assert (hit.place.document, hit.position, hit.place.hash) == (number, position, document.hash.hex())
+                expected = table[document.tokens[position]].decode("utf-8", "surrogateescape")
+                assert hit.excerpt.hit == expected
+            start += len(document.tokens)
+        assert locate(shard_set, shard, shard.num_tokens - 1).place.document == shard.num_documents - 1
+        with pytest.raises(ValueError, match="no token"):
+            locate(shard_set, shard, shard.num_tokens)
+
+
+def test_neither_workers_nor_the_limit_change_what_is_counted(good_set):
+    query = Query("text", "naïve café")
+    whole = trace(good_set, query, limit=None)
+    for workers, limit in ((2, None), (1, 3), (2, 3)):
+        other = trace(good_set, query, limit=limit, workers=workers)
+        assert other.shown == whole.shown[:limit]
+        assert (other.documents, other.hits, other.sources) == (whole.documents, whole.hits, whole.sources)
+        np.testing.assert_array_equal(other.hashes, whole.hashes)
+    assert whole.documents > 3
+
+
+def test_block_list_names_each_document_once(good_set, plan, tmp_path):
+    plan.epochs["prose"] = 2
+    twice = next(document for document in plan.documents["train"][0] if b" the shard" in document.text)
+    plan.documents["train"][1].append(twice)
+    write_set(tmp_path / "set", plan)
+    found = trace(tmp_path / "set", Query("text", "the shard\n"[:9]), limit=0)
+    file = tmp_path / "block.txt"
+    assert write_block_list(file, found, open_set(tmp_path / "set")) == found.documents - 1
+    lines = file.read_text().splitlines()
+    listed = [line for line in lines if not line.startswith("#")]
+    assert listed == sorted({d.hash.hex() for _, _, d in all_documents(plan) if b"the shard" in d.text})
+    assert lines[2] == "# found by --text the shard"
+    with pytest.raises(ValueError, match="own folder"):
+        write_block_list(tmp_path / "set" / "block.txt", found, open_set(tmp_path / "set"))
+
+
+def test_query_in_the_block_list_stays_a_comment(good_set, tmp_path):
+    found = trace(good_set, Query("text", "\ndeadbeef"), limit=0)
+    write_block_list(tmp_path / "block.txt", found, open_set(good_set))
+    assert all(line.startswith("#") for line in (tmp_path / "block.txt").read_text().splitlines())
+
+
+@pytest.mark.parametrize(
+    "query", [Query("token", "300"), Query("text", ""), Query("regex", "("), Query("regex", "x*"), Query("regex", "^")]
+)
+def test_queries_that_cannot_be_answered(query):
+    with pytest.raises(ValueError):
+        check_query(query, 300)
+
+
+def test_command_prints_where_it_is_and_cannot_control_the_terminal(plan, tokenizer, tmp_path, capsys):
+    text = "before \x1b]0;owned\x07 the needle\u202e\nafter"
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    first = plan.documents["val"][0][7]
+    plan.documents["val"][0][7] = dataclasses.replace(
+        first, tokens=np.array([*ids, plan.eos_id], "<u2"), text=text.encode(), hash=first.hash
+    )
+    write_set(tmp_path / "set", plan)
+    arguments = ["trace", str(tmp_path / "set"), "--text", "needle", "--workers", "1", "--out", str(tmp_path / "b.txt")]
+    assert main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert f"source {first.source}, unit {first.unit}, row {first.row}, hash {first.hash.hex()}" in shown
+    assert "before \\x1b]0;owned\\x07 the >>>needle<<<\\u202e\\nafter" in shown
+    assert "1 document holds it, 1 times" in shown
+    assert first.hash.hex() in (tmp_path / "b.txt").read_text()
+    assert main([*arguments, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["shown"][0]["before"], report["documents"], report["hashes"]) == (text[: text.index("needle")], 1, 1)
+
+
+def test_command_shows_a_place(good_set, plan, capsys):
+    document = plan.documents["train"][1][0]
+    assert main(["trace", str(good_set), "--shard", "1", "--offset", "3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["hash"] == document.hash.hex()
+    assert main(["trace", str(good_set), "--shard", "train-00001", "--offset", "3"]) == 0
+    assert document.hash.hex() in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--shard", "0"],
+        ["--text", "a", "--offset", "0"],
+        ["--shard", "9", "--offset", "0"],
+        ["--shard", "0", "--offset", "999999999"],
+        ["--shard", "0", "--offset", "0", "--out", "x"],
+        ["--regex", "("],
+        ["--text", ""],
+        ["--token", "300"],
+    ],
+)
+def test_command_says_what_it_cannot_do(good_set, capsys, arguments):
+    assert main(["trace", str(good_set), *arguments]) == 2
+    assert "trace: " in capsys.readouterr().err
+
+
+def test_command_on_a_broken_set_names_the_problem(good_set, tmp_path, capsys):
+    folder = shutil.copytree(good_set, tmp_path / "set")
+    data = bytearray((folder / "train-00000.bin.zst").read_bytes())
+    data[1000] ^= 255
+    (folder / "train-00000.bin.zst").write_bytes(data)
+    assert main(["trace", str(folder), "--text", "shard", "--workers", "1"]) == 1
+    assert "frame_corrupt: train-00000.bin.zst" in capsys.readouterr().out
