@@ -67,7 +67,7 @@ class Chunk:
 def iter_chunks(
     source: Source, pack_head: Callable[[int, int], bytes], *, overhead: int, limit: int
 ) -> Iterator[Chunk]:
-    """Yield a split's documents in chunks.
+    """Yield a split's documents in chunks; each is good until the next is asked for.
 
     Args:
         source: the split.
@@ -83,6 +83,7 @@ def iter_chunks(
             size = len(head) + stop - position
             if chunk.sizes and total + size + 4 > limit:
                 yield chunk
+                chunk.parts.clear()  # else it lives on, by its reader's name for it, while the next is filled
                 chunk, total = Chunk(), overhead
             chunk.sizes.append(size)
             if head:

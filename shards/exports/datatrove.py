@@ -22,7 +22,7 @@ from shards.writer import atomic_open, write_text
 if TYPE_CHECKING:
     from shards.exports.layout import Lengths, Source, Tokens
 
-USAGE = 'DatatroveFolderDataset("{out}/train", seq_len=2048, token_size={token_size}, return_positions=True)'
+USAGE = 'DatatroveFolderDataset("{out}/{split}", seq_len=2048, token_size={token_size}, return_positions=True)'
 
 
 def find_obstacles(source: Source) -> list[str]:

@@ -97,7 +97,7 @@ def export_set(
     sources = [Source(shard_set, split, advance) for split in chosen]
     if reasons := [reason for source in sources for reason in module.find_obstacles(source)]:
         raise ExportError(list(dict.fromkeys(reasons)))
-    usage = module.USAGE.format(out=out, token_size=shard_set.dtype.itemsize)
+    usage = module.USAGE.format(out=out, split=chosen[0], token_size=shard_set.dtype.itemsize)
     found = Export(layout, out, usage, verified=verify)
     with stage_folder(out) as folder:
         for source in sources:

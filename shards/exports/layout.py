@@ -108,7 +108,7 @@ class Layout(Protocol):
     """A module of this package that knows one layout."""
 
     USAGE: str
-    """How to load the result; `{out}` is its folder."""
+    """How to load the result; `{out}` is its folder, `{split}` a split, `{token_size}` the bytes of a token."""
 
     def find_obstacles(self, source: Source) -> list[str]:
         """Say why the layout cannot hold a split; nothing where it can. Reads lengths at most, never tokens."""

@@ -23,7 +23,7 @@ from shards.writer import atomic_open, write_text
 if TYPE_CHECKING:
     from shards.exports.layout import Lengths, Source, Tokens
 
-USAGE = 'StreamingDataset("{out}/train", item_loader=TokensLoader(block_size=2049))'
+USAGE = 'StreamingDataset("{out}/{split}", item_loader=TokensLoader(block_size=2049))'
 
 _DATA_FORMATS = {2: "no_header_numpy:5", 4: "no_header_numpy:6"}
 

@@ -24,7 +24,7 @@ from shards.writer import atomic_open, write_text
 if TYPE_CHECKING:
     from shards.exports.layout import Lengths, Source, Tokens
 
-USAGE = 'StreamingDataset(local="{out}", split="train", shuffle=True, batch_size=8)[0]["tokens"]'
+USAGE = 'StreamingDataset(local="{out}", split="{split}", shuffle=True, batch_size=8)[0]["tokens"]'
 
 _EXTENTS = (struct.Struct("<IBB"), struct.Struct("<IBH"), struct.Struct("<IBI"))
 """A sample's head, by how many bytes its number of tokens takes: 1, 2 or 4."""

@@ -22,7 +22,7 @@ from shards.writer import atomic_open
 if TYPE_CHECKING:
     from shards.exports.layout import Lengths, Source, Tokens
 
-USAGE = 'IndexedDataset("{out}/train")  # or --data-path {out}/train'
+USAGE = 'IndexedDataset("{out}/{split}")  # or --data-path {out}/{split}'
 
 _HEADER = struct.Struct("<9sQBQQ")
 _MAGIC = b"MMIDIDX\0\0"

@@ -1,8 +1,8 @@
 """nanoGPT: `train.bin` and `val.bin`, plain uint16 tokens, no header; a document ends where EOS stands.
 
 nanoGPT memory-maps these files as uint16 whatever they hold, so a set of uint32 is refused. `meta.pkl` belongs to its
-character-level examples (train.py takes 50,304 entries without it: pass the vocabulary's size to the model instead) and
-is not written: it is a pickle.
+character-level examples and is not written: it is a pickle. Without it train.py makes a model of 50,304 entries, enough
+for a smaller vocabulary; for a larger one, change that number there.
 
 Source: karpathy/nanoGPT, data/openwebtext/prepare.py and train.py's `get_batch`.
 """
@@ -19,7 +19,7 @@ from shards.writer import atomic_open
 if TYPE_CHECKING:
     from shards.exports.layout import Lengths, Source, Tokens
 
-USAGE = 'np.memmap("{out}/train.bin", dtype=np.uint16, mode="r")'
+USAGE = 'np.memmap("{out}/{split}.bin", dtype=np.uint16, mode="r")'
 
 
 def find_obstacles(source: Source) -> list[str]:

@@ -182,6 +182,18 @@ def test_small_files_and_blocks_hold_the_same(good_set, truth, tmp_path, monkeyp
     assert json.loads((tmp_path / "out/export.json").read_text())["set"]["manifest_sha256"] == shard_set.manifest_sha256
 
 
+def test_blocks_of_documents_are_bounded(good_set, truth, monkeypatch):
+    """What is in memory is a block, whatever the size of the shard, or one longer document."""
+    monkeypatch.setattr(layout, "BLOCK_TOKENS", 600)
+    tokens, lengths = truth["train"]
+    blocks = list(Source(shards.open_set(good_set), "train").iter_documents())
+    assert np.array_equal(np.concatenate([block for block, _ in blocks]), tokens)
+    assert np.array_equal(np.concatenate([part for _, part in blocks]), lengths)
+    assert all(len(block) == part.sum() and (len(block) <= 600 or len(part) == 1) for block, part in blocks)
+    assert any(len(block) > 600 for block, _ in blocks)
+    assert any(len(part) > 1 for _, part in blocks)
+
+
 def test_numpy_reads_nanogpt_llmc_and_megatron(good_set, truth, tmp_path):
     for name in ("nanogpt", "llmc", "megatron"):
         export_set(shards.open_set(good_set), tmp_path / name, layout=name)
@@ -407,6 +419,7 @@ def test_command(tiny_set, tmp_path, capsys):
     report = json.loads(capsys.readouterr().out)
     assert report["splits"] == {"val": {"tokens": 2, "documents": 1}}
     assert report["verified"] is True
+    assert report["usage"].startswith(f'IndexedDataset("{tmp_path}/out/val")')
     assert report["files"]["val.bin"] == 4
     assert not (tmp_path / "out/train.bin").exists()
     assert main(arguments) == 2
