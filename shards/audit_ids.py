@@ -119,10 +119,14 @@ def check_never_seen(totals: Totals, vocabulary: Vocabulary) -> Check:
 
 
 def check_rare(totals: Totals, vocabulary: Vocabulary, *, below: int) -> Check:
-    """Find ids that occur in training, but less often than `below`."""
+    """Find ids that occur in training, but less often than `below`.
+
+    The verdict counts those that never occur as well, single bytes apart, as `check_never_seen` does.
+    """
     counts = totals.train.counts.sum(axis=0)
     rare = np.flatnonzero((counts > 0) & (counts < below) & ~vocabulary.special)
-    unseen = int(((counts == 0) & ~vocabulary.special).sum())
+    lengths = np.array([len(vocabulary.bytes_of(token)) for token in range(totals.vocab_size)])
+    unseen = int(((counts == 0) & ~vocabulary.special & (lengths != 1)).sum())
     share = (len(rare) + unseen) / max(1, totals.vocab_size)
     verdict: Verdict = "bad" if share > MAX_RARE_SHARE else "look" if len(rare) else "ok"
     summary = f"{len(rare):,} ids occur fewer than {below:,} times; with those never seen {share:.1%} of the vocabulary"

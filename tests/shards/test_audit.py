@@ -1,0 +1,387 @@
+"""The audit: counts against plain ones, and each fault planted and found."""
+
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shard_sets import write_set
+
+from shards import stretches
+from shards.__main__ import main
+from shards.audit import audit, choose_rates, default_out
+from shards.audit_documents import resemblance
+from shards.audit_ids import rare_below
+from shards.audit_shard import GRAM_TOKENS, WINDOW_TOKENS, SampleRates, ShardTask, look_at_shard
+from shards.lengths import BINS, bin_lengths, bin_middles, quantile
+from shards.problems import ShardSetError
+from shards.reader import open_set
+from shards.stretches import iter_stretches
+from shards.validate import validate
+from shards.windows import NO_WINDOW, hash_windows, token_values
+
+
+@pytest.fixture(scope="session")
+def good_audit(good_set, tmp_path_factory):
+    """Return the audit of the whole set; its files are in `out`."""
+    return audit(good_set, out=tmp_path_factory.mktemp("audit"))
+
+
+def change(plan, split, shard, number, tokens):
+    """Give a document other tokens (EOS included)."""
+    documents = plan.documents[split][shard]
+    documents[number] = dataclasses.replace(documents[number], tokens=np.array(tokens, "<u2"), hash=bytes(16))
+    documents[number].hash = bytes([shard, *number.to_bytes(4, "big"), split == "val"]).ljust(16, b"\x01")
+
+
+def write(plan, tmp_path):
+    """Write a changed set and audit it."""
+    write_set(tmp_path / "set", plan)
+    return audit(tmp_path / "set")
+
+
+def split_documents(plan, split):
+    """Return a split's documents, in order."""
+    return [document for shard in plan.documents[split] for document in shard]
+
+
+def test_counts_are_what_plain_counting_gives(good_set, good_audit, plan):
+    table = pq.read_table(good_audit.out / "tokens.parquet").to_pydict()
+    train = split_documents(plan, "train")
+    assert table["id"] == list(range(300))
+    for name in ("prose", "code"):
+        tokens = np.concatenate([document.tokens for document in train if document.source == name])
+        assert table[f"count_{name}"] == np.bincount(tokens, minlength=300).tolist()
+    assert table["count"] == [a + b for a, b in zip(table["count_prose"], table["count_code"], strict=True)]
+    holding = np.zeros(300, int)
+    shards = np.zeros(300, int)
+    for document in train:
+        holding[np.unique(document.tokens)] += 1
+    for documents in plan.documents["train"]:
+        shards[np.unique(np.concatenate([document.tokens for document in documents]))] += 1
+    assert (table["documents"], table["shards"]) == (holding.tolist(), shards.tolist())
+    val = np.concatenate([document.tokens for document in split_documents(plan, "val")])
+    assert table["val_count"] == np.bincount(val, minlength=300).tolist()
+    assert (table["bytes"][270], table["special"]) == (table["text"][270].encode(), [False] * 298 + [True] * 2)
+    assert good_audit.tokens == sum(shard.num_tokens for shard in open_set(good_set).shards)
+
+
+def test_examples_hold_what_they_show(good_audit, plan):
+    shards = {
+        f"{split}-{k:05d}": documents for split, parts in plan.documents.items() for k, documents in enumerate(parts)
+    }
+    rows = good_audit.check("concentrated").rows
+    assert len(rows) == 50
+    for row in rows:
+        (shown,) = row.shown
+        document = shards[shown["shard"]][shown["document"]]
+        assert document.tokens[shown["position"]] == row.values["id"]
+        assert (shown["hash"], shown["source"], shown["row"]) == (document.hash.hex(), document.source, document.row)
+
+
+def test_concentration_is_what_its_definition_says(good_audit, plan):
+    table = pq.read_table(good_audit.out / "tokens.parquet").to_pydict()
+    train = split_documents(plan, "train")
+    total = sum(len(document.tokens) for document in train)
+    frequent = [token for token in range(256, 298) if table["count"][token]]
+    assert len(frequent) > 20
+    for token in frequent:
+        expected, source_bits, count = 0.0, 0.0, table["count"][token]
+        for name in ("prose", "code"):
+            lengths = np.array([len(document.tokens) for document in train if document.source == name])
+            here = table[f"count_{name}"][token]
+            expected += (1 - np.exp(-here * lengths / lengths.sum())).sum()
+            source_bits += here / count * np.log2(here / count / (lengths.sum() / total)) if here else 0
+        bits = max(0.0, np.log2(expected / table["documents"][token]))
+        assert table["document_bits"][token] == pytest.approx(bits, abs=0.02)
+        assert table["source_bits"][token] == pytest.approx(source_bits, abs=1e-9)
+
+
+def test_lengths_and_bytes_by_source(good_audit, plan):
+    everything = split_documents(plan, "train") + split_documents(plan, "val")
+    for row in good_audit.check("lengths").rows:
+        lengths = np.array([len(d.tokens) for d in everything if d.source == row.values["source"]])
+        assert (row.values["documents"], row.values["shortest"]) == (len(lengths), lengths.min())
+        assert (row.values["longest"], row.values["mean"]) == (lengths.max(), round(lengths.mean(), 1))
+        assert row.values["p50"] == pytest.approx(np.median(lengths), rel=0.03)
+        assert row.values["p95"] == pytest.approx(np.percentile(lengths, 95), rel=0.03)
+    for row in good_audit.check("bytes_per_token").rows:
+        mine = [d for d in split_documents(plan, "train") if d.source == row.values["source"]]
+        assert row.values["bytes"] == sum(len(d.text) for d in mine)
+        assert row.values["tokens"] == sum(len(d.tokens) for d in mine)
+
+
+def test_set_without_faults(good_audit):
+    for name in ("special_ids", "repeated_documents", "passages", "near_duplicates", "lengths", "rare"):
+        check = good_audit.check(name)
+        assert check.verdict == "ok", check.summary
+    assert good_audit.check("passages").rows == good_audit.check("near_duplicates").rows == []
+    assert good_audit.check("validation_overlap").rows == []
+    assert good_audit.verdict == "look"  # some merges are only ever parts of longer ones
+
+
+def test_audit_lies_beside_the_set_and_leaves_it_whole(good_set, tmp_path):
+    folder = shutil.copytree(good_set, tmp_path / "set")
+    report = audit(folder)
+    assert report.out == default_out(folder) == tmp_path / "set.audit"
+    assert {file.name for file in report.out.iterdir()} == {"tokens.parquet", "audit.json"}
+    assert validate(folder, level="full").ok
+    for out in (folder, folder / "audit"):
+        with pytest.raises(ValueError, match="own folder"):
+            audit(folder, out=out)
+
+
+def test_workers_do_not_change_a_byte(good_set, good_audit, tmp_path):
+    audit(good_set, out=tmp_path / "two", workers=2)
+    for name in ("audit.json", "tokens.parquet"):
+        assert (tmp_path / "two" / name).read_bytes() == (good_audit.out / name).read_bytes()
+
+
+@pytest.mark.parametrize(("split", "which"), [("train", "pad"), ("train", "eos"), ("val", "pad")])
+def test_special_id_inside_a_document(plan, tmp_path, split, which):
+    document = plan.documents[split][0][5]
+    token = plan.eos_id if which == "eos" else plan.eos_id + 1
+    tokens = document.tokens.copy()
+    tokens[3] = token
+    change(plan, split, 0, 5, tokens)
+    report = write(plan, tmp_path)
+    check = report.check("special_ids")
+    assert (check.verdict, report.verdict) == ("bad", "bad")
+    (row,) = check.rows
+    assert row.values["id"] == token
+    assert (row.shown[0]["shard"], row.shown[0]["document"]) == (f"{split}-00000", 5)
+
+
+def test_id_never_seen_and_one_hardly_ever(plan, tmp_path, good_audit):
+    unseen, rare = 290, 291
+    assert {unseen, rare}.isdisjoint(row.values["id"] for row in good_audit.check("never_seen").rows)
+    left = 3
+    for split, shards in plan.documents.items():
+        for shard, documents in enumerate(shards):
+            for number, document in enumerate(documents):
+                tokens = document.tokens.copy()
+                tokens[tokens == unseen] = 32
+                places = np.flatnonzero(tokens == rare)
+                keep = min(left, len(places)) if split == "train" else len(places)
+                left -= keep if split == "train" else 0
+                tokens[places[keep:]] = 32
+                if not np.array_equal(tokens, document.tokens):
+                    change(plan, split, shard, number, tokens)
+    report = write(plan, tmp_path)
+    assert unseen in [row.values["id"] for row in report.check("never_seen").rows]
+    (row,) = [row for row in report.check("rare").rows if row.values["id"] == rare]
+    assert (row.values["count"], report.check("rare").verdict) == (3, "look")
+    assert rare not in [row.values["id"] for row in report.check("concentrated").rows]
+
+
+def test_what_is_rare_depends_on_the_size_of_the_set():
+    assert [rare_below(tokens) for tokens in (0, 10**9, 30 * 10**9)] == [100, 100, 300]
+
+
+def test_same_document_twice_and_in_both_splits(plan, tmp_path):
+    plan.documents["train"][1][4] = plan.documents["train"][0][9]
+    plan.documents["val"][0][2] = plan.documents["train"][0][8]
+    report = write(plan, tmp_path)
+    check = report.check("repeated_documents")
+    assert check.verdict == "bad"
+    assert {row.values["kind"] for row in check.rows} == {"document_repeated", "split_leak"}
+    assert report.check("validation_overlap").verdict in ("look", "bad")
+
+
+def long_documents(plan, split, shard, least):
+    """Return the numbers of a shard's documents that have at least so many tokens."""
+    return [n for n, document in enumerate(plan.documents[split][shard]) if len(document.tokens) >= least]
+
+
+def test_near_duplicate(plan, tmp_path):
+    first, second = long_documents(plan, "train", 0, 400)[0], long_documents(plan, "train", 1, 400)[1]
+    tokens = plan.documents["train"][0][first].tokens.copy()
+    tokens[len(tokens) // 2] ^= 1
+    change(plan, "train", 1, second, tokens)
+    check = write(plan, tmp_path).check("near_duplicates")
+    (row,) = check.rows
+    assert [(shown["shard"], shown["document"]) for shown in row.shown] == [
+        ("train-00000", first),
+        ("train-00001", second),
+    ]
+    assert row.values["resemblance"] > 0.85
+    assert "1 pairs" in check.summary
+
+
+def test_repeats_that_epochs_allow_are_no_near_duplicates(plan, tmp_path):
+    plan.epochs |= {"prose": 2, "code": 2}
+    numbers = long_documents(plan, "train", 0, 200)[:30]
+    for number in numbers:
+        plan.documents["train"][1][number] = plan.documents["train"][0][number]
+    report = write(plan, tmp_path)
+    assert report.check("repeated_documents").verdict == "ok"
+    assert report.check("near_duplicates").rows == []
+    assert report.check("passages").rows == []
+
+
+def test_validation_seen_in_training(plan, tmp_path):
+    leaked, copy = long_documents(plan, "val", 0, 300)[0], long_documents(plan, "train", 1, 300)[0]
+    tokens = plan.documents["val"][0][leaked].tokens.copy()
+    tokens[7] ^= 1
+    tokens = np.concatenate([plan.documents["train"][1][copy].tokens[:100], tokens])
+    change(plan, "train", 1, copy, tokens)
+    report = write(plan, tmp_path)
+    check = report.check("validation_overlap")
+    (row,) = check.rows
+    assert [(s["shard"], s["document"]) for s in row.shown] == [("val-00000", leaked), ("train-00001", copy)]
+    assert row.values["seen"] >= 0.8
+    assert check.verdict == "bad"
+    assert report.check("repeated_documents").verdict == "ok"
+
+
+@pytest.mark.parametrize(("copies", "verdict"), [(15, "look"), (5, "ok")])
+def test_passage_in_many_documents(plan, tmp_path, copies, verdict):
+    passage = np.random.default_rng(5).integers(0, 256, 80)
+    for number in long_documents(plan, "train", 0, 100)[:copies]:
+        tokens = plan.documents["train"][0][number].tokens
+        change(plan, "train", 0, number, [*tokens[:20], *passage, *tokens[20:]])
+    check = write(plan, tmp_path).check("passages")
+    assert check.verdict == verdict
+    assert [row.values["documents"] for row in check.rows] == ([copies] if verdict == "look" else [])
+    for row in check.rows:
+        shown = row.shown[0]
+        tokens = open_set(tmp_path / "set").shard(shown["shard"]).read(shown["start"])[shown["position"] :][:64]
+        np.testing.assert_array_equal(tokens, passage[shown["position"] - 20 :][:64])
+
+
+def test_source_the_tokenizer_does_not_know_is_named(plan, tmp_path):
+    for shard, documents in enumerate(plan.documents["train"]):
+        for number, document in enumerate(documents):
+            if document.source == "code":
+                singles = [byte for byte in document.tokens if byte < 256] or [32]
+                change(plan, "train", shard, number, [*(singles * 3)[: len(document.tokens) - 1], plan.eos_id])
+    check = write(plan, tmp_path).check("bytes_per_token")
+    assert (check.verdict, "code" in check.summary) == ("look", True)
+
+
+def test_sampled_share_of_near_duplicates_is_that_of_all(plan, tmp_path):
+    numbers = long_documents(plan, "train", 0, 250)[:200]
+    for number in numbers:
+        tokens = plan.documents["train"][0][number].tokens.copy()
+        tokens[100] ^= 1
+        change(plan, "train", 1, number, tokens)
+    write_set(tmp_path / "set", plan)
+
+    def count(rate):
+        sketches = [
+            s for k in (0, 1) for s in look_at_shard(ShardTask(tmp_path / "set", k, SampleRates(rate))).sketches
+        ]
+        twins = {}
+        for sketch in sketches:
+            twins.setdefault(sketch.smallest, []).append(sketch)
+        pairs = [pair for pair in twins.values() if len(pair) == 2 and resemblance(*(s.hashes for s in pair)) > 0.5]
+        return len(pairs), len(sketches)
+
+    pairs, documents = count(1)
+    assert 150 <= pairs <= 200
+    some_pairs, some = count(4)
+    assert documents / 6 < some < documents / 2.8
+    assert some_pairs / some == pytest.approx(pairs / documents, rel=0.35)
+
+
+def test_rates_bound_the_samples(good_set):
+    shard_set = open_set(good_set)
+    assert choose_rates(shard_set) == SampleRates()
+    train = shard_set.manifest.splits["train"]
+    large = train.model_copy(update={"tokens": 30 * 10**9, "documents": 30 * 10**6})
+    val = train.model_copy(update={"tokens": 10**8})
+    manifest = shard_set.manifest.model_copy(update={"splits": {"train": large, "val": val}})
+    vars(shard_set)["manifest"] = manifest
+    rates = choose_rates(shard_set)
+    assert 30 * 10**6 / rates.documents <= 1 << 15
+    assert 30 * 10**9 / rates.passages / rates.windows <= 1 << 21
+    assert 10**8 / rates.val_documents <= 1 << 20
+
+
+def test_stretches_are_whole_documents(good_set, plan, monkeypatch):
+    for size in (1, 1000, 1 << 16):
+        monkeypatch.setattr(stretches, "STRETCH_TOKENS", size)
+        shard_set = open_set(good_set)
+        for shard, documents in zip(shard_set.splits["train"], plan.documents["train"], strict=True):
+            number = start = 0
+            for stretch in iter_stretches(shard_set, shard):
+                assert (stretch.document, stretch.start) == (number, start)
+                for row, (first, last) in enumerate(zip(stretch.starts, stretch.ends, strict=True)):
+                    np.testing.assert_array_equal(stretch.tokens[first:last], documents[number].tokens)
+                    assert stretch.hashes[row].tobytes() == documents[number].hash
+                    assert shard_set.manifest.sources[stretch.sources[row]].name == documents[number].source
+                    number += 1
+                start += len(stretch.tokens)
+                assert len(stretch.tokens) <= max(size, int((stretch.ends - stretch.starts).max()))
+            assert number == len(documents)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=12),
+    width=st.sampled_from([2, 4, 16]),
+    seed=st.integers(0, 99),
+)
+def test_equal_windows_have_equal_hashes(lengths, width, seed):
+    tokens = np.random.default_rng(seed).integers(0, 3, sum(lengths)).astype(np.uint16)
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    hashes = hash_windows(tokens, starts, ends, width=width, values=token_values(3))
+    windows: dict[int, set[bytes]] = {}
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        for place in range(start, end):
+            inside = place + width <= end - 1  # the last token is EOS
+            assert (hashes[place] != NO_WINDOW) == inside
+            if inside:
+                windows.setdefault(int(hashes[place]), set()).add(tokens[place : place + width].tobytes())
+    assert all(len(same) == 1 for same in windows.values())
+    assert len({window for same in windows.values() for window in same}) == len(windows)
+
+
+@given(length=st.integers(0, 2**32 - 1))
+def test_length_bins(length):
+    (place,) = bin_lengths(np.array([length]))
+    assert 0 <= place < BINS
+    assert bin_middles()[place] == pytest.approx(length, rel=0.012, abs=0.01)
+    counts = np.zeros(BINS, np.int64)
+    counts[place] = 5
+    assert quantile(counts, 0.5) == pytest.approx(length, rel=0.012)
+
+
+def test_sizes_are_powers_of_two():
+    assert GRAM_TOKENS.bit_count() == WINDOW_TOKENS.bit_count() == 1
+
+
+def test_command(plan, good_set, tmp_path, capsys):
+    arguments = ["audit", str(good_set), "--out", str(tmp_path / "out"), "--workers", "1"]
+    assert main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert "validation_overlap" in shown
+    assert main([*arguments, "--rare", "2000", "--json"]) in (0, 1)
+    report = json.loads(capsys.readouterr().out)
+    assert report["rare_below"] == 2000
+    assert [check["name"] for check in report["checks"]][:2] == ["special_ids", "repeated_documents"]
+
+    document = plan.documents["train"][0][0]
+    change(plan, "train", 0, 0, [plan.eos_id + 1, *b"\x1b\x07", *document.tokens])
+    write_set(tmp_path / "set", plan)
+    assert main(["audit", str(tmp_path / "set"), "--workers", "1"]) == 1
+    shown = capsys.readouterr().out
+    assert ">>><|pad|><<<" in shown
+    assert "\x1b" not in shown
+
+
+def test_command_refuses_a_set_that_is_not_whole(good_set, tmp_path, capsys):
+    folder = shutil.copytree(good_set, tmp_path / "set")
+    (folder / "val-00000.json").unlink()
+    assert main(["audit", str(folder), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["problems"][0]["kind"] == "file_missing"
+    with pytest.raises(ShardSetError):
+        audit(folder)
+    assert main(["audit", str(good_set), "--out", str(good_set / "audit")]) == 2
+    assert "own folder" in capsys.readouterr().err
+    assert main(["audit", str(tmp_path / "absent")]) == 2
