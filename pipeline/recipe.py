@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Iterator
 from decimal import Decimal
@@ -68,9 +67,9 @@ def _checked_keep(keep: dict[str, JsonValue]) -> dict[str, JsonValue]:
 
 def _known_encoding(name: str) -> str:
     try:
-        codecs.lookup(name)
+        b"".decode(name)
     except LookupError as error:
-        raise ValueError("expected an encoding that Python knows, such as latin-1") from error
+        raise ValueError("expected a text encoding that Python knows, such as latin-1") from error
     return name
 
 

@@ -70,7 +70,8 @@ class Selection:
         """
         self.index, self.source = index, source
         self.files: list[File] = source_module(source.kind).list_files(source)
-        self.whole = tokens is None or sum(file.stored_bytes for file in self.files) <= WHOLE_BYTES
+        small = source.content == "column" and sum(file.stored_bytes for file in self.files) <= WHOLE_BYTES
+        self.whole = tokens is None or small  # a small file may name millions of others
         self.units: list[Unit] = []
         self._seed = seed
         self._groups = _group_files(self.files, seed)

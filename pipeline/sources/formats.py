@@ -16,12 +16,13 @@ import pyarrow.compute as pc
 
 from pipeline.arrow import wrap_texts
 from pipeline.sources import jsonl, parquet
-from pipeline.sources.base import Batch, SourceError, Span
+from pipeline.sources.base import UNIT_BYTES, Batch, SourceError, Span
 from pipeline.sources.blocks import find_cuts, is_compressed, open_file, read_blocks, read_pieces, version_of
 
 if TYPE_CHECKING:
     from pipeline.recipe import SourceRecipe
 
+_CONTENT_PER_LINE_BYTE = 25  # a line of 200 bytes names a source file of 5,000; only for estimates
 _TEXT_PER_STORED_BYTE = 3.5  # zstd and gzip on English prose: 2.5 to 4; only for estimates
 
 
@@ -36,7 +37,8 @@ def list_spans(source: SourceRecipe, url: str, name: str, format_: str, unit_byt
         return parquet.list_spans(source, url, name, version, unit_bytes)
     size = int(version.partition(" ")[0])
     compressed = is_compressed(name)
-    text_bytes = int(size * _TEXT_PER_STORED_BYTE) if compressed else size
+    per_byte = _CONTENT_PER_LINE_BYTE if source.content == "software-heritage" else 1
+    text_bytes = int(size * (_TEXT_PER_STORED_BYTE if compressed else 1) * per_byte)
     if format_ == "file":
         return [Span(url, name, version, format_, "file", 0, size, text_bytes, 1, size)]
     if size == 0:
@@ -48,8 +50,9 @@ def list_spans(source: SourceRecipe, url: str, name: str, format_: str, unit_byt
         return [whole]
     separator = b"\n" if format_ == "jsonl" else (source.separator or "").encode()
     with open_file(url) as raw:
-        cuts = [0, *find_cuts(raw, size, separator, unit_bytes), size]
-    return [Span(url, name, version, format_, "b", a, b, b - a, None, b - a) for a, b in itertools.pairwise(cuts)]
+        cuts = [0, *find_cuts(raw, size, separator, (unit_bytes or UNIT_BYTES) // per_byte), size]
+    parts = itertools.pairwise(cuts)
+    return [Span(url, name, version, format_, "b", a, b, (b - a) * per_byte, None, b - a) for a, b in parts]
 
 
 def read_span(source: SourceRecipe, span: Span) -> Iterator[Batch]:
