@@ -50,7 +50,9 @@ def list_spans(source: SourceRecipe, url: str, name: str, format_: str, unit_byt
         return [whole]
     separator = b"\n" if format_ == "jsonl" else (source.separator or "").encode()
     with open_file(url) as raw:
-        cuts = [0, *find_cuts(raw, size, separator, (unit_bytes or UNIT_BYTES) // per_byte), size]
+        if per_byte > 1:
+            unit_bytes = (unit_bytes or UNIT_BYTES) // per_byte
+        cuts = [0, *find_cuts(raw, size, separator, unit_bytes), size]
     parts = itertools.pairwise(cuts)
     return [Span(url, name, version, format_, "b", a, b, (b - a) * per_byte, None, b - a) for a, b in parts]
 
