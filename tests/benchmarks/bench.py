@@ -27,6 +27,7 @@ GOALS = {
     ("build", "ratio"): ("at least 15, goal 25", lambda value: value >= 15),
     ("hub", "ratio"): ("at most 1.3", lambda value: value <= 1.3),
     ("hub", "worker_ratio"): ("at most 1.15", lambda value: value <= 1.15),
+    ("content", "files_per_s"): ("at least 500", lambda value: value >= 500),
     ("bpe", "ratio"): ("at least 4", lambda value: value >= 4),
     ("bpe", "merges_identical"): ("yes", bool),
     ("memory", "worker_ratio"): ("at most 1.15", lambda value: value <= 1.15),
@@ -135,6 +136,12 @@ def _hub(work: Path, quick: bool) -> Figures:
     return bench_hub(work, quick=quick)
 
 
+def _content(work: Path, quick: bool) -> Figures:
+    from content import bench_content
+
+    return bench_content(work, quick=quick)
+
+
 def _stages(work: Path, quick: bool) -> Figures:
     from stages import bench_stages
 
@@ -152,6 +159,7 @@ TOPICS: dict[str, Callable[[Path, bool], Figures]] = {
     "validate": _validate,
     "loader": _loader,
     "hub": _hub,
+    "content": _content,
     "bpe": _bpe,
     "stages": _stages,
     "memory": _memory,
