@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from shards.imports import token_bins
 from shards.imports.documents import Documents, cut_blocks
 from shards.manifest import ShardEntry, Split, dtype_for
 from shards.writer import SetProperties, document_schema, write_shard
@@ -64,7 +65,7 @@ class SplitRows:
         low, high = int(numbers[0]), int(numbers[-1]) + 1
         ends, lengths = self.documents.ends[low:high], self.documents.lengths[low:high]
         base = int(ends[0] - lengths[0])
-        for first, last in cut_blocks(ends - base):
+        for first, last in cut_blocks(ends - base, token_bins.BLOCK_TOKENS):
             start = int(ends[first] - lengths[first])
             tokens = self.documents.stream.read(start, int(ends[last - 1]))
             here = keep[low + first : low + last]

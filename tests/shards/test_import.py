@@ -65,8 +65,8 @@ def headed(ids, magic=20240520, version=1, dtype="<u2", count=None):
 @pytest.mark.parametrize("name", ["nanogpt", "llmc"])
 def test_an_export_comes_back(good_set, plan, tmp_path, monkeypatch, name):
     """Tokens, boundaries and content hashes are those of the set that was exported; validation finds nothing."""
-    for module in (documents, token_bins):
-        monkeypatch.setattr(module, "BLOCK_TOKENS", 5000)
+    monkeypatch.setattr(token_bins, "BLOCK_TOKENS", 5000)
+    monkeypatch.setattr(documents, "HASHED_TOKENS", 2000)
     out = tmp_path / "out"
     export_set(shards.open_set(good_set), out, layout=name)
     files = {split: sorted(out.glob(f"{split}*.bin")) for split in ("train", "val")}
@@ -237,8 +237,7 @@ def test_repeats_in_training_alone_are_epochs(run, tmp_path):
 
 
 def test_repeats_are_dropped_and_counted(run, tmp_path, monkeypatch):
-    for module in (documents, token_bins):
-        monkeypatch.setattr(module, "BLOCK_TOKENS", 3)
+    monkeypatch.setattr(token_bins, "BLOCK_TOKENS", 3)
     train = [[1, EOS, 2, EOS, 1, EOS, 1, EOS, 3, EOS, 4, 4, 4, 4, EOS, 6, EOS]]
     run(train, [[3, EOS, 5, EOS, 5, EOS]], repeats="drop", shard_tokens=4)
     shard_set = shards.open_set(tmp_path / "set")
