@@ -130,7 +130,7 @@ def describe_files(
         model |= {"layer_norm_epsilon": config.rms_norm_eps}
         model |= dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
     tokenizer = {
-        "tokenizer_class": "PreTrainedTokenizerFast",  # with config.json's class alone it would be built anew
+        "tokenizer_class": "PreTrainedTokenizerFast",  # else a gpt2 gets GPT2Tokenizer, which builds parts anew
         "model_max_length": config.max_position_embeddings,
         "bos_token": eos,
         "eos_token": eos,

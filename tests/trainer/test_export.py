@@ -79,6 +79,7 @@ def test_padding_of_the_vocabulary_is_cut_off_and_nothing_is_missing(exported: t
     assert theirs.get_input_embeddings().weight.shape == (320, 64)
     assert theirs.get_output_embeddings().weight.shape == (320, 64)
     tied = ours.config.tie_word_embeddings
+    assert theirs.config.tie_word_embeddings is tied
     assert (theirs.get_input_embeddings().weight is theirs.get_output_embeddings().weight) is tied
     padding = (384 - 320) * 64 * (1 if tied else 2)
     count = sum(parameter.numel() for parameter in ours.parameters()) - padding
@@ -89,6 +90,7 @@ def test_ids_are_equal_and_text_comes_back(exported: tuple[Path, Path]):
     run, folder = exported
     ours, theirs = load_run(run, print).tokenizer, transformers.AutoTokenizer.from_pretrained(folder)
     ours.encode_special_tokens = True
+    assert type(theirs) is transformers.PreTrainedTokenizerFast  # not GPT2Tokenizer, which builds parts anew
     for text in TEXTS:
         ids = ours.encode(text, add_special_tokens=False).ids
         assert theirs(text)["input_ids"] == ids
