@@ -77,7 +77,8 @@ def export_set(
         progress: called as tokens are written, and again as they are compared.
 
     Raises:
-        ExportError: the layout cannot hold the set, a split is not in it, or what was read back differs.
+        ExportError: the layout cannot hold the set, a split is not in it, the folder is in the set's own, or what
+            was read back differs.
         ShardSetError: a file of the set is not what its manifest says.
         OSError: the folder exists and holds something, or cannot be written.
     """
@@ -85,6 +86,8 @@ def export_set(
     chosen = tuple(shard_set.splits) if splits is None else splits
     if missing := [split for split in chosen if not shard_set.splits.get(split)]:
         raise ExportError([f"the set has no split {', '.join(missing)}; it has {', '.join(shard_set.splits)}"])
+    if shard_set.path.resolve() in out.resolve().parents:
+        raise ExportError([f"{out} is in the set's own folder, which holds its files and no others. Give another."])
     total = sum(Source(shard_set, split).num_tokens for split in chosen) * (2 if verify else 1)
     done = 0
 

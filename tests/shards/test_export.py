@@ -431,6 +431,14 @@ def test_command(tiny_set, tmp_path, capsys):
     assert command.LAYOUTS == LAYOUTS
 
 
+def test_the_sets_own_folder_stays_clean(tiny_set, capsys):
+    before = sorted(tiny_set.path.iterdir())
+    for out in (tiny_set.path, tiny_set.path / "new" / "out"):
+        assert main(["export", str(tiny_set.path), "--to", "mds", "--out", str(out)]) == 2
+    assert "is in the set's own folder" in capsys.readouterr().err
+    assert sorted(tiny_set.path.iterdir()) == before
+
+
 def test_absent_split_is_refused(wide_set, tmp_path, capsys):
     arguments = ["export", str(wide_set.path), "--to", "mds", "--out", str(tmp_path / "out"), "--split", "val"]
     assert main(arguments) == 2
