@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import json
 import os
 import sys
@@ -57,8 +56,6 @@ def build_parser(arguments: list[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     called = next((argument for argument in arguments if not argument.startswith("-")), None)
     for name, summary in COMMANDS.items():
-        if importlib.util.find_spec(f"trainer.{name}") is None:
-            continue
         command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
         if name == called:
             # `train` describes itself here: its recipe is checked, and OpenMP told how to wait, before torch is there.

@@ -210,6 +210,13 @@ class _Run:
         self.stopped_by: int | None = None
         self.began = self.mark = time.perf_counter()
         self.taken: list[dict[str, Any]] = []
+        self.phase_began = (-1, 0.0)
+        """The last step of the phase before the current one, and the dollars spent until then."""
+
+    @property
+    def usd(self) -> float:
+        """Return what the run has cost so far."""
+        return self.seconds / 3600 * self.recipe.cost.gpu_usd_per_hour * self.session.ranks
 
     @property
     def seconds(self) -> float:
@@ -254,14 +261,14 @@ class _Run:
     def _settle(self) -> None:
         """Fetch, log and check what the last steps found."""
         fetch_losses(self.session, self.taken)
-        session, train, seconds = self.session, self.recipe.train, self.seconds
+        session, train = self.session, self.recipe.train
         rate = len(self.taken) * train.global_batch * train.seq_len / (time.perf_counter() - self.mark)
         mfu = rate * session.flops_per_token / session.peak_flops if session.peak_flops else None
         timing = {
             "tokens_per_s": round(rate, 1),
             "mfu": round(mfu, 4) if mfu is not None else None,
-            "seconds": round(seconds, 6),
-            "usd": round(seconds / 3600 * self.recipe.cost.gpu_usd_per_hour * session.ranks, 6),
+            "seconds": round(self.seconds, 3),
+            "usd": round(self.usd, 6),
         }
         for record in self.taken:
             self._check_loss(record)
@@ -338,27 +345,31 @@ class _Run:
 
     def _close_phase(self) -> str | None:
         """At a phase's end sample and say what it brought; return why to stop here, if there is a reason."""
-        session, row = self.session, next(reversed(make_ledger(self.recipe.phases, self.log.records)), None)
-        if row is None:
+        session, log, phases, reason = self.session, self.log, self.recipe.phases, None
+        index = next((i for i, phase in enumerate(phases) if session.step <= phase.until_step), None)
+        if index is None or not session.step:
             return None
-        phase = next(phase for phase in self.recipe.phases if phase.name == row.phase)
-        ended = session.step == phase.until_step
-        if ended and self.log.last("phase").get("step") != session.step:
-            self.log.write({"step": session.step, "phase": asdict(row)})
-            self.progress.show_line(describe_phase(row))
-            if self.recipe.eval.prompts and session.rank == 0 and not isinstance(session.forward, FSDPModule):
-                self._sample()
-        reason = None
-        if row.goal_met is False:
-            reason = (
-                f"phase {row.phase!r} ended at step {session.step} with loss {row.loss:.4f}; its goal is {row.goal}"
-            )
-        elif row.over_budget:
-            reason = f"phase {row.phase!r} has cost ${row.usd:,.2f}; its budget is ${phase.budget_usd:,.2f}"
+        phase, began = phases[index], phases[index - 1].until_step if index else 0
+        if self.phase_began[0] != began:
+            usd = max((r["usd"] for r in log.records if "usd" in r and r["step"] <= began), default=0.0)
+            self.phase_began = began, usd
+        if session.step == phase.until_step:
+            row = make_ledger(phases, log.records)[index]  # Only here: it reads the whole log.
+            if log.last("phase").get("step") != session.step:
+                log.write({"step": session.step, "phase": asdict(row)})
+                self.progress.show_line(describe_phase(row))
+                if self.recipe.eval.prompts and session.rank == 0 and not isinstance(session.forward, FSDPModule):
+                    self._sample()
+            if row.goal_met is False:
+                missed = f"ended at step {session.step} with loss {row.loss:.4f}; its goal is {row.goal}"
+                reason = f"phase {phase.name!r} {missed}"
+        usd = self.usd - self.phase_began[1]
+        if phase.budget_usd is not None and usd > phase.budget_usd:
+            reason = reason or f"phase {phase.name!r} has cost ${usd:,.2f}; its budget is ${phase.budget_usd:,.2f}"
         # Clocks differ between ranks: what one finds too expensive all stop for.
         if self.go_on or not self._largest(OFF_RAMP if reason is not None else 0):
             return None
-        return reason or f"phase {row.phase!r}: another rank found its budget spent"
+        return reason or f"phase {phase.name!r}: another rank found its budget spent"
 
     def _sample(self) -> None:
         from trainer.sample import LoadedRun, SampleOptions, sample_texts

@@ -121,7 +121,7 @@ def test_a_spent_budget_stops_the_run_in_the_middle_of_a_phase(
     assert "dear" in done.stdout  # the table
     last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["step"] < 24
-    assert last["usd"] == pytest.approx(last["seconds"] * 10_000, rel=1e-2)
+    assert last["usd"] == pytest.approx(last["seconds"] * 10_000, abs=20)
     assert (tmp_path / f"checkpoints/step-{last['step']:08d}").is_dir()
 
 
