@@ -4,7 +4,8 @@ Counts are exact. What must be compared across the whole set is sampled by conte
 may be equal), so that equal things are sampled together in every shard, and what a shard returns has a fixed bound:
 a histogram a source, and the samples, whose rates `SampleRates` sets by the size of the set.
 
-Cost a token on one core (measured): decompression 2 ns, counts by source 2.5, documents an id is in 4, windows 9.
+Cost a token on one core (measured on code): decompression and counts by source 6 ns, documents that hold each id 6,
+windows 12.
 """
 
 from __future__ import annotations
