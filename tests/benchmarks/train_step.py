@@ -1,0 +1,186 @@
+"""A training step on the CPU beside a plain loop over the same model and beside transformers with its Trainer.
+
+All three train a LLaMA of one size, in fp32, with fused AdamW and clipped gradients, on windows of the same set. Ours
+reads the compressed shards as it goes; the plain loop, and transformers, are handed their windows in memory. They take
+turns, a few steps each, and the first steps of each turn are left out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from material import median
+
+WARM_UP = 2
+"""Steps of each turn that are not timed: threads start, shards are opened, memory is taken."""
+
+RECIPE = """
+name = "bench"
+[model]
+kind = "llama"
+hidden_size = 256
+num_hidden_layers = 4
+num_attention_heads = 8
+num_key_value_heads = 4
+intermediate_size = 768
+max_position_embeddings = 128
+tie_word_embeddings = true
+[train]
+seq_len = 128
+global_batch = 8
+micro_batch = 8
+steps = 100_000
+precision = "fp32"
+device = "cpu"
+[optimizer]
+lr = 1e-3
+"""
+
+
+def bench_trainer(work: Path, quick: bool = False) -> dict[str, Any]:
+    """Time steps of the three in turns.
+
+    Returns:
+        `parameters`, `tokens` a step; the median `ours_s`, `plain_s` and `transformers_s` of a step; `plain_ratio` and
+        `transformers_ratio` (above 1: ours is faster); `loader_share` of our steps' time (data_wait_ms), and
+        `first_wait_ms`, the wait for the first shard, which no turn but the first has.
+
+    Raises:
+        TopicSkippedError: the corpus that the set is built from is not there.
+    """
+    from build import write_set
+
+    # As the command does; see trainer.__main__. Without it turns that share cores with others are not comparable.
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    shards_path = write_set(work)
+
+    import torch
+
+    from trainer.data import Loader
+    from trainer.recipe import load_recipe
+    from trainer.session import open_session
+    from trainer.train import fetch_losses, take_step
+
+    (work / "bench-train.toml").write_text(RECIPE)
+    recipe = load_recipe(work / "bench-train.toml")
+    rounds, steps = (2, 5) if quick else (5, 10)
+    times: dict[str, list[float]] = {"ours": [], "plain": [], "transformers": []}
+    waits: list[float] = []
+    with tempfile.TemporaryDirectory(dir=work) as folder:
+        session = open_session(recipe, shards_path, Path(folder) / "run", resume="never", say=lambda line: None)
+        try:
+            order, shards = session.order, session.shard_set.splits["train"]
+            with Loader(shards, order) as memory:
+                batch = recipe.train.global_batch
+                windows = [memory.read(index * batch, batch) for index in range(steps)]
+            plain = _PlainLoop(recipe, session.shard_set.vocab_size)
+            theirs = _Transformers(recipe, session.shard_set.vocab_size, Path(folder))
+            with Loader(shards, order) as loader:
+                for _ in range(rounds):
+                    for index in range(steps):
+                        began = time.perf_counter()
+                        record = take_step(session, loader)
+                        fetch_losses(session, [record])
+                        times["ours"] += [time.perf_counter() - began] if index >= WARM_UP else []
+                        waits.append(record["data_wait_ms"])
+                    times["plain"] += plain.take_steps(windows)[WARM_UP:]
+                    times["transformers"] += theirs.take_steps(windows)[WARM_UP:]
+            parameters = sum(parameter.numel() for parameter in session.model.parameters())
+        finally:
+            session.close()
+    seconds = {name: median(values) for name, values in times.items()}
+    timed_waits = [wait for index, wait in enumerate(waits) if index % steps >= WARM_UP]
+    return {
+        "parameters": parameters,
+        "tokens": recipe.train.global_batch * recipe.train.seq_len,
+        "threads": torch.get_num_threads(),
+        **{f"{name}_s": value for name, value in seconds.items()},
+        "plain_ratio": seconds["plain"] / seconds["ours"],
+        "transformers_ratio": seconds["transformers"] / seconds["ours"],
+        "loader_share": sum(timed_waits) / 1000 / sum(times["ours"]),
+        "first_wait_ms": waits[0],
+    }
+
+
+class _PlainLoop:
+    """The loop that one would write first: the same model, batches in memory, nothing recorded but the loss."""
+
+    def __init__(self, recipe: Any, vocab_size: int):
+        import torch
+
+        from trainer.model import build_model
+
+        self.model = build_model(recipe.model, vocab_size, seed=recipe.train.seed)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, betas=(0.9, 0.95), fused=True)
+
+    def take_steps(self, windows: list[Any]) -> list[float]:
+        """Return the seconds of each step."""
+        import torch
+
+        seconds = []
+        for window in windows:
+            began = time.perf_counter()
+            loss = self.model(window[:, :-1], window[:, 1:])
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.item()
+            seconds.append(time.perf_counter() - began)
+        return seconds
+
+
+class _Transformers:
+    """LlamaForCausalLM of the same size under transformers' Trainer, with what slows it down turned off."""
+
+    def __init__(self, recipe: Any, vocab_size: int, folder: Path):
+        import transformers
+
+        keys = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size")
+        keys += ("max_position_embeddings", "tie_word_embeddings", "rms_norm_eps")
+        config = transformers.LlamaConfig(vocab_size=vocab_size, **{key: getattr(recipe.model, key) for key in keys})
+        self.model, self.folder, self.batch = transformers.LlamaForCausalLM(config), folder, recipe.train.micro_batch
+
+    def take_steps(self, windows: list[Any]) -> list[float]:
+        """Return the seconds of each step, from the end of the one before; the first is from the start of training."""
+        import transformers
+
+        # Its loss shifts the labels itself: of 129 ids it predicts 128, as ours does.
+        rows = [{"input_ids": row, "labels": row} for window in windows for row in window]
+        marks: list[float] = []
+
+        class Clock(transformers.TrainerCallback):
+            def on_train_begin(self, *_: Any, **__: Any) -> None:
+                marks.append(time.perf_counter())
+
+            def on_step_end(self, *_: Any, **__: Any) -> None:
+                marks.append(time.perf_counter())
+
+        settings = transformers.TrainingArguments(
+            output_dir=str(self.folder / "transformers"),
+            use_cpu=True,
+            max_steps=len(windows),
+            per_device_train_batch_size=self.batch,
+            learning_rate=1e-3,
+            optim="adamw_torch_fused",
+            save_strategy="no",
+            logging_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+        )
+        trainer = transformers.Trainer(self.model, settings, train_dataset=rows, callbacks=[Clock()])
+        trainer.remove_callback(transformers.PrinterCallback)
+        trainer.train()
+        return [after - before for before, after in itertools.pairwise(marks)]
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, value in bench_trainer(Path(sys.argv[1]) if sys.argv[1:] else Path(scratch)).items():
+            print(f"{name:>20}  {value:,.4f}")
