@@ -83,12 +83,17 @@ def test_examples_hold_what_they_show(good_audit, plan):
         assert (shown["hash"], shown["source"], shown["row"]) == (document.hash.hex(), document.source, document.row)
 
 
-def test_concentration_is_what_its_definition_says(good_audit, plan):
-    table = pq.read_table(good_audit.out / "tokens.parquet").to_pydict()
+def test_concentration_is_what_its_definition_says(plan, tmp_path):
+    for shard, documents in enumerate(plan.documents["train"]):
+        for number, document in enumerate(documents[20:], 20):
+            keep = (document.tokens < 280) | (document.tokens >= plan.eos_id)
+            change(plan, "train", shard, number, np.where(keep, document.tokens, 32))
+    table = pq.read_table(write(plan, tmp_path).out / "tokens.parquet").to_pydict()
     train = split_documents(plan, "train")
     total = sum(len(document.tokens) for document in train)
     frequent = [token for token in range(256, 298) if table["count"][token]]
     assert len(frequent) > 20
+    assert max(table["document_bits"]) > 2
     for token in frequent:
         expected, source_bits, count = 0.0, 0.0, table["count"][token]
         for name in ("prose", "code"):
@@ -166,8 +171,8 @@ def test_id_never_seen_and_one_hardly_ever(plan, tmp_path, good_audit):
                 tokens = document.tokens.copy()
                 tokens[tokens == unseen] = 32
                 places = np.flatnonzero(tokens == rare)
-                keep = min(left, len(places)) if split == "train" else len(places)
-                left -= keep if split == "train" else 0
+                keep = min(left, len(places)) if (split, shard) == ("train", 1) else 0
+                left -= keep
                 tokens[places[keep:]] = 32
                 if not np.array_equal(tokens, document.tokens):
                     change(plan, split, shard, number, tokens)
@@ -175,6 +180,7 @@ def test_id_never_seen_and_one_hardly_ever(plan, tmp_path, good_audit):
     assert unseen in [row.values["id"] for row in report.check("never_seen").rows]
     (row,) = [row for row in report.check("rare").rows if row.values["id"] == rare]
     assert (row.values["count"], report.check("rare").verdict) == (3, "look")
+    assert row.shown[0]["shard"] == "train-00001"
     assert rare not in [row.values["id"] for row in report.check("concentrated").rows]
 
 
@@ -356,7 +362,7 @@ def test_sizes_are_powers_of_two():
     assert GRAM_TOKENS.bit_count() == WINDOW_TOKENS.bit_count() == 1
 
 
-def test_command(plan, good_set, tmp_path, capsys):
+def test_command(plan, tokenizer, good_set, tmp_path, capsys):
     arguments = ["audit", str(good_set), "--out", str(tmp_path / "out"), "--workers", "1"]
     assert main(arguments) == 0
     shown = capsys.readouterr().out
@@ -367,11 +373,11 @@ def test_command(plan, good_set, tmp_path, capsys):
     assert [check["name"] for check in report["checks"]][:2] == ["special_ids", "repeated_documents"]
 
     document = plan.documents["train"][0][0]
-    change(plan, "train", 0, 0, [plan.eos_id + 1, *b"\x1b\x07", *document.tokens])
+    change(plan, "train", 0, 0, [plan.eos_id + 1, *tokenizer.encode("\x1b[2J").ids, *document.tokens])
     write_set(tmp_path / "set", plan)
     assert main(["audit", str(tmp_path / "set"), "--workers", "1"]) == 1
     shown = capsys.readouterr().out
-    assert ">>><|pad|><<<" in shown
+    assert ">>><|pad|><<<\\x1b[2J" in shown
     assert "\x1b" not in shown
 
 
