@@ -28,6 +28,8 @@ GOALS = {
     ("hub", "ratio"): ("at most 1.3", lambda value: value <= 1.3),
     ("hub", "worker_ratio"): ("at most 1.15", lambda value: value <= 1.15),
     ("content", "files_per_s"): ("at least 500", lambda value: value >= 500),
+    ("audit", "count_tokens_per_s"): ("at least 100,000,000", lambda value: value >= 100_000_000),
+    ("audit", "memory_ratio"): ("at most 1.15", lambda value: value <= 1.15),
     ("bpe", "ratio"): ("at least 4", lambda value: value >= 4),
     ("bpe", "merges_identical"): ("yes", bool),
     ("memory", "worker_ratio"): ("at most 1.15", lambda value: value <= 1.15),
@@ -142,6 +144,19 @@ def _content(work: Path, quick: bool) -> Figures:
     return bench_content(work, quick=quick)
 
 
+def _audit(work: Path, quick: bool) -> Figures:
+    from audit import bench_audit
+    from build import write_set
+
+    return bench_audit(write_set(work), work)
+
+
+def _train_step(work: Path, quick: bool) -> Figures:
+    from train_step import bench_trainer
+
+    return bench_trainer(work, quick=quick)
+
+
 def _stages(work: Path, quick: bool) -> Figures:
     from stages import bench_stages
 
@@ -157,7 +172,9 @@ def _memory(work: Path, quick: bool) -> Figures:
 TOPICS: dict[str, Callable[[Path, bool], Figures]] = {
     "build": _build,
     "validate": _validate,
+    "audit": _audit,
     "loader": _loader,
+    "train_step": _train_step,
     "hub": _hub,
     "content": _content,
     "bpe": _bpe,
