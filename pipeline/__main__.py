@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -81,9 +82,17 @@ def _parser() -> argparse.ArgumentParser:
     plan = commands.add_parser(
         "plan",
         help="say what a recipe reads, writes and needs",
-        description="Resolve everything and estimate tokens and disk from the files' footers. Runs nothing.",
+        description="Price a build from the files' footers and a probe: a sample of every source, a few megabytes, "
+        "that goes through the build's own steps. Writes nothing.",
     )
     _add_recipe(plan)
+    plan.add_argument("--no-probe", action="store_true", help="footers only: no text is read, tokens are a guess")
+    plan.add_argument(
+        "--workers", type=_positive, default=os.cpu_count() or 1, metavar="N", help="processes (default: one a core)"
+    )
+    plan.add_argument(
+        "--gpu-usd-per-hour", type=_usd, metavar="USD", help="say what a GPU costs that waits for the build"
+    )
     plan.add_argument("--out", type=Path, metavar="DIR", help="check the disk of this folder (default: here)")
     plan.add_argument("--work", type=Path, metavar="DIR", help="check the disk of this scratch folder too")
     plan.add_argument("--json", action="store_true", help="print the plan as JSON")
@@ -180,6 +189,13 @@ def _tokens(text: str) -> str:
     return f'mix.tokens="{text}"'
 
 
+def _usd(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1e6:
+        raise argparse.ArgumentTypeError(f"expected US dollars an hour, got {text}")
+    return value
+
+
 def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
@@ -242,19 +258,26 @@ def _export_network(options: argparse.Namespace, cache: Path | None = None) -> N
 
 def _plan(options: argparse.Namespace) -> int:
     from pipeline import display, plan
+    from pipeline.disk import check_disk
+    from pipeline.probe import measure
     from pipeline.recipe import load_recipe
+    from pipeline.selection import open_sources
     from pipeline.sources.hub import pin_revisions
 
-    _export_network(options)
-    recipe = pin_revisions(load_recipe(options.recipe, overrides=options.overrides))
-    estimate = plan.estimate(recipe, plan.resolve_units(recipe))
+    with tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as cache:  # footers are looked at more than once
+        _export_network(options, Path(cache))
+        recipe = pin_revisions(load_recipe(options.recipe, overrides=options.overrides))
+        selections = open_sources(recipe)
+        probe = None if options.no_probe else measure(recipe, selections)
+        estimate = plan.estimate(
+            recipe, selections, probe=probe, workers=options.workers, gpu_usd_per_hour=options.gpu_usd_per_hour
+        )
     if options.json:
         print(json.dumps(estimate.to_dict(), indent=2))
     else:
         display.print_plan(recipe, estimate)
     out = options.out or Path()
-    needs = [("scratch", options.work or out, estimate.scratch_bytes), ("the set", out, estimate.output_bytes)]
-    plan.check_disk(needs)
+    check_disk(estimate.disk_needs(options.work or out, out))
     return 0
 
 

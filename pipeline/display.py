@@ -6,11 +6,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.plan import TEXT_BYTES_PER_TOKEN
 from shards.display import plain_table, printable, stdout_console
 
 if TYPE_CHECKING:
     from pipeline.build import BuildReport
-    from pipeline.plan import Estimate
+    from pipeline.plan import Estimate, SourceEstimate
     from pipeline.recipe import Recipe
 
 
@@ -97,37 +98,82 @@ def print_build(report: BuildReport, out: Path, work: Path) -> None:
 
 
 def print_plan(recipe: Recipe, estimate: Estimate) -> None:
-    """Print what a build would read, write and need."""
-    rows = [
-        {
-            "source": source.name,
-            "share": f"{100 * source.share:.2f} %",
-            "files": source.files,
-            "units": source.units,
-            "documents": "unknown" if source.documents is None else f"{source.documents:,}",
-            "text MB": f"{source.text_bytes / 1e6:,.1f}",
-            "read MB": f"{source.stored_bytes / 1e6:,.1f}",
-            "tokens, about": f"{source.tokens:,}",
-        }
-        for source in estimate.sources
-    ]
+    """Print what a build would read, write, take and cost."""
+    rows = [_plan_row(source) for source in estimate.sources]
     print_rows(f"{recipe.name}: the plan", rows)
     console = stdout_console()
     train, val = f"{estimate.train_tokens:,}", f"{estimate.val_tokens:,}"
-    scratch, output = f"{estimate.scratch_bytes / 1e9:.2f} GB", f"{estimate.output_bytes / 1e9:.2f} GB"
-    for line in (
-        f"about {train} training and {val} validation tokens in {estimate.shards} shards",
-        f"disk: {scratch} of scratch at most, {output} for the set",
-        *_short(recipe, estimate),
-    ):
-        console.print(line, soft_wrap=True)
+    lines = [f"about {train} training and {val} validation tokens in {estimate.shards} shards"]
+    for source in estimate.sources:
+        lines += [f"dropped from {source.name}: {share:.1%} ({reason})" for reason, share in source.dropped.items()]
+        if not source.tokens:
+            lines.append(f"look: of the sample of {source.name} no document is left; see `keep` and the length bounds")
+    lines += _time_lines(estimate)
+    scratch, output = _size(estimate.scratch_bytes), _size(estimate.output_bytes)
+    lines.append(f"disk: {scratch} of scratch, {output} for the set")
+    for line in [*lines, *_short(recipe, estimate)]:
+        console.print(printable(line), soft_wrap=True)
+
+
+def _plan_row(source: SourceEstimate) -> dict[str, Any]:
+    return {
+        "source": source.name,
+        "share": f"{source.share:.2%}",
+        "files read": f"{source.files:,} of {source.all_files:,}",
+        "units": source.units,
+        "read": _size(source.stored_bytes),
+        "kept": "unknown" if source.kept is None else f"{source.kept:.1%}",
+        "documents": "unknown" if source.documents is None else f"{source.documents:,}",
+        "text": _size(source.text_bytes),
+        "bytes a token": f"{source.bytes_per_token:.2f}",
+        "tokens, about": f"{source.tokens:,}",
+    }
+
+
+def _time_lines(estimate: Estimate) -> list[str]:
+    time, probe = estimate.time, estimate.probe
+    if time is None or probe is None:
+        return [f"no probe: tokens are guessed at {TEXT_BYTES_PER_TOKEN} bytes each, times are not foreseen"]
+    lines = [f"measured on {_size(probe.sample_bytes)} of text in {probe.seconds:.0f} s"]
+    parts: list[str] = []
+    if probe.content_files_per_s:
+        files = sum(source.content_files for source in estimate.sources)
+        speed = f"{probe.content_files_per_s:,.0f} a second a worker"
+        parts.append(f"{files:,} files of the archive {_duration(time.content_s)} ({speed})")
+    if probe.link_bytes_per_s:
+        speed = f"{probe.link_bytes_per_s / 1e6:,.1f} MB/s"
+        parts.append(f"download of {_size(estimate.download_bytes)} {_duration(time.download_s)} ({speed})")
+    cpu = f"tokenizer {_duration(time.tokenizer_s)}, encode {_duration(time.encode_s)}"
+    parts.append(f"{cpu}, shards {_duration(time.assemble_s)}, validation {_duration(time.validate_s)}")
+    workers = f"{time.workers} worker{'s' if time.workers > 1 else ''}"
+    limit = {"CPU": "the CPU limits", "link": "the link limits", "archive": "the archive's files limit"}[time.limit]
+    lines.append(f"time: about {_duration(time.total_s)} with {workers}; {limit}")
+    lines.append("  " + "; ".join(parts))
+    if estimate.gpu_usd is not None:
+        lines.append(f"a GPU that waits for it: {estimate.gpu_usd:,.2f} US dollars")
+    return lines
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _size(size: int) -> str:
+    if size < 1e6:
+        return f"{size / 1e3:,.1f} KB"
+    return f"{size / 1e6:,.1f} MB" if size < 1e9 else f"{size / 1e9:,.2f} GB"
 
 
 def _short(recipe: Recipe, estimate: Estimate) -> list[str]:
-    if estimate.train_tokens <= estimate.most_tokens:
+    if estimate.most_tokens is None or estimate.train_tokens <= estimate.most_tokens:
         return []
     most = f"{estimate.most_tokens:,}"
-    return [f'look: the sources allow about {most} training tokens; with mix.when_short = "error" the build would stop']
+    stop = "the build would stop" if recipe.mix.when_short != "shrink" else "the set would be smaller"
+    return [
+        f"look: the sources allow about {most} training tokens; {stop} (mix.when_short = {recipe.mix.when_short!r})"
+    ]
 
 
 def print_rows(title: str, rows: list[dict[str, Any]]) -> None:

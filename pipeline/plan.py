@@ -1,46 +1,95 @@
-"""Plan: what a recipe would read, write and need, from footers alone. Runs nothing.
+"""Plan: what a recipe would read, write, take and cost, before anything runs.
 
-Tokens are estimates until the text is encoded: `TEXT_BYTES_PER_TOKEN` for what is likely, `LEAST_BYTES_PER_TOKEN` where
-too little disk would be found out too late.
+From footers alone, and from a probe (`pipeline.probe`) that puts a sample of every source through the build's own
+steps; without it, constants that hold for English text stand in. Where `mix.tokens` is a number, the part of each
+source is priced that the build would read: the same selection finds it. Not foreseen: exact duplicates, a link that
+becomes slower, other work on this machine.
+
+Time: the archive's files are fetched, then the tokenizer is trained, then text is downloaded while it is encoded, the
+slower of the two counts; then shards are written and validated. CPU is divided by the workers, a download is not.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from pipeline.disk import COMPRESSED_SHARE, GUESSED_DOCUMENT_BYTES, ROW_BYTES, token_size
 from pipeline.mix import Shares
+from pipeline.probe import TABLE_BYTES, Probe, SourceProbe
 from pipeline.recipe import Recipe
 from pipeline.run import DOCUMENT_DTYPE
-from pipeline.sources.base import SourceError, Unit, make_units, source_module
-from shards.manifest import dtype_for
+from pipeline.selection import Selection
 
 TEXT_BYTES_PER_TOKEN = 4.3  # measured on English web text and books with a 32 K vocabulary: 4.2 to 4.5
-LEAST_BYTES_PER_TOKEN = 2.8  # mathematics in LaTeX and source code: 2.9 to 3.3
-COMPRESSED_SHARE = 0.72  # zstd level 3 on uint16 tokens of a 32 K vocabulary: 0.65 to 0.70
-_GUESSED_DOCUMENT_BYTES = 1000  # where no footer tells the rows
-_TABLE_BYTES = 30  # of a document table, a document: mostly its hash
-
-
-class DiskError(ValueError):
-    """The disk is too small for the build."""
+DISK_MARGIN = 1.1
+"""Room above what a probe foresees; it is within 10 %."""
+TRAIN_S_PER_BYTE = 30e-9
+"""Training a BPE of 32 K entries: 12 ns a byte on prose, 57 on technical text, measured on 130 to 150 MB."""
+VALIDATE_TOKENS_PER_S = 40e6  # full level, one thread
+_CONTENT_STORED_SHARE = 0.3  # gzip on source code
+_CONTENT_SCRATCH_SHARE = 0.6  # of the text: spool and documents, both compressed
 
 
 @dataclass(frozen=True, slots=True)
 class SourceEstimate:
-    """What one source offers."""
+    """What would be read of one source, and what it gives."""
 
     name: str
     share: float
     files: int
+    """Those that are read, or read in part."""
+    all_files: int
     units: int
     documents: int | None
+    """Those kept; None where neither a footer nor a probe tells."""
+    kept: float | None
+    """Share of the rows that is kept."""
     text_bytes: int
+    """Of the documents kept."""
     stored_bytes: int
+    """Read from disk or network."""
+    download_bytes: int
+    """Of these, over a network; with what the archive of Software Heritage gives."""
+    content_files: int
+    """Files fetched from that archive."""
+    bytes_per_token: float
     tokens: int
+    """EOS included."""
+    has_more: bool
+    """Whether parts of the source are left unread, because the tokens asked for are there without them."""
+    dropped: dict[str, float] = field(default_factory=dict)
+    """Share of the rows dropped, by reason, in the sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeEstimate:
+    """How long the build takes here, in seconds."""
+
+    workers: int
+    content_s: float
+    """Fetching the archive's files."""
+    tokenizer_s: float
+    download_s: float
+    """At the speed at which the probe's parts came; while text is encoded."""
+    encode_s: float
+    """Reading, cleaning, hashing and encoding, all workers at it."""
+    assemble_s: float
+    validate_s: float
+
+    @property
+    def total_s(self) -> float:
+        """All of it; of download and encoding, the longer."""
+        return (
+            self.content_s + self.tokenizer_s + max(self.download_s, self.encode_s) + self.assemble_s + self.validate_s
+        )
+
+    @property
+    def limit(self) -> str:
+        """What takes the longest: "archive", "link" or "CPU"."""
+        cpu_s = self.tokenizer_s + self.encode_s + self.assemble_s + self.validate_s
+        return max((cpu_s, "CPU"), (self.download_s, "link"), (self.content_s, "archive"))[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,142 +98,177 @@ class Estimate:
 
     sources: tuple[SourceEstimate, ...]
     train_tokens: int
-    most_tokens: int
-    """Training tokens that the sources allow at these weights."""
+    most_tokens: int | None
+    """Training tokens that the sources allow at these weights; None where none of them is read whole."""
     val_tokens: int
     shards: int
     scratch_bytes: int
     output_bytes: int
+    download_bytes: int
+    probe: Probe | None = None
+    time: TimeEstimate | None = None
+    gpu_usd: float | None = None
+    """What a GPU costs that waits for the build."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the estimate as JSON values."""
-        return asdict(self)
+        data = asdict(self)
+        if self.time is not None:
+            data["time"] |= {"total_s": self.time.total_s, "limit": self.time.limit}
+        return data
+
+    def disk_needs(self, work: Path, out: Path) -> list[tuple[str, Path, int]]:
+        """Return what `check_disk` takes: scratch and set, with room to spare."""
+        return [
+            ("scratch", work, int(self.scratch_bytes * DISK_MARGIN)),
+            ("the set", out, int(self.output_bytes * DISK_MARGIN)),
+        ]
 
 
-def resolve_units(recipe: Recipe) -> list[list[Unit]]:
-    """Resolve every source into units.
+def estimate(
+    recipe: Recipe,
+    selections: list[Selection],
+    *,
+    probe: Probe | None = None,
+    workers: int = 1,
+    gpu_usd_per_hour: float | None = None,
+) -> Estimate:
+    """Estimate a build. Takes further parts of the sources, as the build will, where the probe asks for them.
 
     Raises:
-        SourceError: with the faults of all sources.
+        SourceError: a file cannot be read.
     """
-    units: list[list[Unit]] = []
-    faults: list[str] = []
-    for index, source in enumerate(recipe.sources):
-        try:
-            units.append(make_units(index, source_module(source.kind).resolve(source)))
-        except SourceError as error:
-            faults.append(str(error))
-    if not faults:
-        faults = _check_val_tokens(recipe, units)
-    if faults:
-        raise SourceError("\n".join(faults))
-    return units
-
-
-def _check_val_tokens(recipe: Recipe, units: list[list[Unit]]) -> list[str]:
-    """Find sources that are empty or certainly too small: a token is at least a byte, or one EOS a document."""
+    measured = probe.sources if probe else tuple(_guess(recipe, selection) for selection in selections)
     shares = Shares(tuple(source.weight for source in recipe.sources))
-    faults: list[str] = []
-    for index, (source, own) in enumerate(zip(recipe.sources, units, strict=True)):
-        rows = [span.rows for unit in own for span in unit.spans]
-        most = sum(unit.text_bytes for unit in own)
-        most += sum(row for row in rows if row is not None) if None not in rows else most
-        wanted = shares.target(index, recipe.split.val_tokens, 1, 1)
-        if not most:
-            faults.append(f"source {source.name!r}: its files hold no document. Correct `paths`.")
-        elif wanted >= most:
-            faults.append(
-                f"split.val_tokens: {recipe.split.val_tokens} asks for {wanted} tokens of {source.name!r}, which has "
-                f"at most {most}. Ask for less, or add data."
-            )
-    return faults
-
-
-def estimate(recipe: Recipe, units: list[list[Unit]]) -> Estimate:
-    """Estimate a build's tokens and disk space."""
-    shares = Shares(tuple(source.weight for source in recipe.sources))
-    sources: list[SourceEstimate] = []
-    for index, (source, own) in enumerate(zip(recipe.sources, units, strict=True)):
-        spans = [span for unit in own for span in unit.spans]
-        rows = [span.rows for span in spans]
-        text_bytes = sum(span.text_bytes for span in spans)
-        sources.append(
-            SourceEstimate(
-                name=source.name,
-                share=float(shares.fractions[index]),
-                files=len({span.url for span in spans}),
-                units=len(own),
-                documents=sum(row for row in rows if row is not None) if None not in rows else None,
-                text_bytes=text_bytes,
-                stored_bytes=sum(span.stored_bytes for span in spans),
-                tokens=int(text_bytes / TEXT_BYTES_PER_TOKEN),
-            )
-        )
+    val = [shares.target(s, recipe.split.val_tokens, 1, 1) for s in range(len(selections))]
     repeats = recipe.mix.max_epochs if recipe.mix.when_short == "repeat" else 1
-    most = min(int(source.tokens * repeats / share) for source, share in zip(sources, shares.fractions, strict=True))
-    wanted = most if recipe.mix.tokens == "max" else recipe.mix.tokens
-    train = wanted if recipe.mix.when_short == "error" else min(wanted, most)
-    return Estimate(
-        sources=tuple(sources),
+    limits: list[int] = []
+    for s, (selection, ratios) in enumerate(zip(selections, measured, strict=True)):
+        if not selection.has_more:
+            limits.append(int(max(0, _tokens(selection, ratios) - val[s]) * repeats / shares.fractions[s]))
+    wanted = min(limits) if recipe.mix.tokens == "max" else recipe.mix.tokens
+    train = min([wanted, *limits]) if recipe.mix.when_short == "shrink" else wanted
+    for s, (selection, ratios) in enumerate(zip(selections, measured, strict=True)):
+        needed = shares.target(s, train, 1, 1) + val[s] + ratios.longest_tokens  # as `mix.find_short` asks
+        while selection.has_more and ratios.text and _tokens(selection, ratios) < needed:
+            selection.take_for(needed, max(1, _tokens(selection, ratios)))
+    sources = tuple(
+        _estimate_source(float(share), selection, ratios)
+        for share, selection, ratios in zip(shares.fractions, selections, measured, strict=True)
+    )
+    used = [shares.target(s, train, 1, 1) + val[s] for s in range(len(sources))]
+    found = Estimate(
+        sources=sources,
         train_tokens=train,
-        most_tokens=most,
+        most_tokens=min(limits, default=None),
         val_tokens=recipe.split.val_tokens,
-        shards=-(-train // recipe.shards.tokens) + -(-recipe.split.val_tokens // recipe.shards.tokens),
-        scratch_bytes=sum(scratch_bytes(recipe, unit) for own in units for unit in own),
-        output_bytes=_output_bytes(recipe, train + recipe.split.val_tokens, sum(source.tokens for source in sources)),
+        shards=_num_shards(recipe, train),
+        scratch_bytes=_scratch_bytes(recipe, sources),
+        output_bytes=_output_bytes(recipe, used, sources, probe),
+        download_bytes=sum(source.download_bytes for source in sources),
+        probe=probe,
+    )
+    if probe is None:
+        return found
+    time = _estimate_time(recipe, found, selections, probe, workers)
+    usd = gpu_usd_per_hour * time.total_s / 3600 if gpu_usd_per_hour is not None else None
+    return replace(found, time=time, gpu_usd=usd)
+
+
+def _tokens(selection: Selection, ratios: SourceProbe) -> int:
+    return int(selection.text_bytes * ratios.text / ratios.bytes_per_token)
+
+
+def _guess(recipe: Recipe, selection: Selection) -> SourceProbe:
+    """Return ratios that hold for English text, in place of measured ones."""
+    spans = [span for unit in selection.units for span in unit.spans]
+    rows = [span.rows if span.rows is not None else span.text_bytes // GUESSED_DOCUMENT_BYTES + 1 for span in spans]
+    per_byte = sum(rows) / max(1, selection.text_bytes)
+    fetched = per_byte if selection.source.content != "column" else 0.0
+    return SourceProbe(
+        text=1.0,
+        documents=per_byte,
+        kept=1.0,
+        dropped={},
+        bytes_per_token=TEXT_BYTES_PER_TOKEN,
+        longest_tokens=0,
+        read_cpu_s=0.0,
+        encode_s=0.0,
+        content_files=fetched,
+        content_bytes=_CONTENT_STORED_SHARE if fetched else 0.0,
     )
 
 
-def scratch_bytes(recipe: Recipe, unit: Unit) -> int:
-    """Estimate, on the safe side, what a unit's run takes on disk."""
-    tokens = unit.text_bytes / LEAST_BYTES_PER_TOKEN
-    documents = sum(span.rows if span.rows is not None else _guess_rows(span.text_bytes) for span in unit.spans)
-    return int(tokens * _token_size(recipe) + documents * (DOCUMENT_DTYPE.itemsize + 1))
+def _estimate_source(share: float, selection: Selection, ratios: SourceProbe) -> SourceEstimate:
+    spans = [span for unit in selection.units for span in unit.spans]
+    text_bytes = selection.text_bytes
+    stored_bytes = sum(span.stored_bytes for span in spans)
+    content_bytes = int(text_bytes * ratios.content_bytes)
+    probed = ratios.encode_s > 0 or not ratios.text
+    rows = [span.rows for span in spans if span.rows is not None]
+    if len(rows) == len(spans):  # what predicates keep varies less than how long documents are
+        documents = round(sum(rows) * ratios.kept)
+    else:
+        documents = round(text_bytes * ratios.documents) if probed else None
+    return SourceEstimate(
+        name=selection.source.name,
+        share=share,
+        files=len({span.name for span in spans}),
+        all_files=len(selection.files),
+        units=len(selection.units),
+        documents=documents,
+        kept=ratios.kept if probed else None,
+        text_bytes=int(text_bytes * ratios.text),
+        stored_bytes=stored_bytes,
+        download_bytes=(stored_bytes if selection.is_remote else 0) + content_bytes,
+        content_files=round(text_bytes * ratios.content_files),
+        bytes_per_token=ratios.bytes_per_token,
+        tokens=_tokens(selection, ratios),
+        has_more=selection.has_more,
+        dropped=ratios.dropped,
+    )
 
 
-def _output_bytes(recipe: Recipe, tokens: int, offered: int) -> int:
-    safe = tokens * TEXT_BYTES_PER_TOKEN / LEAST_BYTES_PER_TOKEN if tokens >= offered else tokens
-    documents = tokens * TEXT_BYTES_PER_TOKEN / _GUESSED_DOCUMENT_BYTES
-    return int(safe * _token_size(recipe) * COMPRESSED_SHARE + documents * _TABLE_BYTES)
+def _scratch_bytes(recipe: Recipe, sources: tuple[SourceEstimate, ...]) -> int:
+    """Runs, files of the archive, and what is kept of the sample."""
+    runs = sum(source.tokens for source in sources) * token_size(recipe)
+    documents = sum(source.documents or source.text_bytes // GUESSED_DOCUMENT_BYTES for source in sources)
+    fetched = sum(source.text_bytes for source in sources if source.content_files) * _CONTENT_SCRATCH_SHARE
+    sampled = min(recipe.tokenizer.sample_bytes, sum(source.download_bytes for source in sources))
+    return int(runs + documents * (DOCUMENT_DTYPE.itemsize + 1) + fetched + sampled)
 
 
-def _guess_rows(text_bytes: int) -> int:
-    return text_bytes // _GUESSED_DOCUMENT_BYTES + 1
+def _output_bytes(recipe: Recipe, used: list[int], sources: tuple[SourceEstimate, ...], probe: Probe | None) -> int:
+    token_bytes = probe.token_bytes if probe else token_size(recipe) * COMPRESSED_SHARE
+    row_bytes = probe.row_bytes if probe else ROW_BYTES
+    documents = sum(
+        tokens * (source.documents or source.text_bytes // GUESSED_DOCUMENT_BYTES) / max(1, source.tokens)
+        for tokens, source in zip(used, sources, strict=True)
+    )
+    tables = _num_shards(recipe, sum(used) - recipe.split.val_tokens) * TABLE_BYTES
+    return int(sum(used) * token_bytes + documents * row_bytes) + tables
 
 
-def _token_size(recipe: Recipe) -> int:
-    vocab_size = recipe.tokenizer.vocab_size
-    return 4 if vocab_size is not None and dtype_for(vocab_size) == "uint32" else 2
+def _num_shards(recipe: Recipe, train_tokens: int) -> int:
+    return -(-train_tokens // recipe.shards.tokens) + -(-recipe.split.val_tokens // recipe.shards.tokens)
 
 
-def check_disk(needs: list[tuple[str, Path, int]]) -> None:
-    """Refuse a disk that is too small.
-
-    Args:
-        needs: (what for, folder, bytes); folders on one file system share its space.
-
-    Raises:
-        DiskError: with the numbers, for each file system that is too small.
-    """
-    by_device: dict[int, list[tuple[str, Path, int]]] = {}
-    for need in needs:
-        by_device.setdefault(os.stat(_existing(need[1])).st_dev, []).append(need)
-    faults: list[str] = []
-    for group in by_device.values():
-        free = shutil.disk_usage(_existing(group[0][1])).free
-        total = sum(size for _, _, size in group)
-        if total > free:
-            parts = ", ".join(f"{size / 1e9:.2f} GB for {what} in {folder}" for what, folder, size in group)
-            faults.append(
-                f"disk: needs {total / 1e9:.2f} GB ({parts}); {free / 1e9:.2f} GB are free, "
-                f"{(total - free) / 1e9:.2f} GB too few. Free some, lower mix.tokens, or use --work on another disk."
-            )
-    if faults:
-        raise DiskError("\n".join(faults))
-
-
-def _existing(folder: Path) -> Path:
-    folder = folder.absolute()
-    while not folder.exists():
-        folder = folder.parent
-    return folder
+def _estimate_time(
+    recipe: Recipe, found: Estimate, selections: list[Selection], probe: Probe, workers: int
+) -> TimeEstimate:
+    read_s = [own.text_bytes * ratios.read_cpu_s for own, ratios in zip(selections, probe.sources, strict=True)]
+    encode_s = sum(s.text_bytes * ratios.encode_s for s, ratios in zip(found.sources, probe.sources, strict=True))
+    text_bytes = sum(source.text_bytes for source in found.sources)
+    sample = 0 if recipe.tokenizer.file else min(recipe.tokenizer.sample_bytes, text_bytes)
+    written = found.train_tokens + found.val_tokens
+    files = sum(source.content_files for source in found.sources)
+    over_link = sum(s.stored_bytes for s in found.sources if s.download_bytes and not s.content_files)
+    return TimeEstimate(
+        workers=workers,
+        content_s=files / (probe.content_files_per_s * workers) if probe.content_files_per_s else 0.0,
+        tokenizer_s=sample * (sum(read_s) / max(1, text_bytes) + TRAIN_S_PER_BYTE),
+        download_s=over_link / probe.link_bytes_per_s if probe.link_bytes_per_s else 0.0,
+        encode_s=(sum(read_s) + encode_s) / workers,
+        assemble_s=written * probe.assemble_s / workers,
+        validate_s=written / (VALIDATE_TOKENS_PER_S * workers),
+    )

@@ -73,8 +73,9 @@ class Selection:
         small = source.content == "column" and sum(file.stored_bytes for file in self.files) <= WHOLE_BYTES
         self.whole = tokens is None or small  # a small file may name millions of others
         self.units: list[Unit] = []
-        self._seed = seed
+        self.seed = seed
         self._groups = _group_files(self.files, seed)
+        self._by_name = {file.name: file for file in self.files}
         self._listed: dict[str, list[Span]] = {}  # by file name
         self._order: list[Span] = []  # of the groups listed so far
         self._taken = 0  # of these
@@ -91,6 +92,20 @@ class Selection:
     def text_bytes(self) -> int:
         """Bytes of text in the units, about."""
         return sum(unit.text_bytes for unit in self.units)
+
+    def file(self, name: str) -> File:
+        """Return a file by its name in provenance."""
+        return self._by_name[name]
+
+    @property
+    def listed(self) -> list[Span]:
+        """The spans of the files looked at so far, in the source's order: the units', and those to come next."""
+        return [span for file in self.files for span in self._listed.get(file.name, [])]
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the files are read over a network."""
+        return any("://" in file.url and not file.url.startswith("file://") for file in self.files[:1])
 
     @property
     def has_more(self) -> bool:
@@ -152,7 +167,7 @@ class Selection:
 
     def _list_group(self, group: list[File]) -> None:
         spans = self._list(group)
-        self._order += sorted(spans, key=lambda span: _rank(self._seed, f"{span.name}\0{span.part}"))
+        self._order += sorted(spans, key=lambda span: rank(self.seed, f"{span.name}\0{span.part}"))
 
     def _list(self, files: list[File]) -> list[Span]:
         spans = list_all_spans(self.source, files, self._unit_bytes)
@@ -169,16 +184,18 @@ def part_bytes(text_bytes: int) -> int:
 
 
 def _group_files(files: list[File], seed: int) -> list[list[File]]:
-    order = sorted(files, key=lambda file: _rank(seed, file.name))
+    """Return the files in groups, in the order that the seed gives them; in a group, in the source's order."""
+    order = sorted(range(len(files)), key=lambda index: rank(seed, files[index].name))
     groups: list[list[File]] = []
     size, start = FIRST_GROUP_FILES, 0
     while start < len(order):
-        groups.append(sorted(order[start : start + size], key=files.index))
+        groups.append([files[index] for index in sorted(order[start : start + size])])
         start, size = start + size, 2 * size
     return groups
 
 
-def _rank(seed: int, text: str) -> tuple[int, str]:
+def rank(seed: int, text: str) -> tuple[int, str]:
+    """Return where something has its place in the seeded order."""
     return xxhash.xxh3_64_intdigest(f"{seed}\0{text}".encode()), text
 
 

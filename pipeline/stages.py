@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline import assemble, encode, mix, plan, sample
+from pipeline import assemble, disk, encode, mix, sample
 from pipeline.engine import StageResult, Task, digest_of, read_receipt, run_stage
 from pipeline.executor import Executor
 from pipeline.index import mask_name
@@ -94,7 +94,7 @@ def run_fetch(state: Build, recipe: Recipe) -> None:
     distinct = list({task.digest: task for tasks in by_source.values() for task in tasks}.values())
     pending = [task.payload.unit for task in distinct if read_receipt(folder / task.digest) is None]
     scratch_bytes = int(sum(unit.text_bytes for unit in pending) * fetch.SCRATCH_SHARE)
-    plan.check_disk([("fetched files", state.work, scratch_bytes)])
+    disk.check_disk([("fetched files", state.work, scratch_bytes)])
     results = state.run_stage("fetch", "pipeline.fetch:fetch_unit", distinct).results
     fetch.drop_spools(folder)
     by_digest = {task.digest: result for task, result in zip(distinct, results, strict=True)}
@@ -305,10 +305,10 @@ def _check_disk(state: Build, recipe: Recipe, pending: list[Unit]) -> None:
     if not pending:
         return
     written = sum(path.stat().st_size for path in state.out.iterdir())
-    output_bytes = plan.estimate(recipe, state.units).output_bytes
-    scratch_bytes = sum(plan.scratch_bytes(recipe, unit) for unit in pending)
+    output_bytes = disk.most_output_bytes(recipe, [sum(unit.text_bytes for unit in own) for own in state.units])
+    scratch_bytes = sum(disk.scratch_bytes(recipe, unit) for unit in pending)
     needs = [("scratch", state.work, scratch_bytes), ("the set", state.out, max(0, output_bytes - written))]
-    plan.check_disk(needs)
+    disk.check_disk(needs)
 
 
 def _reading(source: SourceRecipe) -> dict[str, Any]:

@@ -18,8 +18,8 @@ import xxhash
 
 import shards
 from pipeline import sample
-from pipeline.plan import resolve_units
 from pipeline.recipe import load_recipe
+from pipeline.selection import open_sources
 from pipeline.tokenizer import iter_sample
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -77,7 +77,7 @@ def texts_by_hash(recipe: Path) -> dict[bytes, tuple[str, bytes]]:
         for path in sorted((CORPORA / name.replace("-", "_")).glob("*.parquet")):
             for text in pq.read_table(path, columns=["text"])["text"].to_pylist():
                 found.setdefault(xxhash.xxh3_128_digest(text.encode()), (name, text.encode()))
-    for span in (span for unit in resolve_units(load_recipe(recipe))[2] for span in unit.spans):
+    for span in (span for unit in open_sources(load_recipe(recipe))[2].units for span in unit.spans):
         data = Path(span.url).read_bytes()
         found.setdefault(xxhash.xxh3_128_digest(data), ("python", data))
     return found
@@ -149,7 +149,7 @@ def test_merges_are_those_that_tokenizers_learns_from_the_sample(
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     loaded = load_recipe(recipe)
-    spans = tuple(tuple(span for unit in own for span in unit.spans) for own in resolve_units(loaded))
+    spans = tuple(tuple(span for unit in own.units for span in unit.spans) for own in open_sources(loaded))
     weights = tuple(source.weight for source in loaded.sources)
     task = sample.TokenizerTask(loaded.tokenizer, tuple(loaded.sources), spans, weights, loaded.seed)
     drawn = sample.draw_sample(tmp_path / "sample.bin", task, lambda done, tokens: None)

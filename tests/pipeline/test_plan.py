@@ -1,18 +1,47 @@
-"""The plan: counts from footers, safe estimates, and a disk that is too small is refused with the numbers."""
+"""The plan: counts from footers, a probe that foresees the build, and a disk that is too small refused with numbers."""
 
 from __future__ import annotations
 
+import gzip
 import json
+import subprocess
+import sys
+import sysconfig
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from builds import recipe_text, run_build, write_corpus
 from runs import make_recipe
+from test_hub import Command
 
-from pipeline import plan
-from pipeline.plan import DiskError, check_disk, estimate, resolve_units
-from pipeline.recipe import Recipe
+sys.path.append(str(Path(__file__).parents[1] / "servers"))
+
+import corpora as server_corpora
+from bucket import Bucket
+from hub import Hub
+
+from pipeline import disk, selection
+from pipeline.build import build
+from pipeline.disk import DiskError, check_disk
+from pipeline.display import print_plan
+from pipeline.executor import LocalExecutor
+from pipeline.plan import Estimate, TimeEstimate, estimate
+from pipeline.probe import measure
+from pipeline.progress import Progress
+from pipeline.recipe import Recipe, load_recipe
+from pipeline.selection import open_sources
+from pipeline.sources import files
 from pipeline.sources.base import SourceError
+from shards.manifest import Manifest
+
+WITHIN = 0.10
+"""How far a probe may be from the build."""
 
 
 @pytest.fixture
@@ -30,39 +59,47 @@ def make(tmp_path: Path, write_parquet: Any, documents: list[str]) -> Any:
     return make_one
 
 
+# --- From footers alone ---
+
+
 def test_counts(make: Any, documents: list[str], tmp_path: Path) -> None:
     recipe = make(tokens=10_000, val_tokens=500, shard_tokens=3000)
-    found = estimate(recipe, resolve_units(recipe))
+    found = estimate(recipe, open_sources(recipe))
     first, second = found.sources
     size = sum(len(text.encode()) for text in documents)
-    assert (first.files, first.units, first.documents) == (1, 1, len(documents))
+    assert (first.files, first.all_files, first.units, first.documents) == (1, 1, 1, len(documents))
     assert size <= first.text_bytes <= 1.05 * size + 2000
     assert (second.documents, second.text_bytes) == (None, (tmp_path / "b.txt").stat().st_size)
     assert (found.train_tokens, found.val_tokens, found.shards) == (10_000, 500, 5)
+    assert (found.time, found.probe, first.kept, first.download_bytes) == (None, None, None, 0)
     assert json.loads(json.dumps(found.to_dict()))["sources"][0]["name"] == "s0"
 
 
 def test_tokens_by_when_short(make: Any) -> None:
-    units = resolve_units(make())
-    most = estimate(make(tokens="max"), units).train_tokens
-    assert estimate(make(tokens=10**9), units).train_tokens == 10**9
-    assert estimate(make(tokens=10**9, when_short="shrink"), units).train_tokens == most
-    repeated = estimate(make(tokens="max", when_short="repeat", max_epochs=3), units).train_tokens
-    assert abs(repeated - 3 * most) <= 3
-    assert estimate(make(weights=[1e300, 1e-300], tokens="max"), units).train_tokens > 0
+    def tokens(**keys: Any) -> int:
+        recipe = make(**keys)
+        return estimate(recipe, open_sources(recipe)).train_tokens
+
+    most = tokens(tokens="max")
+    assert tokens(tokens=10**9) == 10**9
+    assert tokens(tokens=10**9, when_short="shrink") == most
+    assert abs(tokens(tokens="max", when_short="repeat", max_epochs=3) - 3 * most) <= 3
+    assert tokens(weights=[1e300, 1e-300], tokens="max") > 0
+    # What validation takes is not there to train on.
+    assert abs(most - 4000 - tokens(tokens="max", val_tokens=4000)) <= 4
 
 
 def test_every_source_is_reported(make: Any, tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"broken")
     (tmp_path / "b.txt").write_bytes(b"")
     with pytest.raises(SourceError) as caught:
-        resolve_units(make())
+        open_sources(make())
     assert [line.split(":")[0] for line in str(caught.value).splitlines()] == ["source 's0'", "source 's1'"]
 
 
 def test_validation_that_no_source_can_give(make: Any) -> None:
     with pytest.raises(SourceError) as caught:
-        resolve_units(make(val_tokens=10**9))
+        open_sources(make(val_tokens=10**9))
     lines = str(caught.value).splitlines()
     assert "asks for 750000000 tokens of 's0', which has at most" in lines[0]
     assert "asks for 250000000 tokens of 's1', which has at most" in lines[1]
@@ -71,7 +108,328 @@ def test_validation_that_no_source_can_give(make: Any) -> None:
 def test_a_source_of_no_documents(make: Any, tmp_path: Path, write_parquet: Any) -> None:
     write_parquet(tmp_path / "a.parquet", [])
     with pytest.raises(SourceError, match="source 's0': its files hold no document"):
-        resolve_units(make())
+        open_sources(make())
+
+
+# --- The probe against the build ---
+
+
+def foresee(recipe: Recipe, *, workers: int = 1) -> Estimate:
+    selections = open_sources(recipe)
+    return estimate(recipe, selections, probe=measure(recipe, selections), workers=workers)
+
+
+def expect_foreseen(found: Estimate, out: Path) -> None:
+    """Compare a plan with the set that was built: text, documents and tokens by source, tokens and bytes of the set."""
+    manifest = Manifest.model_validate_json((out / "manifest.json").read_bytes())
+    receipts = [
+        json.loads(path.read_bytes()) for path in out.with_name(f"{out.name}.work").glob("encode/*/receipt.json")
+    ]
+    for planned, built in zip(found.sources, manifest.sources, strict=True):
+        # Duplicates are not looked for: the sets here have few.
+        assert planned.tokens == pytest.approx(built.tokens_available, rel=WITHIN), planned.name
+        assert planned.documents == pytest.approx(built.documents_available, rel=WITHIN), planned.name
+    text_bytes = sum(receipt["text_bytes"] for receipt in receipts)
+    assert sum(source.text_bytes for source in found.sources) == pytest.approx(text_bytes, rel=WITHIN)
+    assert found.train_tokens == pytest.approx(manifest.splits["train"].tokens, rel=WITHIN)
+    written = sum(shard.files.tokens.bytes + shard.files.documents.bytes for shard in manifest.shards)
+    assert found.output_bytes == pytest.approx(written, rel=WITHIN)
+    runs = sum(path.stat().st_size for path in out.with_name(f"{out.name}.work").glob("encode/*/*.*"))
+    assert found.scratch_bytes == pytest.approx(runs, rel=WITHIN)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The standard library: functions with a score as parquet, prose as compressed jsonl, modules as files."""
+    folder = tmp_path_factory.mktemp("library")
+    root = Path(sysconfig.get_path("stdlib"))
+    modules = [path for path in sorted(root.glob("*.py")) if path.stat().st_size]
+    functions = [text for path in modules for text in path.read_text("utf-8").split("\n\n\n") if len(text) > 100]
+    functions = list(dict.fromkeys(functions))
+    for part in range(3):
+        own = functions[part::3]
+        scores = [None if index % 7 == 0 else index % 5 for index in range(len(own))]
+        pq.write_table(pa.table({"text": own, "score": scores}), folder / f"{part}.parquet", row_group_size=16)
+    packages = [path for path in sorted(root.glob("*/*.py")) if path.stat().st_size and "test" not in str(path)]
+    lines = [json.dumps({"id": path.name, "text": path.read_text("utf-8", "replace")}) for path in packages[::2]]
+    (folder / "lines.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    return folder
+
+
+def library_recipe(folder: Path, tmp_path: Path, *overrides: str) -> Recipe:
+    path = tmp_path / "library.toml"
+    path.write_text(f"""
+name = "library"
+[[sources]]
+name = "functions"
+paths = ["{folder}/*.parquet"]
+keep = {{ score = ">= 2" }}
+weight = 60
+[[sources]]
+name = "modules"
+paths = ["{folder}/lines.jsonl.gz"]
+min_bytes = 300
+weight = 40
+[tokenizer]
+vocab_size = 4000
+[mix]
+when_short = "shrink"
+[split]
+val_tokens = 5_000
+[shards]
+tokens = 200_000
+""")
+    return load_recipe(path, overrides=list(overrides))
+
+
+def build_here(recipe: Recipe, out: Path) -> None:
+    executor = LocalExecutor(1)
+    try:
+        work = out.with_name(f"{out.name}.work")
+        build(recipe, out=out, work=work, executor=executor, progress=Progress(quiet=True), level="quick")
+    finally:
+        executor.close()
+
+
+@pytest.mark.parametrize("tokens", ["max", "300_000"])
+def test_the_plan_of_a_small_set_is_near_what_the_build_finds(library: Path, tmp_path: Path, tokens: str) -> None:
+    recipe = library_recipe(library, tmp_path, f"mix.tokens={tokens}")
+    found = foresee(recipe)
+    build_here(recipe, tmp_path / "set")
+    expect_foreseen(found, tmp_path / "set")
+    functions = found.sources[0]
+    assert functions.kept == pytest.approx(3 / 5 * 6 / 7, rel=0.05)
+    assert functions.dropped == {
+        "score is null": pytest.approx(1 / 7, rel=0.1),
+        "not score >= 2": pytest.approx(0.34, rel=0.1),
+    }
+
+
+def test_a_sample_that_is_a_small_part_of_the_text(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipeline import probe
+
+    monkeypatch.setattr(probe, "SAMPLE_BYTES", 1 << 21)
+    monkeypatch.setattr(probe, "LEAST_SOURCE_BYTES", 1 << 20)
+    recipe = library_recipe(library, tmp_path)
+    found = foresee(recipe)
+    assert found.probe
+    assert found.probe.sample_bytes < 0.5 * sum(source.text_bytes for source in found.sources)
+    build_here(recipe, tmp_path / "set")
+    expect_foreseen(found, tmp_path / "set")
+
+
+def test_a_part_is_priced_as_it_will_be_read(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "WHOLE_BYTES", 10_000)
+    monkeypatch.setattr(selection, "LEAST_PART_BYTES", 1 << 14)
+    monkeypatch.setattr(selection, "FIRST_GROUP_FILES", 1)
+    recipe = library_recipe(library, tmp_path, "mix.tokens=100_000")
+    found = foresee(recipe)
+    functions = found.sources[0]
+    assert functions.has_more
+    build_here(recipe, tmp_path / "set")
+    manifest = Manifest.model_validate_json((tmp_path / "set" / "manifest.json").read_bytes())
+    assert functions.tokens == pytest.approx(manifest.sources[0].tokens_available, rel=WITHIN)
+    assert functions.all_files - functions.files == manifest.sources[0].unread_files
+
+
+@pytest.mark.parametrize("tokens", ["max", "2_000_000"])
+def test_the_plan_of_real_text_is_near_what_the_build_finds(corpora: Path, tmp_path: Path, tokens: str) -> None:
+    path = tmp_path / "real.toml"
+    path.write_text(f"""
+name = "real"
+[[sources]]
+name = "web"
+paths = ["{corpora}/fineweb_edu/*.parquet"]
+weight = 87
+[[sources]]
+name = "maths"
+paths = ["{corpora}/finemath/*.parquet"]
+weight = 10
+[[sources]]
+name = "books"
+paths = ["{corpora}/bulk_prose/*.parquet"]
+weight = 3
+[tokenizer]
+vocab_size = 32005
+[mix]
+tokens = {tokens if tokens.isdigit() else f'"{tokens}"'}
+[split]
+val_tokens = 50_000
+[shards]
+tokens = 1_000_000
+""")
+    recipe = load_recipe(path)
+    found = foresee(recipe)
+    build_here(recipe, tmp_path / "set")
+    expect_foreseen(found, tmp_path / "set")
+
+
+def test_a_tokenizer_that_is_given_is_used(library: Path, tmp_path: Path) -> None:
+    build_here(library_recipe(library, tmp_path), tmp_path / "first")
+    tokenizer = tmp_path / "first" / "tokenizer.json"
+    recipe = library_recipe(library, tmp_path, f"tokenizer={{file='{tokenizer}'}}")
+    found = foresee(recipe)
+    manifest = Manifest.model_validate_json((tmp_path / "first" / "manifest.json").read_bytes())
+    for planned, built in zip(found.sources, manifest.sources, strict=True):
+        assert planned.tokens == pytest.approx(built.tokens_available, rel=0.03)
+    assert found.time
+    assert found.time.tokenizer_s == 0
+
+
+def test_predicates_that_keep_nothing_are_pointed_out(
+    library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = library_recipe(library, tmp_path, 'sources.functions.keep={score="> 9"}')
+    found = foresee(recipe)
+    assert (found.sources[0].tokens, found.train_tokens) == (0, 0)
+    print_plan(recipe, found)
+    assert "look: of the sample of functions no document is left" in capsys.readouterr().out
+
+
+# --- Over a network ---
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[Hub, Bucket]]:
+    made = server_corpora.write(tmp_path / "served")
+    with Hub(made.root) as hub, Bucket(made.objects) as bucket:
+        yield hub, bucket
+
+
+def test_a_plan_over_a_network_asks_for_little_and_foresees_the_build(
+    served: tuple[Hub, Bucket], tmp_path: Path
+) -> None:
+    hub, bucket = served
+    run = Command(hub, tmp_path)
+    run.environment["TOKENMILL_CONTENT_ENDPOINT"] = f"{bucket.url}/content"
+    recipe = tmp_path / "hub.toml"
+    recipe.write_text("""
+name = "hub"
+[[sources]]
+name = "web"
+kind = "hub"
+repo = "HuggingFaceFW/fineweb-edu"
+config = "sample-10BT"
+keep = { int_score = ">= 3" }
+weight = 70
+[[sources]]
+name = "code"
+kind = "hub"
+repo = "HuggingFaceTB/smollm-corpus"
+config = "python-edu"
+content = "software-heritage"
+weight = 30
+[tokenizer]
+vocab_size = 1200
+[mix]
+when_short = "shrink"
+[shards]
+tokens = 100_000
+""")
+    command = ["plan", recipe, "--json", "--gpu-usd-per-hour", "3.6", "--workers", "2"]
+    planned = json.loads(run(*command))
+    web, code = planned["sources"]
+    requests = Counter(request.path for request in hub.requests if request.path.startswith("/cdn/"))
+    assert len(requests) == 6
+    for path, count in requests.items():
+        repository = next(repo for repo in (server_corpora.FINEWEB, server_corpora.SMOLLM) if repo in path)
+        groups = pq.read_metadata(tmp_path / "served" / "hub" / repository / path.partition(f"{repository}/")[2])
+        assert count <= 2 + 2 * groups.num_row_groups, "two for the footer, two for each row group that is read"
+    asked = len(bucket.requests)
+    assert 0 < asked <= 256
+
+    assert planned["probe"]["link_bytes_per_s"] > 0
+    assert planned["probe"]["content_files_per_s"] > 0
+    assert web["download_bytes"] == web["stored_bytes"] > 0
+    assert code["content_files"] == pytest.approx(code["documents"], abs=4)
+    assert planned["download_bytes"] == web["download_bytes"] + code["download_bytes"]
+    assert planned["gpu_usd"] == pytest.approx(planned["time"]["total_s"] / 1000)
+
+    out = run.build(recipe, "set", "--set", "sources.code.max_missing=1.0")
+    manifest = json.loads((out / "manifest.json").read_text())
+    for source, built in zip(planned["sources"], manifest["sources"], strict=True):
+        assert source["tokens"] == pytest.approx(built["tokens_available"], rel=WITHIN), source["name"]
+        assert source["documents"] == pytest.approx(built["documents_available"], rel=WITHIN)
+    assert planned["train_tokens"] == pytest.approx(manifest["splits"]["train"]["tokens"], rel=WITHIN)
+
+    fetched = len(bucket.requests)
+    guessed = json.loads(run("plan", recipe, "--json", "--no-probe"))
+    assert (guessed["probe"], guessed["time"], guessed["gpu_usd"]) == (None, None, None)
+    assert guessed["sources"][0]["documents"] > web["documents"], "no predicate was tried"
+    assert len(bucket.requests) == fetched
+
+
+def test_a_part_of_many_remote_files_opens_few(tmp_path: Path) -> None:
+    """A small request looks at the first sixteen of sixty files, with a few requests each."""
+    made = server_corpora.write(tmp_path / "served")
+    source = next((made.root / server_corpora.FINEWEB / "sample/10BT").glob("*.parquet"))
+    folder = made.root / "many/files/data"
+    folder.mkdir(parents=True)
+    table = pq.read_table(source)
+    for number in range(60):
+        part = table.slice(number % 20, 200)
+        pq.write_table(part, folder / f"train-{number:05d}-of-00060.parquet", row_group_size=50)
+    with Hub(made.root) as hub:
+        run = Command(hub, tmp_path)
+        recipe = tmp_path / "many.toml"
+        recipe.write_text("""
+name = "many"
+[[sources]]
+name = "many"
+kind = "hub"
+repo = "many/files"
+weight = 1
+[tokenizer]
+vocab_size = 600
+[mix]
+tokens = 30_000
+""")
+        code = "import sys; from pipeline import selection; selection.WHOLE_BYTES = 1; selection.LEAST_PART_BYTES = 1\n"
+        code += "from pipeline.__main__ import main; sys.exit(main(sys.argv[1:]))"
+        done = subprocess.run(
+            [sys.executable, "-c", code, "plan", str(recipe), "--json"],
+            env=run.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        planned = json.loads(done.stdout)
+        opened = Counter(request.path for request in hub.requests if request.path.startswith("/cdn/"))
+    assert len(opened) == 16
+    assert max(opened.values()) <= 2 + 4, "two for the footer, and one for each of four row groups"
+    assert planned["sources"][0]["all_files"] == 60
+    assert planned["sources"][0]["has_more"]
+    assert planned["most_tokens"] is None
+
+
+# --- Time ---
+
+
+def test_what_limits() -> None:
+    times = TimeEstimate(workers=2, content_s=1, tokenizer_s=2, download_s=30, encode_s=8, assemble_s=4, validate_s=1)
+    assert (times.limit, times.total_s) == ("link", 38)
+    assert replace(times, download_s=7).limit == "CPU"
+    assert replace(times, download_s=7).total_s == 16
+    assert replace(times, content_s=100).limit == "archive"
+
+
+def test_more_workers_take_less_time(library: Path, tmp_path: Path) -> None:
+    recipe = library_recipe(library, tmp_path)
+    selections = open_sources(recipe)
+    probe = measure(recipe, selections)
+    one, four = (estimate(recipe, selections, probe=probe, workers=workers).time for workers in (1, 4))
+    assert one
+    assert four
+    assert one.encode_s == pytest.approx(4 * four.encode_s)
+    assert one.assemble_s == pytest.approx(4 * four.assemble_s)
+    assert one.tokenizer_s == four.tokenizer_s > 0
+    assert estimate(recipe, selections, probe=probe, gpu_usd_per_hour=7.2).gpu_usd == pytest.approx(one.total_s / 500)
+
+
+# --- The disk ---
 
 
 def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,26 +448,66 @@ def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def __init__(self) -> None:
             self.free = free
 
-    monkeypatch.setattr(plan.shutil, "disk_usage", lambda path: Usage())
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: Usage())
     check_disk([("scratch", folder, free), ("the set", tmp_path, 0)])
     with pytest.raises(DiskError):
         check_disk([("scratch", folder, free), ("the set", tmp_path, 1)])
 
 
-def test_the_command_refuses_a_small_disk(run_cli: Any, make: Any, tmp_path: Path) -> None:
-    (tmp_path / "recipe.json").write_text(make(tokens=10**15).to_json())
-    result = run_cli("plan", "recipe.json")
-    assert result.returncode == 2
-    assert "error: disk: needs" in result.stderr
-    assert "Traceback" not in result.stderr
+def test_the_command_refuses_a_small_disk(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pipeline.__main__ import main
+
+    (tmp_path / "recipe.json").write_text(make(tokens=50_000).to_json())
+    monkeypatch.chdir(tmp_path)
+    assert main(["plan", "recipe.json", "--no-probe"]) == 0
+    usage = type("Usage", (), {"free": 100_000})
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: usage)
+    for option in ("--no-probe", "--workers=1"):
+        assert main(["plan", "recipe.json", option]) == 2
+        captured = capsys.readouterr()
+        assert "training and 0 validation tokens" in captured.out, "the plan is told all the same"
+        assert "error: disk: needs" in captured.err
+        assert "GB too few" in captured.err
+
+
+def test_the_build_refuses_it_too(tmp_path: Path) -> None:
+    write_corpus(tmp_path / "corpus")
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(recipe_text(tmp_path / "corpus", tokens="1_000_000_000_000_000", when_short='"error"'))
+    stderr = run_build(recipe, tmp_path / "set", expect=2)["stderr"]
+    assert "error: disk: needs" in stderr
+    assert "GB too few" in stderr
 
 
 def test_the_command_prints_the_plan(run_cli: Any, make: Any, tmp_path: Path, documents: list[str]) -> None:
     (tmp_path / "recipe.json").write_text(make(tokens=10_000).to_json())
     before = sorted(tmp_path.iterdir())
-    result = run_cli("plan", "recipe.json", "--json", "--set", "mix.tokens=5_000")
+    result = run_cli("plan", "recipe.json", "--json", "--tokens", "5_000")
     assert result.returncode == 0, result.stderr
     data = json.loads(result.stdout)
     assert (data["train_tokens"], data["sources"][0]["documents"]) == (5000, len(documents))
-    assert "about 10,000 training and 0 validation tokens" in run_cli("plan", "recipe.json").stdout
+    assert data["time"]["total_s"] > 0
+    printed = run_cli("plan", "recipe.json", "--gpu-usd-per-hour", "2").stdout
+    for expected in ("about 10,000 training and 0 validation tokens", "time: about", "the CPU limits", "US dollars"):
+        assert expected in printed
+    assert "no probe: tokens are guessed" in run_cli("plan", "recipe.json", "--no-probe").stdout
     assert sorted(tmp_path.iterdir()) == before
+
+
+Listing = Callable[..., Any]
+
+
+def test_footers_are_read_once_without_a_probe(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: Counter[str] = Counter()
+    list_spans: Listing = files.list_spans
+
+    def listing(source: Any, file: Any, unit_bytes: Any = None) -> Any:
+        opened[file.name] += 1
+        return list_spans(source, file, unit_bytes)
+
+    monkeypatch.setattr(files, "list_spans", listing)
+    recipe = make()
+    estimate(recipe, open_sources(recipe))
+    assert set(opened.values()) == {1}

@@ -1,0 +1,235 @@
+"""Pieces: a few parts of a source, read for a look at it: what they hold, what is kept of it, how fast they came.
+
+A part is a row group, a file, or the first block of a span of text; which ones, the recipe's seed decides. Of a source
+whose rows name files of Software Heritage's archive, some of these files are fetched.
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.clean import as_large_binary, clean_batch
+from pipeline.selection import Selection, rank
+from pipeline.sources.base import Batch, SourceError, Span, read_span, source_module
+from pipeline.sources.blocks import is_compressed, open_file, read_pieces
+
+if TYPE_CHECKING:
+    from pipeline.recipe import SourceRecipe
+
+PIECES = 8
+"""Parts of a source that are read at once, and in all over a network, where each costs its row group's download."""
+MOST_PIECES = 1024
+"""Of small files."""
+MOST_PIECE_BYTES = 32 << 20
+"""What is read of a part, at most."""
+CONTENT_FILES = 256
+"""Files of the archive that are fetched, of all parts together."""
+
+
+@dataclass(slots=True)
+class Piece:
+    """What was read of one part of a source."""
+
+    stated_bytes: float = 0.0
+    """Text in it, as its span states."""
+    stored_bytes: int = 0
+    rows: int = 0
+    documents: float = 0
+    """Those kept; of files in the archive, foreseen from those fetched."""
+    text_bytes: float = 0.0
+    """Of the documents kept."""
+    texts: list[bytes] = field(default_factory=list)
+    """Some of them."""
+    dropped: dict[str, int] = field(default_factory=dict)
+    """Rows, by reason."""
+    keys: list[bytes] = field(default_factory=list)
+    """Files of the archive that the rows kept ask for."""
+    length: float | None = None
+    """Mean bytes of such a file, where the rows tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContentSpeed:
+    """How some files of the archive came."""
+
+    files: int
+    stored_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The pieces of one source, and what reading them took."""
+
+    pieces: list[Piece]
+    wall_s: float
+    cpu_s: float
+    content: ContentSpeed | None
+
+    @property
+    def texts(self) -> list[bytes]:
+        """Documents of all pieces."""
+        return [text for piece in self.pieces for text in piece.texts]
+
+
+def read_sample(selection: Selection, text_bytes: int) -> Sample:
+    """Read parts of a source until `text_bytes` of text are at hand; of a remote one the first parts, if not tiny.
+
+    Raises:
+        SourceError: a part cannot be read as the recipe says.
+    """
+    parts = _choose(selection)
+    enough = text_bytes // 4 if selection.is_remote else text_bytes
+    pieces: list[Piece] = []
+    content: ContentSpeed | None = None
+    wall_s = cpu_s = 0.0
+    with ThreadPoolExecutor(PIECES) as pool:
+        while sum(len(text) for piece in pieces for text in piece.texts) < enough and len(pieces) < MOST_PIECES:
+            spans = list(pool.map(partial(_find_part, selection), itertools.islice(parts, PIECES)))
+            if not spans:
+                break
+            wall, cpu = time.perf_counter(), time.process_time()
+            pieces += pool.map(partial(_read_piece, selection.source), spans)
+            wall_s, cpu_s = wall_s + time.perf_counter() - wall, cpu_s + time.process_time() - cpu
+            if selection.source.content != "column":
+                content = _fetch_content(selection.source, pieces)
+                break
+    _thin(pieces, text_bytes)
+    return Sample(pieces, wall_s, cpu_s, content)
+
+
+def _thin(pieces: list[Piece], text_bytes: int) -> None:
+    """Leave about `text_bytes` of text, as evenly from all pieces as they allow, and evenly from each."""
+    left = text_bytes
+    sizes = [sum(map(len, piece.texts)) for piece in pieces]
+    for number, index in enumerate(sorted(range(len(pieces)), key=sizes.__getitem__)):
+        share = left / (len(pieces) - number) / max(1, sizes[index])
+        seen = kept = 0
+        chosen: list[bytes] = []
+        for text in pieces[index].texts:
+            if kept <= share * seen:
+                chosen.append(text)
+                kept += len(text)
+            seen += len(text)
+        pieces[index].texts = chosen
+        left = max(0, left - kept)
+
+
+def _choose(selection: Selection) -> Iterator[tuple[Span, int]]:
+    """Yield parts of the files listed, by a hash of the seed: of parquet files a span and one of its row groups."""
+    parts = (
+        (span, index)
+        for span in selection.listed
+        for index in (range(span.start, span.stop) if span.format == "parquet" else (0,))
+    )
+    yield from sorted(parts, key=lambda part: rank(selection.seed, f"{part[0].name}\0{part[0].part}\0{part[1]}"))
+
+
+def _find_part(selection: Selection, part: tuple[Span, int]) -> Span:
+    """Return the span of a part: of a row group that of its own, with its own figures."""
+    span, index = part
+    if span.format != "parquet":
+        return span
+    groups = source_module(selection.source.kind).list_spans(selection.source, selection.file(span.name), 1)
+    return next(group for group in groups if group.start <= index < group.stop)
+
+
+def _read_piece(source: SourceRecipe, span: Span) -> Piece:
+    if source.content != "column":
+        return _read_content(source, span)
+    if span.format in ("text", "jsonl"):
+        return _read_block(source, span)
+    piece = Piece()
+    for batch in read_span(source, span):
+        _add(piece, source, batch)
+        if piece.text_bytes > MOST_PIECE_BYTES:
+            break
+    seen = piece.rows / span.rows if span.rows else 1.0
+    piece.stored_bytes = int(span.stored_bytes * seen)
+    piece.stated_bytes = piece.text_bytes if span.format == "stream" else span.text_bytes * seen
+    return piece
+
+
+def _read_block(source: SourceRecipe, span: Span) -> Piece:
+    """Read the first block of a text or jsonl span; what it takes of the file tells how much of the span it is."""
+    separator = b"\n" if span.format == "jsonl" else (source.separator or "").encode()
+    with open_file(span.url) as raw:
+        blocks = read_pieces(raw, span, separator)  # held: it closes the file when it is forgotten
+        block = next(blocks, b"")
+        used = raw.tell() if is_compressed(span.name) else len(block)
+    piece = Piece(stored_bytes=used, stated_bytes=span.text_bytes * min(1.0, used / max(1, span.stop - span.start)))
+    for batch in itertools.islice(read_span(source, span), 1):  # of the same block
+        _add(piece, source, batch)
+    return piece
+
+
+def _read_content(source: SourceRecipe, span: Span) -> Piece:
+    """Read the rows of a part that names files of the archive; `_fetch_content` fetches some of them."""
+    from pipeline.sources.software_heritage import parse_key
+
+    piece = Piece(stated_bytes=float(span.text_bytes), stored_bytes=span.stored_bytes)
+    for batch in read_span(source, span):
+        piece.rows += len(batch.text) + sum(batch.rejected.values())
+        _count(piece.dropped, batch.rejected)
+        found = (parse_key(value) for value in as_large_binary(batch.text).to_pylist())
+        piece.keys += [key for key in found if key is not None]
+    piece.length = _content_length(source, span)
+    return piece
+
+
+def _content_length(source: SourceRecipe, span: Span) -> float | None:
+    """Return the mean of `length_bytes` over the rows of a part that the predicates keep; None without that column."""
+    lengths = source.model_copy(update={"content": "column", "text": "length_bytes"})
+    try:
+        values = [np.asarray(batch.text.drop_null()) for batch in read_span(lengths, span)]
+    except (KeyError, SourceError, pa.ArrowInvalid):
+        return None
+    found = np.concatenate([*values, np.zeros(0)])
+    return float(found.mean()) if len(found) else None
+
+
+def _fetch_content(source: SourceRecipe, pieces: list[Piece]) -> ContentSpeed:
+    """Fetch some of the files that the parts name, and foresee from them what all of them give."""
+    from pipeline.sources.software_heritage import decode, fetch_all
+
+    # Spread over each part: neighbours may be of one repository.
+    each = -(-CONTENT_FILES // len(pieces))
+    chosen = [list(dict.fromkeys(piece.keys[:: -(-len(piece.keys) // each) or 1])) for piece in pieces]
+    started = time.perf_counter()
+    outcomes = dict(fetch_all(dict.fromkeys(key for keys in chosen for key in keys)))
+    seconds = time.perf_counter() - started
+    fetched_bytes = sum(len(outcome) for outcome in outcomes.values() if isinstance(outcome, bytes))
+    for piece, keys in zip(pieces, chosen, strict=True):
+        for outcome in (outcomes[key] for key in keys):
+            text = decode(gzip.decompress(outcome), source.fallback_encoding) if isinstance(outcome, bytes) else None
+            if text and source.min_bytes <= len(text) <= (source.max_bytes or len(text)):
+                piece.texts.append(text)
+        mean = piece.length or sum(map(len, piece.texts)) / max(1, len(piece.texts))
+        piece.documents = len(piece.keys) * len(piece.texts) / max(1, len(keys))
+        piece.text_bytes = piece.documents * mean
+    return ContentSpeed(len(outcomes), fetched_bytes, seconds)
+
+
+def _add(piece: Piece, source: SourceRecipe, batch: Batch) -> None:
+    """Count a batch, and keep its documents."""
+    piece.rows += len(batch.text) + sum(batch.rejected.values())
+    documents = clean_batch(source, batch, piece.dropped)
+    offsets, data = documents.offsets.tolist(), documents.data
+    piece.documents += len(documents.text)
+    piece.text_bytes += offsets[-1] - offsets[0]
+    piece.texts += [bytes(data[start:stop]) for start, stop in itertools.pairwise(offsets)]
+
+
+def _count(total: dict[str, int], more: dict[str, int]) -> None:
+    for reason, count in more.items():
+        total[reason] = total.get(reason, 0) + count
