@@ -10,6 +10,7 @@ waits for it for ever. What datatrove's executors offer is the way to a cluster:
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
@@ -95,7 +96,9 @@ class LocalExecutor:
     def close(self) -> None:
         """Let the processes end."""
         if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None  # with it go its semaphores, which a process that ends by os._exit would leave behind
+            gc.collect()
 
 
 class DatatroveExecutor:

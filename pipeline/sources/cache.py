@@ -7,6 +7,7 @@ end: a range that was cut off or altered counts as absent. When the folder is fu
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 from pathlib import Path
@@ -54,8 +55,15 @@ class RangeCache:
                 file.write(content)
                 file.write(xxhash.xxh3_128_digest(content))
             temporary.replace(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise  # a full disk costs what it would have saved, no more
         finally:
             temporary.unlink(missing_ok=True)
+
+    def drop(self, key: str) -> None:
+        """Forget a range."""
+        self._path(key).unlink(missing_ok=True)
 
     def _path(self, key: str) -> Path:
         name = hashlib.sha256(key.encode()).hexdigest()

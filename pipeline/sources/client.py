@@ -7,8 +7,10 @@ listing, a README and a range of a parquet file are all tried again in the same 
 from __future__ import annotations
 
 import functools
+import re
+from collections import Counter
 from email.utils import parsedate_to_datetime
-from time import time
+from time import monotonic, time
 from typing import Any
 
 import httpx2
@@ -20,8 +22,12 @@ from pipeline.sources.base import SourceError
 from pipeline.sources.network import TransientError, network, retry
 
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
-_WHOLE_BODY_BYTES = 64 << 20
-"""Bodies up to this size are read within the attempt, so that one which breaks off is asked for again."""
+_MOST_BODY_BYTES = 256 << 20
+"""Bodies are read within the attempt, so that one which breaks off is asked for again; none is larger than this."""
+_LEAST_BYTES_PER_S = 10_000
+"""A body that comes slower, after the time that a server may be silent, is given up and asked for again."""
+_LISTINGS = 50
+"""How often one page of a listing may be asked for; each source asks a few times."""
 
 
 class RetryingTransport(httpx2.BaseTransport):
@@ -29,6 +35,7 @@ class RetryingTransport(httpx2.BaseTransport):
 
     def __init__(self, **options: Any):
         self._inner = httpx2.HTTPTransport(**options)
+        self._listed: Counter[str] = Counter()
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request.
@@ -37,6 +44,10 @@ class RetryingTransport(httpx2.BaseTransport):
             SourceError: it did not succeed in time, or HF_HUB_OFFLINE forbids it.
         """
         what = f"{request.method} {request.url.copy_with(query=None)}"
+        if request.url.host != httpx2.URL(constants.ENDPOINT).host:
+            request.headers.pop("authorization", None)  # a next page, or whatever an answer names, elsewhere
+        elif "/tree/" in request.url.path:
+            self._check_circle(str(request.url))
         if constants.is_offline_mode():
             raise SourceError(f"{what}: HF_HUB_OFFLINE is set, and this is not in the cache. Unset it.")
         return retry(what, functools.partial(self._attempt, request))
@@ -51,13 +62,15 @@ class RetryingTransport(httpx2.BaseTransport):
                 reason = f"HTTP {response.status_code} {response.reason_phrase}"
                 raise TransientError(reason, retry_after_s=_retry_after(response.headers))
             length = response.headers.get("content-length")
-            if request.method == "HEAD" or length is None or int(length) > _WHOLE_BODY_BYTES:
+            if request.method == "HEAD":
                 return response
-            body = b"".join(response.stream)  # type: ignore[arg-type]
-            response.close()
+            try:
+                body = _read_body(request, response, int(length) if length else None)
+            finally:
+                response.close()
         except httpx2.TransportError as error:
             raise TransientError(f"{type(error).__name__}: {error}") from error
-        if len(body) != int(length):
+        if length is not None and len(body) != int(length):
             raise TransientError(f"a body of {len(body)} bytes where {length} were announced")
         return httpx2.Response(
             response.status_code,
@@ -66,9 +79,39 @@ class RetryingTransport(httpx2.BaseTransport):
             extensions=response.extensions,
         )
 
+    def _check_circle(self, url: str) -> None:
+        self._listed[url] += 1
+        if self._listed[url] > _LISTINGS:
+            raise SourceError(f"{url}: asked for {_LISTINGS} times: the server's pages name each other in a circle")
+
     def close(self) -> None:
         """Close the connections."""
         self._inner.close()
+
+
+def _read_body(request: httpx2.Request, response: httpx2.Response, length: int | None) -> bytes:
+    """Read a body, no more than was asked for or announced, and not for ever.
+
+    Raises:
+        SourceError: it is too long.
+        TransientError: it comes too slowly.
+    """
+    asked = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("range", ""))
+    most = int(asked[2]) - int(asked[1]) + 1 if asked and response.status_code == 206 else _MOST_BODY_BYTES
+    if length is not None and length > most:
+        raise SourceError(
+            f"{request.url.copy_with(query=None)}: {length} bytes announced where at most {most} may come"
+        )
+    started, size = monotonic(), 0
+    parts: list[bytes] = []
+    for part in response.stream:  # type: ignore[union-attr]
+        parts.append(part)
+        size += len(part)
+        if size > most:
+            raise SourceError(f"{request.url.copy_with(query=None)}: more than the {most} bytes that may come")
+        if monotonic() - started > network().timeout_s + size / _LEAST_BYTES_PER_S:
+            raise TransientError(f"{size} bytes in {monotonic() - started:.0f} s: too slow")
+    return b"".join(parts)
 
 
 def _retry_after(headers: httpx2.Headers) -> float | None:

@@ -84,9 +84,17 @@ def resolve_commit(source: SourceRecipe) -> str:
     except HfHubHTTPError as error:
         status = error.response.status_code if error.response is not None else "error"
         raise SourceError(f"{where}: the Hub answered HTTP {status}: {error}. {token}.") from error
+    except SourceError:
+        raise
+    except Exception as error:  # whatever the libraries make of an answer that is none of the Hub's
+        raise _unusable(where, error) from error
     if not commit:
         raise SourceError(f"{where}: the Hub told no commit for {source.revision!r}")
     return commit
+
+
+def _unusable(where: str, error: Exception) -> SourceError:
+    return SourceError(f"{where}: what the Hub says of it cannot be used: {error!r}. Is HF_ENDPOINT right?")
 
 
 def _say_token() -> str:
@@ -107,7 +115,12 @@ def list_files(source: SourceRecipe) -> list[File]:
     cache = open_cache()
     if cache and (kept := cache.get(key)) is not None:
         return [File(**item) for item in json.loads(kept)]
-    files = list(_resolve_files(source))
+    try:
+        files = list(_resolve_files(source))
+    except SourceError:
+        raise
+    except Exception as error:  # whatever the libraries make of an answer that is none of the Hub's
+        raise _unusable(f"source {source.name!r}: {source.repo}", error) from error
     if cache:
         cache.put(key, json.dumps([asdict(file) for file in files]).encode())
     return files
@@ -123,6 +136,8 @@ def _resolve_files(source: SourceRecipe) -> Iterator[File]:
     where = f"source {source.name!r}: {source.repo}"
     datasets.disable_progress_bars()
     datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # a request to another host, whose failure would be retried
+    if Path(_repo(source)).exists():
+        raise SourceError(f"{where}: `datasets` would take the folder of that name here for it. Run in another folder.")
     try:
         builder = datasets.load_dataset_builder(_repo(source), source.config, revision=source.revision)
     except SourceError:

@@ -137,8 +137,40 @@ def read_span(source: SourceRecipe, span: Span) -> Iterator[Batch]:
             if rejected := ruled_out[index]:
                 yield Batch(pa.nulls(0, pa.large_string()), np.zeros(0, np.uint32), rejected)
             else:
-                yield from _read_group(file, source, predicates, index, row)
+                yield from _read_checked(file, remote, source, predicates, index, row, span.name)
             row += metadata.row_group(index).num_rows
+
+
+def _read_checked(
+    file: pq.ParquetFile,
+    remote: RangeFile | None,
+    source: SourceRecipe,
+    predicates: list[Predicate],
+    index: int,
+    first_row: int,
+    name: str,
+) -> Iterator[Batch]:
+    """Read a row group, and refuse one that holds other rows than the footer says or cannot be decoded."""
+    group = file.metadata.row_group(index)
+    chunk = next((c for c in _chunks(group) if c.path_in_schema == source.text_column), None)
+    rows = 0
+    try:
+        for batch in _read_group(file, source, predicates, index, first_row):
+            rows += len(batch.rows) + sum(batch.rejected.values())
+            yield batch
+    except (pa.ArrowInvalid, OSError) as error:
+        if remote is not None:
+            remote.forget()
+        raise SourceError(
+            f"{name}: row group {index} cannot be decoded: {error}. "
+            + ("Run again: it is fetched anew." if remote is not None else "Restore the file, or leave it out.")
+        ) from error
+    if rows != group.num_rows or (chunk is not None and chunk.num_values != rows):
+        held = chunk.num_values if chunk is not None else rows
+        raise SourceError(
+            f"{name}: row group {index} holds {held} texts, of which {rows} were read; its footer says "
+            f"{group.num_rows} rows. The file is broken; restore it, or leave it out."
+        )
 
 
 def _expect_columns(remote: RangeFile, chunks: list[list[pq.ColumnChunkMetaData]]) -> None:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import httpx2
@@ -61,6 +62,7 @@ class RangeFile(io.RawIOBase):
         self._groups: list[list[Range]] = []
         self._fetched: dict[Range, Future[bytes]] = {}
         self._next = 0  # first group that is not yet being fetched
+        self._keys: set[str] = set()
 
     def expect(self, groups: Sequence[Sequence[Range]]) -> None:
         """Say what will be read: groups of ranges, in order. A group is let go when a later one is read."""
@@ -88,6 +90,7 @@ class RangeFile(io.RawIOBase):
         """
         cache = open_cache()
         key = f"{self._key} {start}-{stop}"
+        self._keys.add(key)
         if cache and (data := cache.get(key)) is not None:
             return data
         pieces = [(a, min(a + _PIECE_BYTES, stop)) for a in range(start, stop, _PIECE_BYTES)]
@@ -100,6 +103,12 @@ class RangeFile(io.RawIOBase):
             cache.put(key, data)
         return data
 
+    def forget(self) -> None:
+        """Drop what the cache holds of this file's ranges: they were no good."""
+        if cache := open_cache():
+            for key in self._keys:
+                cache.drop(key)
+
     def _request(self, start: int, stop: int) -> bytes:
         what = f"{self._name}: bytes {start} to {stop}"
         return retry(what, lambda: self._attempt(what, start, stop))
@@ -108,7 +117,7 @@ class RangeFile(io.RawIOBase):
         wanted = {"range": f"bytes={start}-{stop - 1}", "accept-encoding": "identity"}
         location = _locations.get(self._address)
         if location is None:
-            response = get_session().get(self._address, headers=build_hf_headers() | wanted, follow_redirects=False)
+            response = _get(what, self._address, headers=build_hf_headers() | wanted, follow_redirects=False)
             if response.is_error:
                 message = response.headers.get("x-error-message") or response.reason_phrase
                 raise SourceError(f"{what}: HTTP {response.status_code}: {message}. Was the repository taken away?")
@@ -117,7 +126,7 @@ class RangeFile(io.RawIOBase):
                 return self._check_body(what, start, stop, response)
             location = str(response.url.join(response.headers["location"]))
             _locations[self._address] = location
-        response = get_session().get(location, headers=wanted)  # signed: the token is not sent along
+        response = _get(what, location, headers=wanted)  # signed: the token is not sent along
         if response.status_code in (401, 403, 404, 410):
             _locations.pop(self._address, None)
             raise TransientError(f"the address that the Hub gave has expired (HTTP {response.status_code})")
@@ -185,6 +194,13 @@ class RangeFile(io.RawIOBase):
             future.cancel()
         self._fetched = {}
         super().close()
+
+
+def _get(what: str, url: str, **options: Any) -> httpx2.Response:
+    try:
+        return get_session().get(url, **options)
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        raise SourceError(f"{what}: {type(error).__name__}: {error}. Is HF_ENDPOINT right?") from error
 
 
 def open_cache() -> RangeCache | None:

@@ -357,3 +357,22 @@ def test_offline_the_cache_is_enough_or_says_what_is_missing(hub: Hub, run: Comm
     assert without_provenance(out) == without_provenance(first)
     said = run("build", recipe, "--out", tmp_path / "none", expect=2, HF_HUB_OFFLINE="1")
     assert "HF_HUB_OFFLINE is set" in said
+
+
+def test_a_byte_that_was_corrupted_on_the_way_is_fetched_anew(
+    hub: Hub, folder: Path, run: Command, local: dict[str, Any], tmp_path: Path
+) -> None:
+    repo, _, glob, _ = SOURCES["math"]
+    path = sorted((folder / repo).glob(glob))[0]
+    data = bytearray(path.read_bytes())
+    chunk = pq.read_metadata(path).row_group(0).column(6)
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    data[start + 40 : start + 400] = bytes(360)
+    hub.faults.on(f"/cdn/.*finemath-4plus/{path.name}", body=bytes(data))
+    recipe = hub_recipe(tmp_path / "hub.toml")
+    cache = ("--cache", str(tmp_path / "cache"))
+    said = run("build", recipe, "--out", tmp_path / "set", *cache, expect=2)
+    assert f"{path.name}: row group 0 cannot be decoded" in said
+    assert "Run again: it is fetched anew" in said
+    hub.faults.off()
+    assert without_provenance(run.build(recipe, "set", *cache)) == local

@@ -154,7 +154,7 @@ def test_damaged_parquet_pages(tmp_path: Path, source: Any, read_all: Any) -> No
     data = bytearray(path.read_bytes())
     data[100:20_000] = bytes(19_900)
     path.write_bytes(data)
-    assert read_error(read_all, source(path)).startswith("a.parquet: cannot be read")
+    assert read_error(read_all, source(path)).startswith("a.parquet: row group 0 cannot be decoded")
 
 
 @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.txt.gz", "a.py.gz"])
