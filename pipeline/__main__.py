@@ -1,4 +1,4 @@
-"""The command line of the pipeline: `python -m pipeline build | plan | demo-corpus`."""
+"""The command line of the pipeline: `python -m pipeline build | plan | demo-corpus | keys`."""
 
 from __future__ import annotations
 
@@ -107,6 +107,14 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("folder", type=Path, metavar="DIR", help="where to write them")
     demo.add_argument("--json", action="store_true", help="print the sources as JSON")
     demo.set_defaults(run=_demo_corpus)
+
+    keys = commands.add_parser(
+        "keys",
+        help="list every key of a data recipe",
+        description="Print the tables of a data recipe's keys as Markdown, from its schema.",
+    )
+    keys.add_argument("--into", type=Path, metavar="FILE", help="put them between the markers of this file instead")
+    keys.set_defaults(run=_keys)
     return parser
 
 
@@ -290,6 +298,17 @@ def _demo_corpus(options: argparse.Namespace) -> int:
         print(json.dumps(rows, indent=2))
     else:
         display.print_rows("demo corpus", rows)
+    return 0
+
+
+def _keys(options: argparse.Namespace) -> int:
+    from pipeline.keys import to_markdown, write_into
+
+    if options.into is None:
+        print(to_markdown())
+    else:
+        changed = write_into(options.into)
+        print(f"{options.into}: {'updated' if changed else 'up to date'}")
     return 0
 
 

@@ -83,27 +83,29 @@ class SourceRecipe(Settings):
     """One source of documents: files on disk or at any fsspec URL, or a data set on the Hub."""
 
     name: Name
-    """The source's name in the manifest."""
+    """The source's name in the manifest; distinct."""
     kind: Literal["files", "hub"] = "files"
-    """Where the documents come from."""
+    """Where the documents come from: files, or a data set on the Hub."""
     paths: list[str] = Field(default_factory=list)
-    """`files`: globs over local paths (relative to the working directory; `**` descends) or fsspec URLs."""
+    """`files`, required: globs over local paths, relative to the working directory (`**` descends), or fsspec URLs.
+    Each must match a file."""
     repo: Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+$")] | None = None
-    """`hub`: the data set, `owner/name`."""
+    """`hub`, required: the data set, `owner/name`."""
     config: Annotated[str, Field(min_length=1)] | None = None
     """`hub`: the configuration; the data set's default one when absent."""
     split: Annotated[str, Field(min_length=1)] = "train"
     """`hub`: the split."""
     revision: Annotated[str, Field(min_length=1)] = "main"
-    """`hub`: branch, tag or commit. Resolved to a commit once; the resolved recipe records that."""
+    """`hub`: branch, tag or commit. Resolved to a commit once; the set's `recipe.json` records that."""
     weight: PositiveFloat
     """The source's share of the training tokens, relative to the other weights."""
     format: Literal["auto", "parquet", "jsonl", "text", "file"] = "auto"
-    """`auto` goes by the name: .parquet, .jsonl, .txt (with `separator`), anything else is one document a file."""
+    """`auto` goes by the file's name: `.parquet`; `.jsonl`, also `.gz` or `.zst`; `.txt` when there is a `separator`;
+    anything else is one document a file."""
     text: Annotated[str, Field(min_length=1)] = "text"
     """Column of the text; dots descend into structs."""
     separator: Annotated[str, Field(min_length=1)] | None = None
-    """What stands between two documents in a text file."""
+    """What stands between two documents in a text file; required for these."""
     content: Literal["column", "software-heritage"] = "column"
     """Where the text is: in the column `text`, or in Software Heritage's archive under the SHA-1 in `blob_id`."""
     blob_id: Annotated[str, Field(min_length=1)] = "blob_id"
@@ -115,7 +117,7 @@ class SourceRecipe(Settings):
     keep: Annotated[dict[str, JsonValue], AfterValidator(_checked_keep)] = Field(default_factory=dict)
     """Predicates on columns: `{ int_score = ">= 3" }`. A row is kept when all hold; a null never holds."""
     min_bytes: Annotated[int, Field(ge=1)] = 1
-    """Shorter documents are dropped, in bytes of UTF-8."""
+    """Shorter documents are dropped, in bytes of UTF-8; empty ones always are."""
     max_bytes: SizeBytes | None = None
     """Longer documents are dropped."""
 
@@ -126,12 +128,13 @@ class SourceRecipe(Settings):
 
 
 class TokenizerRecipe(Settings):
-    """The tokenizer: trained on a sample of the sources, or given as a file."""
+    """The tokenizer, trained on a sample of the sources or given as a file."""
 
     vocab_size: Annotated[int, Field(ge=1, le=1 << 24)] | None = None
-    """Entries, special tokens included. Required unless `file` is given."""
+    """Entries, the 256 bytes and the special tokens included. Up to 65,536 tokens take 2 bytes, above 4. Required
+    unless `file` is given."""
     special_tokens: Annotated[list[str], AfterValidator(_distinct)] = Field(default_factory=lambda: [DEFAULT_EOS_TOKEN])
-    """They take the first ids. Never matched inside documents."""
+    """They take the first ids. Never matched inside documents: text that spells one is encoded as its characters."""
     eos_token: str = DEFAULT_EOS_TOKEN
     """The special token that ends every document."""
     pretokenizer: Literal["gpt2", "llama3", "qwen2", "o200k"] = "gpt2"
@@ -139,20 +142,23 @@ class TokenizerRecipe(Settings):
     file: str | None = None
     """A `tokenizer.json` to use instead of training one."""
     sample_bytes: SizeBytes = 10**9
-    """Text to train on."""
+    """Text to train on, in the proportions of the mix. Documents with a word over 16 KB are left out, and counted."""
     sample_weights: dict[str, PositiveFloat] | None = None
-    """Shares of the sources in the sample; the mix's weights when absent. The resolved recipe records them."""
+    """Shares of the sources in that sample, by source name; the mix's weights when absent. The set's `recipe.json`
+    records those used."""
 
 
 class MixRecipe(Settings):
     """How many training tokens, and what happens when a source has too few."""
 
     tokens: Annotated[int, Whole, Field(gt=0, lt=1 << 63)] | Literal["max"] = "max"
-    """Tokens of the training split (`30_600_000_000`, or text such as `"30.6B"`), or as many as the sources allow."""
+    """Tokens of the training split, or as many as the sources allow at these weights. With a number, no more of large
+    sources is read than it takes."""
     when_short: Literal["error", "shrink", "repeat"] = "error"
-    """Stop, build a smaller set, or repeat the short source."""
+    """When a source is too small: stop, build a smaller set, or repeat that source."""
     max_epochs: Annotated[int, Field(ge=1, le=1000)] = 4
-    """Bound of `repeat`. Source of the default: repeating up to 4 times costs little, Muennighoff et al. 2023."""
+    """How often `repeat` may use a document; the manifest records it. Up to 4 times costs little (Muennighoff et al.
+    2023)."""
 
 
 class SplitRecipe(Settings):
@@ -168,18 +174,19 @@ class ShardsRecipe(Settings):
     tokens: Annotated[int, Whole, Field(gt=0)] = 100_000_000
     """Most tokens in a shard, give or take a document; shards are made equal."""
     zstd_level: Annotated[int, Field(ge=1, le=19)] = 3
-    """Zstandard level."""
+    """Zstandard level of the tokens."""
 
 
 class Recipe(Settings):
     """A whole data recipe."""
 
     name: Name
-    """The set's name."""
+    """The set's name: letters, digits, `.`, `_`, `-`."""
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 1337
-    """Decides the order of documents inside shards and which parts the tokenizer's sample takes."""
+    """Decides the order of documents inside shards, which parts of a source a small set reads, and which the
+    tokenizer's sample takes."""
     sources: Annotated[list[SourceRecipe], Field(min_length=1)]
-    """The sources, in order: where two hold the same document, the first keeps it."""
+    """One table each. Where two sources hold the same document, the first keeps it."""
     tokenizer: TokenizerRecipe
     mix: MixRecipe = MixRecipe()
     split: SplitRecipe = SplitRecipe()
@@ -219,8 +226,8 @@ _KEYS_OF_CONTENT = ("blob_id", "fallback_encoding", "max_missing")
 
 def _check_kind(place: str, source: dict[str, Any]) -> Iterator[str]:
     kind, content = source.get("kind", "files"), source.get("content", "column")
-    if kind not in _REQUIRED_KEY:
-        return  # the model reports it
+    if kind not in _REQUIRED_KEY:  # the model reports that; what the other keys tell is checked all the same
+        kind = "hub" if "repo" in source else "files"
     if not source.get(_REQUIRED_KEY[kind]):
         yield f"{place}.{_REQUIRED_KEY[kind]}: required key is missing, or empty: kind = {kind!r} needs it"
     given = {key for key, value in source.items() if not _is_default(key, value)}  # a set's recipe.json has them all

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from pipeline.recipe import Recipe, load_recipe
+from pipeline import keys
+from pipeline.recipe import Recipe, SourceRecipe, load_recipe
 
 Load = Callable[..., Recipe]
 
@@ -63,3 +68,58 @@ def test_the_others(load: Load) -> None:
     text: Recipe = load("local-text")
     assert (text.sources[0].kind, text.sources[0].format, bool(text.sources[0].separator)) == ("files", "text", True)
     assert text.split.val_tokens > 0
+
+
+def test_the_recipe_in_the_readme_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "recipes/README.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    for file in ("notes/a/b.md", "crawl/a.parquet"):
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_bytes(b"a file")
+    (tmp_path / "r.toml").write_text(example)
+    assert load_recipe(tmp_path / "r.toml").mix.tokens == 500_000_000
+
+
+# --- The tables of keys ---
+
+
+def test_the_readme_holds_the_tables_of_the_schema(tmp_path: Path) -> None:
+    """Where this fails: python -m pipeline keys --into recipes/README.md"""
+    readme = Path(shutil.copy(ROOT / "recipes/README.md", tmp_path))
+    assert not keys.write_into(readme), "the tables of recipes/README.md are stale"
+
+
+def test_stale_tables_are_written_anew(tmp_path: Path) -> None:
+    readme = Path(shutil.copy(ROOT / "recipes/README.md", tmp_path))
+    fresh = readme.read_text(encoding="utf-8")
+    readme.write_text(fresh.replace("`min_bytes`", "`least_bytes`"), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline", "keys", "--into", str(readme)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.endswith(": updated\n")
+    assert readme.read_text(encoding="utf-8") == fresh
+    (tmp_path / "none.md").write_text("# No place")
+    with pytest.raises(keys.MarkerError, match="lacks the lines"):
+        keys.write_into(tmp_path / "none.md")
+
+
+def test_every_key_has_a_row_with_its_meaning() -> None:
+    rows = [line.split(" | ") for line in keys.to_markdown().splitlines() if line.startswith("| `")]
+    names = [row[0].strip("| `") for row in rows]
+    sections = (Recipe.model_fields[name].annotation for name in ("tokenizer", "mix", "split", "shards"))
+    expected = ["name", "seed", *SourceRecipe.model_fields]
+    expected += [key for section in sections for key in section.model_fields]  # type: ignore[union-attr]
+    assert names == expected
+    for row in rows:
+        assert len(row) == 4, row
+        assert len(row[3]) > 10, row
+    kinds = {row[0].strip("| `"): row[1:3] for row in rows}
+    assert kinds["weight"] == ["number > 0", "required"]
+    assert kinds["zstd_level"] == ["whole number, 1 to 19", "3"]
+    assert kinds["sample_bytes"] == ["bytes", '`"1 GB"`']
+    assert kinds["when_short"] == ['`"error"`, `"shrink"`, `"repeat"`', '`"error"`']
