@@ -30,6 +30,10 @@ _WORKER_ENVIRONMENT = {
 }
 
 
+BUILD_PROCESS = "TOKENMILL_BUILD_PROCESS"
+"""Environment variable: the process that the workers end with."""
+
+
 class WorkerLostError(RuntimeError):
     """A worker process died in the middle of a task, most often because the machine ran out of memory."""
 
@@ -58,6 +62,7 @@ class LocalExecutor:
         """Begin to load the workers' libraries on another core, while this process reads recipe and footers."""
         self.workers = workers
         self._pool: ProcessPoolExecutor | None = None
+        os.environ[BUILD_PROCESS] = str(os.getpid())
         if workers > 1:
             context = multiprocessing.get_context("forkserver")
             context.set_forkserver_preload(["pipeline.worker"])
@@ -106,6 +111,7 @@ class DatatroveExecutor:
 
     def __init__(self, workers: int):
         self.workers = workers
+        os.environ[BUILD_PROCESS] = str(os.getpid())
 
     def run(self, control: Path, num_tasks: int) -> None:
         """Run the tasks.

@@ -28,6 +28,7 @@ import pipeline.encode
 import pipeline.sample
 import pipeline.sources.files
 import pipeline.sources.formats  # noqa: F401
+from pipeline.executor import BUILD_PROCESS
 
 _POLL_SECONDS = 0.1
 
@@ -54,7 +55,8 @@ def _wait_for_end(process: int) -> None:
 
 
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-os.register_at_fork(after_in_child=functools.partial(_exit_with_build, os.getppid()))
+# Not os.getppid(): where the build is killed while this module loads, that is another process by now.
+os.register_at_fork(after_in_child=functools.partial(_exit_with_build, int(os.environ[BUILD_PROCESS])))
 awkward.from_arrow(pa.nulls(0, pa.large_string()))  # loads the rest of awkward: 0.1 s that no worker spends again
 gc.freeze()  # a collection in a worker would touch, and so copy, every page of the libraries: 0.1 s of a task, measured
 gc.enable()

@@ -85,7 +85,7 @@ EXPECTED = [
     "sources.2.paths: required key is missing, or empty: kind = 'files' needs it",
     "sources.2.weight: Input should be a finite number; got nan",
     "sources.2.format: Input should be 'auto', 'parquet', 'jsonl', 'text' or 'file'; got 'csv'",
-    "sources.2.kind: Input should be 'files'",
+    "sources.2.kind: Input should be 'files' or 'hub'; got 'hubb'",
     "sources.3.name: required key is missing",
     "sources.3.paths: Input should be a valid list",
     "sources.3.weight: Input should be a valid number; got '3'",
