@@ -28,11 +28,15 @@ if TYPE_CHECKING:
 
 PIECES = 8
 """Parts of a source that are read at once, and in all over a network, where each costs its row group's download."""
+LOCAL_PIECES = 24
+"""Parts of a source on this machine: text differs more from part to part than within one."""
 MOST_PIECES = 1024
 """Of small files."""
+MOST_TEXT_BYTES = 64 << 20
+"""Text at which no more of these is read."""
 MOST_PIECE_BYTES = 32 << 20
 """What is read of a part, at most."""
-CONTENT_FILES = 256
+CONTENT_FILES = 512
 """Files of the archive that are fetched, of all parts together."""
 
 
@@ -90,11 +94,15 @@ def read_sample(selection: Selection, text_bytes: int) -> Sample:
     """
     parts = _choose(selection)
     enough = text_bytes // 4 if selection.is_remote else text_bytes
+    least = 0 if selection.is_remote else LOCAL_PIECES
     pieces: list[Piece] = []
     content: ContentSpeed | None = None
     wall_s = cpu_s = 0.0
     with ThreadPoolExecutor(PIECES) as pool:
-        while sum(len(text) for piece in pieces for text in piece.texts) < enough and len(pieces) < MOST_PIECES:
+        while len(pieces) < MOST_PIECES:
+            held = sum(len(text) for piece in pieces for text in piece.texts)
+            if held >= enough and (len(pieces) >= least or held >= MOST_TEXT_BYTES):
+                break
             spans = list(pool.map(partial(_find_part, selection), itertools.islice(parts, PIECES)))
             if not spans:
                 break
@@ -109,20 +117,19 @@ def read_sample(selection: Selection, text_bytes: int) -> Sample:
 
 
 def _thin(pieces: list[Piece], text_bytes: int) -> None:
-    """Leave about `text_bytes` of text, as evenly from all pieces as they allow, and evenly from each."""
-    left = text_bytes
-    sizes = [sum(map(len, piece.texts)) for piece in pieces]
-    for number, index in enumerate(sorted(range(len(pieces)), key=sizes.__getitem__)):
-        share = left / (len(pieces) - number) / max(1, sizes[index])
-        seen = kept = 0
+    """Leave about `text_bytes` of text, the same share of each piece, evenly spread."""
+    share = text_bytes / max(1, sum(len(text) for piece in pieces for text in piece.texts))
+    if share >= 1:
+        return
+    seen = kept = 0
+    for piece in pieces:
         chosen: list[bytes] = []
-        for text in pieces[index].texts:
+        for text in piece.texts:
             if kept <= share * seen:
                 chosen.append(text)
                 kept += len(text)
             seen += len(text)
-        pieces[index].texts = chosen
-        left = max(0, left - kept)
+        piece.texts = chosen
 
 
 def _choose(selection: Selection) -> Iterator[tuple[Span, int]]:
@@ -149,14 +156,15 @@ def _read_piece(source: SourceRecipe, span: Span) -> Piece:
         return _read_content(source, span)
     if span.format in ("text", "jsonl"):
         return _read_block(source, span)
-    piece = Piece()
+    piece = Piece(stored_bytes=span.stored_bytes, stated_bytes=float(span.text_bytes))
     for batch in read_span(source, span):
         _add(piece, source, batch)
         if piece.text_bytes > MOST_PIECE_BYTES:
+            # The rest is taken to be like it. A stream does not tell how long it is: its text counts as stated.
+            seen = piece.rows / span.rows if span.rows else piece.text_bytes / max(1, span.text_bytes)
+            piece.stored_bytes = int(span.stored_bytes * min(1.0, seen))
+            piece.stated_bytes = span.text_bytes * min(1.0, seen)
             break
-    seen = piece.rows / span.rows if span.rows else 1.0
-    piece.stored_bytes = int(span.stored_bytes * seen)
-    piece.stated_bytes = piece.text_bytes if span.format == "stream" else span.text_bytes * seen
     return piece
 
 

@@ -1,8 +1,8 @@
 """Probe: a small sample of every source goes through the build's own steps, so that a plan rests on measurements.
 
-Of each source up to `PIECES` parts are read, chosen by the recipe's seed: row groups, files, or blocks of text. What
-predicates and length bounds keep, and the text behind what a footer states, are counted on all that was read. About
-`SAMPLE_BYTES` of it, shared out by the weights, are encoded, mixed into shards and compressed, one process, timed.
+Of each source some parts are read (`pipeline.pieces`), chosen by the recipe's seed. What predicates and length bounds
+keep, and the text behind what a footer states, are counted on all that was read. About `SAMPLE_BYTES` of it, shared out
+by the weights, are encoded, mixed into a shard and compressed, one process, timed.
 
 Tokens: a tokenizer file that the recipe gives is used. Else a BPE of the recipe's size is trained on every other
 document of the sample, in the sample's proportions, and encodes all of it. Trained on everything, it would know the
@@ -11,8 +11,9 @@ what a hundred times as much text teaches: 1 to 7 % too many. Half and half is w
 measured with six draws from each of the corpora, 4,096 to 32,005 entries. A sample that holds all the text trains on
 all of it, as the build does. Exact duplicates are not looked for.
 
-Costs a few megabytes of reading a source, a footer and two or three requests a part of a remote one, and 2 to 10 s of
-training. Writes into a temporary folder.
+Costs a few megabytes of reading a source, a footer and a request or two a part of a remote one, and 2 to 10 s of
+training. What varies from part to part is seen as well as eight parts of a remote source show it. Writes into a
+temporary folder.
 """
 
 from __future__ import annotations

@@ -31,11 +31,12 @@ from pipeline.build import build
 from pipeline.disk import DiskError, check_disk
 from pipeline.display import print_plan
 from pipeline.executor import LocalExecutor
+from pipeline.pieces import read_sample
 from pipeline.plan import Estimate, TimeEstimate, estimate
 from pipeline.probe import measure
 from pipeline.progress import Progress
 from pipeline.recipe import Recipe, load_recipe
-from pipeline.selection import open_sources
+from pipeline.selection import Selection, open_sources
 from pipeline.sources import files
 from pipeline.sources.base import SourceError
 from shards.manifest import Manifest
@@ -266,6 +267,24 @@ tokens = 1_000_000
     expect_foreseen(found, tmp_path / "set")
 
 
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_block_tells_how_much_of_its_file_it_is(
+    tmp_path: Path, documents: list[str], monkeypatch: pytest.MonkeyPatch, suffix: str, source: Any
+) -> None:
+    monkeypatch.setattr("pipeline.sources.blocks.BATCH_BYTES", 1 << 22)
+    shuffled = [f"{index} {documents[index * 7919 % len(documents)]}" for index in range(12 * len(documents))]
+    text = "\n--\n".join(shuffled).encode()
+    path = tmp_path / f"a.txt{suffix}"
+    path.write_bytes(gzip.compress(text, 1) if suffix else text)
+    found = Selection(0, source(path, separator="\n--\n"), seed=1, tokens=None)
+    (piece,) = read_sample(found, 1 << 20).pieces
+    assert 3 << 20 < piece.text_bytes < 0.6 * len(text)
+    # Stated is what the listing says of a compressed file; as much of it as was read.
+    share = piece.stated_bytes / found.text_bytes
+    assert share == pytest.approx(piece.text_bytes / len(text), rel=0.1)
+    assert piece.stored_bytes == pytest.approx(share * path.stat().st_size, rel=0.01)
+
+
 def test_a_tokenizer_that_is_given_is_used(library: Path, tmp_path: Path) -> None:
     build_here(library_recipe(library, tmp_path), tmp_path / "first")
     tokenizer = tmp_path / "first" / "tokenizer.json"
@@ -410,9 +429,9 @@ tokens = 30_000
 
 def test_what_limits() -> None:
     times = TimeEstimate(workers=2, content_s=1, tokenizer_s=2, download_s=30, encode_s=8, assemble_s=4, validate_s=1)
-    assert (times.limit, times.total_s) == ("link", 38)
+    assert (times.limit, times.total_s) == ("link", 39)
     assert replace(times, download_s=7).limit == "CPU"
-    assert replace(times, download_s=7).total_s == 16
+    assert replace(times, download_s=7).total_s == 17
     assert replace(times, content_s=100).limit == "archive"
 
 

@@ -210,6 +210,13 @@ def test_what_is_taken_further_leaves_what_was_taken(load: Any) -> None:
     spans = [span for unit in little.units for span in unit.spans]
     assert len({(span.name, span.part) for span in spans}) == len(spans)
     assert 200_000 <= little.text_bytes <= 240_000
+    unread = little.unread()
+    touched = {span.name for span in spans}
+    left = [s for file in little.files if file.name in touched for s in files.list_spans(source, file, 1 << 13)]
+    assert (unread.files, unread.all_files) == (FILES - len(touched), FILES)
+    assert unread.parts == len(left) - len(spans) > 0
+    whole = sum(file.stored_bytes for file in little.files if file.name not in touched)
+    assert unread.bytes == whole + sum(span.stored_bytes for span in left) - sum(span.stored_bytes for span in spans)
     # From another start, the same parts in the same order.
     other = Selection(0, source, seed=11, tokens=5000)
     other.take_for(71_000, 5000)
@@ -253,8 +260,8 @@ def test_a_small_source_and_a_whole_build_read_all_in_order(load: Any, monkeypat
 
 
 def test_how_much_is_asked_for_does_not_change_the_tokenizer(load: Any, run: Any, tmp_path: Path) -> None:
-    run(load("mix.tokens=20_000"), "little")
-    run(load("mix.tokens=40_000"), "more")
+    run(load("mix.tokens=5_000", "split.val_tokens=0"), "little")
+    run(load("mix.tokens=300_000"), "more")
     tokenizer = (tmp_path / "little" / "tokenizer.json").read_bytes()
     assert (tmp_path / "more" / "tokenizer.json").read_bytes() == tokenizer
 
@@ -279,13 +286,27 @@ def test_when_short_applies_once_all_is_read(load: Any, run: Any) -> None:
 
 
 def test_nothing_more_is_read_for_a_build_that_another_source_stops(
-    load: Any, run: Any, opened: list[str], corpus: Path, tmp_path: Path
+    load: Any, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "little.txt").write_text("\n--\n".join(stdlib_documents()[-8:]), encoding="utf-8")
+    monkeypatch.setattr(Selection, "take_for", lambda self, needed, found: pytest.fail(f"more of {self.source.name}"))
+    (tmp_path / "little.txt").write_text("\n--\n".join(stdlib_documents()[-20:]), encoding="utf-8")
+    short = [f'sources.notes.paths=["{tmp_path}/little.txt"]', 'sources.code.keep={score="> 4"}', "mix.tokens=400_000"]
     with pytest.raises(MixError) as caught:
-        run(load(f'sources.notes.paths=["{tmp_path}/little.txt"]', "mix.tokens=400_000", "sources.code.weight=30"))
+        run(load(*short, "sources.code.weight=30"))
     assert "'notes': has" in str(caught.value)
     assert "'code'" not in str(caught.value), "of code no more was read than was taken first"
+    shrunk = run(load(*short, "mix.when_short=shrink", "sources.code.weight=10"))
+    assert shrunk.validation.problems == []
+    assert 0 < shrunk.manifest.splits["train"].requested_tokens < 300_000
+
+
+def test_a_source_whose_first_part_gives_nothing(load: Any, run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    report = run(load("sources.notes.min_bytes=7900", "mix.tokens=8_000", "split.val_tokens=0"))
+    assert report.validation.problems == []
+    assert "notes: 0 of" in capsys.readouterr().err
+    notes = report.manifest.sources[1]
+    assert notes.unread_bytes > 0
+    assert notes.dropped["shorter than min_bytes"] > notes.documents_available > 0
 
 
 def test_part_sizes() -> None:
