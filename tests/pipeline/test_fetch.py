@@ -360,10 +360,10 @@ def test_a_server_that_is_gone_stops_the_build_and_nothing_is_lost(
     whole: Archive, clean: Bucket, undisturbed: tuple[dict[str, Any], Path], tmp_path: Path
 ) -> None:
     recipe, out = write_recipe(tmp_path, whole), tmp_path / "set"
-    clean.latency_s = 0.01
+    clean.latency_s = 0.05  # so that the 120 files of the small set take most of a second
 
     def vanish() -> None:
-        while len(clean.requests) < 100:
+        while len(clean.requests) < 20:
             time.sleep(0.005)
         clean.gone()
 
