@@ -32,8 +32,8 @@ PARTS = 64
 """Parts that a source's share is cut into, where row groups and `LEAST_PART_BYTES` allow it."""
 LEAST_PART_BYTES = 4 << 20
 FIRST_GROUP_FILES = 16
-SAMPLE_SPREAD = 16
-"""The tokenizer's sample is drawn from files with this many times its bytes: predicates may reject most of them."""
+SAMPLE_SPREAD = 4
+"""The tokenizer's sample is drawn from files with this many times its bytes: predicates may reject many of them."""
 
 
 @dataclass(frozen=True, slots=True)

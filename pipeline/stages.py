@@ -27,6 +27,9 @@ from pipeline.tokenizer import TokenizerError, TokenizerInfo, load_tokenizer
 from shards.manifest import ShardEntry, dtype_for
 from shards.writer import SetProperties, write_text
 
+_SAMPLE_SHORT = 0.9
+"""A sample smaller than this share of what was asked for is told."""
+
 
 @dataclass
 class Build:
@@ -141,6 +144,9 @@ def run_tokenizer(state: Build, recipe: Recipe) -> tuple[TokenizerInfo, Recipe]:
         _check_disk(state, recipe, [unit for own in state.units for unit in own])
     size = sum(sample.sample_budgets(task))
     result = state.run_stage("tokenizer", "pipeline.sample:train_tokenizer", [Task(digest, task, size)]).results[0]
+    drawn = sum(facts["text_bytes"] for facts in result["sample"].values())
+    if drawn < _SAMPLE_SHORT * size:
+        state.note(f"tokenizer: sampled {drawn / 1e6:,.1f} MB, not {size / 1e6:,.1f}: `keep` or the bounds reject much")
     if left_out := sum(facts["left_out"] for facts in result["sample"].values()):
         state.note(f"tokenizer: {left_out} documents with words over {sample.MAX_WORD_BYTES:,} bytes were not sampled")
     used = result["sample_weights"]

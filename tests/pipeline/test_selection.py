@@ -195,6 +195,7 @@ def test_more_is_taken_until_a_source_that_gives_little_has_given_enough(load: A
     kept = run(load('sources.code.keep={score = "== 3"}', "mix.tokens=30_000"))
     assert kept.validation.problems == []
     assert kept.manifest.splits["train"].requested_tokens == 30_000
+    assert any(note.startswith("tokenizer: sampled") for note in kept.notes)
     code = kept.manifest.sources[0]
     assert code.dropped["not score == 3"] > 5 * code.documents_available
     assert code.unread_bytes > 0
