@@ -130,7 +130,7 @@ def print_outcome(outcome: Any, *, as_json: bool) -> None:
     """Print how a run ended: a JSON object, or tables."""
     from dataclasses import asdict
 
-    from trainer.data import account_tokens
+    from shards.samples import account_tokens
 
     session, validation = outcome.session, outcome.last_validation
     names = [source.name for source in session.shard_set.manifest.sources]

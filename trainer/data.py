@@ -1,130 +1,26 @@
-"""The loader: windows of the compressed shards, in a seeded order that is a pure function of the sample number.
+"""The loader: windows of the compressed shards as tensors, in the order that `shards.samples` gives.
 
-A shard of n tokens holds (n - 1) // seq_len windows of seq_len + 1 tokens; the last token of a window is the first of
-the next, so every token but a shard's first and its last few is a target once an epoch. Each epoch visits the shards
-in a permuted order, and inside a shard its windows in a permuted order. Shards hold documents of the whole corpus in
-random order already, so that nothing is lost by finishing one shard before the next.
-
-`SampleOrder` maps a global sample number to (epoch, shard, first token) from the manifest's token counts alone. The
-number of samples consumed is therefore all the state there is: resume at any number, with any batch size, and the same
-samples follow. `Loader` turns sample numbers into tensors; it holds at most two decoded shards (2 or 4 bytes a token):
-the one being read, and the next, decoded ahead in a thread. `account_tokens` says what became of every token, and
-`trace_documents` which documents a sample holds.
+`Loader` turns sample numbers into tensors; it holds at most two decoded shards (2 or 4 bytes a token): the one being
+read, and the next, decoded ahead in a thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.lib.stride_tricks import sliding_window_view
 
-from shards import Problem, ShardSetError
-
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from shards import Shard
+    from shards.samples import SampleOrder, Visit
 
     Tokens = npt.NDArray[np.unsignedinteger]
-
-
-def seeded_permutation(size: int, *key: int) -> npt.NDArray[np.int64]:
-    """Return a permutation of range(size) that `key` decides, int64 `(size,)`.
-
-    A stable argsort of raw PCG64 output: numpy promises that stream for all versions, unlike `Generator.permutation`.
-    Each part of the key must be in [0, 2**32).
-    """
-    # SeedSequence pads with zeros, so that (1, 2) and (1, 2, 0) would be one key; the length tells them apart.
-    bits = np.random.PCG64(np.random.SeedSequence([len(key), *key])).random_raw(size)
-    return np.argsort(np.asarray(bits, dtype=np.uint64), kind="stable")
-
-
-@dataclass(frozen=True, slots=True)
-class Visit:
-    """One shard's turn in one epoch: the samples [first, first + windows) are its windows, permuted."""
-
-    epoch: int
-    shard: int
-    first: int
-    windows: int
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """One sample: the tokens [start, stop) of a shard, seq_len + 1 of them."""
-
-    epoch: int
-    shard: int
-    start: int
-    stop: int
-
-
-class SampleOrder:
-    """The order of samples over shards of `shard_tokens` tokens. Depends on its arguments alone.
-
-    Attributes:
-        windows: windows in each shard, int64 `(shards,)`.
-        per_epoch: samples in one epoch.
-        short_shards: indices of the shards that are too short for one window; they are never visited.
-        targets: tokens of an epoch that are predicted.
-        cropped: tokens of an epoch that never are: each shard's first, and those after its last window.
-    """
-
-    def __init__(self, shard_tokens: Sequence[int], *, seq_len: int, seed: int):
-        tokens = np.asarray(shard_tokens, dtype=np.int64)
-        self.seq_len, self.seed = seq_len, seed
-        self.windows = np.maximum(tokens - 1, 0) // seq_len
-        self.per_epoch = int(self.windows.sum())
-        self.short_shards = [int(index) for index in np.flatnonzero(self.windows == 0)]
-        self.targets = self.per_epoch * seq_len
-        self.cropped = int(tokens.sum()) - self.targets
-        self._epoch: tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
-        self._starts: tuple[Visit, npt.NDArray[np.int64]] | None = None
-
-    def visit(self, sample: int) -> Visit:
-        """Return the visit that a sample belongs to."""
-        epoch, position = divmod(sample, self.per_epoch)
-        order, ends = self._shard_order(epoch)
-        # side="right" also steps over shards without windows, whose end equals the one before.
-        turn = int(np.searchsorted(ends, position, side="right"))
-        shard = int(order[turn])
-        windows = int(self.windows[shard])
-        return Visit(epoch, shard, epoch * self.per_epoch + int(ends[turn]) - windows, windows)
-
-    def locate(self, sample: int) -> Window:
-        """Map a global sample number to its place."""
-        visit, starts = next(self.iter_runs(sample, 1))
-        return Window(visit.epoch, visit.shard, int(starts[0]), int(starts[0]) + self.seq_len + 1)
-
-    def locate_row(self, step: int, row: int, *, global_batch: int) -> Window:
-        """Map a row of a training step's global batch to its place; steps count from 1, as metrics do, rows from 0."""
-        return self.locate((step - 1) * global_batch + row)
-
-    def iter_runs(self, first: int, count: int) -> Iterator[tuple[Visit, npt.NDArray[np.int64]]]:
-        """Yield the samples [first, first + count) as runs of one visit, each with its samples' first tokens."""
-        stop = first + count
-        while first < stop:
-            visit = self.visit(first)
-            last = min(stop, visit.first + visit.windows)
-            yield visit, self._window_starts(visit)[first - visit.first : last - visit.first]
-            first = last
-
-    def _shard_order(self, epoch: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        if self._epoch is None or self._epoch[0] != epoch:
-            order = seeded_permutation(len(self.windows), self.seed, epoch)
-            self._epoch = epoch, order, np.cumsum(self.windows[order])
-        return self._epoch[1:]
-
-    def _window_starts(self, visit: Visit) -> npt.NDArray[np.int64]:
-        if self._starts is None or self._starts[0] != visit:
-            order = seeded_permutation(visit.windows, self.seed, visit.epoch, visit.shard)
-            self._starts = visit, order * self.seq_len
-        return self._starts[1]
 
 
 class Loader:
@@ -206,72 +102,3 @@ class Loader:
         if self._ahead is not None and not self._ahead[1].cancel():
             self._ahead[1].exception()
         self._ahead = None
-
-
-def read_sources(shard: Shard, names: list[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return each document's length and its source as an index into `names`, both int64 `(documents,)`.
-
-    Raises:
-        ShardSetError: the document table names a source that is not in `names`.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    table = shard.documents(["length", "source"])
-    column = table["source"].cast(pa.string())
-    if unknown := sorted({str(name) for name in column.unique().to_pylist()} - set(names)):
-        message = f"documents of the sources {', '.join(unknown)}, which the manifest does not list; re-run the build"
-        raise ShardSetError([Problem("document_table", shard.name, message)])
-    index = pc.index_in(column, value_set=pa.array(names, pa.string())).to_numpy()
-    return table["length"].to_numpy().astype(np.int64), index.astype(np.int64)
-
-
-def account_tokens(shards: Sequence[Shard], names: list[str], order: SampleOrder, samples: int) -> dict[str, Any]:
-    """Say what became of the tokens after so many samples: predicted, predicted again, or never, and of which source.
-
-    Reads the document table of every shard that was visited.
-
-    Returns:
-        `tokens_used` (targets, repetitions included), `tokens_repeated` (those after the first epoch),
-        `tokens_cropped_per_epoch`, and `tokens_by_source` {name: {used, repeated}}.
-    """
-    epochs, rest = divmod(samples, order.per_epoch)
-    last = {visit.shard: starts for visit, starts in order.iter_runs(epochs * order.per_epoch, rest)}
-    used, once = (np.zeros(len(names), dtype=np.int64) for _ in range(2))
-    for index, shard in enumerate(shards):
-        if not order.windows[index] or not (epochs or index in last):
-            continue
-        lengths, sources = read_sources(shard, names)
-        bounds = np.arange(order.windows[index] + 1) * order.seq_len + 1  # targets begin at a shard's second token
-        ends = np.concatenate(([0], np.cumsum(lengths)))
-        for source in range(len(names)):
-            # Between two ends of documents the count grows by 1 or 0 a token: interpolation is exact.
-            counted = np.concatenate(([0], np.cumsum(lengths * (sources == source))))
-            by_window = np.diff(np.interp(bounds, ends, counted)).round().astype(np.int64)
-            partial = int(by_window[last[index] // order.seq_len].sum()) if index in last else 0
-            used[source] += epochs * by_window.sum() + partial
-            once[source] += by_window.sum() if epochs else partial
-    return {
-        "tokens_used": samples * order.seq_len,
-        "tokens_repeated": max(0, samples - order.per_epoch) * order.seq_len,
-        "tokens_cropped_per_epoch": order.cropped,
-        "tokens_by_source": {
-            name: {"used": int(used[i]), "repeated": int(used[i] - once[i])} for i, name in enumerate(names)
-        },
-    }
-
-
-def trace_documents(shards: Sequence[Shard], order: SampleOrder, first: int, count: int) -> list[str]:
-    """Describe the documents of the samples [first, first + count): a line for each sample."""
-    lines: list[str] = []
-    for visit, starts in order.iter_runs(first, count):
-        shard = shards[visit.shard]
-        table = shard.documents(["start", "length", "source", "unit", "row"])
-        begins = table["start"].to_numpy().astype(np.int64)
-        ends = begins + table["length"].to_numpy()
-        for start in starts.tolist():
-            touched = np.flatnonzero((begins <= start + order.seq_len) & (ends > start))
-            rows = table.take(touched).to_pylist()
-            places = "; ".join(f"{row['source']} {row['unit']} row {row['row']}" for row in rows)
-            lines.append(f"{shard.name} [{start}, {start + order.seq_len + 1}): {places}")
-    return lines

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
-from trainer.data import read_sources
+from shards.samples import read_sources
 from trainer.device import autocast
 from trainer.model import label_documents
 

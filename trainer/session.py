@@ -22,12 +22,12 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from shards import ShardSet, ShardSetError, open_set
+from shards.samples import SampleOrder
 from shards.validate import validate
 from shards.writer import write_text
 from trainer import checkpoint
 from trainer.checkpoint import Checkpoint, CheckpointState
 from trainer.config import FIXED_BY_CHECKPOINT, TrainRecipe
-from trainer.data import SampleOrder
 from trainer.device import choose_device, choose_precision, peak_flops
 from trainer.errors import InputError
 from trainer.metrics import MetricsLog

@@ -28,9 +28,10 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from shards import ShardSetError
+from shards.samples import trace_documents
 from shards.writer import write_text
 from trainer.checkpoint import checkpoint_path, list_checkpoints, step_of
-from trainer.data import Loader, trace_documents
+from trainer.data import Loader
 from trainer.device import autocast
 from trainer.errors import RunError
 from trainer.evaluate import evaluate

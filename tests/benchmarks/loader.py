@@ -18,7 +18,8 @@ import numpy as np
 import torch
 
 import shards
-from trainer.data import Loader, SampleOrder
+from shards.samples import SampleOrder
+from trainer.data import Loader
 
 ROUNDS = 5
 """Each side is timed this often, in turns, and its best round counts: a shared machine only ever makes it slower."""

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shards import Problem, ShardSet, ShardSetError
-from trainer.data import Loader, SampleOrder, account_tokens, read_sources, seeded_permutation, trace_documents
+from shards.samples import SampleOrder, account_tokens, read_sources, seeded_permutation, trace_documents
+from trainer.data import Loader
 
 GOLDEN_PERMUTATION = [6, 3, 7, 4, 0, 1, 5, 2]
 GOLDEN_PLACES = [(0, 3, 80), (0, 3, 96), (0, 3, 48), (0, 0, 64), (1, 3, 48), (1, 3, 32), (58, 0, 48)]
