@@ -15,6 +15,8 @@ from shards.manifest import dtype_for
 
 COMPRESSED_SHARE = 0.72  # zstd level 3 on uint16 tokens of a 32 K vocabulary: 0.65 to 0.70
 ROW_BYTES = 30  # of a document table: mostly a hash
+FETCH_SCRATCH_SHARE = 0.6
+"""Of fetched text: spool and documents, both compressed; 0.25 each on Python files, measured."""
 GUESSED_DOCUMENT_BYTES = 1000  # where no footer tells the rows
 
 

@@ -41,9 +41,6 @@ _READING_KEYS = {"format", "separator", "content", "blob_id", "keep", "fallback_
 _LINE_BYTES = 200
 """A JSON line that names a file, about: for progress."""
 
-SCRATCH_SHARE = 0.6
-"""Of the text: spool and documents, both compressed; 0.25 each on Python files, measured."""
-
 _HOPELESS = 256
 """The build stops when the first so many files asked for cannot be had: it is another archive, or a proxy's page."""
 _BLOCK_BYTES = 1 << 20

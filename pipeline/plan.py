@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.disk import COMPRESSED_SHARE, GUESSED_DOCUMENT_BYTES, ROW_BYTES, token_size
+from pipeline.disk import COMPRESSED_SHARE, FETCH_SCRATCH_SHARE, GUESSED_DOCUMENT_BYTES, ROW_BYTES, token_size
 from pipeline.mix import Shares
 from pipeline.probe import TABLE_BYTES, Probe, SourceProbe
 from pipeline.recipe import Recipe
@@ -32,7 +32,6 @@ VALIDATE_TOKENS_PER_S = 150e6  # full level, one thread: 171 M measured
 START_S = 1.0
 """Starting processes and loading libraries."""
 _CONTENT_STORED_SHARE = 0.3  # gzip on source code
-_CONTENT_SCRATCH_SHARE = 0.6  # of the text: spool and documents, both compressed
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +234,7 @@ def _scratch_bytes(recipe: Recipe, sources: tuple[SourceEstimate, ...]) -> int:
     """Runs, files of the archive, and what is kept of the sample."""
     runs = sum(source.tokens for source in sources) * token_size(recipe)
     documents = sum(source.documents or source.text_bytes // GUESSED_DOCUMENT_BYTES for source in sources)
-    fetched = sum(source.text_bytes for source in sources if source.content_files) * _CONTENT_SCRATCH_SHARE
+    fetched = sum(source.text_bytes for source in sources if source.content_files) * FETCH_SCRATCH_SHARE
     sampled = min(recipe.tokenizer.sample_bytes, sum(source.download_bytes for source in sources))
     return int(runs + documents * (DOCUMENT_DTYPE.itemsize + 1) + fetched + sampled)
 

@@ -96,7 +96,7 @@ def run_fetch(state: Build, recipe: Recipe) -> None:
     # Two sources may read the same rows in the same way.
     distinct = list({task.digest: task for tasks in by_source.values() for task in tasks}.values())
     pending = [task.payload.unit for task in distinct if read_receipt(folder / task.digest) is None]
-    scratch_bytes = int(sum(unit.text_bytes for unit in pending) * fetch.SCRATCH_SHARE)
+    scratch_bytes = int(sum(unit.text_bytes for unit in pending) * disk.FETCH_SCRATCH_SHARE)
     disk.check_disk([("fetched files", state.work, scratch_bytes)])
     results = state.run_stage("fetch", "pipeline.fetch:fetch_unit", distinct).results
     fetch.drop_spools(folder)

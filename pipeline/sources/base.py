@@ -132,7 +132,6 @@ def source_module(kind: str) -> ModuleType:
     - `list_spans(source, file, unit_bytes=None) -> list[Span]`: one file cut into spans of up to `unit_bytes` of text
       (`UNIT_BYTES` when None), from its footer or its size. Safe to call from several threads.
     - `read(source, span) -> Iterator[Batch]`: the span's text.
-    - `resolve(source) -> list[Span]`: all spans of all files, `list_all_spans` of `list_files`.
 
     A build of a part of the sources lists the spans of as few files as it needs. All raise SourceError.
     """

@@ -9,8 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from email.utils import parsedate_to_datetime
-from time import monotonic, time
+from time import monotonic
 from typing import Any
 
 import httpx2
@@ -19,9 +18,8 @@ from huggingface_hub import constants
 from huggingface_hub.utils import parse_ratelimit_headers
 
 from pipeline.sources.base import SourceError
-from pipeline.sources.network import TransientError, network, retry
+from pipeline.sources.network import TRANSIENT_STATUSES, TransientError, network, parse_retry_after, retry
 
-_TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _MOST_BODY_BYTES = 256 << 20
 """Bodies are read within the attempt, so that one which breaks off is asked for again; none is larger than this."""
 _LEAST_BYTES_PER_S = 10_000
@@ -57,7 +55,7 @@ class RetryingTransport(httpx2.BaseTransport):
         request.extensions["timeout"] = {"connect": seconds, "read": seconds, "write": seconds, "pool": None}
         try:
             response = self._inner.handle_request(request)
-            if response.status_code in _TRANSIENT:
+            if response.status_code in TRANSIENT_STATUSES:
                 response.close()
                 reason = f"HTTP {response.status_code} {response.reason_phrase}"
                 raise TransientError(reason, retry_after_s=_retry_after(response.headers))
@@ -65,7 +63,7 @@ class RetryingTransport(httpx2.BaseTransport):
             if request.method == "HEAD":
                 return response
             try:
-                body = _read_body(request, response, int(length) if length else None)
+                body = _read_body(request, response, int(length) if length else None, timeout_s=seconds)
             finally:
                 response.close()
         except httpx2.TransportError as error:
@@ -89,7 +87,7 @@ class RetryingTransport(httpx2.BaseTransport):
         self._inner.close()
 
 
-def _read_body(request: httpx2.Request, response: httpx2.Response, length: int | None) -> bytes:
+def _read_body(request: httpx2.Request, response: httpx2.Response, length: int | None, *, timeout_s: float) -> bytes:
     """Read a body, no more than was asked for or announced, and not for ever.
 
     Raises:
@@ -109,7 +107,7 @@ def _read_body(request: httpx2.Request, response: httpx2.Response, length: int |
         size += len(part)
         if size > most:
             raise SourceError(f"{request.url.copy_with(query=None)}: more than the {most} bytes that may come")
-        if monotonic() - started > network().timeout_s + size / _LEAST_BYTES_PER_S:
+        if monotonic() - started > timeout_s + size / _LEAST_BYTES_PER_S:
             raise TransientError(f"{size} bytes in {monotonic() - started:.0f} s: too slow")
     return b"".join(parts)
 
@@ -119,13 +117,7 @@ def _retry_after(headers: httpx2.Headers) -> float | None:
     limit = parse_ratelimit_headers(headers)
     if limit is not None and limit.remaining == 0:
         return float(limit.reset_in_seconds)
-    text = headers.get("retry-after", "")
-    if text.isdigit():
-        return float(text)
-    try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - time())
-    except ValueError:
-        return None
+    return parse_retry_after(headers.get("retry-after", ""))
 
 
 @functools.cache

@@ -13,19 +13,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pipeline.sources.base import Batch, File, SourceError, Span, list_all_spans
-from pipeline.sources.blocks import BROKEN_FILE_ERRORS, version_of
+from pipeline.sources.base import Batch, File, SourceError, Span
+from pipeline.sources.blocks import BROKEN_FILE_ERRORS, COMPRESSION, version_of
 
 if TYPE_CHECKING:
     from pipeline.recipe import SourceRecipe
-
-_COMPRESSED = (".gz", ".zst", ".bz2")
 
 
 def format_of(name: str) -> str:
     """Return the format that a file's name tells: parquet, jsonl, text, or file (one document a file)."""
     base = name
-    for suffix in _COMPRESSED:
+    for suffix in COMPRESSION:
         base = base.removesuffix(suffix)
     for suffix, format_ in ((".parquet", "parquet"), (".jsonl", "jsonl"), (".ndjson", "jsonl"), (".txt", "text")):
         if base.endswith(suffix):
@@ -117,15 +115,6 @@ def list_spans(source: SourceRecipe, file: File, unit_bytes: int | None = None) 
         raise
     except BROKEN_FILE_ERRORS as error:
         raise SourceError(f"{file.name}: {error}. Restore the file.") from error
-
-
-def resolve(source: SourceRecipe) -> list[Span]:
-    """List a source's spans, in order.
-
-    Raises:
-        SourceError: with one line for each file that cannot be read, has not the columns, or disagrees with the others.
-    """
-    return list_all_spans(source, list_files(source))
 
 
 def read(source: SourceRecipe, span: Span) -> Iterator[Batch]:

@@ -17,13 +17,20 @@ import pyarrow.compute as pc
 from pipeline.arrow import wrap_texts
 from pipeline.sources import jsonl, parquet
 from pipeline.sources.base import UNIT_BYTES, Batch, SourceError, Span
-from pipeline.sources.blocks import find_cuts, is_compressed, open_file, read_blocks, read_pieces, version_of
+from pipeline.sources.blocks import (
+    TEXT_PER_STORED_BYTE,
+    find_cuts,
+    is_compressed,
+    open_file,
+    read_blocks,
+    read_pieces,
+    version_of,
+)
 
 if TYPE_CHECKING:
     from pipeline.recipe import SourceRecipe
 
 _CONTENT_PER_LINE_BYTE = 25  # a line of 200 bytes names a source file of 5,000; only for estimates
-_TEXT_PER_STORED_BYTE = 3.5  # zstd and gzip on English prose: 2.5 to 4; only for estimates
 
 
 def list_spans(source: SourceRecipe, url: str, name: str, format_: str, unit_bytes: int | None = None) -> list[Span]:
@@ -38,7 +45,7 @@ def list_spans(source: SourceRecipe, url: str, name: str, format_: str, unit_byt
     size = int(version.partition(" ")[0])
     compressed = is_compressed(name)
     per_byte = _CONTENT_PER_LINE_BYTE if source.content == "software-heritage" else 1
-    text_bytes = int(size * (_TEXT_PER_STORED_BYTE if compressed else 1) * per_byte)
+    text_bytes = int(size * (TEXT_PER_STORED_BYTE if compressed else 1) * per_byte)
     if format_ == "file":
         return [Span(url, name, version, format_, "file", 0, size, text_bytes, 1, size)]
     if size == 0:

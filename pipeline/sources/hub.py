@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.sources.base import Batch, File, SourceError, Span, list_all_spans
+from pipeline.sources.base import Batch, File, SourceError, Span
 from pipeline.sources.network import keep_fetched
 
 if TYPE_CHECKING:
@@ -189,15 +189,6 @@ def _format_of(source: SourceRecipe, name: str) -> str:
     from pipeline.sources.files import format_of
 
     return format_of(name) if source.format == "auto" else source.format
-
-
-def resolve(source: SourceRecipe) -> list[Span]:
-    """List a source's spans, in order.
-
-    Raises:
-        SourceError: with one line for each file that cannot be read or has not the columns.
-    """
-    return list_all_spans(source, list_files(source))
 
 
 def read(source: SourceRecipe, span: Span) -> Iterator[Batch]:

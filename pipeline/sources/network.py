@@ -14,11 +14,15 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, fields
+from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
 from pipeline.sources.base import SourceError
 
 Result = TypeVar("Result")
+
+TRANSIENT_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""HTTP statuses of failures that may pass."""
 
 _PREFIX = "TOKENMILL_"
 _FIRST_PAUSE_S = 0.2
@@ -98,6 +102,16 @@ class TransientError(Exception):
     def __init__(self, reason: str, *, retry_after_s: float | None = None):
         super().__init__(reason)
         self.retry_after_s = retry_after_s
+
+
+def parse_retry_after(text: str) -> float | None:
+    """Return the seconds that a Retry-After header asks to wait, as a number or a date; None if it is neither."""
+    if text.strip().isdigit():
+        return float(text)
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+    except ValueError:
+        return None
 
 
 _retries = 0

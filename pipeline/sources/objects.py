@@ -15,19 +15,16 @@ import os
 import re
 import ssl
 import threading
-import time
 import urllib.request
 from base64 import b64encode
-from email.utils import parsedate_to_datetime
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from pipeline.sources.base import SourceError
-from pipeline.sources.network import TransientError
+from pipeline.sources.network import TRANSIENT_STATUSES, TransientError, parse_retry_after
 
 MAX_BYTES = 64 << 20
 """A larger object is not taken; most in the archive have a few KB."""
 _SMALL_BYTES = 1 << 20
-_TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 _S3_CODE = re.compile(rb"<Code>(\w+)</Code>")
 
 
@@ -133,8 +130,8 @@ def _read(response: http.client.HTTPResponse) -> bytes:
 
 def _explain(where: str, response: http.client.HTTPResponse, body: bytes) -> None:
     """Return None where an answer other than 200 says that there is no such object, and raise what it says else."""
-    if response.status in _TRANSIENT:
-        wait = _seconds_to_wait(response.headers.get("Retry-After", ""))
+    if response.status in TRANSIENT_STATUSES:
+        wait = parse_retry_after(response.headers.get("Retry-After", ""))
         raise TransientError(f"HTTP {response.status} {response.reason}", retry_after_s=wait)
     match = _S3_CODE.search(body)
     code = match[1].decode() if match else ""
@@ -164,13 +161,3 @@ def _authorization(proxy: SplitResult) -> dict[str, str]:
         return {}
     pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
     return {"Proxy-Authorization": f"Basic {b64encode(pair.encode()).decode()}"}
-
-
-def _seconds_to_wait(retry_after: str) -> float | None:
-    """Return what a Retry-After header asks for: seconds, or a date."""
-    if retry_after.strip().isdigit():
-        return float(retry_after)
-    try:
-        return max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time())
-    except ValueError:
-        return None

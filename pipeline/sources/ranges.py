@@ -56,7 +56,6 @@ class RangeFile(io.RawIOBase):
         self._name = f"{match['repo']}/{match['path']}"
         self._key = f"{url} {version}"
         self._etag = version.rpartition(" ")[2]
-        self._settings = network()
         self.size = int(version.partition(" ")[0])
         self._place = 0
         self._groups: list[list[Range]] = []

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.predicates import parse_keep
 from pipeline.sources.base import Batch, File, SourceError, Span
+from pipeline.sources.blocks import COMPRESSION, TEXT_PER_STORED_BYTE
 from pipeline.sources.client import install
 from pipeline.sources.columns import check_predicates, check_text_type, make_batch
 
 if TYPE_CHECKING:
     from pipeline.recipe import SourceRecipe
 
-_COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
-_TEXT_PER_STORED_BYTE = 3.5  # zstd and gzip on English prose: 2.5 to 4; only for estimates
+_COMPRESSED = (*COMPRESSION, ".xz")
 _BATCH_ROWS = 1000
 _BUILDERS = {".jsonl": "json", ".json": "json", ".ndjson": "json", ".csv": "csv", ".arrow": "arrow", ".txt": "text"}
 
@@ -41,7 +41,7 @@ def whole_file(file: File) -> Span:
             f"{file.name}: expected parquet, or one of {', '.join(_BUILDERS)}, compressed or not. Choose another split."
         )
     compressed = file.name.endswith(_COMPRESSED)
-    text_bytes = int(file.stored_bytes * _TEXT_PER_STORED_BYTE) if compressed else file.stored_bytes
+    text_bytes = int(file.stored_bytes * TEXT_PER_STORED_BYTE) if compressed else file.stored_bytes
     stop = file.stored_bytes
     return Span(file.url, file.name, file.version, "stream", "file", 0, stop, text_bytes, None, stop, file.revision)
 

@@ -84,14 +84,14 @@ def _fetch(rows: Path, work: Path, url: str) -> dict[str, float]:
     from pipeline import fetch
     from pipeline.recipe import SourceRecipe
     from pipeline.sources import files
-    from pipeline.sources.base import Unit
+    from pipeline.sources.base import Unit, list_all_spans
 
     os.environ["TOKENMILL_CONTENT_ENDPOINT"] = url
     source = SourceRecipe(name="code", weight=1, paths=[f"{rows}/*.parquet"], content="software-heritage")
     fetched = 0
     fetch_s = 0.0
     started, cpu = time.perf_counter(), time.process_time()
-    for span in files.resolve(source):
+    for span in list_all_spans(source, files.list_files(source)):
         task = fetch.make_task(Unit(0, (span,)), source, work)
         folder = work / task.digest
         folder.mkdir(parents=True)

@@ -12,6 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.recipe import SourceRecipe
+from pipeline.sources.base import Span, list_all_spans, source_module
+
 SPECIAL_TOKENS = ["<|endoftext|>", "<|pad|>"]
 
 
@@ -110,3 +113,8 @@ def run_build(recipe: Path, out: Path, *options: str, expect: int = 0) -> dict[s
 def digests(out: Path) -> dict[str, str]:
     """Return the SHA-256 of every file of a set."""
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(out.iterdir())}
+
+
+def list_spans_of(source: SourceRecipe) -> list[Span]:
+    """Return all spans of all files of a source, in order."""
+    return list_all_spans(source, source_module(source.kind).list_files(source))

@@ -23,6 +23,7 @@ from pipeline.sources import files
 # The helpers beside this file are importable by the tests; importlib mode adds no path.
 sys.path.append(str(Path(__file__).parent))
 
+from builds import list_spans_of
 from good_recipe import GOOD
 
 ROOT = Path(__file__).parents[2]
@@ -100,7 +101,7 @@ def read_all() -> Callable[[SourceRecipe], list[tuple[str, int, Any]]]:
 
     def read(recipe: SourceRecipe) -> list[tuple[str, int, Any]]:
         rows: list[tuple[str, int, Any]] = []
-        for span in files.resolve(recipe):
+        for span in list_spans_of(recipe):
             for batch in files.read(recipe, span):
                 assert len(batch.text) == len(batch.rows)
                 texts = batch.text.to_pylist()

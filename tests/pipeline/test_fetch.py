@@ -25,14 +25,14 @@ sys.path.append(str(Path(__file__).parent))
 
 import corpora as stand_ins
 from bucket import Bucket
-from builds import digests
+from builds import digests, list_spans_of
 from http11 import FileSpan
 from hub import Hub
 
 from pipeline import fetch
 from pipeline.progress import Progress
 from pipeline.recipe import SourceRecipe
-from pipeline.sources import documents, files
+from pipeline.sources import documents
 from pipeline.sources import software_heritage as archive
 from pipeline.sources.base import SourceError, Unit, make_units, read_span
 from shards.validate import validate
@@ -394,7 +394,7 @@ class Run:
         monkeypatch.setenv("TOKENMILL_CONTENT_ENDPOINT", f"{server.url}/content")
         monkeypatch.setenv("TOKENMILL_CONTENT_CONNECTIONS", "8")
         self.source = SourceRecipe.model_validate(keys)
-        (self.unit,) = make_units(0, files.resolve(self.source))
+        (self.unit,) = make_units(0, list_spans_of(self.source))
         self.work = work
         self.counts: list[tuple[int, int]] = []
         work.mkdir(exist_ok=True)

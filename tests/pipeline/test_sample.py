@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from builds import list_spans_of
 
 from pipeline.recipe import SourceRecipe, TokenizerRecipe
 from pipeline.sample import TokenizerTask, draw_sample, sample_budgets, train_tokenizer
-from pipeline.sources import files
 from pipeline.tokenizer import iter_sample
 
 TEXT = "0123456789" * 5
@@ -31,7 +31,7 @@ def make_task(tmp_path: Path, write_parquet: Any) -> Any:
             texts = [f"{TEXT} {index:02d} {row:06d}" for row in range(size)]
             path = write_parquet(tmp_path / f"{index}.parquet", texts, row_group_size=20, score=[0] * size)
             sources.append(source(f"s{index}", path, **keys))
-        spans = tuple(tuple(files.resolve(item)) for item in sources)
+        spans = tuple(tuple(list_spans_of(item)) for item in sources)
         recipe = TokenizerRecipe(vocab_size=270, sample_bytes=sample_bytes)
         return TokenizerTask(recipe, tuple(sources), spans, tuple(weights), seed)
 
@@ -86,7 +86,7 @@ def test_documents_with_endless_words_are_left_out_and_counted(tmp_path: Path) -
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": [*endless, *kept]}), path)
     recipe = source("a", path)
-    spans = (tuple(files.resolve(recipe)),)
+    spans = (tuple(list_spans_of(recipe)),)
     tokenizer = TokenizerRecipe(vocab_size=300, sample_bytes=10**9)
     task = TokenizerTask(tokenizer, (recipe,), spans, (1.0,), 1)
     facts = draw_sample(tmp_path / "sample.bin", task, lambda done, tokens: None)

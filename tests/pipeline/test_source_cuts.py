@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from builds import list_spans_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -45,7 +46,7 @@ def split(text: str, separator: str) -> list[str]:
 def read_cut(path: Path, **keys: Any) -> tuple[list[str], int]:
     """Return the texts of all spans in order, and the number of spans; rows count from 0 in each."""
     recipe = SourceRecipe(name="s", weight=1.0, paths=[str(path)], **keys)
-    spans = files.resolve(recipe)
+    spans = list_spans_of(recipe)
     assert spans[0].start == 0
     assert all(a.stop == b.start for a, b in itertools.pairwise(spans))
     texts: list[str] = []

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from builds import list_spans_of
 
-from pipeline.sources import base, files
+from pipeline.sources import base
 from pipeline.sources.base import SourceError, read_documents
 
 SEPARATOR = "\n<<<document>>>\n"
@@ -132,7 +133,7 @@ def test_dotted_columns_of_json_lines(tmp_path: Path, source: Any, read_all: Any
 def test_json_key_with_a_dot_is_refused(tmp_path: Path, source: Any) -> None:
     (tmp_path / "a.jsonl").write_text('{"m.t": "text"}\n')
     with pytest.raises(SourceError, match=r"'m\.t' is one key with a dot in its name"):
-        files.resolve(source(tmp_path / "a.jsonl", text="m.t"))
+        list_spans_of(source(tmp_path / "a.jsonl", text="m.t"))
 
 
 def test_urls(documents: list[str], tmp_path: Path, source: Any, read_all: Any, write_parquet: Any) -> None:
@@ -172,7 +173,7 @@ def test_an_archive_that_changed_is_another_version(tmp_path: Path, source: Any)
         with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
             archive.writestr("a.txt", "same size")
             archive.writestr("b.txt", extra)
-        versions.add(files.resolve(source(f"zip://a.txt::{tmp_path}/x.zip", separator="--"))[0].version)
+        versions.add(list_spans_of(source(f"zip://a.txt::{tmp_path}/x.zip", separator="--"))[0].version)
     assert len(versions) == 2
 
 

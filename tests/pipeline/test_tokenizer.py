@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from builds import list_spans_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from pipeline.recipe import SourceRecipe, TokenizerRecipe
 from pipeline.sample import TokenizerTask, train_tokenizer
-from pipeline.sources import files
 from pipeline.tokenizer import (
     DOCUMENT_SEPARATOR,
     PATTERNS,
@@ -198,7 +198,7 @@ def test_a_vocabulary_too_large_for_the_sample(name: str, tmp_path: Path, write_
     most = reference(texts, name, 5000).get_vocab_size()
     for vocab_size in (most, most + 1, 5000):
         recipe = TokenizerRecipe(vocab_size=vocab_size, special_tokens=SPECIAL, pretokenizer=name)
-        task = TokenizerTask(recipe, (source,), (tuple(files.resolve(source)),), (1.0,), 1337)
+        task = TokenizerTask(recipe, (source,), (tuple(list_spans_of(source)),), (1.0,), 1337)
         (tmp_path / str(vocab_size)).mkdir()
         if vocab_size == most:
             train_tokenizer(tmp_path / str(vocab_size), task, lambda done, tokens: None)
