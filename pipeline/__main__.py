@@ -14,6 +14,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from pipeline.flags import add_network, add_recipe, export_network, set_folder, usd_per_hour
+from shards.command_line import add_workers
+
 EPILOG = """\
 examples:
   python -m pipeline plan  recipes/data/demo.toml
@@ -62,12 +65,10 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     build = commands.add_parser("build", help="build a shard set", description="Build a shard set from a recipe.")
-    _add_recipe(build)
-    build.add_argument("--out", type=_set_folder, required=True, metavar="DIR", help="folder of the shard set")
+    add_recipe(build)
+    build.add_argument("--out", type=set_folder, required=True, metavar="DIR", help="folder of the shard set")
     build.add_argument("--work", type=Path, metavar="DIR", help="scratch and receipts (default: OUT.work, beside OUT)")
-    build.add_argument(
-        "--workers", type=_positive, default=os.cpu_count() or 1, metavar="N", help="processes (default: one a core)"
-    )
+    add_workers(build)
     build.add_argument(
         "--engine",
         choices=["local", "datatrove"],
@@ -76,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     build.add_argument("--validate", choices=["quick", "full"], default="full", help="how the finished set is checked")
     build.add_argument("--json", action="store_true", help="print the result as JSON")
-    _add_network(build)
+    add_network(build)
     build.set_defaults(run=_build)
 
     plan = commands.add_parser(
@@ -85,18 +86,16 @@ def _parser() -> argparse.ArgumentParser:
         description="Price a build from the files' footers and a probe: a sample of every source, a few megabytes, "
         "that goes through the build's own steps. Writes nothing.",
     )
-    _add_recipe(plan)
+    add_recipe(plan)
     plan.add_argument("--no-probe", action="store_true", help="footers only: no text is read, tokens are a guess")
+    add_workers(plan)
     plan.add_argument(
-        "--workers", type=_positive, default=os.cpu_count() or 1, metavar="N", help="processes (default: one a core)"
-    )
-    plan.add_argument(
-        "--gpu-usd-per-hour", type=_usd, metavar="USD", help="say what a GPU costs that waits for the build"
+        "--gpu-usd-per-hour", type=usd_per_hour, metavar="USD", help="say what a GPU costs that waits for the build"
     )
     plan.add_argument("--out", type=Path, metavar="DIR", help="check the disk of this folder (default: here)")
     plan.add_argument("--work", type=Path, metavar="DIR", help="check the disk of this scratch folder too")
     plan.add_argument("--json", action="store_true", help="print the plan as JSON")
-    _add_network(plan)
+    add_network(plan)
     plan.set_defaults(run=_plan)
 
     demo = commands.add_parser(
@@ -118,117 +117,23 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_recipe(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", type=Path, metavar="RECIPE", help="a data recipe (TOML), or a set's recipe.json")
-    parser.add_argument(
-        "--set",
-        dest="overrides",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="override a key of the recipe, in TOML: --set mix.tokens=1_000_000 --set sources.NAME.weight=2",
-    )
-    parser.add_argument(
-        "--tokens",
-        type=_tokens,
-        dest="overrides",
-        action="append",
-        metavar="N",
-        help="training tokens: 1e9, 1B, 500M, 1_000_000_000 or max; only what they need of the sources is read",
-    )
-
-
-def _add_network(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("reading over a network")
-    group.add_argument(
-        "--cache",
-        type=Path,
-        metavar="DIR",
-        help="keep all that is fetched there for other builds (default: only what is read twice, in the work folder)",
-    )
-    group.add_argument("--cache-limit", type=_size, metavar="SIZE", help="most bytes in the cache (default: 20 GB)")
-    group.add_argument(
-        "--timeout", type=_seconds, metavar="S", help="how long a server may be silent, in seconds (default: 30)"
-    )
-    group.add_argument(
-        "--give-up-after", type=_seconds, metavar="S", help="how long a request is tried again (default: 600)"
-    )
-    group.add_argument(
-        "--connections",
-        type=_positive,
-        metavar="N",
-        help="connections of each worker (default: 16 for files on the Hub, 64 for Software Heritage's)",
-    )
-    group.add_argument(
-        "--content-endpoint",
-        metavar="URL",
-        help="where Software Heritage's files are: https://HOST/PATH or s3://BUCKET/PREFIX (default: its bucket)",
-    )
-
-
-def _set_folder(text: str) -> Path:
-    path = Path(text).absolute()
-    if not path.name:
-        raise argparse.ArgumentTypeError(f"{text} cannot be a set's folder: expected one with a name")
-    return path
-
-
-def _size(text: str) -> int:
-    from pipeline.recipe import parse_size
-
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text}")
-    return value
-
-
-def _tokens(text: str) -> str:
-    from pipeline.recipe import parse_count
-
-    if text != "max" and (not isinstance(parse_count(text), int) or parse_count(text) < 1):
-        raise argparse.ArgumentTypeError(f"expected a number of tokens such as 1e9, 1B, 500M, or max; got {text!r}")
-    return f'mix.tokens="{text}"'
-
-
-def _usd(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < 1e6:
-        raise argparse.ArgumentTypeError(f"expected US dollars an hour, got {text}")
-    return value
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected at least 1, got {value}")
-    return value
-
-
 def _build(options: argparse.Namespace) -> int:
     gc.disable()  # what the imports make stays; looking through it for garbage takes 0.1 s
     work = options.work or options.out.with_name(options.out.name + ".work")
-    _export_network(options, work / "cache")
+    export_network(options, work / "cache")
     from pipeline.executor import DatatroveExecutor, LocalExecutor
 
-    executor = (LocalExecutor if options.engine == "local" else DatatroveExecutor)(options.workers)
-    from pipeline import display
-    from pipeline.build import build
-    from pipeline.progress import Progress
-    from pipeline.recipe import load_recipe
+    # Made first: its fork server loads the libraries while this process does.
+    with closing((LocalExecutor if options.engine == "local" else DatatroveExecutor)(options.workers)) as executor:
+        from pipeline import display
+        from pipeline.build import build
+        from pipeline.progress import Progress
+        from pipeline.recipe import load_recipe
 
-    gc.freeze()
-    gc.enable()
-    recipe = load_recipe(options.recipe, overrides=options.overrides)
-    with closing(executor):
+        gc.freeze()
+        gc.enable()
         report = build(
-            recipe,
+            load_recipe(options.recipe, overrides=options.overrides),
             out=options.out,
             work=work,
             executor=executor,
@@ -242,28 +147,6 @@ def _build(options: argparse.Namespace) -> int:
     return 1 if report.validation.problems else 0
 
 
-def _export_network(options: argparse.Namespace, cache: Path | None = None) -> None:
-    """Hand the flags about networks to this process and the workers; without --cache, use the given folder."""
-    from dataclasses import replace
-
-    from pipeline.sources.network import network
-
-    settings = network()
-    given = {
-        "timeout_s": options.timeout,
-        "give_up_s": options.give_up_after,
-        "cache_bytes": options.cache_limit,
-        "connections": options.connections,
-        "content_connections": options.connections,
-        "content_endpoint": options.content_endpoint,
-    }
-    if options.cache:
-        given |= {"cache": str(options.cache.absolute()), "cache_all": True}
-    elif cache and not settings.cache:
-        given["cache"] = str(cache.absolute())
-    replace(settings, **{name: value for name, value in given.items() if value is not None}).export()
-
-
 def _plan(options: argparse.Namespace) -> int:
     from pipeline import display, plan
     from pipeline.disk import check_disk
@@ -273,7 +156,7 @@ def _plan(options: argparse.Namespace) -> int:
     from pipeline.sources.hub import pin_revisions
 
     with tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as cache:  # footers are looked at more than once
-        _export_network(options, Path(cache))
+        export_network(options, Path(cache))
         recipe = pin_revisions(load_recipe(options.recipe, overrides=options.overrides))
         selections = open_sources(recipe)
         probe = None if options.no_probe else measure(recipe, selections)

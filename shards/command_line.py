@@ -33,7 +33,9 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
 def add_workers(parser: argparse.ArgumentParser) -> None:
     """Add `--workers`, whose default is every core this process may use."""
     cores = len(os.sched_getaffinity(0))
-    parser.add_argument("--workers", type=positive_number, default=cores, metavar="N", help="default: the cores")
+    parser.add_argument(
+        "--workers", type=positive_number, default=cores, metavar="N", help="processes (default: one a core)"
+    )
 
 
 def require_folder(path: Path) -> None:

@@ -1,0 +1,120 @@
+"""Flags that the pipeline's commands share: the recipe's, the network's, and the types of their values."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from shards.command_line import positive_number
+
+
+def add_recipe(parser: argparse.ArgumentParser) -> None:
+    """Add the recipe, and what overrides its keys, as `options.recipe` and `options.overrides`."""
+    parser.add_argument("recipe", type=Path, metavar="RECIPE", help="a data recipe (TOML), or a set's recipe.json")
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override a key of the recipe, in TOML: --set mix.tokens=1_000_000 --set sources.NAME.weight=2",
+    )
+    parser.add_argument(
+        "--tokens",
+        type=_tokens,
+        dest="overrides",
+        action="append",
+        metavar="N",
+        help="training tokens: 1e9, 1B, 500M, 1_000_000_000 or max; only what they need of the sources is read",
+    )
+
+
+def add_network(parser: argparse.ArgumentParser) -> None:
+    """Add what `export_network` hands on."""
+    group = parser.add_argument_group("reading over a network")
+    group.add_argument(
+        "--cache",
+        type=Path,
+        metavar="DIR",
+        help="keep all that is fetched there for other builds (default: only what is read twice, in the work folder)",
+    )
+    group.add_argument("--cache-limit", type=_size, metavar="SIZE", help="most bytes in the cache (default: 20 GB)")
+    group.add_argument(
+        "--timeout", type=_seconds, metavar="S", help="how long a server may be silent, in seconds (default: 30)"
+    )
+    group.add_argument(
+        "--give-up-after", type=_seconds, metavar="S", help="how long a request is tried again (default: 600)"
+    )
+    group.add_argument(
+        "--connections",
+        type=positive_number,
+        metavar="N",
+        help="connections of each worker (default: 16 for files on the Hub, 64 for Software Heritage's)",
+    )
+    group.add_argument(
+        "--content-endpoint",
+        metavar="URL",
+        help="where Software Heritage's files are: https://HOST/PATH or s3://BUCKET/PREFIX (default: its bucket)",
+    )
+
+
+def export_network(options: argparse.Namespace, cache: Path | None = None) -> None:
+    """Hand the flags about networks to this process and the workers; without --cache, use the given folder."""
+    from dataclasses import replace
+
+    from pipeline.sources.network import network
+
+    settings = network()
+    given = {
+        "timeout_s": options.timeout,
+        "give_up_s": options.give_up_after,
+        "cache_bytes": options.cache_limit,
+        "connections": options.connections,
+        "content_connections": options.connections,
+        "content_endpoint": options.content_endpoint,
+    }
+    if options.cache:
+        given |= {"cache": str(options.cache.absolute()), "cache_all": True}
+    elif cache and not settings.cache:
+        given["cache"] = str(cache.absolute())
+    replace(settings, **{name: value for name, value in given.items() if value is not None}).export()
+
+
+def set_folder(text: str) -> Path:
+    """Parse the folder of a set, which must have a name: its scratch folder stands beside it."""
+    path = Path(text).absolute()
+    if not path.name:
+        raise argparse.ArgumentTypeError(f"{text} cannot be a set's folder: expected one with a name")
+    return path
+
+
+def _size(text: str) -> int:
+    from pipeline.recipe import parse_size
+
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text}")
+    return value
+
+
+def _tokens(text: str) -> str:
+    from pipeline.recipe import parse_count
+
+    if text != "max" and (not isinstance(parse_count(text), int) or parse_count(text) < 1):
+        raise argparse.ArgumentTypeError(f"expected a number of tokens such as 1e9, 1B, 500M, or max; got {text!r}")
+    return f'mix.tokens="{text}"'
+
+
+def usd_per_hour(text: str) -> float:
+    """Parse a price."""
+    value = float(text)
+    if not 0 <= value < 1e6:
+        raise argparse.ArgumentTypeError(f"expected US dollars an hour, got {text}")
+    return value
