@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from pipeline.arrow import wrap_numbers, wrap_texts
 from pipeline.laps import Laps
-from pipeline.mix import ShardPlan, Slice
+from pipeline.mix_plan import ShardPlan, Slice
 from pipeline.run import DOCUMENT_DTYPE, Run
 from shards.manifest import Split
 from shards.writer import SetProperties, document_schema, write_shard

@@ -26,7 +26,8 @@ from pipeline.progress import Progress
 from pipeline.recipe import Recipe
 from pipeline.selection import Unread, open_sources
 from pipeline.sources.hub import pin_revisions
-from pipeline.stages import Build, run_assemble, run_encode_and_mix, run_fetch, run_tokenizer
+from pipeline.stages import run_assemble, run_encode_and_mix, run_fetch, run_tokenizer
+from pipeline.state import Build
 from shards.manifest import Manifest
 from shards.reader import Level
 from shards.validate import Report, validate

@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from pipeline.mix import Shares
+from pipeline.mix_plan import Shares
 from pipeline.recipe import Recipe
 from pipeline.run import DOCUMENT_DTYPE
 from pipeline.selection import FIRST_BYTES_PER_TOKEN as LEAST_BYTES_PER_TOKEN

@@ -11,15 +11,14 @@ The documents themselves are behind `pipeline.index`.
 from __future__ import annotations
 
 import itertools
-from dataclasses import asdict, dataclass
-from fractions import Fraction
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline.index import Axis, Cut, Index
+from pipeline.mix_plan import Plan, ShardPlan, Shares, Slice, SourceTotals
 from pipeline.recipe import Recipe
-from pipeline.run import END_KEY, FIRST_KEY, Key, Run
+from pipeline.run import END_KEY, FIRST_KEY, Run
 
 CODE_VERSION = 1
 """Raise when the same runs would give another plan."""
@@ -32,54 +31,6 @@ class MixError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
-    """A half-open range of hashes of one source, on its n-th pass (`epoch`, from 0)."""
-
-    source: int
-    epoch: int
-    start: Key
-    stop: Key
-
-
-@dataclass(frozen=True, slots=True)
-class ShardPlan:
-    """What one shard holds."""
-
-    split: str
-    index: int
-    slices: tuple[Slice, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SourceTotals:
-    """One source after deduplication, and what the mix asks of it."""
-
-    tokens: int
-    documents: int
-    dropped: dict[str, int]
-    requested_tokens: int
-    """Training tokens asked for."""
-    epochs: int
-    """The most often that any training document occurs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The whole mix: one shard plan each, and the sources' totals."""
-
-    shards: tuple[ShardPlan, ...]
-    sources: tuple[SourceTotals, ...]
-    train_tokens: int
-    """Training tokens asked for, after `when_short` was applied."""
-    notes: tuple[str, ...]
-    """What a person should know: a set that was shrunk, a source that was repeated."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the plan as JSON values."""
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
 class MixTask:
     """What the mix stage needs; plain data."""
 
@@ -87,44 +38,6 @@ class MixTask:
     runs: tuple[Run, ...]
     has_more: tuple[bool, ...] = ()
     """For each source, whether parts of it were not read; none when empty."""
-
-
-def plan_from_dict(data: dict[str, Any]) -> Plan:
-    """Return the plan that `to_dict` wrote."""
-
-    def slice_from(item: dict[str, Any]) -> Slice:
-        return Slice(item["source"], item["epoch"], tuple(item["start"]), tuple(item["stop"]))
-
-    return Plan(
-        shards=tuple(
-            ShardPlan(shard["split"], shard["index"], tuple(slice_from(item) for item in shard["slices"]))
-            for shard in data["shards"]
-        ),
-        sources=tuple(SourceTotals(**totals) for totals in data["sources"]),
-        train_tokens=data["train_tokens"],
-        notes=tuple(data["notes"]),
-    )
-
-
-@dataclass(frozen=True)
-class Shares:
-    """The exact shares of the mix."""
-
-    weights: tuple[float, ...]
-
-    @cached_property
-    def fractions(self) -> tuple[Fraction, ...]:
-        """One fraction a source; they add up to 1."""
-        exact = [Fraction(str(weight)) for weight in self.weights]
-        return tuple(weight / sum(exact) for weight in exact)
-
-    def target(self, source: int, total: int, shard: int, num_shards: int) -> int:
-        """Return how many tokens of a source the shards before `shard` shall hold together."""
-        return int(self.fractions[source] * total * shard / num_shards)
-
-    def targets(self, source: int, total: int, num_shards: int) -> list[int]:
-        """Return the running targets of a source: `num_shards + 1` numbers from 0 to its share of the total."""
-        return [self.target(source, total, shard, num_shards or 1) for shard in range(num_shards + 1)]
 
 
 def find_short(recipe: Recipe, index: Index, has_more: tuple[bool, ...]) -> dict[int, int]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import xxhash
 
-from pipeline.mix import Plan, ShardPlan, Shares
+from pipeline.mix_plan import Plan, ShardPlan, Shares
 from pipeline.recipe import Recipe
 from pipeline.run import Run
 from pipeline.sample import TOKENIZER_FILE

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.disk import COMPRESSED_SHARE, FETCH_SCRATCH_SHARE, GUESSED_DOCUMENT_BYTES, ROW_BYTES, token_size
-from pipeline.mix import Shares
+from pipeline.mix_plan import Shares
 from pipeline.probe import TABLE_BYTES, Probe, SourceProbe
 from pipeline.recipe import Recipe
 from pipeline.run import DOCUMENT_DTYPE

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.mix import ShardPlan, Shares, Slice
+from pipeline.mix_plan import ShardPlan, Shares, Slice
 from pipeline.pieces import Sample, read_sample
 from pipeline.recipe import Recipe
 from pipeline.run import FIRST_KEY, Run

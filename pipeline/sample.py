@@ -19,7 +19,7 @@ import xxhash
 
 from pipeline.clean import clean_batch
 from pipeline.laps import Laps
-from pipeline.mix import Shares
+from pipeline.mix_plan import Shares
 from pipeline.sources.base import Span, read_span
 from pipeline.sources.network import keep_fetched
 from pipeline.tokenizer import DOCUMENT_SEPARATOR, TokenizerError, build_tokenizer_json, train_merges

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import xxhash
 
-from pipeline.mix import Shares
+from pipeline.mix_plan import Shares
 from pipeline.recipe import Recipe, SourceRecipe
 from pipeline.sources.base import UNIT_BYTES, File, SourceError, Span, Unit, list_all_spans, make_units, source_module
 

@@ -6,7 +6,6 @@ bytes, the versions of our code and of the libraries that matter.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,61 +13,20 @@ from typing import Any
 import numpy as np
 
 from pipeline import assemble, disk, encode, mix, sample
-from pipeline.engine import StageResult, Task, digest_of, read_receipt, run_stage
-from pipeline.executor import Executor
+from pipeline.engine import Task, digest_of, read_receipt
 from pipeline.index import mask_name
+from pipeline.mix_plan import Plan, Shares, plan_from_dict
 from pipeline.output import clear_output
-from pipeline.progress import Progress
 from pipeline.recipe import Recipe, SourceRecipe
 from pipeline.run import Run
-from pipeline.selection import Selection
-from pipeline.sources.base import Span, Unit
+from pipeline.sources.base import Span
+from pipeline.state import Build
 from pipeline.tokenizer import TokenizerError, TokenizerInfo, load_tokenizer
 from shards.manifest import ShardEntry, dtype_for
 from shards.writer import SetProperties, write_text
 
 _SAMPLE_SHORT = 0.9
 """A sample smaller than this share of what was asked for is told."""
-
-
-@dataclass
-class Build:
-    """One build under way: where things are, and what its stages did."""
-
-    units: list[list[Unit]]
-    out: Path
-    work: Path
-    executor: Executor
-    progress: Progress
-    selections: list[Selection]
-    """What `units` are taken from."""
-    stages: dict[str, StageResult] = field(default_factory=dict)
-    used: dict[str, set[str]] = field(default_factory=dict)
-    """Digests of each stage's tasks: what the work folder still needs."""
-    notes: list[str] = field(default_factory=list)
-
-    def run_stage(self, name: str, function: str, tasks: list[Task], outputs: Path | None = None) -> StageResult:
-        """Run a stage's missing tasks and keep its result; a stage that is run again goes on where it was."""
-        self.used.setdefault(name, set()).update(task.digest for task in tasks)
-        result = run_stage(
-            name,
-            function,
-            tasks,
-            work=self.work,
-            executor=self.executor,
-            progress=self.progress,
-            outputs=outputs,
-        )
-        if result.ran and (retries := sum(done.get("retries", 0) for done in result.results)):
-            self.note(f"{name}: {retries:,} requests failed and were tried again")
-        before = self.stages.get(name, StageResult([], 0, 0.0))
-        self.stages[name] = StageResult(result.results, before.ran + result.ran, before.seconds + result.seconds)
-        return self.stages[name]
-
-    def note(self, message: str) -> None:
-        """Tell the person something, now and in the report."""
-        self.notes.append(message)
-        self.progress.note(message)
 
 
 def run_fetch(state: Build, recipe: Recipe) -> None:
@@ -141,7 +99,7 @@ def run_tokenizer(state: Build, recipe: Recipe) -> tuple[TokenizerInfo, Recipe]:
     digest = digest_of(identity)
     folder = state.work / "tokenizer" / digest
     if read_receipt(folder) is None:
-        _check_disk(state, recipe, [unit for own in state.units for unit in own])
+        state.check_disk(recipe, [unit for own in state.units for unit in own])
     size = sum(sample.sample_budgets(task))
     result = state.run_stage("tokenizer", "pipeline.sample:train_tokenizer", [Task(digest, task, size)]).results[0]
     drawn = sum(facts["text_bytes"] for facts in result["sample"].values())
@@ -165,7 +123,7 @@ def _sample_spans(state: Build, sample_bytes: int, weights: dict[str, float]) ->
     So the seed, the files, `sample_bytes` and the sample's weights decide it, not how many tokens the set shall have.
     Where the rows only name the text, what was fetched offers itself.
     """
-    shares = mix.Shares(tuple(weights[selection.source.name] for selection in state.selections))
+    shares = Shares(tuple(weights[selection.source.name] for selection in state.selections))
     return tuple(
         tuple(selection.sample_spans(shares.target(s, sample_bytes, 1, 1)))
         if selection.source.content == "column"
@@ -193,7 +151,7 @@ def run_encode(state: Build, recipe: Recipe, tokenizer: TokenizerInfo) -> tuple[
             }
             tasks.append(Task(digest_of(identity), payload, unit.text_bytes))
     pending = [task for task in tasks if read_receipt(state.work / "encode" / task.digest) is None]
-    _check_disk(state, recipe, [task.payload.unit for task in pending])
+    state.check_disk(recipe, [task.payload.unit for task in pending])
     # Two sources may read the same files in the same way; that is one run.
     distinct = list({task.digest: task for task in tasks}.values())
     results = state.run_stage("encode", "pipeline.encode:encode_unit", distinct).results
@@ -225,7 +183,7 @@ def _check_sources_left(state: Build, recipe: Recipe, runs: list[Run], encoded: 
 
 def run_encode_and_mix(
     state: Build, recipe: Recipe, tokenizer: TokenizerInfo
-) -> tuple[list[Run], list[dict[str, Any]], mix.Plan, list[Path]]:
+) -> tuple[list[Run], list[dict[str, Any]], Plan, list[Path]]:
     """Encode and mix; while a source is short of what the mix asks and has more, take more of it and mix again.
 
     Returns:
@@ -245,7 +203,7 @@ def run_encode_and_mix(
         run_fetch(state, recipe)
 
 
-def run_mix(state: Build, recipe: Recipe, runs: list[Run]) -> tuple[mix.Plan | None, list[Path]]:
+def run_mix(state: Build, recipe: Recipe, runs: list[Run]) -> tuple[Plan | None, list[Path]]:
     """Plan which documents go where; return the plan and the keep mask of each run.
 
     Where a source is short and has more, there is no plan: more of it has been taken.
@@ -268,14 +226,14 @@ def run_mix(state: Build, recipe: Recipe, runs: list[Run]) -> tuple[mix.Plan | N
         selection.take_for(needed, found)
     if result["short"]:
         return None, []
-    planned = mix.plan_from_dict(result["plan"])
+    planned = plan_from_dict(result["plan"])
     for note in planned.notes:
         state.note(f"mix: {note}")
     return planned, [state.work / "mix" / task.digest / mask_name(index) for index in range(len(runs))]
 
 
 def run_assemble(
-    state: Build, recipe: Recipe, tokenizer: TokenizerInfo, mixed: mix.Plan, runs: list[Run], masks: list[Path]
+    state: Build, recipe: Recipe, tokenizer: TokenizerInfo, mixed: Plan, runs: list[Run], masks: list[Path]
 ) -> list[ShardEntry]:
     """Write every shard that is not there yet; return all entries in order."""
     properties = SetProperties(tokenizer.vocab_size, tokenizer.eos_id, tokenizer.sha256, recipe.shards.zstd_level)
@@ -304,17 +262,6 @@ def run_assemble(
     clear_output(state.out, mixed.shards, whole=None not in done)
     result = state.run_stage("assemble", "pipeline.assemble:assemble_shard", tasks, outputs=state.out)
     return [ShardEntry.model_validate(item["entry"]) for item in result.results]
-
-
-def _check_disk(state: Build, recipe: Recipe, pending: list[Unit]) -> None:
-    """Refuse a disk too small for what is still to be written; nothing to encode means nothing to check."""
-    if not pending:
-        return
-    written = sum(path.stat().st_size for path in state.out.iterdir())
-    output_bytes = disk.most_output_bytes(recipe, [sum(unit.text_bytes for unit in own) for own in state.units])
-    scratch_bytes = sum(disk.scratch_bytes(recipe, unit) for unit in pending)
-    needs = [("scratch", state.work, scratch_bytes), ("the set", state.out, max(0, output_bytes - written))]
-    disk.check_disk(needs)
 
 
 def _reading(source: SourceRecipe) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.index import Index
-from pipeline.mix import Plan
+from pipeline.mix_plan import Plan
 from pipeline.recipe import Recipe
 from pipeline.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE, Key, Run
 

@@ -14,7 +14,8 @@ from runs import EOS, Document, make_recipe, place_documents, write_run, write_r
 
 from pipeline.assemble import AssembleTask, assemble_shard
 from pipeline.index import Index, mask_name
-from pipeline.mix import Plan, ShardPlan, Slice, plan_mix
+from pipeline.mix import plan_mix
+from pipeline.mix_plan import Plan, ShardPlan, Slice
 from pipeline.run import END_KEY, FIRST_KEY, Run
 from shards.writer import SetProperties
 

@@ -16,7 +16,8 @@ from runs import Document, Placed, make_recipe, place_documents, write_run, writ
 
 from pipeline import index as index_module
 from pipeline.index import DUPLICATE, DUPLICATE_ELSEWHERE, Axis, Index
-from pipeline.mix import MixError, Plan, Shares, plan_from_dict, plan_mix
+from pipeline.mix import MixError, plan_mix
+from pipeline.mix_plan import Plan, Shares, plan_from_dict
 from pipeline.recipe import Recipe
 from pipeline.run import END_KEY, FIRST_KEY, Run
 

@@ -1,0 +1,96 @@
+"""What a mix decides, as plain data: the exact shares, what each shard holds, what is left of each source."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+from pipeline.run import Key
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A half-open range of hashes of one source, on its n-th pass (`epoch`, from 0)."""
+
+    source: int
+    epoch: int
+    start: Key
+    stop: Key
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlan:
+    """What one shard holds."""
+
+    split: str
+    index: int
+    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTotals:
+    """One source after deduplication, and what the mix asks of it."""
+
+    tokens: int
+    documents: int
+    dropped: dict[str, int]
+    requested_tokens: int
+    """Training tokens asked for."""
+    epochs: int
+    """The most often that any training document occurs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The whole mix: one shard plan each, and the sources' totals."""
+
+    shards: tuple[ShardPlan, ...]
+    sources: tuple[SourceTotals, ...]
+    train_tokens: int
+    """Training tokens asked for, after `when_short` was applied."""
+    notes: tuple[str, ...]
+    """What a person should know: a set that was shrunk, a source that was repeated."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as JSON values."""
+        return asdict(self)
+
+
+def plan_from_dict(data: dict[str, Any]) -> Plan:
+    """Return the plan that `to_dict` wrote."""
+
+    def slice_from(item: dict[str, Any]) -> Slice:
+        return Slice(item["source"], item["epoch"], tuple(item["start"]), tuple(item["stop"]))
+
+    return Plan(
+        shards=tuple(
+            ShardPlan(shard["split"], shard["index"], tuple(slice_from(item) for item in shard["slices"]))
+            for shard in data["shards"]
+        ),
+        sources=tuple(SourceTotals(**totals) for totals in data["sources"]),
+        train_tokens=data["train_tokens"],
+        notes=tuple(data["notes"]),
+    )
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The exact shares of the mix."""
+
+    weights: tuple[float, ...]
+
+    @cached_property
+    def fractions(self) -> tuple[Fraction, ...]:
+        """One fraction a source; they add up to 1."""
+        exact = [Fraction(str(weight)) for weight in self.weights]
+        return tuple(weight / sum(exact) for weight in exact)
+
+    def target(self, source: int, total: int, shard: int, num_shards: int) -> int:
+        """Return how many tokens of a source the shards before `shard` shall hold together."""
+        return int(self.fractions[source] * total * shard / num_shards)
+
+    def targets(self, source: int, total: int, num_shards: int) -> list[int]:
+        """Return the running targets of a source: `num_shards + 1` numbers from 0 to its share of the total."""
+        return [self.target(source, total, shard, num_shards or 1) for shard in range(num_shards + 1)]

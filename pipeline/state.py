@@ -1,0 +1,64 @@
+"""One build under way: where things are, what its stages did, what they still need of the disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pipeline import disk
+from pipeline.engine import StageResult, Task, run_stage
+from pipeline.executor import Executor
+from pipeline.progress import Progress
+from pipeline.recipe import Recipe
+from pipeline.selection import Selection
+from pipeline.sources.base import Unit
+
+
+@dataclass
+class Build:
+    """One build under way: where things are, and what its stages did."""
+
+    units: list[list[Unit]]
+    out: Path
+    work: Path
+    executor: Executor
+    progress: Progress
+    selections: list[Selection]
+    """What `units` are taken from."""
+    stages: dict[str, StageResult] = field(default_factory=dict)
+    used: dict[str, set[str]] = field(default_factory=dict)
+    """Digests of each stage's tasks: what the work folder still needs."""
+    notes: list[str] = field(default_factory=list)
+
+    def run_stage(self, name: str, function: str, tasks: list[Task], outputs: Path | None = None) -> StageResult:
+        """Run a stage's missing tasks and keep its result; a stage that is run again goes on where it was."""
+        self.used.setdefault(name, set()).update(task.digest for task in tasks)
+        result = run_stage(
+            name,
+            function,
+            tasks,
+            work=self.work,
+            executor=self.executor,
+            progress=self.progress,
+            outputs=outputs,
+        )
+        if result.ran and (retries := sum(done.get("retries", 0) for done in result.results)):
+            self.note(f"{name}: {retries:,} requests failed and were tried again")
+        before = self.stages.get(name, StageResult([], 0, 0.0))
+        self.stages[name] = StageResult(result.results, before.ran + result.ran, before.seconds + result.seconds)
+        return self.stages[name]
+
+    def note(self, message: str) -> None:
+        """Tell the person something, now and in the report."""
+        self.notes.append(message)
+        self.progress.note(message)
+
+    def check_disk(self, recipe: Recipe, pending: list[Unit]) -> None:
+        """Refuse a disk too small for what is still to be written; nothing to encode means nothing to check."""
+        if not pending:
+            return
+        written = sum(path.stat().st_size for path in self.out.iterdir())
+        output_bytes = disk.most_output_bytes(recipe, [sum(unit.text_bytes for unit in own) for own in self.units])
+        scratch_bytes = sum(disk.scratch_bytes(recipe, unit) for unit in pending)
+        needs = [("scratch", self.work, scratch_bytes), ("the set", self.out, max(0, output_bytes - written))]
+        disk.check_disk(needs)
