@@ -4,7 +4,8 @@
         model.safetensors       weights, under transformers' names
         optimizer.safetensors   each parameter's state, as `<state>.<parameter>`
         rng.safetensors         torch's generators
-        state.json              step, samples, recipe, digests of what the run reads, and of the three files above
+        state.json              step, samples, recipe, digests of what the run reads
+        checksums.json          xxh3-128 of each of these: against accidents, at 10 GB/s while a GPU waits for the save
 
 A checkpoint is written to a temporary folder, synced to disk and renamed, then older ones beyond `keep_last` are
 deleted. Bit rot and half-written copies are detected, named, and moved aside as `corrupt-step-...`. Tensors are saved
@@ -14,6 +15,7 @@ whole whatever they were split over, so that a run may go on with another number
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -27,16 +29,18 @@ import safetensors
 import safetensors.torch
 import torch
 import xxhash
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from shards.writer import sync_folder
+from shards.settings import Settings
+from shards.staging import stage_folder
+from shards.writer import write_text
 from trainer.errors import InputError
 
 FOLDER = "checkpoints"
-STATE_FILE = "state.json"
 MODEL_FILE, OPTIMIZER_FILE, RNG_FILE = "model.safetensors", "optimizer.safetensors", "rng.safetensors"
+STATE_FILE, CHECKSUMS_FILE = "state.json", "checksums.json"
 _NAME = re.compile(r"step-(\d{8,})")
 
 
@@ -44,23 +48,11 @@ class CheckpointError(InputError):
     """A checkpoint that is missing, half-written or corrupt."""
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class FileDigest(_Model):
-    """A file's size and checksum."""
-
-    bytes: int
-    xxh3_128: str
-    """Hex. Not SHA-256: it guards against accidents, at 10 GB/s instead of 1 while a GPU waits for the save."""
-
-
-class CheckpointState(_Model):
+class CheckpointState(Settings):
     """Everything of a checkpoint but tensors."""
 
     format: Literal["tokenmill-checkpoint"] = "tokenmill-checkpoint"
-    format_version: Literal[1] = 1
+    format_version: Literal[2] = 2
     step: int = Field(ge=0)
     """Optimizer steps done."""
     samples: int = Field(ge=0)
@@ -72,9 +64,6 @@ class CheckpointState(_Model):
     eos_id: int = Field(ge=0)
     manifest_sha256: str
     tokenizer_sha256: str
-    files: dict[str, FileDigest] = {}
-    own_xxh3_128: str = ""
-    """Checksum of this state's JSON with this field empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,29 +114,27 @@ def save_checkpoint(
     if not write:
         return path
     check_disk(run, sum(tensor.nbytes for tensor in (*weights.values(), *moments.values())), path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.mkdir(parents=True)
-    try:
-        safetensors.torch.save_file(weights, temporary / MODEL_FILE)
-        safetensors.torch.save_file(moments, temporary / OPTIMIZER_FILE)
-        safetensors.torch.save_file(_rng_tensors(), temporary / RNG_FILE)
-        digests = {name: _digest(temporary / name) for name in (MODEL_FILE, OPTIMIZER_FILE, RNG_FILE)}
-        (temporary / STATE_FILE).write_text(_seal(state.model_copy(update={"files": digests})))
-        for file in temporary.iterdir():
-            _sync_file(file)
-        sync_folder(temporary)
-        temporary.rename(path)
-    except safetensors.SafetensorError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise OSError(f"{path}: {error}") from error  # what safetensors makes of a full disk
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    sync_folder(path.parent)
+    with stage_folder(path) as folder:
+        write_tensors(folder / MODEL_FILE, weights)
+        write_tensors(folder / OPTIMIZER_FILE, moments)
+        write_tensors(folder / RNG_FILE, _rng_tensors())
+        write_text(folder / STATE_FILE, state.model_dump_json(indent=2) + "\n")
+        write_text(folder / CHECKSUMS_FILE, json.dumps(_hash_files(folder), indent=2))
     for old in list_checkpoints(run)[:-keep_last]:
         if step_of(old) not in keep_steps:
-            _remove_folder(old)
+            # Its name goes first, so that a crash leaves no half of one.
+            shutil.rmtree(old.rename(old.with_name(f".{old.name}.deleted")))
     return path
+
+
+def write_tensors(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file, synced to disk; raises OSError when the disk is full."""
+    try:
+        safetensors.torch.save_file(tensors, path, metadata)
+    except safetensors.SafetensorError as error:
+        raise OSError(f"{path}: {error}") from error  # what safetensors makes of a full disk
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def check_disk(folder: Path, needed: int, what: Path | str) -> None:
@@ -167,29 +154,20 @@ def read_checkpoint(path: Path) -> Checkpoint:
     Raises:
         CheckpointError: it is missing, half-written or corrupt; the message names the file.
     """
-    file = path / STATE_FILE
     try:
-        text = file.read_text(encoding="utf-8")
-        state = CheckpointState.model_validate_json(text)
+        expected = json.loads((path / CHECKSUMS_FILE).read_bytes())
+        found = _hash_files(path)
     except OSError as error:
-        raise CheckpointError(f"{file}: cannot be read ({error.strerror}); not a whole checkpoint") from error
-    except (ValidationError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{file}: corrupt: not the state of a checkpoint") from error
-    if _seal(state.model_copy(update={"own_xxh3_128": ""})) != text:
-        raise CheckpointError(f"{file}: corrupt: its content does not match its own checksum")
-    if set(state.files) != {MODEL_FILE, OPTIMIZER_FILE, RNG_FILE}:
-        raise CheckpointError(f"{file}: lists the files {sorted(state.files)}; expected the three of a checkpoint")
-    for name, expected in state.files.items():
-        try:
-            found = _digest(path / name)
-        except OSError as error:
-            raise CheckpointError(f"{path / name}: cannot be read ({error.strerror})") from error
-        if found != expected:
-            raise CheckpointError(
-                f"{path / name}: corrupt: {found.bytes} bytes with checksum {found.xxh3_128}; "
-                f"expected {expected.bytes} with {expected.xxh3_128}"
-            )
-    return Checkpoint(path, state)
+        raise CheckpointError(f"{error.filename}: cannot be read ({error.strerror}): no whole checkpoint") from error
+    except ValueError as error:
+        raise CheckpointError(f"{path / CHECKSUMS_FILE}: corrupt: {error}") from error
+    for name, checksum in found.items():
+        if not isinstance(expected, dict) or expected.get(name) != checksum:
+            raise CheckpointError(f"{path / name}: corrupt: its checksum {checksum} is not in {CHECKSUMS_FILE}")
+    try:
+        return Checkpoint(path, CheckpointState.model_validate_json((path / STATE_FILE).read_bytes()))
+    except ValidationError as error:
+        raise CheckpointError(f"{path / STATE_FILE}: not a state that this version reads: {error}") from error
 
 
 def find_newest(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
@@ -224,7 +202,7 @@ def clear_leftovers(run: Path, *, after_step: int | None) -> list[Path]:
     Returns:
         The new names of the corrupt ones.
     """
-    for left in (run / FOLDER).glob(".step-*.tmp"):
+    for left in (run / FOLDER).glob(".step-*"):
         shutil.rmtree(left)
     moved: list[Path] = []
     for path in list_checkpoints(run):
@@ -285,29 +263,9 @@ def _rng_tensors() -> dict[str, torch.Tensor]:
     return tensors
 
 
-def _seal(state: CheckpointState) -> str:
-    """Return the state's JSON with its own checksum filled in."""
-    own = xxhash.xxh3_128_hexdigest(state.model_dump_json(indent=2).encode())
-    sealed = json.loads(state.model_copy(update={"own_xxh3_128": own}).model_dump_json())
-    return json.dumps(sealed, indent=2) + "\n"
-
-
-def _digest(path: Path) -> FileDigest:
-    digest, size = xxhash.xxh3_128(), 0
-    with path.open("rb") as file:
-        while block := file.read(1 << 24):
-            digest.update(block)
-            size += len(block)
-    return FileDigest(bytes=size, xxh3_128=digest.hexdigest())
-
-
-def _sync_file(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def _remove_folder(path: Path) -> None:
-    """Delete a checkpoint; its name goes first, so that a crash leaves no half of one."""
-    doomed = path.with_name(f".{path.name}.deleted.tmp")
-    path.rename(doomed)
-    shutil.rmtree(doomed)
+def _hash_files(folder: Path) -> dict[str, str]:
+    digests: dict[str, str] = {}
+    for name in (MODEL_FILE, OPTIMIZER_FILE, RNG_FILE, STATE_FILE):
+        with (folder / name).open("rb") as file:
+            digests[name] = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
+    return digests

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,10 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Write the folder, whole or not at all, and print what it holds."""
-    import safetensors.torch
     import torch
 
-    from shards.writer import sync_folder, write_text
+    from shards.staging import stage_folder
+    from shards.writer import write_text
+    from trainer.checkpoint import write_tensors
     from trainer.progress import print_summary, say
     from trainer.sample import load_run
     from trainer.session import TOKENIZER_FILE
@@ -57,20 +57,11 @@ def run(options: argparse.Namespace) -> int:
     }
     tokens = {token.content: index for index, token in loaded.tokenizer.get_added_tokens_decoder().items()}
     files = describe_files(config, vocab_size, loaded.eos_id, tokens, options.dtype)
-    temporary = out.with_name(f".{out.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    try:
+    with stage_folder(out) as folder:
         for name, content in files.items():
-            write_text(temporary / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-        shutil.copyfile(options.run / TOKENIZER_FILE, temporary / TOKENIZER_FILE)
-        safetensors.torch.save_file(weights, temporary / "model.safetensors", metadata={"format": "pt"})
-        sync_folder(temporary)
-        temporary.rename(out)
-    except safetensors.SafetensorError as error:
-        raise OSError(f"{out}: {error}") from error  # what safetensors makes of a full disk
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+            write_text(folder / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+        (folder / TOKENIZER_FILE).write_bytes((options.run / TOKENIZER_FILE).read_bytes())
+        write_tensors(folder / "model.safetensors", weights, {"format": "pt"})
     parameters = sum(tensor.numel() for tensor in weights.values())
     result = {"path": str(out), "step": loaded.step, "parameters": parameters, "dtype": options.dtype}
     if options.json:
