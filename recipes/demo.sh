@@ -1,5 +1,5 @@
 #!/bin/sh
-# The whole product on this machine, without a network: corpus, plan, shards, validation, training, samples.
+# The whole product on this machine, without a network: corpus, plan, shards, validation, training, plot, samples.
 # Called by `make demo` with PYTHON set. A second run skips whatever is already there and whole.
 set -eu
 cd "$(dirname "$0")/.."
@@ -37,6 +37,9 @@ run -m shards inspect "$SHARDS"
 headline "Train: a few million parameters for a minute or two on the CPU"
 run -m trainer train recipes/train/demo.toml --shards "$SHARDS" --run "$RUN"
 
+headline "Plot: loss, learning rate, throughput and dollars, with the phases marked"
+run -m trainer plot "$RUN"
+
 headline "Sample: what the model has learnt from one look at some documentation"
 for prompt in "Return the number of" "The following methods can be defined to" "import os"; do
     printf '$ python -m trainer sample %s --max-new-tokens 100 --prompt "%s"\n' "$RUN" "$prompt"
@@ -48,6 +51,7 @@ cat <<EOF
   $SHARDS/manifest.json            what was asked for and what was achieved, side by side
   $SHARDS/train-00000.docs.parquet where every document of a shard came from
   $RUN/metrics.jsonl               loss, tokens a second and validation loss by source, step by step
+  $RUN/metrics.png                 the same as a picture
 
   python -m shards inspect $SHARDS --shard train-00000 --document 0    read a document back from its tokens
   python -m pipeline build recipes/data/demo.toml --out $SHARDS        again: nothing is left to do
