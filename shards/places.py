@@ -3,6 +3,7 @@
 Costs one pass over the document table of each shard asked about, up to the last row wanted.
 """
 
+# pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ import numpy as np
 from shards.documents import iter_documents
 from shards.problems import Problem, ShardSetError
 from shards.reader import Shard
+from shards.tokens import decode
 
 CONTEXT_BYTES = 120
 """Bytes of text shown on each side of a hit."""
@@ -39,13 +41,17 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """A hit and the text on either side of it; bytes that are not UTF-8 are lone surrogates."""
+    """A hit and the text on either side of it; bytes that are not UTF-8 are lone surrogates.
+
+    Of a long hit `hit` is the beginning, `left_out` bytes of it follow, and `after` is empty.
+    """
 
     before: str
     hit: str
     after: str
+    left_out: int = 0
 
-    def to_dict(self) -> dict[str, str]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of the excerpt."""
         return asdict(self)
 
@@ -78,12 +84,66 @@ def find_places(shard: Shard, numbers: Sequence[int]) -> list[Place]:
     return found
 
 
+def find_holders(shard: Shard, ranges: Sequence[tuple[int, int]]) -> list[list[Place]]:
+    """Return the documents that hold the tokens [start, stop) of a shard, in order, for each of some ranges.
+
+    Args:
+        shard: the shard.
+        ranges: each not empty, and inside the shard.
+
+    Raises:
+        ShardSetError: the document table is not what the manifest says.
+    """
+    batches = iter_documents(shard, ["start"])
+    begins = np.concatenate(
+        [np.empty(0, np.int64), *(np.from_dlpack(b.column("start")).astype(np.int64) for b in batches)]
+    )
+    bounds = np.asarray(ranges, np.int64).reshape(-1, 2)
+    firsts = np.maximum(np.searchsorted(begins, bounds[:, 0], "right") - 1, 0)
+    lasts = np.searchsorted(begins, bounds[:, 1], "left")
+    numbers = [number for pair in zip(firsts, lasts, strict=True) for number in range(*pair)]
+    places = {place.document: place for place in find_places(shard, numbers)}
+    found: list[list[Place]] = []
+    for (start, stop), first, last in zip(ranges, firsts.tolist(), lasts.tolist(), strict=True):
+        held = [places[number] for number in range(first, last)]
+        ends = [place.start + place.tokens for place in held]
+        follow = all(place.start == end for place, end in zip(held[1:], ends, strict=False))
+        if not held or held[0].start > start or ends[-1] < stop or not follow:
+            message = f"not every token of [{start}, {stop}) is in one document; expected them to follow one another"
+            raise ShardSetError([Problem("document_table", shard.name, f"{message}. Validate the set.")])
+        found.append(held)
+    return found
+
+
+def read_excerpt(shard: Shard, place: Place, first: int, last: int, table: list[bytes]) -> tuple[int, Excerpt]:
+    """Return the tokens [first, last) of a document as a hit, and the byte of its text that they begin at.
+
+    Args:
+        shard: the shard that holds it.
+        place: the document.
+        first: a token of the document.
+        last: one past the last.
+        table: from `token_bytes`.
+
+    Raises:
+        ShardSetError: the shard's files are not what the manifest says.
+    """
+    tokens = shard.read(place.start, place.start + place.tokens).tolist()
+    try:
+        before, hit, after = (decode(part, table) for part in (tokens[:first], tokens[first:last], tokens[last:-1]))
+    except IndexError as error:
+        message = f"holds an id that the tokenizer lacks; expected less than {len(table)}"
+        raise ShardSetError([Problem("token_out_of_range", shard.name, message)]) from error
+    return len(before), cut_excerpt(before + hit + after, len(before), len(before) + len(hit))
+
+
 def cut_excerpt(text: bytes, start: int, end: int, *, around: int = CONTEXT_BYTES) -> Excerpt:
     """Return the bytes [start, end) of a text with `around` bytes on each side, cut between characters.
 
-    Of a hit of more than `2 * around` bytes the beginning is returned, and nothing after it.
+    Of a hit of more than `2 * around` bytes the beginning is returned, and nothing after it; how much is left out is
+    told.
     """
-    cut = start + 2 * around
+    cut, whole = start + 2 * around, end
     if end > cut:
         while cut > start + 1 and text[cut] & 0xC0 == 0x80:
             cut -= 1
@@ -93,5 +153,5 @@ def cut_excerpt(text: bytes, start: int, end: int, *, around: int = CONTEXT_BYTE
         low += 1
     while high < len(text) and high > end and text[high] & 0xC0 == 0x80:
         high -= 1
-    before, hit, after = text[low:start], text[start:end], text[end:high]
-    return Excerpt(*(part.decode("utf-8", "surrogateescape") for part in (before, hit, after)))
+    parts = (text[low:start], text[start:end], text[end:high])
+    return Excerpt(*(part.decode("utf-8", "surrogateescape") for part in parts), left_out=whole - end)

@@ -7,7 +7,7 @@ random order already, so that nothing is lost by finishing one shard before the 
 
 `SampleOrder` maps a global sample number to (epoch, shard, first token) from the manifest's token counts alone. The
 number of samples consumed is therefore all the state a training run has of its data: resume at any number, with any
-batch size, and the same samples follow. `account_tokens` says what became of every token, and `trace_documents` which
+batch size, and the same samples follow. `account_tokens` says what became of every token, and `find_documents` which
 documents a sample holds.
 """
 
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from shards.places import Place, find_holders
 from shards.problems import Problem, ShardSetError
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class SampleOrder:
 
     def locate_row(self, step: int, row: int, *, global_batch: int) -> Window:
         """Map a row of a training step's global batch to its place; steps count from 1, as metrics do, rows from 0."""
-        return self.locate((step - 1) * global_batch + row)
+        return self.locate(row_sample(step, row, global_batch=global_batch))
 
     def iter_runs(self, first: int, count: int) -> Iterator[tuple[Visit, npt.NDArray[np.int64]]]:
         """Yield the samples [first, first + count) as runs of one visit, each with its samples' first tokens."""
@@ -119,6 +120,11 @@ class SampleOrder:
             order = seeded_permutation(visit.windows, self.seed, visit.epoch, visit.shard)
             self._starts = visit, order * self.seq_len
         return self._starts[1]
+
+
+def row_sample(step: int, row: int, *, global_batch: int) -> int:
+    """Return the global sample number of a row of a step's batch; steps count from 1, rows and samples from 0."""
+    return (step - 1) * global_batch + row
 
 
 def read_sources(shard: Shard, names: list[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -176,17 +182,25 @@ def account_tokens(shards: Sequence[Shard], names: list[str], order: SampleOrder
     }
 
 
+def find_documents(
+    shards: Sequence[Shard], order: SampleOrder, first: int, count: int
+) -> Iterator[tuple[Window, list[Place]]]:
+    """Yield the samples [first, first + count), each with the documents that its tokens lie in, in order.
+
+    Raises:
+        ShardSetError: a document table is not what the manifest says.
+    """
+    for visit, starts in order.iter_runs(first, count):
+        ranges = [(start, start + order.seq_len + 1) for start in starts.tolist()]
+        holders = find_holders(shards[visit.shard], ranges)
+        for (start, stop), places in zip(ranges, holders, strict=True):
+            yield Window(visit.epoch, visit.shard, start, stop), places
+
+
 def trace_documents(shards: Sequence[Shard], order: SampleOrder, first: int, count: int) -> list[str]:
     """Describe the documents of the samples [first, first + count): a line for each sample."""
     lines: list[str] = []
-    for visit, starts in order.iter_runs(first, count):
-        shard = shards[visit.shard]
-        table = shard.documents(["start", "length", "source", "unit", "row"])
-        begins = table["start"].to_numpy().astype(np.int64)
-        ends = begins + table["length"].to_numpy()
-        for start in starts.tolist():
-            touched = np.flatnonzero((begins <= start + order.seq_len) & (ends > start))
-            rows = table.take(touched).to_pylist()
-            places = "; ".join(f"{row['source']} {row['unit']} row {row['row']}" for row in rows)
-            lines.append(f"{shard.name} [{start}, {start + order.seq_len + 1}): {places}")
+    for window, places in find_documents(shards, order, first, count):
+        listed = "; ".join(f"{place.source} {place.unit} row {place.row}" for place in places)
+        lines.append(f"{shards[window.shard].name} [{window.start}, {window.stop}): {listed}")
     return lines

@@ -5,27 +5,25 @@ Every name and text goes through `display.printable`: a document cannot control 
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shards.display import plain_table, printable, stdout_console
 
 if TYPE_CHECKING:
-    from shards.trace import Hit, Trace
+    from shards.places import Excerpt, Place
+    from shards.trace import Trace
+    from shards.trace_shard import Hit
+    from shards.trace_step import Batch
 
 
 def print_hit(hit: Hit) -> None:
     """Print one document: a line that tells where it is from, a line of text with the hit between >>> and <<<."""
     place = hit.place
     times = "" if hit.hits == 1 else f", {hit.hits:,} times"
-    where = f"token {hit.position} (of the shard {place.start + hit.position}){times}"
-    origin = f"source {place.source}, unit {place.unit}, row {place.row}, hash {place.hash}"
-    print(printable(f"# {place.shard} document {place.document}, {where}: {origin}"))
-    excerpt = hit.excerpt
-    print(f"  {printable(excerpt.before)}>>>{printable(excerpt.hit)}<<<{printable(excerpt.after)}")
+    _print_place(place, f"token {hit.position} (of the shard {place.start + hit.position}){times}", hit.excerpt)
 
 
-def print_trace(found: Trace, *, out: Path | None = None, written: int | None = None) -> None:
+def print_trace(found: Trace) -> None:
     """Print the documents found, counts by source, and one line that sums up."""
     from rich.text import Text
 
@@ -36,8 +34,40 @@ def print_trace(found: Trace, *, out: Path | None = None, written: int | None = 
         for name, counts in found.sources.items():
             table.add_row(Text(printable(name)), f"{counts.documents:,}", f"{counts.hits:,}")
         stdout_console().print(table)
-    shown = "" if len(found.shown) == found.documents else f", the first {len(found.shown)} shown"
     hold = "1 document holds" if found.documents == 1 else f"{found.documents:,} documents hold"
-    print(f"{hold} it, {found.hits:,} times{shown}")
-    if out is not None and written is not None:
-        print(f"block list: {printable(str(out))}, {written:,} hashes")
+    print(f"{hold} it, {found.hits:,} times{_say_shown(len(found.shown), found.documents)}")
+
+
+def print_batch(batch: Batch) -> None:
+    """Print each row's documents, its own text between >>> and <<<, then counts by source and a line that sums up."""
+    from rich.text import Text
+
+    row = None
+    for document in batch.shown:
+        place, window, last = document.place, document.window, document.position + document.in_window
+        if document.batch_row != row:
+            row = document.batch_row
+            print(
+                printable(f"row {row}: {place.shard} tokens {window.start} to {window.stop - 1}, epoch {window.epoch}")
+            )
+        where = f"tokens {document.position} to {last - 1} of {place.tokens} in this row"
+        _print_place(place, where, document.excerpt)
+    table = plain_table("source", "documents", "tokens")
+    for name, counts in batch.sources.items():
+        table.add_row(Text(printable(name)), f"{counts.documents:,}", f"{counts.tokens:,}")
+    stdout_console().print(table)
+    rows = "1 row" if batch.rows == 1 else f"{batch.rows:,} rows"
+    documents = "1 document" if batch.documents == 1 else f"{batch.documents:,} documents"
+    shown = _say_shown(len(batch.shown), batch.parts)
+    print(f"step {batch.step} of {printable(str(batch.run))}: {rows}, {batch.tokens:,} tokens of {documents}{shown}")
+
+
+def _print_place(place: Place, where: str, excerpt: Excerpt) -> None:
+    origin = f"source {place.source}, unit {place.unit}, row {place.row}, hash {place.hash}"
+    print(printable(f"# {place.shard} document {place.document}, {where}: {origin}"))
+    left_out = f" ({excerpt.left_out:,} bytes more)" if excerpt.left_out else ""
+    print(f"  {printable(excerpt.before)}>>>{printable(excerpt.hit)}<<<{left_out}{printable(excerpt.after)}")
+
+
+def _say_shown(shown: int, total: int) -> str:
+    return "" if shown == total else f", the first {shown} of {total} shown"

@@ -1,10 +1,11 @@
-"""`python -m shards trace`: from a token, a string or a place to documents; see `shards.trace`."""
+"""`python -m shards trace`: from a token, a string, a place or a training step to documents; see `shards.trace`."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shards.command_line import (
     PROBLEMS,
@@ -12,23 +13,26 @@ from shards.command_line import (
     CouldNotRunError,
     add_set,
     add_workers,
+    positive_number,
     print_json,
     require_folder,
     whole_number,
 )
 
 if TYPE_CHECKING:
+    from shards.block_list import Found
     from shards.command_line import Subparsers
-    from shards.trace import Query
+    from shards.reader import ShardSet
+    from shards.trace_shard import Query
 
 
 def add_command(commands: Subparsers) -> None:
     """Add `trace`."""
     parser = commands.add_parser(
         "trace",
-        help="find the documents that hold an id, a text or a pattern, and where they are from",
-        description="Find the documents that hold something, with their source, unit and row, and the text around it. "
-        "Exit status 0 whether or not anything is found.",
+        help="find the documents that hold an id, a text or a pattern, or that a training step read",
+        description="Find the documents that hold something, or that were in a training step's batch, with their "
+        "source, unit and row, and the text around it. Exit status 0 whether or not anything is found.",
     )
     add_set(parser)
     what = parser.add_mutually_exclusive_group(required=True)
@@ -36,7 +40,12 @@ def add_command(commands: Subparsers) -> None:
     what.add_argument("--text", metavar="STRING", help="exact text, however it was cut into tokens")
     what.add_argument("--regex", metavar="PATTERN", help="a pattern of Python's re, searched in each document's text")
     what.add_argument("--shard", metavar="K", help="a shard's name or place in the manifest, from 0; with --offset")
+    what.add_argument("--step", type=positive_number, metavar="S", help="a step of a training run, from 1; with --run")
     parser.add_argument("--offset", type=whole_number, metavar="N", help="a token of that shard, from 0")
+    parser.add_argument("--run", dest="training_run", type=Path, metavar="RUN", help="the training run's folder")
+    parser.add_argument(
+        "--row", type=whole_number, metavar="R", help="a row of the step's global batch, from 0 (default: all)"
+    )
     parser.add_argument(
         "--limit", type=whole_number, default=20, metavar="N", help="documents shown, 0 for all (default: 20)"
     )
@@ -49,17 +58,26 @@ def add_command(commands: Subparsers) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from shards.block_list import check_out
     from shards.display import print_set_problems
     from shards.problems import ShardSetError
 
     if (options.shard is None) != (options.offset is None):
         raise CouldNotRunError("trace: --shard and --offset go together. Give both, or neither.")
+    if (options.step is None) != (options.training_run is None):
+        raise CouldNotRunError("trace: --step and --run go together. Give both, or neither.")
+    if options.row is not None and options.step is None:
+        raise CouldNotRunError("trace: --row is of a training step's batch. Give --step and --run.")
     if options.shard is not None and options.out is not None:
-        raise CouldNotRunError("trace: --out takes what --token, --text or --regex find, not a single place.")
+        raise CouldNotRunError("trace: --out takes what a search or --step finds, not a single place.")
     require_folder(options.set)
     try:
+        if options.out is not None:
+            check_out(options.out, options.set)
         if options.shard is not None:
             return _show_place(options)
+        if options.step is not None:
+            return _show_batch(options)
         return _show_documents(options, _query(options))
     except ShardSetError as error:
         print_set_problems(error.problems, as_json=options.json)
@@ -69,7 +87,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _query(options: argparse.Namespace) -> Query:
-    from shards.trace import Query
+    from shards.trace_shard import Query
 
     if options.token is not None:
         return Query("token", str(options.token))
@@ -91,17 +109,54 @@ def _show_place(options: argparse.Namespace) -> int:
     return WHOLE
 
 
+def _show_batch(options: argparse.Namespace) -> int:
+    from shards.display import printable
+    from shards.reader import open_set
+    from shards.trace_display import print_batch
+    from shards.trace_step import trace_step
+    from shards.training_run import read_run
+
+    shard_set, run = open_set(options.set), read_run(options.training_run)
+    batch = trace_step(shard_set, run, options.step, options.row, limit=options.limit or None)
+    for note in batch.notes:
+        print(f"trace: {printable(note)}", file=sys.stderr)
+    written = _write(options, batch, shard_set)
+    if options.json:
+        print_json(batch.to_dict() | written)
+    else:
+        print_batch(batch)
+        _print_written(written)
+    return WHOLE
+
+
 def _show_documents(options: argparse.Namespace, query: Query) -> int:
     from shards.display import show_progress
     from shards.reader import open_set
-    from shards.trace import trace, write_block_list
+    from shards.trace import trace
     from shards.trace_display import print_trace
 
     with show_progress("trace") as progress:
         found = trace(options.set, query, limit=options.limit or None, workers=options.workers, progress=progress)
-    written = None if options.out is None else write_block_list(options.out, found, open_set(options.set))
+    written = _write(options, found, open_set(options.set))
     if options.json:
-        print_json(found.to_dict() | ({} if written is None else {"out": str(options.out), "hashes": written}))
+        print_json(found.to_dict() | written)
     else:
-        print_trace(found, out=options.out, written=written)
+        print_trace(found)
+        _print_written(written)
     return WHOLE
+
+
+def _write(options: argparse.Namespace, found: Found, shard_set: ShardSet) -> dict[str, Any]:
+    """Write the block list where one is asked for; return what `--json` says of it."""
+    from shards.block_list import write_block_list
+
+    if options.out is None:
+        return {}
+    return {"out": str(options.out), "hashes": write_block_list(options.out, found, shard_set)}
+
+
+def _print_written(written: dict[str, Any]) -> None:
+    from shards.display import printable
+
+    if written:
+        print(f"block list: {printable(written['out'])}, {written['hashes']:,} hashes")

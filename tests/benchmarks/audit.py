@@ -45,7 +45,8 @@ def bench_audit(set_path: Path, work: Path) -> dict[str, Any]:
     """
     from shards.audit_shard import SampleRates, ShardTask, look_at_shard
     from shards.reader import open_set
-    from shards.trace import Query, trace
+    from shards.trace import trace
+    from shards.trace_shard import Query
 
     shard_set = open_set(set_path)
     number, shard = next((n, s) for n, s in enumerate(shard_set.shards) if s.entry.split == "train")

@@ -16,10 +16,12 @@ from pathlib import Path
 import pytest
 
 from shards.audit import audit
+from shards.block_list import write_block_list
 from shards.commands.inspect_set import find_shard
 from shards.reader import open_set
 from shards.tokens import decode, token_bytes
-from shards.trace import Query, locate, trace, write_block_list
+from shards.trace import locate, trace
+from shards.trace_shard import Query
 
 PLANTED = ("PersonX", "PersonY", "fefefe", "@.@")
 """Strings that the planted documents are full of and no other document holds."""

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from shard_sets import write_set
 
 from shards.__main__ import main
+from shards.block_list import write_block_list
 from shards.cover import MAX_BITS, cover_bits, may_hold
 from shards.reader import open_set
 from shards.tokens import token_bytes
-from shards.trace import Query, check_query, locate, trace, write_block_list
+from shards.trace import check_query, locate, trace
+from shards.trace_shard import Query
 
 
 def all_documents(plan):
@@ -51,8 +53,10 @@ def test_text_is_found_however_it_is_cut(good_set, plan):
         for hit, (_, _, document) in zip(found.shown, holding, strict=True):
             assert (hit.hits, hit.byte) == (document.text.count(needle), document.text.find(needle))
             assert hit.excerpt.hit.encode("utf-8", "surrogateescape") == needle[: 2 * 120]
-            around = "".join(dataclasses.astuple(hit.excerpt)).encode("utf-8", "surrogateescape")
+            around = (hit.excerpt.before + hit.excerpt.hit + hit.excerpt.after).encode("utf-8", "surrogateescape")
             assert around in document.text
+            left_out = max(0, len(needle) - 2 * 120)
+            assert (hit.excerpt.left_out, hit.excerpt.after if left_out else "") == (left_out, "")
             place = (hit.place.source, hit.place.unit, hit.place.row, hit.place.tokens)
             assert place == (document.source, document.unit, document.row, len(document.tokens))
 
@@ -131,10 +135,10 @@ def test_token_is_found_wherever_it_is(good_set, plan):
 def test_place_leads_to_its_document(good_set, plan):
     shard_set = open_set(good_set)
     table = token_bytes(good_set / "tokenizer.json")
-    for split, index in (("train", 1), ("val", 0)):
-        shard = shard_set.splits[split][index]
+    for name, documents in (("train-00001", plan.documents["train"][1]), ("val-00000", plan.documents["val"][0])):
+        shard = shard_set.shard(name)
         start = 0
-        for number, document in enumerate(plan.documents[split][index][:40]):
+        for number, document in enumerate(documents[:40]):
             for position in {0, len(document.tokens) // 2, len(document.tokens) - 1}:
                 hit = locate(shard_set, shard, start + position)
                 assert (hit.place.document, hit.position, hit.place.hash) == (number, position, document.hash.hex())

@@ -1,0 +1,61 @@
+"""A block list: the content hashes of documents, for a data recipe's `drop_hashes`.
+
+One hash a line in hex; lines that begin with `#` say where they are from. Each document stands once, in order of
+hashes, so that the file depends on nothing but what was found.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from shards.reader import ShardSet
+from shards.writer import atomic_open
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+class Found(Protocol):
+    """What a trace found: `hashes` uint8 `(documents, 16)`, and the flags that `asked` for it."""
+
+    @property
+    def hashes(self) -> npt.NDArray[np.uint8]: ...
+
+    @property
+    def asked(self) -> str: ...
+
+
+def check_out(path: Path, set_path: Path) -> None:
+    """Check where a block list would lie, before anything is searched.
+
+    Raises:
+        ValueError: in the set's own folder.
+    """
+    if path.resolve().is_relative_to(set_path.resolve()):
+        raise ValueError(f"{path}: lies in the set's own folder, which may hold no other files. Write it elsewhere.")
+
+
+def write_block_list(path: Path, found: Found, shard_set: ShardSet) -> int:
+    """Write the hashes of the documents found, and return how many there are.
+
+    Raises:
+        ValueError: the file would lie in the set's own folder.
+        OSError: it cannot be written.
+    """
+    check_out(path, shard_set.path)
+    hashes = np.unique(found.hashes, axis=0)
+    asked = found.asked.encode("unicode_escape").decode("ascii")
+    with atomic_open(path) as file:
+        head = (
+            f"# Block list: the content hashes (XXH3-128) of {len(hashes)} documents\n"
+            f"# set {shard_set.manifest.name}, manifest {shard_set.manifest_sha256}\n"
+            f"# found by {asked}\n"
+        )
+        file.write(head.encode())
+        for first in range(0, len(hashes), 1 << 16):
+            part = hashes[first : first + (1 << 16)]
+            file.write("".join(f"{bytes(row).hex()}\n" for row in part).encode())
+    return len(hashes)

@@ -1,0 +1,257 @@
+"""From a training step to documents: a real run's batches, resumed and in other micro-batches, against the traced."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+import torch
+import xxhash
+
+from shards import ShardSet
+from shards.__main__ import main
+from shards.tokens import decode, token_bytes
+from trainer import train
+from trainer.session import Session
+
+STEPS, BATCH = 13, 8
+
+
+class Command(Protocol):
+    """The `trainer` fixture."""
+
+    def run(self, *arguments: object) -> Any: ...
+
+
+@pytest.fixture(scope="module")
+def small_set(make_set: Callable[..., ShardSet], tmp_path_factory: pytest.TempPathFactory) -> ShardSet:
+    """A set of about 60 windows, so that the run comes to a second epoch. Read only."""
+    folder = tmp_path_factory.mktemp("sets") / "small"
+    return make_set(folder, shard_tokens={"train": [700, 1_300], "val": [300]})
+
+
+@pytest.fixture(scope="module")
+def run(
+    trainer: Command, small_set: ShardSet, recipe_file: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[int, list[list[int]]]]:
+    """A run that was stopped and went on with other micro-batches; and what the model was given in each step."""
+    folder, given = tmp_path_factory.mktemp("runs") / "run", dict[int, list[list[int]]]()
+    accumulate = train.accumulate_gradients
+
+    def watch(session: Session, windows: torch.Tensor, rounds: int) -> torch.Tensor:
+        given.setdefault(session.step + 1, []).extend(windows.tolist())
+        return accumulate(session, windows, rounds)
+
+    arguments = ("train", recipe_file, "--shards", small_set.path, "--run", folder, "--set", "eval.every_steps=100")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train, "accumulate_gradients", watch)
+        for steps, micro_batch in ((5, 2), (STEPS, 4)):
+            done = trainer.run(*arguments, "--set", f"train.steps={steps}", "--set", f"train.micro_batch={micro_batch}")
+            assert done.returncode == 0, done.stderr
+    assert "resumed from" in done.stderr
+    assert {step: len(rows) for step, rows in given.items()} == dict.fromkeys(range(1, STEPS + 1), BATCH)
+    return folder, given
+
+
+@pytest.fixture
+def copied_run(run: tuple[Path, Any], tmp_path: Path) -> Path:
+    """The run's folder, to be spoilt."""
+    return shutil.copytree(run[0], tmp_path / "run")
+
+
+@pytest.fixture
+def trace(small_set: ShardSet, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, Any, str]]:
+    """Return the function that runs `trace` on the set: exit status, JSON, stderr."""
+
+    def call(*arguments: object, shards: ShardSet = small_set) -> tuple[int, Any, str]:
+        status = main(["trace", str(shards.path), *map(str, arguments), "--json"])
+        out, err = capsys.readouterr()
+        return status, json.loads(out) if out else None, err
+
+    return call
+
+
+def test_steps_and_rows_lead_to_the_documents_that_were_in_the_batch(
+    run: tuple[Path, dict[int, list[list[int]]]], small_set: ShardSet, trace: Callable[..., tuple[int, Any, str]]
+):
+    folder, given = run
+    table = token_bytes(small_set.path / "tokenizer.json")
+    epochs: set[int] = set()
+    for step, batch in given.items():
+        status, found, err = trace("--step", step, "--run", folder, "--limit", 0)
+        assert (status, err, found["taken"], found["rows"]) == (0, "", True, BATCH)
+        assert found["tokens"] == BATCH * 33 == sum(source["tokens"] for source in found["sources"].values())
+        for row, window in enumerate(batch):
+            tokens: list[int] = []
+            for document in (shown for shown in found["shown"] if shown["batch_row"] == row):
+                shard = small_set.shard(document["shard"])
+                whole = shard.read(document["start"], document["start"] + document["tokens"]).tolist()
+                first, last = document["position"], document["position"] + document["in_window"]
+                assert xxhash.xxh3_128_hexdigest(decode(whole[:-1], table)) == document["hash"]
+                assert document["hit"].encode() == decode(whole[first:last], table)
+                assert decode(whole[:first], table).endswith(document["before"].encode())
+                assert decode(whole[last:-1], table).startswith(document["after"].encode())
+                assert whole.index(small_set.eos_id) == len(whole) - 1
+                tokens += whole[first:last]
+                epochs.add(document["epoch"])
+            assert tokens == window
+    assert epochs == {0, 1}
+
+
+def test_one_row_is_that_row_of_the_whole_batch(run: tuple[Path, Any], trace: Callable[..., tuple[int, Any, str]]):
+    _, whole, _ = trace("--step", 7, "--run", run[0], "--limit", 0)
+    for row in range(BATCH):
+        _, found, _ = trace("--step", 7, "--run", run[0], "--row", row)
+        assert found["shown"] == [document for document in whole["shown"] if document["batch_row"] == row]
+        assert (found["row"], found["rows"], found["parts"], found["tokens"]) == (row, 1, len(found["shown"]), 33)
+    _, some, _ = trace("--step", 7, "--run", run[0], "--limit", 3)
+    assert some == whole | {"shown": whole["shown"][:3]}
+
+
+def test_block_list_and_counts_are_of_all_documents_whatever_is_shown(
+    run: tuple[Path, Any], trace: Callable[..., tuple[int, Any, str]], tmp_path: Path
+):
+    _, whole, _ = trace("--step", 2, "--run", run[0], "--limit", 0)
+    _, found, _ = trace("--step", 2, "--run", run[0], "--limit", 1, "--out", tmp_path / "block.txt")
+    hashes = {document["hash"]: document["source"] for document in whole["shown"]}
+    lines = (tmp_path / "block.txt").read_text().splitlines()
+    assert lines[3:] == sorted(hashes)
+    assert lines[2] == f"# found by --step 2 --run {run[0]}"
+    assert found["hashes"] == found["documents"] == len(hashes) < found["parts"] == len(whole["shown"])
+    by_source = {name: list(hashes.values()).count(name) for name in found["sources"]}
+    assert {name: counts["documents"] for name, counts in found["sources"].items()} == by_source
+
+
+def test_tables_say_where_each_row_is_from(
+    run: tuple[Path, Any],
+    small_set: ShardSet,
+    trace: Callable[..., tuple[int, Any, str]],
+    capsys: pytest.CaptureFixture[str],
+):
+    _, found, _ = trace("--step", 3, "--run", run[0], "--row", 5)
+    assert main(["trace", str(small_set.path), "--step", "3", "--run", str(run[0]), "--row", "5"]) == 0
+    shown = capsys.readouterr().out
+    first = found["shown"][0]
+    assert shown.startswith(
+        f"row 5: {first['shard']} tokens {first['window_start']} to {first['window_start'] + 32}, epoch 0\n"
+    )
+    for document in found["shown"]:
+        assert f"source {document['source']}, unit unit, row {document['row']}, hash {document['hash']}" in shown
+        assert f">>>{document['hit']}<<<{document['after']}" in shown
+    assert f"step 3 of {run[0]}: 1 row, 33 tokens of {found['documents']} document" in shown
+
+
+def test_a_step_that_is_not_taken_yet_is_told(copied_run: Path, trace: Callable[..., tuple[int, Any, str]]):
+    recipe = json.loads((copied_run / "recipe.json").read_text())
+    recipe["train"]["steps"] = STEPS + 1
+    (copied_run / "recipe.json").write_text(json.dumps(recipe))
+    status, found, err = trace("--step", STEPS + 1, "--run", copied_run)
+    assert (status, found["taken"], found["rows"]) == (0, False, BATCH)
+    assert f"tells of {STEPS} steps taken" in err
+    assert trace("--step", STEPS, "--run", copied_run)[1]["taken"]
+    status, _, err = trace("--step", STEPS + 2, "--run", copied_run)
+    assert status == 2
+    assert f"no step {STEPS + 2} in {copied_run}; its recipe has {STEPS + 1}" in err
+    # A recipe that was shortened later does not hide steps that were taken.
+    recipe["train"]["steps"] = 4
+    (copied_run / "recipe.json").write_text(json.dumps(recipe))
+    assert trace("--step", STEPS, "--run", copied_run)[0] == 0
+
+
+def test_steps_that_a_crash_left_in_the_metrics_were_taken(
+    copied_run: Path, trace: Callable[..., tuple[int, Any, str]]
+):
+    shutil.rmtree(copied_run / "checkpoints" / f"step-{STEPS:08d}")
+    lines = (copied_run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    taken = json.loads(lines[-2])["step"]
+    (copied_run / "metrics.jsonl").write_text("".join([*lines[:-1], '{"ste\n', lines[-1][:9]]))
+    assert trace("--step", taken, "--run", copied_run)[1]["taken"]
+
+
+def test_a_corrupt_checkpoint_is_passed_over_with_a_note(copied_run: Path, trace: Callable[..., tuple[int, Any, str]]):
+    newest = copied_run / "checkpoints" / f"step-{STEPS:08d}" / "state.json"
+    newest.write_text(newest.read_text()[:200])
+    status, found, err = trace("--step", 1, "--run", copied_run)
+    assert (status, len(found["notes"])) == (0, 1)
+    assert f"{newest}" in err
+    assert "Passed over" in err
+    for state in copied_run.glob("checkpoints/step-*/state.json"):
+        state.write_text("{}")
+    status, _, err = trace("--step", 1, "--run", copied_run)
+    assert status == 2
+    assert "no checkpoint is left" in err
+
+
+def test_another_set_is_refused(
+    run: tuple[Path, Any], shard_set: ShardSet, small_set: ShardSet, trace: Callable[..., tuple[int, Any, str]]
+):
+    status, _, err = trace("--step", 1, "--run", run[0], shards=shard_set)
+    assert status == 2
+    assert small_set.manifest_sha256 in err
+    assert shard_set.manifest_sha256 in err
+
+
+def test_a_run_without_a_checkpoint_is_known_by_its_tokenizer(
+    copied_run: Path, trace: Callable[..., tuple[int, Any, str]]
+):
+    _, expected, _ = trace("--step", 1, "--run", copied_run)
+    shutil.rmtree(copied_run / "checkpoints")
+    status, found, err = trace("--step", 1, "--run", copied_run)
+    assert (status, found["shown"]) == (0, expected["shown"])
+    assert "no checkpoint names its set yet" in err
+    with (copied_run / "tokenizer.json").open("a") as file:
+        file.write(" ")
+    status, _, err = trace("--step", 1, "--run", copied_run)
+    assert status == 2
+    assert "tokenizer.json: its sha256 is" in err
+    (copied_run / "tokenizer.json").unlink()
+    assert "no such file" in trace("--step", 1, "--run", copied_run)[2]
+
+
+def change_recipe(run: Path, key: str, value: object) -> None:
+    """Give the run's recipe another value."""
+    recipe = json.loads((run / "recipe.json").read_text())
+    recipe["train"][key] = value
+    (run / "recipe.json").write_text(json.dumps(recipe))
+
+
+@pytest.mark.parametrize(("key", "value"), [("seq_len", 16), ("seed", 1), ("global_batch", 4)])
+def test_a_recipe_that_is_not_the_checkpoints_is_refused(
+    copied_run: Path, trace: Callable[..., tuple[int, Any, str]], key: str, value: int
+):
+    change_recipe(copied_run, key, value)
+    status, _, err = trace("--step", 1, "--run", copied_run)
+    assert status == 2
+    assert f"recipe.json: train.{key} is {value}; the checkpoint of step {STEPS} was trained with" in err
+
+
+@pytest.mark.parametrize(("key", "value"), [("seq_len", 0), ("seed", -1), ("global_batch", "8"), ("steps", None)])
+def test_a_recipe_that_the_trainer_did_not_write_is_refused(
+    copied_run: Path, trace: Callable[..., tuple[int, Any, str]], key: str, value: object
+):
+    change_recipe(copied_run, key, value)
+    status, _, err = trace("--step", 1, "--run", copied_run)
+    assert status == 2
+    assert f"train.{key}" in err
+
+
+def test_what_cannot_be_traced_is_said(
+    run: tuple[Path, Any], trace: Callable[..., tuple[int, Any, str]], tmp_path: Path
+):
+    for arguments, message in (
+        (("--step", 1, "--run", run[0], "--row", BATCH), f"no row {BATCH} in a global batch of {BATCH}"),
+        (("--step", 1), "--step and --run go together"),
+        (("--text", "a", "--run", run[0]), "--step and --run go together"),
+        (("--text", "a", "--row", 0), "Give --step and --run"),
+        (("--step", 1, "--run", tmp_path), "recipe.json: no such file"),
+    ):
+        status, found, err = trace(*arguments)
+        assert (status, found) == (2, None)
+        assert message in err
+    with pytest.raises(SystemExit) as caught:
+        trace("--step", 0, "--run", run[0])
+    assert caught.value.code == 2
