@@ -52,7 +52,7 @@ def find_shard(shard_set: ShardSet, name: str, *, command: str) -> Shard:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shards.display import describe_set, print_document, print_problems, print_set
+    from shards.display import describe_set, print_document, print_set, print_set_problems
     from shards.problems import ShardSetError
     from shards.reader import open_set
 
@@ -69,10 +69,7 @@ def _run(options: argparse.Namespace) -> int:
             return WHOLE
         document = _find_document(shard_set, find_shard(shard_set, options.shard, command="inspect"), options.document)
     except ShardSetError as error:
-        if options.json:
-            print_json({"problems": [problem.to_dict() for problem in error.problems]})
-        else:
-            print_problems(error.problems)
+        print_set_problems(error.problems, as_json=options.json)
         return PROBLEMS
     if options.json:
         print_json(document)
