@@ -1,4 +1,4 @@
-"""A shard's document table in batches, and one document: its exact text and where it came from.
+"""A shard's document table in batches and what is read off it, and one document: its exact text and its origin.
 
 The table's columns and row count are checked before a row is read. One document costs the table up to its row and the
 frames that hold its tokens, nothing else.
@@ -7,8 +7,10 @@ frames that hold its tokens, nothing else.
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import numpy as np
 
 from shards.problems import Problem, ShardSetError
 from shards.reader import Shard, ShardSet
@@ -16,6 +18,7 @@ from shards.tokens import decode, token_bytes
 from shards.writer import document_schema
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -65,6 +68,44 @@ def iter_documents(shard: Shard, columns: list[str]) -> Iterator[Batch]:
             yield from file.iter_batches(batch_size=BATCH_DOCUMENTS, columns=columns, use_threads=False)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise ShardSetError([Problem("document_table", name, f"cannot be decoded: {error}")]) from error
+
+
+def number_sources(
+    shard: Shard, batch: Batch, numbers: Mapping[str, int], *, default: int | None = None
+) -> npt.NDArray[np.int64]:
+    """Return the number that `numbers` gives to each document's source, int64 `(documents,)`.
+
+    Args:
+        shard: the shard that the batch is of.
+        batch: a batch of its document table, with the column `source`.
+        numbers: a number for each source.
+        default: the number of sources that are not in there.
+
+    Raises:
+        ShardSetError: a source has no number.
+    """
+    source = batch.column("source")
+    names: list[str] = source.dictionary.to_pylist()
+    if default is None and (unknown := [name for name in names if name not in numbers]):
+        message = f"source {unknown[0]!r} is none of the manifest's {list(numbers)!s:.200}. Validate the set."
+        raise ShardSetError([Problem("document_table", shard.entry.files.documents.path, message)])
+    codes = cast("npt.NDArray[np.int32]", np.from_dlpack(source.indices))
+    return np.array([numbers.get(name, default) for name in names], np.int64)[codes]
+
+
+def cut_blocks(ends: npt.NDArray[np.int64], block_tokens: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges [first, last) of documents, each of at most so many tokens; a longer document is a range of its own.
+
+    Args:
+        ends: one past each document's last token, int64 `(documents,)`, ascending; the first document begins at 0.
+        block_tokens: the most tokens of a range.
+    """
+    first = 0
+    while first < len(ends):
+        before = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + block_tokens, "right")))
+        yield first, last
+        first = last
 
 
 def read_document(shard_set: ShardSet, shard: Shard, number: int) -> dict[str, Any]:

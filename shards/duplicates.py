@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shards.documents import iter_documents
+from shards.documents import iter_documents, number_sources
 from shards.problems import Problem, ProblemKind, ShardSetError
 from shards.reader import Shard
 
@@ -91,16 +91,14 @@ def _gather(shards: Sequence[Shard], epochs: Mapping[str, int], partition: int, 
     empty = np.empty(0, np.uint64)
     no_ids = np.empty(0, np.int32)
     parts = [_Rows(empty, empty, no_ids, no_ids, no_ids)]
+    limits = {name: min(count, 1 << 30) for name, count in epochs.items()}
     for number, shard in enumerate(shards):
         first = 0
         for batch in iter_documents(shard, ["source", "hash"]):
-            hashes, source = batch.column("hash"), batch.column("source")
+            hashes = batch.column("hash")
             halves = np.frombuffer(hashes.buffers()[1], ">u8")[2 * hashes.offset :][: 2 * len(hashes)]
             high, low = halves[0::2].astype(np.uint64), halves[1::2].astype(np.uint64)
-            names: list[str] = source.dictionary.to_pylist()
-            limits = np.array([min(epochs.get(name, 1), 1 << 30) for name in names], np.int32)
-            codes = cast("npt.NDArray[np.int32]", np.from_dlpack(source.indices))
-            allowed = limits[codes]
+            allowed = number_sources(shard, batch, limits, default=1).astype(np.int32)
             row = np.arange(first, first + len(high), dtype=np.int32)
             first += len(high)
             if partitions > 1:

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shards.documents import iter_documents, number_sources
 from shards.places import Place, find_holders
-from shards.problems import Problem, ShardSetError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -133,16 +133,12 @@ def read_sources(shard: Shard, names: list[str]) -> tuple[npt.NDArray[np.int64],
     Raises:
         ShardSetError: the document table names a source that is not in `names`.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    table = shard.documents(["length", "source"])
-    column = table["source"].cast(pa.string())
-    if unknown := sorted({str(name) for name in column.unique().to_pylist()} - set(names)):
-        message = f"documents of the sources {', '.join(unknown)}, which the manifest does not list; re-run the build"
-        raise ShardSetError([Problem("document_table", shard.name, message)])
-    index = cast("Any", pc).index_in(column, value_set=pa.array(names, pa.string())).to_numpy()
-    return table["length"].to_numpy().astype(np.int64), index.astype(np.int64)
+    numbers = {name: index for index, name in enumerate(names)}
+    lengths, sources = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for batch in iter_documents(shard, ["length", "source"]):
+        lengths.append(np.from_dlpack(batch.column("length")).astype(np.int64))
+        sources.append(number_sources(shard, batch, numbers))
+    return np.concatenate(lengths), np.concatenate(sources)
 
 
 def account_tokens(shards: Sequence[Shard], names: list[str], order: SampleOrder, samples: int) -> dict[str, Any]:

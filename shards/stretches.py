@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shards import codec
-from shards.documents import iter_documents
+from shards.documents import cut_blocks, iter_documents, number_sources
 from shards.problems import Problem, ShardSetError
 from shards.reader import Shard, ShardSet
 
@@ -64,17 +64,13 @@ def iter_stretches(shard_set: ShardSet, shard: Shard) -> Iterator[Stretch]:
     for batch in iter_documents(shard, ["start", "length", "source", "hash"]):
         lengths, sources, hashes = _columns(shard, batch, document, start, source_index)
         ends = np.cumsum(lengths)
-        first = 0
-        while first < len(ends):
-            begin = int(ends[first] - lengths[first])
-            last = max(first + 1, int(np.searchsorted(ends, begin + STRETCH_TOKENS, "right")))
-            held = ends[first:last] - begin
+        for first, last in cut_blocks(ends, STRETCH_TOKENS):
+            held = ends[first:last] - (ends[first] - lengths[first])
             taken = tokens.take(int(held[-1]))
             here = slice(first, last)
             yield Stretch(document, start, taken, held - lengths[here], held, sources[here], hashes[here])
             document += last - first
             start += int(held[-1])
-            first = last
     if start != shard.num_tokens:
         raise _broken(shard, f"lengths add up to {start}; expected {shard.num_tokens} tokens by the manifest")
 
@@ -91,15 +87,9 @@ def _columns(
         at = int(wrong[0])
         message = f"document {document + at} has {lengths[at]} tokens from {starts[at]}; expected from {expected[at]}"
         raise _broken(shard, message)
-    source = batch.column("source")
-    names: list[str] = source.dictionary.to_pylist()
-    unknown = [name for name in names if name not in source_index]
-    if unknown:
-        raise _broken(shard, f"source {unknown[0]!r} is none of the manifest's {list(source_index)!s:.200}")
-    codes = cast("npt.NDArray[np.int32]", np.from_dlpack(source.indices))
     hashes = batch.column("hash")
     raw = np.frombuffer(hashes.buffers()[1], np.uint8)[16 * hashes.offset :][: 16 * len(hashes)].reshape(-1, 16)
-    return lengths, np.array([source_index[name] for name in names], np.int64)[codes], raw
+    return lengths, number_sources(shard, batch, source_index), raw
 
 
 class _Tokens:

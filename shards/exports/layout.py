@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from shards import codec
-from shards.documents import iter_documents
+from shards.documents import cut_blocks, iter_documents
 from shards.manifest import Split
 from shards.problems import Problem, ShardSetError
 from shards.reader import Shard, ShardSet
@@ -97,9 +97,9 @@ class Source:
         for shard in self.shards:
             position = 0
             for lengths in iter_shard_lengths(shard):
-                for block in _cut_blocks(lengths):
-                    stop = position + int(block.sum())
-                    yield shard.read(position, stop), block
+                for first, last in cut_blocks(np.cumsum(lengths), BLOCK_TOKENS):
+                    stop = position + int(lengths[first:last].sum())
+                    yield shard.read(position, stop), lengths[first:last]
                     self.advance(stop - position)
                     position = stop
 
@@ -176,13 +176,3 @@ def split_at_eos(blocks: Iterator[Tokens], eos_id: int) -> Iterator[Lengths]:
             last = int(ends[-1])
     if last < position:
         yield np.array([position - last], np.int64)
-
-
-def _cut_blocks(lengths: Lengths) -> Iterator[Lengths]:
-    ends = np.cumsum(lengths)
-    first = 0
-    while first < len(lengths):
-        before = int(ends[first - 1]) if first else 0
-        last = max(first + 1, int(np.searchsorted(ends, before + BLOCK_TOKENS, side="right")))
-        yield lengths[first:last]
-        first = last

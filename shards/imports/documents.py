@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import xxhash
 
+from shards.documents import cut_blocks
 from shards.imports.token_bins import TokenBinError, TokenStream
 
 if TYPE_CHECKING:
@@ -113,18 +114,6 @@ def hash_documents(
             position = stop
         advance(len(parts))
     return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 16)
-
-
-def cut_blocks(ends: npt.NDArray[np.int64], block_tokens: int) -> list[tuple[int, int]]:
-    """Cut documents into ranges of at most so many tokens; a longer document is a range of its own."""
-    ranges: list[tuple[int, int]] = []
-    first = 0
-    while first < len(ends):
-        before = int(ends[first - 1]) if first else 0
-        last = max(first + 1, int(np.searchsorted(ends, before + block_tokens, side="right")))
-        ranges.append((first, last))
-        first = last
-    return ranges
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from shards.documents import cut_blocks
 from shards.imports import token_bins
-from shards.imports.documents import Documents, cut_blocks
+from shards.imports.documents import Documents
 from shards.manifest import ShardEntry, Split, dtype_for
 from shards.writer import SetProperties, document_schema, write_shard
 
