@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from shards.command_line import COULD_NOT_RUN, CouldNotRunError
-from shards.commands import audit, export_set, import_set, inspect_set, schema, trace, validate
+from shards.commands import audit, export_set, import_set, inspect_set, pull, push, report, schema, trace, validate
 
 COMMANDS = (
     validate,
@@ -20,8 +20,11 @@ COMMANDS = (
     schema,
     audit,
     trace,
+    report,
     export_set,
     import_set,
+    push,
+    pull,
 )
 """In the order of `--help`."""
 

@@ -1,0 +1,77 @@
+"""`python -m shards report`: a page and a data card of a set; see `shards.report`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shards.command_line import (
+    PROBLEMS,
+    WHOLE,
+    CouldNotRunError,
+    add_set,
+    add_workers,
+    print_json,
+    require_folder,
+)
+
+if TYPE_CHECKING:
+    from shards.command_line import Subparsers
+
+
+def add_command(commands: Subparsers) -> None:
+    """Add `report`."""
+    parser = commands.add_parser(
+        "report",
+        help="write a page and a data card: what the set is, its mix, tokens, audit, samples, how to use it",
+        description="Write index.html, one page that needs no network, and README.md, a data card with the Hub's "
+        "header. The audit kept beside the set is shown, or made. Exit status 0 whatever the audit says.",
+    )
+    add_set(parser)
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="for the two files (default: DIR.report)")
+    parser.add_argument("--audit", type=Path, metavar="FOLDER", help="the set's audit (default: DIR.audit)")
+    parser.add_argument(
+        "--compare",
+        metavar="[NAME=]FILE",
+        help="a tokenizer.json to compare bytes per token with (default: GPT-2's, if the Hub's cache on this machine "
+        "holds it; nothing is downloaded)",
+    )
+    add_workers(parser)
+    parser.add_argument("--json", action="store_true", help="print the facts as JSON")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from shards.display import print_set_problems, printable, show_progress
+    from shards.problems import ShardSetError
+    from shards.report.compare import parse_compare
+    from shards.report.write import CARD_FILE, PAGE_FILE, write_report
+
+    require_folder(options.set)
+    try:
+        compare_with = None if options.compare is None else parse_compare(options.compare)
+        with show_progress("report") as progress:
+            report = write_report(
+                options.set,
+                out=options.out,
+                audit=options.audit,
+                compare_with=compare_with,
+                workers=options.workers,
+                progress=progress,
+            )
+    except ShardSetError as error:
+        print_set_problems(error.problems, as_json=options.json)
+        return PROBLEMS
+    except ValueError as error:
+        raise CouldNotRunError(f"report: {error}") from error
+    if options.json:
+        print_json(report.to_dict())
+        return WHOLE
+    for name in (PAGE_FILE, CARD_FILE):
+        path = report.out / name
+        print(printable(f"{path}: {path.stat().st_size:,} bytes"))
+    print(f"audit: {report.contents.audit['verdict']}")
+    if report.contents.comparison is None:
+        print("bytes per token are not compared: GPT-2's tokenizer is not in the Hub's cache; give --compare FILE")
+    return WHOLE

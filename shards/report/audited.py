@@ -1,0 +1,83 @@
+"""The audit that a report shows: the one kept beside the set where it is of this very set, else a new one.
+
+Only `audit.json` and `tokens.parquet` are read, so that a stored audit and a new one give the same report.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from shards.audit import REPORT_FILE, TOKENS_FILE, audit, default_out
+from shards.reader import ShardSet
+
+if TYPE_CHECKING:
+    from shards.audit import Progress
+
+
+@dataclass(frozen=True)
+class Audited:
+    """An audit as it was written: `found` is audit.json, `folder` holds it and tokens.parquet."""
+
+    folder: Path
+    found: dict[str, Any]
+
+    def rows(self, check: str) -> list[dict[str, Any]]:
+        """Return the findings of a check, worst first; none where the audit has no such check."""
+        return rows_of(self.found, check)
+
+
+def rows_of(found: dict[str, Any], check: str) -> list[dict[str, Any]]:
+    """Return an audit.json's findings of a check, worst first; none where it has no such check."""
+    nothing: list[dict[str, Any]] = []
+    return next((entry["rows"] for entry in found["checks"] if entry["name"] == check), nothing)
+
+
+def find_or_audit(shard_set: ShardSet, folder: Path | None, *, workers: int, progress: Progress | None) -> Audited:
+    """Return the set's audit, made now where `folder` (`audit.default_out` when None) holds none of this set.
+
+    Raises:
+        ShardSetError: the set is not whole.
+        ValueError: the tokenizer is not a byte-level one.
+        OSError: a file cannot be read or written.
+    """
+    folder = default_out(shard_set.path) if folder is None else folder
+    if not is_audited(shard_set, folder):
+        audit(shard_set.path, out=folder, workers=workers, progress=progress)
+    return Audited(folder, json.loads((folder / REPORT_FILE).read_bytes()))
+
+
+def is_audited(shard_set: ShardSet, folder: Path | None) -> bool:
+    """Return whether a folder (`audit.default_out` when None) holds a whole audit of this very set."""
+    folder = default_out(shard_set.path) if folder is None else folder
+    if not (folder / TOKENS_FILE).is_file() or not (folder / REPORT_FILE).is_file():
+        return False
+    try:
+        found: Any = json.loads((folder / REPORT_FILE).read_bytes())
+    except ValueError:
+        return False
+    if not isinstance(found, dict) or "checks" not in found:
+        return False
+    if cast("dict[str, Any]", found).get("manifest_sha256") != shard_set.manifest_sha256:
+        return False
+    return _counts_fit(shard_set, folder / TOKENS_FILE)
+
+
+def _counts_fit(shard_set: ShardSet, tokens: Path) -> bool:
+    """Return whether the counts are of this set: the two files are not written in one stroke."""
+    import pyarrow as pa
+
+    from shards.report.vocabulary import read_column
+
+    train = shard_set.manifest.splits.get("train")
+    try:
+        for source in shard_set.manifest.sources:
+            held = train.sources.get(source.name) if train else None
+            counted = read_column(tokens, f"count_{source.name}")
+            if len(counted) != shard_set.vocab_size or int(counted.sum()) != (held.tokens if held else 0):
+                return False
+    except (pa.ArrowException, KeyError):
+        return False
+    return True

@@ -1,0 +1,56 @@
+"""The header of a data card: what the Hub reads of a set, in its own words.
+
+Only what the set states: no language is guessed, and a licence is named only where every source's recipe names one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shards.report.facts import SetFacts
+
+# fmt: off
+HUB_LICENSES = frozenset((
+    "afl-3.0", "agpl-3.0", "apache-2.0", "artistic-2.0", "bsd", "bsd-2-clause", "bsd-3-clause", "bsl-1.0",
+    "cc", "cc-by-2.0", "cc-by-2.5", "cc-by-3.0", "cc-by-4.0", "cc-by-nc-2.0", "cc-by-nc-3.0", "cc-by-nc-4.0",
+    "cc-by-nc-nd-3.0", "cc-by-nc-nd-4.0", "cc-by-nc-sa-2.0", "cc-by-nc-sa-3.0", "cc-by-nc-sa-4.0",
+    "cc-by-nd-4.0", "cc-by-sa-3.0", "cc-by-sa-4.0", "cc0-1.0", "cdla-permissive-1.0", "cdla-permissive-2.0",
+    "cdla-sharing-1.0", "ecl-2.0", "epl-2.0", "eupl-1.1", "gfdl", "gpl", "gpl-2.0", "gpl-3.0", "isc", "lgpl",
+    "lgpl-2.1", "lgpl-3.0", "mit", "mpl-2.0", "ms-pl", "odbl", "odc-by", "osl-3.0", "pddl", "unlicense",
+    "wtfpl", "zlib",
+))
+"""Identifiers that the Hub takes for a licence; it refuses a card with any other."""
+# fmt: on
+
+_SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"), (10**7, "1M<n<10M"))
+_LARGER = ((10**8, "10M<n<100M"), (10**9, "100M<n<1B"), (10**10, "1B<n<10B"), (10**11, "10B<n<100B"))
+
+
+def card_header(facts: SetFacts) -> dict[str, Any]:
+    """Return the header's keys in the order they are written. Rows, for the Hub, are documents."""
+    header: dict[str, Any] = {"pretty_name": facts.name, **_license([source.license for source in facts.sources])}
+    header["task_categories"] = ["text-generation"]
+    header["tags"] = ["tokenmill", "tokenized", "pretraining"]
+    header["size_categories"] = [size_category(facts.documents)]
+    repositories = [place.split(" ")[0] for source in facts.sources if source.kind == "hub" for place in source.places]
+    if repositories:
+        header["source_datasets"] = list(dict.fromkeys(repositories))
+    names = {"train": "train", "val": "validation"}
+    files = [{"split": names[split], "path": f"{split}-*.docs.parquet"} for split in facts.splits]
+    header["configs"] = [{"config_name": "documents", "data_files": files}]
+    return header
+
+
+def size_category(documents: int) -> str:
+    """Return the Hub's word for a number of rows."""
+    return next((name for most, name in (*_SIZES, *_LARGER) if documents < most), "100B<n<1T")
+
+
+def _license(stated: list[str | None]) -> dict[str, Any]:
+    names = list(dict.fromkeys(name for name in stated if name is not None))
+    if not names or None in stated:
+        return {"license": "unknown"}
+    known = [name.lower() for name in names]
+    if all(name in HUB_LICENSES for name in known):
+        return {"license": known[0] if len(known) == 1 else known}
+    return {"license": "other", "license_name": ", ".join(names)}

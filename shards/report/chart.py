@@ -1,0 +1,125 @@
+"""A chart as marks at places: what a template draws as SVG, with every text escaped there. Ticks and scales.
+
+Written by hand, since a plotting library would put 100 KB of paths and fonts into each picture, in fixed colours. All
+colours are the style sheet's, by class, so that a chart follows light, dark and paper. Coordinates are rounded to a
+tenth: smaller files, and the same bytes everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+CHARACTER_WIDTH = 6.9
+"""Of 12.5 px sans-serif text, on average; wide letters are wider, so that labels leave some room."""
+
+Tag = Literal["line", "rect", "circle", "path", "text"]
+Anchor = Literal["start", "middle", "end"]
+Scale = Callable[[float], float]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One element: its tag, its attributes, and its text or its tooltip."""
+
+    tag: Tag
+    attributes: dict[str, str]
+    text: str = ""
+
+
+@dataclass
+class Chart:
+    """A chart of `width` by `height` px; `title` and `description` are what a screen reader says."""
+
+    title: str
+    description: str
+    width: float
+    height: float = 0.0
+    marks: list[Mark] = field(default_factory=list[Mark])
+
+    def line(self, x1: float, y1: float, x2: float, y2: float, style: str) -> None:
+        """Add a straight line."""
+        self._add("line", {"x1": x1, "y1": y1, "x2": x2, "y2": y2, "class": style})
+
+    def rect(self, x: float, y: float, width: float, height: float, style: str, tooltip: str = "") -> None:
+        """Add a rectangle; one that is not empty is never thinner than half a pixel."""
+        shown = max(width, 0.5) if width > 0 else 0.0
+        self._add("rect", {"x": x, "y": y, "width": shown, "height": max(height, 0.0), "class": style}, tooltip)
+
+    def circle(self, x: float, y: float, radius: float, style: str, tooltip: str = "") -> None:
+        """Add a dot."""
+        self._add("circle", {"cx": x, "cy": y, "r": radius, "class": style}, tooltip)
+
+    def path(self, points: Sequence[tuple[float, float]], style: str, *, close: bool = False) -> None:
+        """Add a line through points; closed, an area."""
+        if points:
+            steps = " L".join(f"{_shorten(x)} {_shorten(y)}" for x, y in points)
+            self._add("path", {"d": f"M{steps}{'Z' if close else ''}", "class": style})
+
+    def text(self, x: float, y: float, text: str, style: str = "label", anchor: Anchor = "start") -> None:
+        """Add a text whose baseline is at y."""
+        attributes: dict[str, str | float] = {"x": x, "y": y, "class": style}
+        self._add("text", attributes | ({} if anchor == "start" else {"text-anchor": anchor}), text)
+
+    def _add(self, tag: Tag, attributes: dict[str, str | float], text: str = "") -> None:
+        rounded = {key: value if isinstance(value, str) else _shorten(value) for key, value in attributes.items()}
+        self.marks.append(Mark(tag, rounded, text))
+
+
+def _shorten(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def linear(low: float, high: float, start: float, end: float) -> Scale:
+    """Return the map from values [low, high] to pixels [start, end]."""
+    return lambda value: start + (end - start) * (value - low) / ((high - low) or 1.0)
+
+
+def logarithmic(low: float, high: float, start: float, end: float) -> Scale:
+    """Return the map from values [low, high], above 0, to pixels on a logarithmic axis."""
+    inner = linear(math.log(low), math.log(high), start, end)
+    return lambda value: inner(math.log(value))
+
+
+def round_ticks(most: float, number: int = 5) -> list[float]:
+    """Return ticks from 0 in steps of 1, 2 or 5 tens, about `number` of them; the last is not below `most`."""
+    if most <= 0:
+        return [0.0, 1.0]
+    rough = most / max(1, number)
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
+    return [step * index for index in range(math.ceil(most / step - 1e-9) + 1)]
+
+
+def decade_ticks(low: float, high: float, number: int = 7) -> list[float]:
+    """Return powers of ten from `low` to `high`, every second or third of them where there are many."""
+    first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
+    every = max(1, math.ceil((last - first + 1) / number))
+    return [10.0**power for power in range(first, last + 1, every)]
+
+
+def doubling_ticks(low: float, high: float, number: int = 8) -> list[int]:
+    """Return powers of two from `low` to `high`, at most about `number` of them."""
+    first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
+    every = max(1, math.ceil((last - first + 1) / number))
+    return [1 << power for power in range(first, last + 1, every)]
+
+
+def fit(text: str, width: float) -> str:
+    """Return a text that is no wider than `width` px, the middle of a longer one left out."""
+    from shards.display import printable
+    from shards.report.text import shorten
+
+    text = printable(text)
+    room = max(4, int(width / CHARACTER_WIDTH))
+    while len(text) > 4 and _cells(text) > room:
+        text = shorten(text, min(len(text) - 1, room))
+        room -= 1
+    return text
+
+
+def _cells(text: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)

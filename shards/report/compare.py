@@ -1,0 +1,116 @@
+"""Bytes per token of the set's tokenizer and of another, on the same text: documents spread evenly over the set.
+
+GPT-2's tokenizer is looked for in the Hub's cache on this machine when none is given; nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from shards.places import Place
+from shards.reader import ShardSet
+from shards.tokens import decode
+
+GPT2 = "GPT-2"
+_GPT2_REPOSITORIES = ("openai-community/gpt2", "gpt2")
+
+COMPARED_DOCUMENTS = 256
+"""Of each source."""
+COMPARED_TOKENS = 1 << 14
+"""Of each document at most: one long book must not be the whole sample."""
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """What a sample of one source takes: bytes of text, tokens of ours and of the other tokenizer."""
+
+    bytes: int
+    tokens: int
+    other_tokens: int
+
+    @property
+    def ours(self) -> float:
+        """Bytes that a token of ours holds."""
+        return self.bytes / max(1, self.tokens)
+
+    @property
+    def other(self) -> float:
+        """Bytes that a token of the other tokenizer holds."""
+        return self.bytes / max(1, self.other_tokens)
+
+    @property
+    def more_tokens(self) -> float:
+        """Tokens of ours for the same text, as a share more than the other's."""
+        return self.tokens / max(1, self.other_tokens) - 1
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two tokenizers on the same sample, by source; EOS is not counted."""
+
+    name: str
+    sha256: str
+    vocab_size: int
+    sources: dict[str, Ratio]
+
+
+def find_gpt2(cache: Path | None = None) -> Path | None:
+    """Return GPT-2's tokenizer.json in the Hub's cache (where it is by default), or None; nothing is downloaded."""
+    from huggingface_hub import try_to_load_from_cache
+
+    for repository in _GPT2_REPOSITORIES:
+        found = try_to_load_from_cache(repository, "tokenizer.json", cache_dir=cache)
+        if isinstance(found, str):
+            return Path(found)
+    return None
+
+
+def parse_compare(text: str) -> tuple[str, Path]:
+    """Parse `NAME=FILE`, or `FILE`, whose name is then its folder's.
+
+    Raises:
+        ValueError: the file is not there.
+    """
+    name, separator, path = text.partition("=")
+    if not separator or Path(text).is_file():
+        name, path = "", text
+    file = Path(path)
+    if not file.is_file():
+        raise ValueError(f"--compare {text!r}: no such file. Give a tokenizer.json, or NAME=tokenizer.json.")
+    return name or (file.resolve().parent.name if file.stem == "tokenizer" else file.stem), file
+
+
+def compare(
+    shard_set: ShardSet, places: dict[str, list[Place]], table: list[bytes], *, name: str, file: Path
+) -> Comparison:
+    """Encode the documents at `places` with another tokenizer.
+
+    Raises:
+        ValueError: not a file of the `tokenizers` library.
+        OSError: a file cannot be read.
+    """
+    import tokenizers
+
+    data = file.read_bytes()
+    try:
+        other = tokenizers.Tokenizer.from_str(data.decode("utf-8"))
+    except Exception as error:  # a bare Exception is what tokenizers raises
+        raise ValueError(f"{file}: not a tokenizer.json ({error}). Give a file that `tokenizers` wrote.") from error
+    other.encode_special_tokens = True  # text that spells a special token is text
+    other.no_truncation()
+    other.no_padding()
+    ratios: dict[str, Ratio] = {}
+    for source, own in places.items():
+        texts: list[str] = []
+        tokens = size = 0
+        for place in own:
+            ids = shard_set.shard(place.shard).read(place.start, place.start + min(place.tokens - 1, COMPARED_TOKENS))
+            text = decode(ids.tolist(), table)
+            tokens, size = tokens + len(ids), size + len(text)
+            texts.append(text.decode("utf-8", "replace"))
+        encoded = other.encode_batch_fast(texts, add_special_tokens=False)
+        if tokens:
+            ratios[source] = Ratio(size, tokens, sum(len(encoding.ids) for encoding in encoded))
+    return Comparison(name, hashlib.sha256(data).hexdigest(), other.get_vocab_size(), ratios)

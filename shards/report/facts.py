@@ -1,0 +1,239 @@
+"""What a report says of a set from its manifest and its recipe alone: plain values, no text made up.
+
+The recipe is a JSON object that others wrote: whatever it holds in an unexpected shape is left out, never guessed.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from shards.manifest import Manifest
+from shards.reader import ShardSet
+
+_KEYS_SHOWN_APART = ("name", "kind", "weight", "paths", "repo", "config", "revision", "license")
+_FILLED_IN: dict[str, Any] = {
+    "split": "train",
+    "format": "auto",
+    "text": "text",
+    "content": "column",
+    "blob_id": "blob_id",
+    "max_missing": 0.02,
+    "min_bytes": 1,
+}
+"""What the recipe's schema fills in by itself: shown in the whole recipe only."""
+
+
+@dataclass(frozen=True)
+class SourceFacts:
+    """One source. Tokens hold EOS; `documents` and `tokens` are those of training."""
+
+    name: str
+    kind: str
+    places: list[str]
+    """Paths, or the Hub's repository with its configuration, as the recipe states them."""
+    revision: str
+    license: str | None
+    settings: dict[str, str]
+    """Other keys of the recipe for this source that are not defaults, as JSON."""
+    weight: float
+    requested: float
+    achieved: float
+    requested_tokens: int
+    tokens: int
+    documents: int
+    val_tokens: int
+    val_documents: int
+    tokens_available: int
+    documents_available: int
+    unread_files: int
+    unread_bytes: int
+    dropped: dict[str, int]
+    epochs: int
+
+
+@dataclass(frozen=True)
+class ShardFacts:
+    """One shard: tokens, documents, and bytes of its three files."""
+
+    name: str
+    split: str
+    tokens: int
+    documents: int
+    tokens_bytes: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class SplitFacts:
+    """Totals of a split."""
+
+    requested_tokens: int
+    tokens: int
+    documents: int
+    shards: int
+
+
+@dataclass(frozen=True)
+class TokenizerFacts:
+    """What is known of the tokenizer without its entries."""
+
+    vocab_size: int
+    dtype: str
+    sha256: str
+    eos: str
+    special_tokens: dict[str, int]
+    settings: dict[str, str]
+    """Its keys in the recipe that are set, as JSON."""
+
+
+@dataclass(frozen=True)
+class SetFacts:
+    """A whole set."""
+
+    name: str
+    manifest_sha256: str
+    recipe_sha256: str
+    recipe_file: str
+    recipe_text: str
+    tokens: int
+    documents: int
+    bytes: int
+    """Of all files of the set, the manifest's own included."""
+    tokens_bytes: int
+    splits: dict[str, SplitFacts]
+    sources: list[SourceFacts]
+    tokenizer: TokenizerFacts
+    shards: list[ShardFacts] = field(default_factory=list[ShardFacts])
+
+    @property
+    def rebuildable(self) -> bool:
+        """Whether the recipe names sources that a build reads: files, or the Hub."""
+        return bool(self.sources) and all(source.kind in ("files", "hub") for source in self.sources)
+
+
+def describe(shard_set: ShardSet) -> SetFacts:
+    """Return the facts of a set.
+
+    Raises:
+        OSError: a metadata file cannot be read.
+    """
+    manifest = shard_set.manifest
+    recipe_text = (shard_set.path / manifest.recipe.file).read_bytes().decode("utf-8", "backslashreplace")
+    recipe = _read_recipe(recipe_text)
+    shards = [
+        ShardFacts(
+            entry.name,
+            entry.split,
+            entry.tokens,
+            entry.documents,
+            entry.files.tokens.bytes,
+            entry.files.tokens.bytes + entry.files.documents.bytes + entry.files.metadata.bytes,
+        )
+        for entry in manifest.shards
+    ]
+    others = ("manifest.json", manifest.recipe.file, manifest.tokenizer.file)
+    return SetFacts(
+        name=manifest.name,
+        manifest_sha256=shard_set.manifest_sha256,
+        recipe_sha256=manifest.recipe.sha256,
+        recipe_file=manifest.recipe.file,
+        recipe_text=recipe_text,
+        tokens=sum(shard.tokens for shard in shards),
+        documents=sum(shard.documents for shard in shards),
+        bytes=sum(shard.bytes for shard in shards) + sum((shard_set.path / name).stat().st_size for name in others),
+        tokens_bytes=sum(shard.tokens_bytes for shard in shards),
+        splits={
+            name: SplitFacts(split.requested_tokens, split.tokens, split.documents, len(shard_set.splits[name]))
+            for name, split in manifest.splits.items()
+        },
+        sources=_describe_sources(manifest, recipe),
+        tokenizer=_describe_tokenizer(manifest, recipe),
+        shards=shards,
+    )
+
+
+def _describe_sources(manifest: Manifest, recipe: dict[str, Any]) -> list[SourceFacts]:
+    listed = recipe.get("sources")
+    stated: dict[str, dict[str, Any]] = {}
+    for item in cast("list[Any]", listed) if isinstance(listed, list) else []:
+        own = cast("dict[str, Any]", item) if isinstance(item, dict) else {}
+        if (name := _text(own.get("name"))) is not None:
+            stated[name] = own
+    mix = {row.source: row for row in manifest.mix}
+    facts: list[SourceFacts] = []
+    for source in manifest.sources:
+        own, row = stated.get(source.name, {}), mix.get(source.name)
+        train, val = (
+            manifest.splits[split].sources.get(source.name) if split in manifest.splits else None
+            for split in ("train", "val")
+        )
+        facts.append(
+            SourceFacts(
+                name=source.name,
+                kind=_text(own.get("kind")) or "not stated",
+                places=_places(own),
+                revision=source.revision,
+                license=_text(own.get("license")),
+                settings=_settings(own),
+                weight=source.weight,
+                requested=row.requested if row else 0.0,
+                achieved=row.achieved if row else 0.0,
+                requested_tokens=row.requested_tokens if row else 0,
+                tokens=train.tokens if train else 0,
+                documents=train.documents if train else 0,
+                val_tokens=val.tokens if val else 0,
+                val_documents=val.documents if val else 0,
+                tokens_available=source.tokens_available,
+                documents_available=source.documents_available,
+                unread_files=source.unread_files,
+                unread_bytes=source.unread_bytes,
+                dropped={reason: count for reason, count in source.dropped.items() if count},
+                epochs=source.epochs,
+            )
+        )
+    return facts
+
+
+def _describe_tokenizer(manifest: Manifest, recipe: dict[str, Any]) -> TokenizerFacts:
+    entry = manifest.tokenizer
+    section = recipe.get("tokenizer")
+    keys = cast("dict[str, Any]", section) if isinstance(section, dict) else {}
+    eos = next((text for text, token in entry.special_tokens.items() if token == entry.eos_id), "")
+    shown = {"special_tokens", "eos_token", "vocab_size"}
+    settings = {key: json.dumps(value) for key, value in keys.items() if key not in shown and value is not None}
+    if keys.get("file") is not None:
+        settings.pop("sample_bytes", None)
+    return TokenizerFacts(manifest.vocab_size, manifest.dtype, entry.sha256, eos, entry.special_tokens, settings)
+
+
+def _read_recipe(text: str) -> dict[str, Any]:
+    try:
+        recipe: Any = json.loads(text)
+    except (ValueError, RecursionError):  # the format asks for JSON only so that readers of sources can use it
+        return {}
+    return cast("dict[str, Any]", recipe) if isinstance(recipe, dict) else {}
+
+
+def _places(source: dict[str, Any]) -> list[str]:
+    paths = source.get("paths")
+    places = [path for path in cast("list[Any]", paths) if isinstance(path, str)] if isinstance(paths, list) else []
+    repo, config = _text(source.get("repo")), _text(source.get("config"))
+    if repo:
+        places.append(f"{repo} ({config})" if config else repo)
+    return places
+
+
+def _settings(source: dict[str, Any]) -> dict[str, str]:
+    return {
+        key: json.dumps(value)
+        for key, value in source.items()
+        if key not in _KEYS_SHOWN_APART
+        and value not in (None, [], {}, "")
+        and not (key in _FILLED_IN and value == _FILLED_IN[key])
+    }
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value else None

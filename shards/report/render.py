@@ -1,0 +1,170 @@
+"""From facts to the page and the card: jinja2 templates, escaped by default; equal facts give equal bytes.
+
+The page holds no script and loads nothing, and says so to the browser: its content security policy allows the one style
+sheet by its hash and nothing else, so that even markup that slipped through could neither run nor call anyone.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+from markupsafe import Markup
+
+from shards.report import text
+from shards.report.audited import rows_of
+from shards.report.card import card_header
+from shards.report.chart import Chart
+from shards.report.compare import COMPARED_DOCUMENTS, Comparison
+from shards.report.documents import Sample
+from shards.report.facts import SetFacts
+from shards.report.plots import (
+    MAX_ROWS,
+    plot_bytes_per_token,
+    plot_lengths,
+    plot_mix,
+    plot_ranks,
+    plot_shards,
+)
+from shards.report.vocabulary import VocabularyFacts
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+WIDE, NARROW = 720.0, 342.0
+"""Widths in px that each chart is drawn for: a text column on a desk, a phone held upright."""
+
+MAX_RECIPE_CHARACTERS = 30_000
+MAX_SHARD_ROWS = 60
+MAX_FINDINGS = 8
+
+VERDICTS = ("bad", "look", "ok")
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Everything a report shows.
+
+    Attributes:
+        facts: the set, from its manifest and recipe.
+        vocabulary: its ids, from the audit's counts.
+        audit: audit.json.
+        lengths: documents by source and length, int64 `(sources, lengths.BINS)`.
+        samples: documents to show, by source.
+        comparison: another tokenizer on the same text, where there is one.
+    """
+
+    facts: SetFacts
+    vocabulary: VocabularyFacts
+    audit: dict[str, Any]
+    lengths: npt.NDArray[np.int64]
+    samples: dict[str, list[Sample]]
+    comparison: Comparison | None
+
+    def rows(self, check: str) -> list[dict[str, Any]]:
+        """Return the audit's rows of a check."""
+        return rows_of(self.audit, check)
+
+    @property
+    def bytes_per_token(self) -> dict[str, float]:
+        """Bytes of text that a training token holds by source; EOS is a token that holds none."""
+        return {row["source"]: row["bytes"] / row["tokens"] for row in self.rows("bytes_per_token")}
+
+    @property
+    def text_bytes(self) -> int:
+        """Bytes of text in training."""
+        return sum(row["bytes"] for row in self.rows("bytes_per_token"))
+
+    @property
+    def whole_bytes_per_token(self) -> float:
+        """Bytes of text that a training token holds over the set."""
+        return self.text_bytes / max(1, sum(row["tokens"] for row in self.rows("bytes_per_token")))
+
+
+def render_page(contents: Contents) -> str:
+    """Return the page: one HTML file that needs nothing else."""
+    style = (_TEMPLATES / "style.css").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode("ascii")
+    return (
+        _environment()
+        .get_template("page.html.jinja")
+        .render(_values(contents), style=Markup(style), style_digest=digest, charts=draw_charts(contents))
+    )
+
+
+def render_card(contents: Contents) -> str:
+    """Return the data card: Markdown under the header that the Hub reads."""
+    header = text.yaml_header(card_header(contents.facts))
+    return header + _environment().get_template("card.md.jinja").render(_values(contents))
+
+
+def draw_charts(contents: Contents) -> dict[str, dict[str, Chart]]:
+    """Return each chart in both widths: `charts["mix"]["wide"]`."""
+    charts: dict[str, dict[str, Chart]] = {}
+    for name, width in (("wide", WIDE), ("narrow", NARROW)):
+        drawn = {
+            "mix": plot_mix(contents.facts, width),
+            "lengths": plot_lengths(contents.facts, contents.lengths, width),
+            "ranks": plot_ranks(contents.vocabulary, width),
+            "bytes": plot_bytes_per_token(contents.bytes_per_token, contents.comparison, width),
+            "shards": plot_shards(contents.facts, width),
+        }
+        for chart, picture in drawn.items():
+            charts.setdefault(chart, {})[name] = picture
+    return charts
+
+
+def _values(contents: Contents) -> dict[str, Any]:
+    return {
+        "contents": contents,
+        "facts": contents.facts,
+        "vocabulary": contents.vocabulary,
+        "audit": contents.audit,
+        "compared_documents": COMPARED_DOCUMENTS,
+        "verdicts": [(word, sum(check["verdict"] == word for check in contents.audit["checks"])) for word in VERDICTS],
+        "train": contents.facts.splits.get("train"),
+        "val": contents.facts.splits.get("val"),
+        "by_source": {row["source"]: row for row in contents.rows("lengths")},
+        "most_recipe": MAX_RECIPE_CHARACTERS,
+        "most_shards": MAX_SHARD_ROWS,
+        "most_findings": MAX_FINDINGS,
+        "most_drawn": MAX_ROWS,
+    }
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=lambda name: name is None or name.endswith(".html.jinja"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    filters: dict[str, Callable[..., str]] = {
+        "visible": text.visible,
+        "document": text.visible_document,
+        "token": text.visible_token,
+        "shorten": text.shorten,
+        "code": text.code_span,
+        "plain": text.plain_span,
+        "sentence": text.sentence,
+        "fence": text.fence,
+        "literal": text.python_literal,
+        "signed": text.signed,
+        "signed_percent": text.signed_percent,
+        "count": text.count,
+        "compact": text.compact,
+        "size": text.size,
+        "percent": text.percent,
+    }
+    environment.filters.update(filters)  # pyright: ignore[reportUnknownMemberType]
+    return environment

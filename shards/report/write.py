@@ -1,0 +1,139 @@
+"""Make a report of a set: `index.html`, a page that needs no network, and `README.md`, a data card for the Hub.
+
+They are written *beside* the set (`DIR.report`), whose own folder holds what its manifest names and no more. Equal sets
+with equal audits (and the same tokenizer to compare with) give equal bytes: no time, no path, no host is in them.
+
+Costs the audit, where none of this very set is kept, and one pass over the document tables; a few seconds besides.
+Memory does not grow with the set: histograms, and a few documents of each source.
+
+Not done: nothing is judged here that the audit does not judge, and nothing is uploaded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shards.problems import ShardSetError
+from shards.report.audited import find_or_audit, is_audited
+from shards.report.compare import COMPARED_DOCUMENTS, GPT2, compare, find_gpt2
+from shards.report.documents import count_lengths, draw_places, read_sample
+from shards.report.facts import describe
+from shards.report.render import Contents, render_card, render_page
+from shards.report.vocabulary import describe_vocabulary
+from shards.structure import check_structure
+from shards.tokens import token_bytes
+from shards.writer import atomic_open
+
+PAGE_FILE, CARD_FILE = "index.html", "README.md"
+SAMPLES = 2
+"""Documents shown of each source."""
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was written, and what it says."""
+
+    out: Path
+    contents: Contents
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object of the report: every fact of the page but the samples' texts and the curves."""
+        contents, facts = self.contents, dataclasses.asdict(self.contents.facts)
+        del facts["recipe_text"]
+        return facts | {
+            "out": str(self.out),
+            "files": [PAGE_FILE, CARD_FILE],
+            "verdict": contents.audit["verdict"],
+            "checks": {check["name"]: check["verdict"] for check in contents.audit["checks"]},
+            "bytes_per_token": {"set": contents.whole_bytes_per_token} | {"sources": contents.bytes_per_token},
+            "compared_with": None if contents.comparison is None else dataclasses.asdict(contents.comparison),
+            "lengths": {row["source"]: row for row in contents.rows("lengths")},
+            "longest_entries": [dataclasses.asdict(entry) for entry in contents.vocabulary.longest],
+            "rarest_entries": [dataclasses.asdict(entry) for entry in contents.vocabulary.rarest],
+            "samples": {
+                name: [sample.place.to_dict() for sample in samples] for name, samples in contents.samples.items()
+            },
+        }
+
+
+def default_out(path: Path) -> Path:
+    """Return the folder beside a set where its report is kept."""
+    whole = path.resolve()
+    return whole.with_name(f"{whole.name}.report")
+
+
+def write_report(
+    path: str | os.PathLike[str],
+    *,
+    out: Path | None = None,
+    audit: Path | None = None,
+    compare_with: tuple[str, Path] | None = None,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> Report:
+    """Write the page and the card of a set.
+
+    Args:
+        path: the set's folder.
+        out: where to write, beside the set when None (`default_out`); made when absent, its two files replaced.
+        audit: where the set's audit is kept, or to be kept; `shards.audit.default_out` when None.
+        compare_with: a name and the tokenizer.json of that name; GPT-2's from the Hub's cache when None, if there.
+        workers: processes; the report does not depend on it.
+        progress: called with tokens done and tokens in all.
+
+    Raises:
+        ShardSetError: the set is not whole.
+        ValueError: the set's tokenizer is not a byte-level one, the other is none, or `out` lies in the set's folder.
+        OSError: a file cannot be read or written.
+    """
+    folder = Path(path)
+    out = default_out(folder) if out is None else out
+    if out.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{out}: lies in the set's own folder, which may hold no other files. Give a folder outside.")
+    structure = check_structure(folder)
+    shard_set = structure.shard_set
+    if structure.problems or shard_set is None:
+        raise ShardSetError(structure.problems)
+    table = token_bytes(folder / shard_set.manifest.tokenizer.file)
+    passes = _Passes(1 if is_audited(shard_set, audit) else 2, progress)
+    audited = find_or_audit(shard_set, audit, workers=workers, progress=passes.advance)
+    passes.done = passes.number - 1
+    lengths = count_lengths(shard_set, workers=workers, progress=passes.advance)
+    samples = {
+        name: [read_sample(shard_set.shard(place.shard), place, table) for place in places]
+        for name, places in draw_places(shard_set, SAMPLES).items()
+    }
+    if compare_with is None and (gpt2 := find_gpt2()) is not None:
+        compare_with = GPT2, gpt2
+    comparison = None
+    if compare_with is not None:
+        name, file = compare_with
+        comparison = compare(shard_set, draw_places(shard_set, COMPARED_DOCUMENTS), table, name=name, file=file)
+    contents = Contents(describe(shard_set), describe_vocabulary(audited), audited.found, lengths, samples, comparison)
+    page, card = render_page(contents), render_card(contents)
+    out.mkdir(parents=True, exist_ok=True)
+    for name, rendered in ((CARD_FILE, card), (PAGE_FILE, page)):
+        with atomic_open(out / name) as file:
+            file.write(rendered.encode())
+    return Report(out, contents)
+
+
+@dataclass
+class _Passes:
+    """Passes over the set as one progress."""
+
+    number: int
+    progress: Progress | None
+    done: int = 0
+
+    def advance(self, done: int, total: int) -> None:
+        """Report what is done of the current pass."""
+        if self.progress is not None:
+            self.progress(self.done * total + done, self.number * total)
