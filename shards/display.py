@@ -84,8 +84,10 @@ def print_set(shard_set: ShardSet) -> None:
         f"{printable(manifest.name)}: {len(manifest.shards)} shards, {manifest.dtype}, vocabulary of "
         f"{manifest.vocab_size:,}, EOS {manifest.tokenizer.eos_id}, manifest {shard_set.manifest_sha256[:12]}"
     )
-    sources = plain_table("source", "requested", "achieved", "tokens", "documents", "dropped", "epochs")
     found = {source.name: source for source in manifest.sources}
+    partly = any(source.unread_files or source.unread_bytes for source in manifest.sources)
+    unread = ("unread files", "unread bytes") if partly else ()
+    sources = plain_table("source", "requested", "achieved", "tokens", "documents", "dropped", "epochs", *unread)
     for row in manifest.mix:
         source = found.get(row.source)
         counts = train.sources.get(row.source) if train else None
@@ -97,6 +99,7 @@ def print_set(shard_set: ShardSet) -> None:
             f"{counts.documents:,}" if counts else "0",
             f"{sum(source.dropped.values()):,}" if source else "",
             str(source.epochs) if source else "",
+            *((f"{source.unread_files:,}", f"{source.unread_bytes:,}") if partly and source else ()),
         )
     splits = plain_table("split", "tokens", "documents", "shards")
     for name, split in manifest.splits.items():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from shard_sets import write_set
 
 from shards.__main__ import main
 from shards.display import printable
+from shards.manifest import Manifest, read_metadata
+from shards.writer import write_manifest
 
 
 def run(*arguments, **options):
@@ -66,6 +69,21 @@ def test_inspect_prints_tables(good_set):
     described = json.loads(run("inspect", good_set, "--json").stdout)
     assert [shard["name"] for shard in described["shards"]] == ["train-00000", "train-00001", "val-00000"]
     assert described["shards"][0]["compression_ratio"] > 1
+
+
+def test_inspect_tells_what_was_not_read(good_set, tmp_path, capsys):
+    assert main(["inspect", str(good_set)]) == 0
+    assert "unread" not in capsys.readouterr().out
+    manifest = read_metadata(Manifest, good_set / "manifest.json")
+    prose, code = manifest.sources
+    sources = [prose, code.model_copy(update={"unread_files": 1_234, "unread_bytes": 5_678_901})]
+    write_manifest(tmp_path, manifest.model_copy(update={"sources": sources}))
+    assert main(["inspect", str(tmp_path)]) == 0
+    lines = [re.split(r" {2,}", line.strip()) for line in capsys.readouterr().out.splitlines()]
+    table = {cells[0]: cells for cells in lines}
+    assert table["source"][-2:] == ["unread files", "unread bytes"]
+    assert table["code"][-2:] == ["1,234", "5,678,901"]
+    assert table["prose"][-2:] == ["0", "0"]
 
 
 @pytest.mark.parametrize("shard", ["train-00001", "1"])
