@@ -169,7 +169,7 @@ def print_set_problems(problems: Sequence[Problem], *, as_json: bool) -> None:
 
 
 @contextmanager
-def show_progress(command: str = "validate") -> Generator[Progress]:
+def show_progress(command: str = "validate", *, unit: str = "tokens") -> Generator[Progress]:
     """Show a command's progress on stderr: a bar on a terminal, else a line every few seconds."""
     if not sys.stderr.isatty():
         last = time.monotonic()
@@ -179,7 +179,7 @@ def show_progress(command: str = "validate") -> Generator[Progress]:
             if time.monotonic() - last >= PLAIN_SECONDS:
                 last = time.monotonic()
                 print(
-                    f"{command}: {done:,} of {total:,} tokens ({done / max(total, 1):.0%})", file=sys.stderr, flush=True
+                    f"{command}: {done:,} of {total:,} {unit} ({done / max(total, 1):.0%})", file=sys.stderr, flush=True
                 )
 
         yield report_line

@@ -38,8 +38,9 @@ def open_documents(shard: Shard) -> pq.ParquetFile:
     import pyarrow.parquet as pq
 
     name = shard.entry.files.documents.path
+    source = shard.documents_source()
     try:
-        file = pq.ParquetFile(shard.folder / name)
+        file = pq.ParquetFile(source)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise ShardSetError([Problem("document_table", name, f"not a readable Parquet file: {error}")]) from error
     expected = document_schema()

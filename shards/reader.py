@@ -1,18 +1,20 @@
 """Reading a shard set: open the folder, pick a shard, take tokens or the document table.
 
 `open_set` reads metadata only. `Shard.read` decompresses just the frames it needs. Opening does not validate: call
-`ShardSet.verify`, or `python -m shards validate`.
+`ShardSet.verify`, or `python -m shards validate`. A set may also lie on the Hugging Face Hub (`hf://datasets/...`): its
+folder is then a `HubFolder`, which stands in for the few methods of `Path` that reading needs; see `shards.hub_paths`.
 """
 
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 Level = Literal["quick", "full"]
+Incomplete = Literal["refuse", "allow"]
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,13 @@ class Shard:
         """
         import pyarrow.parquet as pq
 
-        return pq.ParquetFile(self.folder / self.entry.files.documents.path).read(columns=columns, use_threads=False)
+        return pq.ParquetFile(self.documents_source()).read(columns=columns, use_threads=False)
+
+    def documents_source(self) -> Path | io.BytesIO:
+        """Return what to open the document table from: the file, or, of a set on the Hub, its checked bytes."""
+        path = self.folder / self.entry.files.documents.path
+        on_disk = isinstance(cast("object", path), Path)
+        return path if on_disk else io.BytesIO(path.read_bytes())
 
     def verify(self) -> list[Problem]:
         """Check this shard's files in full against the manifest; see `shards.validate`."""
@@ -179,7 +188,7 @@ class ShardSet:
         """Load the set's tokenizer with the `tokenizers` library."""
         import tokenizers
 
-        return tokenizers.Tokenizer.from_file(str(self.path / self.manifest.tokenizer.file))
+        return tokenizers.Tokenizer.from_buffer((self.path / self.manifest.tokenizer.file).read_bytes())
 
     def verify(self, *, level: Level = "full", threads: int = 1) -> list[Problem]:
         """Return every problem of the set; an empty list means it is whole."""
@@ -188,12 +197,25 @@ class ShardSet:
         return validate(self.path, level=level, threads=threads).problems
 
 
-def open_set(path: str | os.PathLike[str]) -> ShardSet:
+def open_set(path: str | os.PathLike[str], *, incomplete: Incomplete = "refuse") -> ShardSet:
     """Open a shard set and read its manifest.
 
+    Args:
+        path: a folder, or `hf://datasets/OWNER/NAME[@REVISION][/FOLDER]`, of which the manifest is read now and shards
+            when they are read, at the commit where the revision stands.
+        incomplete: whether to "refuse" a set on the Hub whose push has not finished, or to "allow" it: reading a shard
+            that is not there looks whether it has come meanwhile.
+
     Raises:
-        ShardSetError: the folder holds no manifest, or one that is not valid.
+        ShardSetError: there is no manifest, or one that is not valid; or shards are missing on the Hub.
+        shards.hub.HubError: the Hub cannot be read, or the place is not one.
     """
-    shard_set = ShardSet(Path(path))
+    if isinstance(path, str) and path.startswith("hf://"):
+        from shards.hub_paths import open_folder
+
+        folder = cast("Path", open_folder(path, incomplete=incomplete))
+    else:
+        folder = Path(path)
+    shard_set = ShardSet(folder)
     _ = shard_set.manifest
     return shard_set

@@ -1,7 +1,8 @@
 """A folder that appears under its name whole, or not at all.
 
 What is written goes to a hidden folder beside it, which is renamed at the end. A killed process leaves that hidden
-folder, with a name of its own; the next run takes it away and starts clean, unless another still writes to it.
+folder, with a name of its own; the next run takes it away and starts clean, unless another still writes to it. Who can
+tell a whole file from half of one may keep what was left.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import shutil
 from collections.abc import Generator
 from pathlib import Path
+from typing import Literal
 
 from shards.writer import sync_folder
 
@@ -19,8 +21,12 @@ STAGING_SUFFIX = ".unfinished"
 
 
 @contextlib.contextmanager
-def stage_folder(path: Path) -> Generator[Path]:
+def stage_folder(path: Path, *, unfinished: Literal["remove", "keep"] = "remove") -> Generator[Path]:
     """Make a folder to write to, which gets its name when the block ends well and is removed when it does not.
+
+    Args:
+        path: the name it gets.
+        unfinished: "keep": what is there when the block fails, or the process is killed, is found by the next run.
 
     Raises:
         FileExistsError: the name is taken by a file, or by a folder that holds something.
@@ -39,14 +45,16 @@ def stage_folder(path: Path) -> Generator[Path]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise BlockingIOError(f"{path}: another process is writing it. Wait for it, or end it.") from error
-        _empty(staging)
+        if unfinished == "remove":
+            _empty(staging)
         try:
             yield staging
             for folder, _, _ in os.walk(staging):
                 sync_folder(Path(folder))
             staging.rename(path)
         except BaseException:
-            shutil.rmtree(staging, ignore_errors=True)
+            if unfinished == "remove":
+                shutil.rmtree(staging, ignore_errors=True)
             raise
         sync_folder(path.parent)
     finally:

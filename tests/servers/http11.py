@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from urllib.parse import unquote
@@ -51,8 +51,8 @@ class Response:
         return self.body.size if isinstance(self.body, FileSpan) else len(self.body)
 
 
-def read_requests(connection: socket.socket) -> Iterator[Request]:
-    """Yield the requests of a connection until the client closes it."""
+def read_requests(connection: socket.socket, is_cut: Callable[[str, str], bool]) -> Iterator[Request]:
+    """Yield the requests of a connection until the client closes it, or `is_cut(method, path)` says in mid-body."""
     buffer = b""
     while True:
         while (end := buffer.find(b"\r\n\r\n")) < 0:
@@ -68,14 +68,18 @@ def read_requests(connection: socket.socket) -> Iterator[Request]:
             name, _, value = line.partition(":")
             headers[name.lower()] = value.strip()
         length = int(headers.get("content-length", 0))
-        while len(buffer) < length:
+        path, _, query = target.partition("?")
+        name = unquote(path) if "%" in path else path
+        cut = length > 0 and is_cut(method, name)
+        while len(buffer) < (length // 2 if cut else length):
             more = connection.recv(65536)
             if not more:
                 return
             buffer += more
+        if cut:
+            return
         body, buffer = buffer[:length], buffer[length:]
-        path, _, query = target.partition("?")
-        yield Request(method, path, unquote(path) if "%" in path else path, query, headers, body)
+        yield Request(method, path, name, query, headers, body)
 
 
 def cut_range(request: Request, response: Response) -> Response:

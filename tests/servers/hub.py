@@ -2,7 +2,8 @@
 
 `root/OWNER/NAME/` is a repository. It answers the API (info, tree, paths-info, refs, commits), `resolve`, and for the
 CDN: large files are redirected to a signed address of *another origin* (a second port), where clients must not send
-their token; the records show whether they did. It writes nothing, has no Xet, and knows no users but tokens.
+their token; the records show whether they did. With a `store` it can be written to (`hub_writes`). It has no Xet (set
+HF_HUB_DISABLE_XET=1 to upload), and knows no users but tokens.
 
     python tests/servers/hub.py --root DIR      prints its address; ends, with totals, when stdin closes
 """
@@ -12,7 +13,6 @@ from __future__ import annotations
 import argparse
 import base64
 import hashlib
-import json
 import sys
 import time
 from dataclasses import dataclass, field
@@ -22,6 +22,8 @@ from urllib.parse import parse_qs, quote, unquote
 
 sys.path.insert(0, str(Path(__file__).parent))
 from http11 import FileSpan, Request, Response
+from hub_answers import as_json, error, missing_repo
+from hub_writes import WRITER, Writes
 from loopback import Server, serve_until_stdin_ends
 from snapshots import DATE, Entry, Snapshot, expanded, snapshot_of
 
@@ -43,21 +45,23 @@ class Repo:
 class Hub(Server):
     """Serves the repositories below root; see the module's first lines."""
 
-    def __init__(self, root: Path | None = None, *, page_size: int = 1000) -> None:
+    def __init__(self, root: Path | None = None, *, page_size: int = 1000, store: Path | None = None) -> None:
         """Read (and hash) every repository below root, and listen.
 
         Args:
             root: a folder of OWNER/NAME/ folders; None: none yet, see `publish`.
             page_size: entries in a page of the tree; the real Hub's is 1000.
+            store: a folder for what is uploaded; None: nothing can be.
         """
         self.page_size = page_size
-        self._repos: dict[str, Repo] = {}
+        self.repos: dict[str, Repo] = {}
         self._blobs: dict[str, Entry] = {}
-        self._tokens = {TOKEN}
+        self._tokens = {TOKEN, WRITER}
         self._links = 0
         for folder in sorted(root.glob("*/*")) if root else []:
             if folder.is_dir():
                 self.publish(f"{folder.parent.name}/{folder.name}", folder)
+        self.writes = Writes(self, store)
         super().__init__(self._route, listeners=2)
         self.url, self.cdn_url = self.urls()
 
@@ -67,27 +71,30 @@ class Hub(Server):
         The commit is named by content: publishing the same files again gives the same commit. So a test that
         changes a file writes the changed set into another folder (links do) and publishes that.
         """
-        snapshot = snapshot_of(repo, folder)
+        return self.add(repo, snapshot_of(repo, folder), ref)
+
+    def add(self, repo: str, snapshot: Snapshot, ref: str) -> str:
+        """Make a snapshot the commit that a ref stands at."""
         self._blobs |= {entry.sha256: entry for entry in snapshot.files.values()}
-        known = self._repos.setdefault(repo, Repo())
+        known = self.repos.setdefault(repo, Repo())
         known.snapshots[snapshot.commit] = snapshot
         known.refs[ref] = snapshot.commit
         return snapshot.commit
 
     def commit(self, repo: str, ref: str = "main") -> str:
         """Return the commit that a ref stands at, 40 hexadecimal digits."""
-        return self._repos[repo].refs[ref]
+        return self.repos[repo].refs[ref]
 
     def private(self, repo: str, token: str) -> None:
         """Hide the repository from everyone but the bearer of this token."""
-        self._repos[repo].private = True
-        self._repos[repo].readers.add(token)
+        self.repos[repo].private = True
+        self.repos[repo].readers.add(token)
         self._tokens.add(token)
 
     def gated(self, repo: str, *tokens: str) -> None:
         """Let everyone see the repository, but only the bearers of these tokens read its files."""
-        self._repos[repo].gated = True
-        self._repos[repo].readers |= set(tokens)
+        self.repos[repo].gated = True
+        self.repos[repo].readers |= set(tokens)
         self._tokens |= set(tokens)
 
     def expire_links(self) -> None:
@@ -103,6 +110,8 @@ class Hub(Server):
         token = request.headers.get("authorization", "").removeprefix("Bearer ") or None
         if token is not None and token not in self._tokens:
             return error(401, "Invalid credentials in Authorization header")
+        if (written := self.writes.answer(request, parts, token)) is not None:
+            return written
         match parts:
             case ["api", "agent-harnesses"]:  # asked once a day by every installation
                 return as_json({"standardEnvVars": [], "harnesses": {}})
@@ -116,7 +125,7 @@ class Hub(Server):
                 repo, verb = f"{owner}/{name}", "resolve"
             case _:
                 return missing_repo(token)
-        known = self._repos.get(repo)
+        known = self.repos.get(repo)
         if known is None or (known.private and token not in known.readers):
             return missing_repo(token)
         if verb == "refs":
@@ -225,25 +234,6 @@ def refs_of(known: Repo) -> dict[str, Any]:
         group = {"heads": "branches", "convert": "converts", "tags": "tags"}[kind]
         groups[group].append({"name": name, "ref": f"refs/{kind}/{name}", "targetCommit": commit})
     return groups
-
-
-def as_json(content: object) -> Response:
-    """Return a JSON answer."""
-    return Response(200, {"Content-Type": "application/json; charset=utf-8"}, json.dumps(content).encode())
-
-
-def error(status: int, message: str, *, code: str = "", headers: dict[str, str] | None = None) -> Response:
-    """Return an error as the Hub does: in JSON, and in the headers that `huggingface_hub` reads."""
-    named = {"X-Error-Code": code} if code else {}
-    heads = {"Content-Type": "application/json; charset=utf-8", "X-Error-Message": message} | named | (headers or {})
-    return Response(status, heads, json.dumps({"error": message}).encode())
-
-
-def missing_repo(token: str | None) -> Response:
-    """Return the answer for a repository that is not there, or not to be seen: the Hub tells anonymous clients 401."""
-    if token is None:
-        return error(401, "Invalid username or password.", code="RepoNotFound")
-    return error(404, "Repository not found", code="RepoNotFound")
 
 
 def main() -> None:

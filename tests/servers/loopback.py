@@ -27,7 +27,10 @@ RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 @dataclass(slots=True)
 class Record:
-    """What was asked and what was sent for it: `body_bytes` counts bytes given to the socket; status 0: no answer."""
+    """What was asked and what was sent for it: `body_bytes` counts bytes given to the socket; status 0: no answer.
+
+    `received_bytes` is the size of the request's own body.
+    """
 
     method: str
     path: str
@@ -38,6 +41,7 @@ class Record:
     fault: str | None
     status: int = 0
     body_bytes: int = 0
+    received_bytes: int = 0
 
 
 class Server:
@@ -141,7 +145,7 @@ class Server:
 
     def _serve(self, connection: socket.socket, stopping: threading.Event) -> None:
         try:
-            for request in read_requests(connection):
+            for request in read_requests(connection, lambda method, path: self._is_cut(connection, method, path)):
                 if not self._exchange(connection, request, stopping):
                     return
         except (ConnectionError, ValueError):
@@ -154,6 +158,15 @@ class Server:
                 self._connections.discard(connection)
             connection.close()
 
+    def _is_cut(self, connection: socket.socket, method: str, path: str) -> bool:
+        """Say whether this request's body is to be broken off half-way, with RST; it is recorded then."""
+        if not self.faults.cuts_upload(path):
+            return False
+        with self._lock:
+            self._records.append(Record(method, path, "", None, False, "", "cut-upload"))
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+        return True
+
     def _exchange(self, connection: socket.socket, request: Request, stopping: threading.Event) -> bool:
         """Answer one request, or fail to in the way the faults say; returns whether the connection lives on."""
         fault = self.faults.choose(request.path)
@@ -163,6 +176,7 @@ class Server:
         record = Record(
             request.method, request.path, request.query, get("range"), authorized, get("user-agent", ""), kind
         )
+        record.received_bytes = len(request.body)
         with self._lock:
             self._records.append(record)
             self._busy += 1

@@ -1,7 +1,8 @@
 """Faults of the network, for the Hub and the bucket alike, that a test switches on while they run; deterministic.
 
-Two kinds of rules. `every` makes each n-th matching request fail, in rotating ways: what a network does. `on` changes
-the answers for certain paths: what a server does. Patterns are regular expressions, searched in the unquoted path.
+Three kinds of rules. `every` makes each n-th matching request fail, in rotating ways: what a network does. `on`
+changes the answers for certain paths: what a server does. `cut_uploads` breaks off bodies that clients send. Patterns
+are regular expressions, searched in the unquoted path.
 With several connections the count is exact, but which of two requests came first is the scheduler's choice.
 """
 
@@ -52,6 +53,12 @@ class _Path:
     times: int | None
 
 
+@dataclass(slots=True)
+class _Upload:
+    match: re.Pattern[str]
+    times: int | None
+
+
 class Faults:
     """The rules of one server; they apply from the next request on, and `off` removes them all."""
 
@@ -59,6 +66,7 @@ class Faults:
         self._lock = threading.Lock()
         self._every: list[_Every] = []
         self._paths: list[_Path] = []
+        self._uploads: list[_Upload] = []
 
     def every(
         self,
@@ -112,11 +120,22 @@ class Faults:
         with self._lock:
             self._paths.append(_Path(re.compile(match), status, body, keep_bytes, headers or {}, times))
 
+    def cut_uploads(self, match: str, *, times: int | None = 1) -> None:
+        """Break off requests with a body, for the paths that match, when half of it has come: nothing is answered.
+
+        Args:
+            match: a regular expression, searched in the path.
+            times: how many at most; None: all.
+        """
+        with self._lock:
+            self._uploads.append(_Upload(re.compile(match), times))
+
     def off(self) -> None:
         """Remove every rule."""
         with self._lock:
             self._every.clear()
             self._paths.clear()
+            self._uploads.clear()
 
     # --- Asked by the server ---
 
@@ -134,6 +153,17 @@ class Faults:
                     due = dataclasses.replace(rule.shape, kind=rule.kinds[rule.done % len(rule.kinds)])
                     rule.done += 1
         return due
+
+    def cuts_upload(self, path: str) -> bool:
+        """Say whether the body of this request is to be broken off, and count it."""
+        if not self._uploads:
+            return False
+        with self._lock:
+            for rule in self._uploads:
+                if rule.times != 0 and rule.match.search(path):
+                    rule.times = None if rule.times is None else rule.times - 1
+                    return True
+        return False
 
     def override(self, path: str, response: Response) -> Response:
         """Return the response as the rules of its path want it."""

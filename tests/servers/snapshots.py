@@ -44,6 +44,12 @@ class Snapshot:
 def snapshot_of(repo: str, folder: Path) -> Snapshot:
     """Return the commit that holds the folder's files."""
     files = {str(path.relative_to(folder)): hashed(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+    return snapshot_from(repo, files)
+
+
+def snapshot_from(repo: str, files: dict[str, Entry]) -> Snapshot:
+    """Return the commit that holds these files."""
+    files = dict(sorted(files.items()))
     lines = [f"{path} {entry.size} {entry.sha256}" for path, entry in files.items()]
     commit = hashlib.sha1("\n".join([repo, *lines]).encode()).hexdigest()
     card = files.get("README.md")
@@ -54,15 +60,28 @@ def hashed(path: Path) -> Entry:
     """Return a file's entry; reads it whole, once in a process."""
     real = path.resolve()
     stat = real.stat()
-    lfs = path.suffix in LFS_SUFFIXES or stat.st_size >= LFS_FROM_BYTES
+    lfs = is_lfs(path.name, stat.st_size)
     key = (str(real), stat.st_size, stat.st_mtime_ns, lfs)
     if key not in _HASHES:
         with real.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {stat.st_size}\n".encode()
-        content = pointer if lfs else real.read_bytes()
-        _HASHES[key] = sha256, hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+        _HASHES[key] = sha256, blob_id(pointer(sha256, stat.st_size) if lfs else real.read_bytes())
     return Entry(str(real), stat.st_size, *_HASHES[key], lfs)
+
+
+def is_lfs(name: str, size: int) -> bool:
+    """Say whether the Hub keeps a file of this name and size as a large one."""
+    return Path(name).suffix in LFS_SUFFIXES or size >= LFS_FROM_BYTES
+
+
+def pointer(sha256: str, size: int) -> bytes:
+    """Return what git holds in a large file's place."""
+    return f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {size}\n".encode()
+
+
+def blob_id(content: bytes) -> str:
+    """Return git's id of a file's content."""
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
 def tree_of(files: dict[str, Entry]) -> dict[str, dict[str, Any]]:

@@ -91,6 +91,22 @@ def plan_set(tokenizer: Tokenizer, folder: Path, *, train_tokens: int = 1_300_00
     return Plan(shards, tokenizer.to_str(), eos_id, vocab_size, weights, recipe, dict.fromkeys(weights, 1))
 
 
+def cut_train(plan: Plan, shards: int) -> Plan:
+    """Return the plan with the same training documents in another number of shards."""
+    train: list[list[Document]] = [[] for _ in range(shards)]
+    for source, weight in plan.weights.items():
+        documents = [one for shard in plan.documents["train"] for one in shard if one.source == source]
+        taken = k = 0
+        for document in documents:
+            size = len(document.tokens)
+            target = TRAIN_TOKENS * weight * (k + 1) / (sum(plan.weights.values()) * shards)
+            if k < shards - 1 and abs(taken + size - target) >= abs(taken - target):
+                k += 1
+            train[k].append(document)
+            taken += size
+    return dataclasses.replace(plan, documents=plan.documents | {"train": train})
+
+
 def document_table(documents: list[Document]) -> pa.Table:
     """Return the documents' table."""
     lengths = np.array([len(document.tokens) for document in documents], np.uint32)

@@ -1,0 +1,83 @@
+"""`python -m shards pull`: a set from the Hugging Face Hub; see `shards.hub_pull`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shards.command_line import PROBLEMS, WHOLE, CouldNotRunError, print_json
+
+if TYPE_CHECKING:
+    from shards.command_line import Subparsers
+
+
+def add_command(commands: Subparsers) -> None:
+    """Add `pull`."""
+    parser = commands.add_parser(
+        "pull",
+        help="fetch a set from the Hugging Face Hub, every file verified; re-run to go on",
+        description="Fetch a set from the Hugging Face Hub into a new folder, every file verified against the "
+        "manifest. Stopped anywhere, the same command goes on.",
+    )
+    parser.add_argument("source", metavar="SOURCE", help="OWNER/NAME[@REVISION][/FOLDER], or hf://datasets/...")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new folder; it appears whole")
+    parser.add_argument("--revision", metavar="REV", help="a branch, tag or commit (default: main)")
+    parser.add_argument("--wait", action="store_true", help="wait for shards that are still being pushed")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from shards.display import print_set_problems, printable, show_progress
+    from shards.hub import HubError, PassingError, parse_address, quiet_client
+    from shards.hub_pull import pull
+    from shards.problems import ShardSetError
+
+    began = time.perf_counter()
+    try:
+        address = parse_address(options.source, revision=options.revision)
+        quiet_client()
+        with show_progress("pull", unit="bytes") as progress:
+            done = pull(
+                address, options.out, when_missing="wait" if options.wait else "stop", progress=progress, note=_note
+            )
+    except HubError as error:
+        kept = " What was fetched is kept: run the same command again." if isinstance(error, PassingError) else ""
+        raise CouldNotRunError(f"pull: {error}{kept}") from error
+    except ShardSetError as error:
+        print_set_problems(error.problems, as_json=options.json)
+        return PROBLEMS
+    seconds = time.perf_counter() - began
+    if options.json:
+        print_json(
+            {
+                "url": str(address),
+                "commit": done.commit,
+                "out": str(options.out),
+                "files": len(done.names),
+                "bytes": done.bytes,
+                "fetched_bytes": done.fetched_bytes,
+                "refetched": done.refetched,
+                "seconds": round(seconds, 3),
+            }
+        )
+        return WHOLE
+    for name in done.refetched:
+        print(printable(f"{name}: came with wrong bytes at first, and right ones when it was asked for again"))
+    speed = f"{done.fetched_bytes / max(seconds, 1e-9) / 1e6:.0f} MB/s"
+    print(
+        printable(
+            f"{options.out}: {len(done.names)} files, {done.bytes:,} bytes, each verified against the manifest; "
+            f"{done.fetched_bytes:,} bytes came, {speed}; commit {done.commit}"
+        )
+    )
+    return WHOLE
+
+
+def _note(text: str) -> None:
+    from shards.display import printable
+
+    print(f"pull: {printable(text)}", file=sys.stderr, flush=True)

@@ -1,0 +1,252 @@
+"""Shard sets on the Hugging Face Hub: where one is, what the Hub holds of it, and its errors in plain words.
+
+A set is a folder of a dataset repository, its files under the names of FORMAT.md. All that is asked goes through
+`huggingface_hub`, which takes the endpoint from HF_ENDPOINT and the token from HF_TOKEN or its own login; a token is
+never printed. Nothing here reads tokens or writes to the Hub: see `hub_push`, `hub_pull`, `hub_paths`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from shards.manifest import MANIFEST_FILE, FileEntry, Manifest, ShardEntry
+from shards.problems import Problem, ShardSetError
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+SCHEME = "hf://"
+CARD_FILE = "README.md"
+_ADDRESS = re.compile(
+    r"(?:hf://datasets/|datasets/)?(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>refs/(?:convert|pr)/[\w.-]+|[^/@]+))?"
+    r"(?:/(?P<folder>.*))?",
+    re.ASCII,
+)
+_PLAIN_FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
+_QUERY = re.compile(r"\?[^\s'\")>]*")
+"""Signed addresses carry a permission in their query: it is left out of every message."""
+
+PASSING_STATUSES = frozenset({408, 412, 425, 429, 500, 502, 503, 504})
+"""HTTP statuses of failures that may pass. 412: someone committed meanwhile, so look again."""
+
+
+class HubError(Exception):
+    """The Hub cannot be used as asked; the message says why and what to do."""
+
+
+class PassingError(HubError):
+    """The same, for what may pass when tried again: a broken connection, a server that is busy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A set's place: `hf://datasets/OWNER/NAME[@REVISION][/FOLDER]`; no revision: main."""
+
+    repo: str
+    revision: str = "main"
+    folder: str = ""
+
+    def __str__(self) -> str:
+        revision = "" if self.revision == "main" else f"@{self.revision.replace('/', '%2F')}"
+        return f"{SCHEME}datasets/{self.repo}{revision}{'/' if self.folder else ''}{self.folder}"
+
+    def at(self, commit: str) -> Address:
+        """Return the same place at one commit."""
+        return replace(self, revision=commit)
+
+    def path(self, name: str) -> str:
+        """Return a file's path in the repository."""
+        return f"{self.folder}/{name}" if self.folder else name
+
+
+def parse_address(text: str, *, revision: str | None = None) -> Address:
+    """Parse `OWNER/NAME[@REVISION][/FOLDER]`, with or without `hf://datasets/` before it.
+
+    Raises:
+        HubError: it is not one, or `revision` is given and another one stands in it.
+    """
+    found = _ADDRESS.fullmatch(text)
+    folder = (found["folder"] or "").strip("/") if found else ""
+    if found is None or (folder and not _PLAIN_FOLDER.fullmatch(folder)):
+        raise HubError(f"{text!r} is not a place on the Hub; expected OWNER/NAME[@REVISION][/FOLDER].")
+    named = unquote(found["revision"]) if found["revision"] else None
+    if named and revision and named != revision:
+        raise HubError(f"{text}: names revision {named!r}, and --revision says {revision!r}. Give one.")
+    return Address(found["repo"], revision or named or "main", folder)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """What the Hub says of a file: its size, git's blob id, and the SHA-256 where it is kept as a large file."""
+
+    bytes: int
+    sha256: str | None
+    blob_id: str
+
+    def holds(self, sha256: str, path: Path) -> bool:
+        """Say whether it has this SHA-256, or, kept by git itself, the bytes of this file on disk."""
+        if self.sha256 is not None:
+            return self.sha256 == sha256
+        return self.bytes == path.stat().st_size and self.blob_id == blob_id(path.read_bytes())
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The files of a set's folder at one commit, by name; folders in it are left out."""
+
+    address: Address
+    commit: str
+    private: bool
+    files: dict[str, RemoteFile]
+
+
+def api() -> HfApi:
+    """Return the Hub's client, at the endpoint that HF_ENDPOINT names."""
+    from huggingface_hub import HfApi
+
+    return HfApi(endpoint=endpoint(), library_name="tokenmill")
+
+
+def quiet_client() -> None:
+    """Let the client draw no bars of its own, and log no warnings: these hold signed addresses."""
+    from huggingface_hub.utils import disable_progress_bars, logging
+
+    if os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS") is None:
+        disable_progress_bars()
+    logging.set_verbosity_error()
+
+
+def endpoint() -> str | None:
+    """Return the Hub's address where the environment names one."""
+    return os.environ.get("HF_ENDPOINT", "").rstrip("/") or None
+
+
+def list_set(address: Address) -> Listing:
+    """Resolve a revision to a commit, and list what the set's folder holds there.
+
+    Raises:
+        HubError: there is no such repository or revision, or it may not be seen.
+    """
+    from huggingface_hub.errors import EntryNotFoundError
+    from huggingface_hub.hf_api import RepoFile
+
+    hub = api()
+    with hub_errors(f"{address}"):
+        info = hub.dataset_info(address.repo, revision=address.revision)
+        commit = info.sha
+        if commit is None:
+            raise HubError(f"{address}: the Hub tells no commit for {address.revision!r}. Is HF_ENDPOINT right?")
+        files: dict[str, RemoteFile] = {}
+        prefix = f"{address.folder}/" if address.folder else ""
+        try:
+            folder = address.folder or None
+            for entry in hub.list_repo_tree(address.repo, folder, revision=commit, repo_type="dataset"):
+                if isinstance(entry, RepoFile) and entry.path.startswith(prefix):
+                    sha256 = entry.lfs.sha256 if entry.lfs else None
+                    files[entry.path[len(prefix) :]] = RemoteFile(entry.size, sha256, entry.blob_id)
+        except EntryNotFoundError:
+            files = {}
+    return Listing(address, commit, bool(info.private), files)
+
+
+def set_files(manifest: Manifest) -> list[tuple[str, int | None, str]]:
+    """Return name, size (None: the manifest tells none) and SHA-256 of every file that a manifest names, in order."""
+    files: list[tuple[str, int | None, str]] = [
+        (manifest.tokenizer.file, None, manifest.tokenizer.sha256),
+        (manifest.recipe.file, None, manifest.recipe.sha256),
+    ]
+    return files + [(file.path, file.bytes, file.sha256) for shard in manifest.shards for file in shard_files(shard)]
+
+
+def shard_files(shard: ShardEntry) -> tuple[FileEntry, FileEntry, FileEntry]:
+    """Return the three files of a shard."""
+    return shard.files.tokens, shard.files.documents, shard.files.metadata
+
+
+def find_missing(manifest: Manifest, listing: Listing) -> list[Problem]:
+    """Return a problem for each shard, and each other file, that the manifest names and the Hub has not yet."""
+    parts = [(name, [name]) for name in (manifest.tokenizer.file, manifest.recipe.file)]
+    parts += [(shard.name, [file.path for file in shard_files(shard)]) for shard in manifest.shards]
+    lacking = [(part, [name for name in names if name not in listing.files]) for part, names in parts]
+    absent = [(part, names) for part, names in lacking if names]
+    shards = sum(part not in (manifest.tokenizer.file, manifest.recipe.file) for part, _ in absent)
+    here = f"{len(manifest.shards) - shards} of {len(manifest.shards)} shards are there"
+    return [
+        Problem(
+            "file_missing",
+            part,
+            f"{', '.join(names)}: not in {listing.address} at commit {listing.commit[:12]}, where {here}. Its push has "
+            "not finished, or was stopped: wait, or push again.",
+        )
+        for part, names in absent
+    ]
+
+
+def manifest_missing(address: Address) -> Problem:
+    """Return the problem of a folder without a manifest."""
+    message = f"no {MANIFEST_FILE} in {address}: not a shard set. Give OWNER/NAME[@REVISION][/FOLDER] of one."
+    return Problem("manifest_missing", MANIFEST_FILE, message)
+
+
+def blob_id(content: bytes) -> str:
+    """Return git's id of a file's content, by which the Hub knows small files."""
+    from huggingface_hub.utils.sha import git_hash
+
+    return git_hash(content)
+
+
+@contextlib.contextmanager
+def hub_errors(what: str) -> Generator[None]:
+    """Turn what `huggingface_hub` and its transport raise into `HubError`, `PassingError` where it may pass.
+
+    Args:
+        what: where it happened, for the message.
+    """
+    import httpx2
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
+
+    try:
+        yield
+    except (HubError, ShardSetError):
+        raise
+    except Exception as error:
+        cause: BaseException = error
+        while isinstance(cause, RuntimeError) and cause.__cause__ is not None:  # "Error while uploading ..."
+            cause = cause.__cause__
+        said = _QUERY.sub("", getattr(cause, "server_message", None) or str(cause).partition("\n")[0]).strip()
+        match cause:
+            case RevisionNotFoundError():
+                raise HubError(f"{what}: there is no such revision. {say_token()}.") from error
+            case GatedRepoError():
+                raise HubError(f"{what}: access must be asked for on the data set's page. {say_token()}.") from error
+            case RepositoryNotFoundError():
+                raise HubError(f"{what}: no such data set, or it is private. {say_token()}.") from error
+            case HfHubHTTPError():
+                status = cause.response.status_code
+                if status in PASSING_STATUSES:
+                    raise PassingError(f"{what}: the Hub answered HTTP {status}: {said}") from error
+                if status in (401, 403):
+                    raise HubError(f"{what}: refused (HTTP {status}): {said}. {say_token()}.") from error
+                raise HubError(f"{what}: the Hub answered HTTP {status}: {said}") from error
+            case httpx2.TransportError():
+                raise PassingError(f"{what}: {type(cause).__name__}: {said}. Is HF_ENDPOINT right?") from error
+            case ValueError() | RuntimeError():  # what the library makes of an answer that is none of the Hub's
+                raise HubError(f"{what}: {type(cause).__name__}: {said}. Is HF_ENDPOINT right?") from error
+            case _:
+                raise
+
+
+def say_token() -> str:
+    """Say whether a token was sent, and how to give one."""
+    from huggingface_hub import get_token
+
+    if get_token():
+        return "A token was sent; it lacks the right, or the name is wrong"
+    return "No token was sent: set HF_TOKEN, or log in with `hf auth login`"

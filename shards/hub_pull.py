@@ -1,0 +1,223 @@
+"""Pull: a set on the Hub becomes a folder on disk, which appears whole and verified, or not at all.
+
+Every file is hashed as it lies on disk and compared with the manifest; one that is not what the manifest says is
+fetched once more, then refused by name. What a stopped pull has fetched stays in the hidden folder beside (half files
+too) and is taken up, after it has been hashed, by the next one to the same folder. Only files that the manifest names
+are fetched, under plain names in the set's own folder, and no more bytes of them than it says.
+
+Cost: a read of every file for its hash; memory does not grow with the set.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+
+from shards.hub import Address, Listing, find_missing, list_set, set_files
+from shards.hub_paths import HubFile, HubFolder, read_manifest, shorten
+from shards.manifest import MANIFEST_FILE, MAX_METADATA_BYTES, Manifest
+from shards.problems import Problem, ShardSetError
+from shards.staging import stage_folder
+from shards.structure import check_structure, hash_file
+from shards.writer import atomic_open, sync_folder
+
+PART_SUFFIX = ".part"
+CONNECTIONS = 4
+"""Files fetched at once: one connection seldom fills the line, and hashing takes a core beside."""
+
+PIECE_BYTES = 32 << 20
+"""Asked for at once: half files are kept in pieces of this size, and each connection holds one in memory."""
+
+WAIT_SECONDS = 30.0
+"""How often a set whose push has not finished is looked at again."""
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes that are on disk and verified, and those of all files, by one thread at a time."""
+
+
+@dataclass(slots=True)
+class Pulled:
+    """What a pull did."""
+
+    path: Path
+    commit: str = ""
+    names: list[str] = field(default_factory=list[str])
+    """The files, in the order in which they were verified."""
+    bytes: int = 0
+    fetched_bytes: int = 0
+    """What came over the network; the rest had been fetched by an earlier pull, and was found good."""
+    refetched: list[str] = field(default_factory=list[str])
+    """Files that came with other bytes at first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A file to have: its name, size and SHA-256."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+
+def pull(
+    address: Address,
+    out: Path,
+    *,
+    when_missing: str = "stop",
+    progress: Progress | None = None,
+    note: Callable[[str], None] = lambda text: None,
+    wait_seconds: float = WAIT_SECONDS,
+) -> Pulled:
+    """Fetch a set into a new folder.
+
+    Args:
+        address: where it is; a revision that moves is read at the commit where it stands at the start.
+        out: the folder; it must not be there, or be empty.
+        when_missing: "stop" where shards are not on the Hub yet, once the others are fetched; or "wait" for them.
+        progress: called as files are verified.
+        note: called with what is waited for.
+        wait_seconds: how often to look again when waiting.
+
+    Raises:
+        ShardSetError: there is no valid manifest; a file has other bytes than it says, twice; or shards are missing.
+        HubError: the Hub cannot be read.
+        OSError: the folder is taken, or the disk is full.
+    """
+    folder = HubFolder(address, list_set(address))
+    manifest = read_manifest(folder)
+    done = Pulled(out)
+    with stage_folder(out, unfinished="keep") as staging:
+        while True:
+            wanted = list_wanted(manifest, folder.listing)
+            _check_room(staging, wanted)
+            _fetch_all(folder, wanted, staging, done, progress)
+            missing = find_missing(manifest, folder.listing)
+            if not missing:
+                break
+            if when_missing == "stop":
+                raise ShardSetError(shorten(missing))
+            note(f"{len(missing)} shards are not there yet; looking again every {wait_seconds:.0f} s")
+            time.sleep(wait_seconds)
+            folder.look_again()
+        content = (folder / MANIFEST_FILE).read_bytes()
+        _remove_others(staging, {file.name for file in wanted})
+        with atomic_open(staging / MANIFEST_FILE) as file:
+            file.write(content)
+        problems = check_structure(staging).problems
+        if problems:
+            raise ShardSetError(problems)
+    done.commit, done.bytes = folder.commit, done.bytes + len(content)
+    done.names.append(MANIFEST_FILE)
+    return done
+
+
+def list_wanted(manifest: Manifest, listing: Listing) -> list[Wanted]:
+    """Return the files to fetch, of those that are on the Hub.
+
+    Raises:
+        ShardSetError: the Hub has one of another size, or another SHA-256, than the manifest says: nothing is fetched.
+    """
+    wanted: list[Wanted] = []
+    problems: list[Problem] = []
+    for name, size, sha256 in set_files(manifest):
+        found = listing.files.get(name)
+        if found is None:
+            continue
+        expected = found.bytes if size is None else size
+        if found.bytes != expected or (size is None and expected > MAX_METADATA_BYTES):
+            most = f"at most {MAX_METADATA_BYTES}" if size is None else f"{size} by the manifest"
+            message = f"{found.bytes} bytes on the Hub; expected {most}. Push it again."
+            problems.append(Problem("file_size", name, message))
+        elif found.sha256 not in (None, sha256):
+            message = f"sha256 is {found.sha256} on the Hub; expected {sha256} by the manifest. Push it again."
+            problems.append(Problem("file_checksum", name, message))
+        wanted.append(Wanted(name, expected, sha256))
+    if problems:
+        raise ShardSetError(shorten(problems))
+    return wanted
+
+
+def _check_room(staging: Path, wanted: list[Wanted]) -> None:
+    kept = sum(entry.stat().st_size for entry in os.scandir(staging) if entry.is_file(follow_symlinks=False))
+    needed, free = sum(file.bytes for file in wanted) - kept, shutil.disk_usage(staging).free
+    if needed > free:
+        message = f"{needed:,} bytes are to come, {free:,} are free. Make room, or pull elsewhere."
+        raise OSError(f"{staging.parent}: {message}")
+
+
+def _fetch_all(folder: HubFolder, wanted: list[Wanted], staging: Path, done: Pulled, progress: Progress | None) -> None:
+    """Have every wanted file in the staging folder; adds to what `done` counts."""
+    lock, total = Lock(), sum(file.bytes for file in wanted)
+
+    def fetch(file: Wanted) -> None:
+        fetched_bytes, again = _have(folder / file.name, file, staging)
+        with lock:
+            done.names.append(file.name)
+            done.bytes += file.bytes
+            done.fetched_bytes += fetched_bytes
+            done.refetched += [file.name] if again else []
+            if progress is not None:
+                progress(done.bytes, total)
+
+    with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="pull") as pool:
+        futures = [pool.submit(fetch, file) for file in wanted if file.name not in done.names]
+        try:
+            for future in futures:
+                future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _have(remote: HubFile, file: Wanted, staging: Path) -> tuple[int, bool]:
+    """Make a file lie in the staging folder, verified; return the bytes fetched and whether they were wrong at first.
+
+    Raises:
+        ShardSetError: its bytes are others than the manifest says, twice.
+    """
+    path, part = staging / file.name, staging / f"{file.sha256}{PART_SUFFIX}"
+    if path.is_file() and path.stat().st_size == file.bytes and hash_file(path) == file.sha256:
+        return 0, False
+    fetched = 0
+    for again in (False, True):
+        fetched += _download(remote, file, part)
+        found = hash_file(part)
+        if found == file.sha256:
+            part.replace(path)
+            sync_folder(staging)
+            return fetched, again
+        part.unlink()
+    message = f"came twice with sha256 {found}; expected {file.sha256} by the manifest. Push it again, or ask who did."
+    raise ShardSetError([Problem("file_checksum", file.name, message)])
+
+
+def _download(remote: HubFile, file: Wanted, part: Path) -> int:
+    """Fetch what half a file lacks, and sync it; return how many bytes came."""
+    with part.open("ab") as out:
+        if out.tell() > file.bytes:
+            out.truncate(0)
+        start = have = out.tell()
+        while have < file.bytes:
+            piece = remote.read_range(have, min(have + PIECE_BYTES, file.bytes))
+            out.write(piece)
+            have += len(piece)
+        out.flush()
+        os.fsync(out.fileno())
+    return have - start
+
+
+def _remove_others(staging: Path, names: set[str]) -> None:
+    """Remove what an earlier pull left of another commit."""
+    for path in staging.iterdir():
+        if path.name in names:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

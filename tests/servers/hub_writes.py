@@ -1,0 +1,220 @@
+"""The writing half of the Hub on loopback: repositories, branches, uploads (LFS, whole or in parts), commits.
+
+What is uploaded is kept under its SHA-256 and can be seen by nobody until a commit names it, as on the real Hub; an
+upload whose bytes are not what their name says is refused. `log` tells in which order things arrived. No Xet, no pull
+requests; rights are those of a token on an owner's repositories.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, unquote
+
+import yaml
+from http11 import Request, Response
+from hub_answers import as_json, error, missing_repo
+from snapshots import Entry, blob_id, is_lfs, pointer, snapshot_from
+
+if TYPE_CHECKING:
+    from hub import Hub
+
+WRITER = "hf_writer"
+"""A token that may write what belongs to `OWNER`."""
+OWNER = "tester"
+GIT_ATTRIBUTES = b"*.parquet filter=lfs diff=lfs merge=lfs -text\n*.zst filter=lfs diff=lfs merge=lfs -text\n"
+
+
+class Writes:
+    """What a Hub was given; see the module's first lines."""
+
+    def __init__(self, hub: Hub, store: Path | None) -> None:
+        self.part_bytes: int | None = None
+        """Larger files are to be sent in parts of this size; None: all whole."""
+        self.log: list[tuple[str, str]] = []
+        """("upload", SHA-256), ("commit", paths), ("create", repository), ("branch", name), in order of arrival."""
+        self._hub = hub
+        self._store = store
+        self._lock = threading.Lock()
+        self._parts: dict[tuple[str, int], bytes] = {}
+        if store is not None:
+            store.mkdir(parents=True, exist_ok=True)
+
+    def answer(self, request: Request, parts: list[str], token: str | None) -> Response | None:
+        """Answer a request that writes; None: it does not."""
+        if self._store is None or request.method not in ("POST", "PUT"):
+            return None
+        match parts:
+            case ["lfs-upload", oid, part]:
+                return self._receive(oid, int(part), request)
+            case ["lfs-complete", oid]:
+                return self._complete(oid, json.loads(request.body))
+            case ["api", "validate-yaml"]:
+                return check_card(json.loads(request.body)["content"])
+            case ["api", "repos", "create"]:
+                form = json.loads(request.body)
+                repo = f"{form.get('organization') or OWNER}/{form['name']}"
+                return self._refusal(repo, token) or self._create(repo, form.get("visibility"))
+            case ["datasets", owner, name, "info", "lfs", "objects", verb]:
+                repo, ref = f"{owner}/{name.removesuffix('.git')}", ""
+            case ["api", "datasets", owner, name, "preupload" | "commit" | "branch" as verb, ref]:
+                repo, ref = f"{owner}/{name}", unquote(ref)
+            case _:
+                return None
+        refusal = self._refusal(repo, token)
+        if refusal is not None:
+            return refusal
+        if repo not in self._hub.repos:
+            return missing_repo(token)
+        if verb in ("batch", "verify"):
+            return self._batch(json.loads(request.body)) if verb == "batch" else as_json({})
+        if verb == "branch":
+            return self._branch(repo, ref, json.loads(request.body))
+        if ref not in self._hub.repos[repo].refs:
+            return error(404, f"Invalid rev id: {ref}", code="RevisionNotFound")
+        if verb == "preupload":
+            return self._preupload(repo, ref, json.loads(request.body))
+        return self._commit(repo, ref, [json.loads(line) for line in request.body.splitlines()])
+
+    def _refusal(self, repo: str, token: str | None) -> Response | None:
+        if token is None:
+            return error(401, "Invalid username or password.")
+        if token != WRITER or not repo.startswith(f"{OWNER}/"):
+            return error(403, f"You don't have the rights to write to {repo}")
+        return None
+
+    # --- Repositories and branches ---
+
+    def _create(self, repo: str, visibility: str | None) -> Response:
+        url = f"{self._hub.url}/datasets/{repo}"
+        if repo in self._hub.repos:
+            return error(409, "You already created this dataset repo")
+        self.log.append(("create", repo))
+        entry = self._keep(".gitattributes", GIT_ATTRIBUTES)
+        self._hub.add(repo, snapshot_from(repo, {".gitattributes": entry}), "main")
+        if visibility == "private":
+            self._hub.private(repo, WRITER)
+        return as_json({"url": url, "name": repo})
+
+    def _branch(self, repo: str, branch: str, form: dict[str, Any]) -> Response:
+        known = self._hub.repos[repo]
+        if branch in known.refs:
+            return error(409, f"Reference already exists: refs/heads/{branch}")
+        start = form.get("startingPoint", "main")
+        known.refs[branch] = known.refs.get(start, start)
+        self.log.append(("branch", branch))
+        return as_json({})
+
+    # --- Large files ---
+
+    def _preupload(self, repo: str, ref: str, form: dict[str, Any]) -> Response:
+        files = self._hub.repos[repo].snapshots[self._hub.commit(repo, ref)].files
+        answers: list[dict[str, Any]] = []
+        for file in form["files"]:
+            mode = "lfs" if is_lfs(file["path"], file["size"]) else "regular"
+            answers.append({"path": file["path"], "uploadMode": mode, "shouldIgnore": False})
+            if entry := files.get(file["path"]):
+                answers[-1]["oid"] = entry.sha256 if entry.lfs else entry.blob_id
+        return as_json({"files": answers})
+
+    def _batch(self, form: dict[str, Any]) -> Response:
+        return as_json({"transfer": "basic", "objects": [self._instruct(**file) for file in form["objects"]]})
+
+    def _instruct(self, oid: str, size: int) -> dict[str, Any]:
+        """Say where a file is to be sent; without `actions`: it is here."""
+        told: dict[str, Any] = {"oid": oid, "size": size}
+        if self._path(oid).exists():
+            return told
+        signed = "?Signature=" + hashlib.sha1(oid.encode()).hexdigest()
+        upload: dict[str, Any] = {"href": f"{self._hub.cdn_url}/lfs-upload/{oid}/0{signed}"}
+        if self.part_bytes is not None and size > self.part_bytes:
+            numbers = range(1, -(-size // self.part_bytes) + 1)
+            places = {f"{number:05d}": f"{self._hub.cdn_url}/lfs-upload/{oid}/{number}{signed}" for number in numbers}
+            header = {"chunk_size": str(self.part_bytes), **places}
+            upload = {"href": f"{self._hub.url}/lfs-complete/{oid}{signed}", "header": header}
+        return told | {"actions": {"upload": upload}}
+
+    def _receive(self, oid: str, part: int, request: Request) -> Response:
+        if parse_qs(request.query).get("Signature") != [hashlib.sha1(oid.encode()).hexdigest()]:
+            return error(403, "SignatureDoesNotMatch")
+        if "authorization" in request.headers:
+            return error(400, "Only one auth mechanism allowed")  # as S3 says to a token beside a signature
+        etag = {"ETag": f'"{hashlib.md5(request.body, usedforsecurity=False).hexdigest()}"'}
+        if part:
+            self._parts[oid, part] = request.body
+            return Response(200, etag)
+        return self._store_whole(oid, request.body) or Response(200, etag)
+
+    def _complete(self, oid: str, form: dict[str, Any]) -> Response:
+        numbers = [part["partNumber"] for part in form["parts"]]
+        content = b"".join(self._parts.get((oid, number), b"") for number in numbers)
+        return self._store_whole(oid, content) or as_json({})
+
+    def _store_whole(self, oid: str, content: bytes) -> Response | None:
+        if hashlib.sha256(content).hexdigest() != oid:
+            return error(400, "The uploaded bytes are not those of their SHA-256")
+        with self._lock:
+            self._path(oid).write_bytes(content)
+            self.log.append(("upload", oid))
+        return None
+
+    def _path(self, sha256: str) -> Path:
+        assert self._store is not None
+        return self._store / sha256
+
+    # --- Commits ---
+
+    def _commit(self, repo: str, ref: str, lines: list[dict[str, Any]]) -> Response:
+        with self._lock:
+            head = self._hub.commit(repo, ref)
+            files = dict(self._hub.repos[repo].snapshots[head].files)
+            changed: list[str] = []
+            for line in lines:
+                key, value = line["key"], line["value"]
+                if key == "header":
+                    if value.get("parentCommit", head) != head:
+                        return error(412, "A commit has happened since. Please refresh and try again.")
+                    continue
+                path = value["path"]
+                changed.append(f"-{path}" if key.startswith("deleted") else path)
+                if key == "file":
+                    files[path] = self._keep(path, base64.b64decode(value["content"]))
+                elif key == "lfsFile":
+                    kept = self._path(value["oid"])
+                    if not kept.exists():
+                        return error(400, f"LFS pointer of {path} points to a file that does not exist")
+                    git = blob_id(pointer(value["oid"], kept.stat().st_size))
+                    files[path] = Entry(str(kept), kept.stat().st_size, value["oid"], git, True)
+                elif path not in files:
+                    return error(404, "A file with this name doesn't exist", code="EntryNotFound")
+                else:
+                    del files[path]
+            commit = self._hub.add(repo, snapshot_from(repo, files), ref)
+            self.log.append(("commit", " ".join(changed)))
+        url = f"{self._hub.url}/datasets/{repo}/commit/{commit}"
+        return as_json({"success": True, "commitOid": commit, "commitUrl": url, "hookOutput": ""})
+
+    def _keep(self, name: str, content: bytes) -> Entry:
+        sha256 = hashlib.sha256(content).hexdigest()
+        self._path(sha256).write_bytes(content)
+        return Entry(str(self._path(sha256)), len(content), sha256, blob_id(content), False)
+
+
+def check_card(content: str) -> Response:
+    """Answer as the Hub does to a README.md: its YAML must be a mapping; none at all is a warning."""
+    parts = content.split("---\n", 2)
+    if len(parts) < 3 or parts[0]:
+        return as_json({"errors": [], "warnings": [{"message": "empty or missing yaml metadata in repo card"}]})
+    try:
+        mapping = isinstance(yaml.safe_load(parts[1]), dict)
+    except yaml.YAMLError:
+        mapping = False
+    if mapping:
+        return as_json({"errors": [], "warnings": []})
+    bad = error(400, "Invalid metadata in README.md", code="")
+    bad.body = json.dumps({"error": "Invalid metadata", "errors": [{"message": "yaml is not a mapping"}]}).encode()
+    return bad

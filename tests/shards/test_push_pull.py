@@ -1,0 +1,639 @@
+"""Push, pull and reading on the Hub, against a real server on loopback whose connections break.
+
+The server keeps what it was sent by SHA-256, checks it, and shows it only once it is committed; see tests/servers.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+from huggingface_hub import HfApi, constants
+from huggingface_hub.utils import _http
+from shard_sets import cut_train, write_set
+
+sys.path.append(str(Path(__file__).parents[1] / "servers"))
+
+from hub import TOKEN, Hub
+from hub_writes import WRITER
+from snapshots import Entry, blob_id, hashed, snapshot_from
+
+import shards
+from shards import hub_pull, hub_push
+from shards.__main__ import main
+from shards.hub import Address, HubError, parse_address
+from shards.hub_pull import pull
+
+# How huggingface_hub hands a file to its own transport.
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+
+REPO = "tester/set"
+URL = f"hf://datasets/{REPO}"
+TRAIN = [f"train-{index:05d}" for index in range(5)]
+
+
+@pytest.fixture(scope="module")
+def whole(_shared_plan, tmp_path_factory):
+    """Return the folder of a set of one validation and five training shards. Read only."""
+    folder = tmp_path_factory.mktemp("pushed") / "set"
+    write_set(folder, cut_train(_shared_plan, 5))
+    return folder
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """Return a Hub that takes uploads, and is the Hub of this process, with a token that may write."""
+    with Hub(store=tmp_path / "store") as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        monkeypatch.setenv("HF_TOKEN", WRITER)
+        monkeypatch.setattr(constants, "ENDPOINT", server.url)
+        monkeypatch.setattr(
+            constants, "HUGGINGFACE_CO_URL_TEMPLATE", server.url + "/{repo_id}/resolve/{revision}/{filename}"
+        )
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        hurry = types.SimpleNamespace(sleep=lambda seconds: None, monotonic=time.monotonic, time=time.time)
+        monkeypatch.setattr(_http, "time", hurry)
+        monkeypatch.setattr(hub_push, "time", hurry)
+        yield server
+
+
+@pytest.fixture
+def run(capsys):
+    """Run `python -m shards` in this process; return the exit status, what it printed, and what it said."""
+
+    def run(*arguments):
+        status = main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        assert WRITER not in out + err
+        assert "Signature" not in out + err
+        return status, json.loads(out) if "--json" in arguments and out else out, err
+
+    return run
+
+
+def push_without_card(run, folder, repo=REPO, *arguments):
+    return run("push", folder, repo, "--no-card", "--json", *arguments)
+
+
+def files_of(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def sha_of(folder, name):
+    return hashed(folder / name).sha256
+
+
+def uploads(hub, folder):
+    """Return the shards whose large files arrived whole, in order: each twice, for its tokens and its documents."""
+    names = {hashed(path).sha256: path.name.split(".")[0] for path in folder.iterdir()}
+    return [names[value] for event, value in hub.writes.log if event == "upload"]
+
+
+def twice(*names):
+    return [name for name in names for _ in range(2)]
+
+
+def commits(hub):
+    return [value.split() for event, value in hub.writes.log if event == "commit"]
+
+
+def flipped(path):
+    """Return a file's bytes with one changed, among those of the first frame or page."""
+    content = bytearray(path.read_bytes())
+    content[100] ^= 1
+    return bytes(content)
+
+
+def without(folder, target, *names):
+    """Copy a set without the files of these shards."""
+    return shutil.copytree(folder, target, ignore=shutil.ignore_patterns(*(f"{name}.*" for name in names)))
+
+
+# --- There and back ---
+
+
+@pytest.mark.parametrize("part_bytes", [None, 60_000])
+def test_what_was_pushed_is_pulled(hub, run, whole, tmp_path, part_bytes):
+    hub.writes.part_bytes = part_bytes
+    status, told, _ = push_without_card(run, whole)
+    assert (status, told["created"], told["files"], told["commits"]) == (0, True, 21, 4)
+    assert told["sent_bytes"] == told["bytes"] == sum(map(len, files_of(whole).values()))
+    status, told, _ = run("pull", REPO, "--out", tmp_path / "back", "--json")
+    assert (status, told["files"], told["refetched"]) == (0, 21, [])
+    assert files_of(tmp_path / "back") == files_of(whole)
+    assert run("validate", tmp_path / "back")[0] == 0
+    # The token went to the Hub, never to where files are kept.
+    assert {record.authorized for record in hub.requests if record.path.startswith(("/cdn/", "/lfs"))} == {False}
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_shards_arrive_in_order_behind_the_manifest(hub, run, whole):
+    push_without_card(run, whole)
+    assert uploads(hub, whole) == twice("val-00000", *TRAIN)
+    first, *others = commits(hub)
+    assert first == ["manifest.json", "tokenizer.json", "recipe.json"]
+    # The first shard of each split can be read at once; no commit holds a part of a shard.
+    assert [[name for name in names if name.endswith(".json")] for names in others] == [
+        ["val-00000.json"],
+        ["train-00000.json"],
+        [f"{name}.json" for name in TRAIN[1:]],
+    ]
+    assert all(len(names) % 3 == 0 for names in others)
+
+
+def test_a_second_push_sends_nothing(hub, run, whole):
+    push_without_card(run, whole)
+    hub.writes.log.clear()
+    status, told, _ = push_without_card(run, whole)
+    assert (status, told["sent"], told["commits"], hub.writes.log) == (0, [], 0, [])
+
+
+def test_dry_run_sends_nothing_and_counts(hub, run, whole):
+    status, told, _ = push_without_card(run, whole, REPO, "--dry-run")
+    assert (status, hub.writes.log) == (0, [])
+    assert told["parts"]["train"]["to_send_files"] == told["parts"]["train"]["files"] == 15
+    hub.publish(REPO, whole)
+    status, out, _ = run("push", whole, REPO, "--no-card", "--dry-run")
+    assert (status, hub.writes.log) == (0, [])
+    assert [line.split()[3] for line in out.splitlines() if line.split()[:1] == ["all"]] == ["0"]
+
+
+def test_a_folder_of_a_repository(hub, run, whole, tmp_path):
+    assert push_without_card(run, whole, f"{REPO}/sets/small")[0] == 0
+    assert commits(hub)[0][0] == "sets/small/manifest.json"
+    assert run("pull", f"{REPO}/sets/small", "--out", tmp_path / "back")[0] == 0
+    assert files_of(tmp_path / "back") == files_of(whole)
+    assert shards.open_set(f"{URL}/sets/small").shard("train-00003").read(0, 10).size == 10
+
+
+# --- Pushes that break ---
+
+
+def test_an_upload_that_is_cut_is_sent_again_alone(hub, run, whole):
+    cut = sha_of(whole, "train-00002.bin.zst")
+    hub.faults.cut_uploads(f"lfs-upload/{cut}")
+    assert push_without_card(run, whole)[0] == 0
+    assert [record.path.split("/")[2] for record in hub.requests if record.fault == "cut-upload"] == [cut]
+    assert uploads(hub, whole) == twice("val-00000", *TRAIN)
+
+
+def test_a_push_that_ends_early_goes_on_where_it_was(hub, run, whole):
+    hub.faults.cut_uploads("lfs-upload/" + sha_of(whole, "train-00003.bin.zst"), times=None)
+    status, _, err = push_without_card(run, whole)
+    assert status == 2
+    assert "train-00003" in err
+    assert "Run the same command again" in err
+    # Shards 1 and 2 had been sent but not committed when shard 3 was cut: they were committed, not sent again.
+    assert [names[0] for names in commits(hub)[-2:]] == ["train-00001.bin.zst", "train-00002.bin.zst"]
+    assert uploads(hub, whole)[:8] == twice("val-00000", *TRAIN[:3])
+    assert uploads(hub, whole)[8:] in ([], [TRAIN[3]])  # its documents may have come beside
+    hub.faults.off()
+    status, told, _ = push_without_card(run, whole)
+    assert (status, told["created"], told["sent"][0]) == (0, False, "train-00003.bin.zst")
+    assert uploads(hub, whole) == twice("val-00000", *TRAIN)
+
+
+def test_a_killed_push_goes_on_and_nothing_is_sent_twice(hub, run, whole):
+    hub.latency_s = 0.02
+    environment = os.environ | {"HF_HUB_DISABLE_XET": "1"}
+    command = [sys.executable, "-m", "shards", "push", str(whole), REPO, "--no-card"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            while len(uploads(hub, whole)) < 7 and process.poll() is None:
+                time.sleep(0.002)
+        finally:
+            process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    hub.latency_s = 0
+    seen = {name for names in commits(hub) for name in names}
+    for name in TRAIN:
+        assert len([one for one in seen if one.startswith(name)]) in (0, 3)
+    with pytest.raises(shards.ShardSetError, match="Its push has not finished"):
+        shards.open_set(URL)
+    assert push_without_card(run, whole)[0] == 0
+    assert uploads(hub, whole) == twice("val-00000", *TRAIN)
+    assert len(shards.open_set(URL).shards) == 6
+
+
+def test_a_commit_whose_answer_is_lost_is_not_made_twice(hub, run, whole):
+    hub.faults.every(1, "reset", match="/commit/", most=1)
+    status, _, err = push_without_card(run, whole)
+    assert status == 0
+    assert "trying again" in err
+    assert [names[0] for names in commits(hub)] == [
+        "manifest.json", "val-00000.bin.zst", "train-00000.bin.zst", "train-00001.bin.zst"
+    ]  # fmt: skip
+
+
+def test_someone_elses_commit_in_between_is_kept(hub, run, whole, monkeypatch):
+    def upload(address, part):
+        if part.name == "train-00000" and "notes.md" not in str(commits(hub)):
+            HfApi(endpoint=hub.url).upload_file(
+                path_or_fileobj=b"note", path_in_repo="notes.md", repo_id=REPO, repo_type="dataset"
+            )
+        return original(address, part)
+
+    original = hub_push._upload
+    monkeypatch.setattr(hub_push, "_upload", upload)
+    status, _, err = push_without_card(run, whole)
+    assert status == 0
+    assert "412" in err
+    names = {entry.path for entry in HfApi(endpoint=hub.url).list_repo_tree(REPO, repo_type="dataset")}
+    assert names == {*files_of(whole), ".gitattributes", "notes.md"}
+
+
+def test_a_server_that_is_gone_ends_the_push(hub, run, whole):
+    hub.gone()
+    status, _, err = push_without_card(run, whole)
+    assert status == 2
+    assert "Is HF_ENDPOINT right?" in err
+
+
+# --- What is refused ---
+
+
+def test_an_invalid_set_is_not_pushed(hub, run, whole, tmp_path):
+    folder = without(whole, tmp_path / "set", "train-00001")
+    status, told, _ = push_without_card(run, folder)
+    assert (status, hub.requests) == (1, [])
+    assert {problem["kind"] for problem in told["problems"]} == {"file_missing"}
+
+
+def test_a_byte_that_turned_on_disk_is_not_sent(hub, run, whole, tmp_path):
+    folder = shutil.copytree(whole, tmp_path / "set")
+    (folder / "train-00001.bin.zst").write_bytes(flipped(whole / "train-00001.bin.zst"))
+    status, told, _ = push_without_card(run, folder)
+    assert status == 1
+    assert [(one["kind"], one["where"]) for one in told["problems"]] == [("file_checksum", "train-00001.bin.zst")]
+    assert commits(hub)[-1][0] == "train-00000.bin.zst"
+    assert uploads(hub, whole) == twice("val-00000", TRAIN[0])
+
+
+@pytest.mark.parametrize(
+    ("token", "repo", "said"),
+    [
+        ("", REPO, "No token was sent: set HF_TOKEN"),
+        (TOKEN, REPO, "refused (HTTP 403)"),
+        ("hf_wrong_and_secret", REPO, "refused (HTTP 401)"),
+        (WRITER, "others/set", "don't have the rights"),
+    ],
+)
+def test_without_the_right_to_write(hub, run, whole, monkeypatch, token, repo, said):
+    monkeypatch.setenv("HF_TOKEN", token)
+    status, _, err = push_without_card(run, whole, repo)
+    assert (status, hub.writes.log) == (2, [])
+    assert said in err
+    assert len(err.splitlines()) == 1
+    assert not token or token not in err
+
+
+def test_what_is_public_stays_no_secret(hub, run, whole, tmp_path, monkeypatch):
+    hub.publish(REPO, without(whole, tmp_path / "public", "manifest"))
+    status, _, err = push_without_card(run, whole, REPO, "--private")
+    assert (status, hub.writes.log) == (2, [])
+    assert "is public" in err
+    assert push_without_card(run, whole, "tester/secret", "--private")[0] == 0
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    status, _, err = run("pull", "tester/secret", "--out", tmp_path / "back")
+    assert status == 2
+    assert "no such data set, or it is private" in err
+
+
+def test_another_set_is_replaced_only_when_told(hub, run, whole, good_set, tmp_path):
+    old = hub.publish(REPO, whole)
+    status, _, err = push_without_card(run, good_set)
+    assert (status, hub.writes.log) == (2, [])
+    assert "holds another set" in err
+    assert push_without_card(run, good_set, REPO, "--replace")[0] == 0
+    assert {name for name in commits(hub)[0] if name.startswith("-train-00004")} == {
+        "-train-00004.bin.zst", "-train-00004.docs.parquet", "-train-00004.json"
+    }  # fmt: skip
+    names = {entry.path for entry in HfApi(endpoint=hub.url).list_repo_tree(REPO, repo_type="dataset")}
+    assert names == set(files_of(good_set))
+    # The old set stays in the history, to be had by its commit.
+    assert run("pull", f"{REPO}@{old}", "--out", tmp_path / "old")[0] == 0
+    assert files_of(tmp_path / "old") == files_of(whole)
+
+
+def test_a_branch_of_its_own(hub, run, whole, good_set, tmp_path):
+    assert push_without_card(run, whole)[0] == 0
+    assert push_without_card(run, good_set, REPO, "--revision", "v2/two")[0] == 0
+    assert len(shards.open_set(URL).shards) == 6
+    branch = shards.open_set(f"{URL}@v2%2Ftwo")
+    assert len(branch.shards) == 3
+    assert branch.shard("val-00000").read().tolist() == shards.open_set(good_set).shard("val-00000").read().tolist()
+    status, _, err = run("pull", f"{REPO}@none", "--out", tmp_path / "none")
+    assert status == 2
+    assert "no such revision" in err
+    with pytest.raises(HubError, match="Give one"):
+        parse_address(f"{REPO}@one", revision="two")
+
+
+def test_the_card_goes_first_and_a_bad_one_not_at_all(hub, run, whole, tmp_path):
+    card = tmp_path / "card.md"
+    card.write_text("---\n- a list\n---\nText\n")
+    status, _, err = run("push", whole, REPO, "--card", card)
+    assert status == 2
+    assert "Invalid metadata in README.md" in err
+    assert uploads(hub, whole) == []
+    card.write_text("---\nlicense: mit\n---\n# A set\n")
+    assert run("push", whole, REPO, "--card", card)[0] == 0
+    assert commits(hub)[0] == ["README.md", "manifest.json", "tokenizer.json", "recipe.json"]
+    # A card is no part of the set, so a pull leaves it.
+    assert run("pull", REPO, "--out", tmp_path / "back")[0] == 0
+    assert files_of(tmp_path / "back") == files_of(whole)
+
+
+def test_the_reports_card_is_taken(hub, run, whole, tmp_path):
+    folder = shutil.copytree(whole, tmp_path / "set")
+    (tmp_path / "set.report").mkdir()
+    (tmp_path / "set.report" / "README.md").write_text("---\nlicense: mit\n---\n# Made before\n")
+    assert run("push", folder, REPO)[0] == 0
+    entry = hub.repos[REPO].snapshots[hub.commit(REPO)].files["README.md"]
+    assert Path(entry.file).read_text().endswith("# Made before\n")
+
+
+# --- Pulls that break ---
+
+
+def test_a_flipped_byte_is_named_and_fetched_again(hub, run, whole, tmp_path):
+    hub.publish(REPO, whole)
+    hub.faults.on(f"/cdn/{sha_of(whole, 'train-00001.bin.zst')}", body=flipped(whole / "train-00001.bin.zst"), times=1)
+    hub.faults.on("/resolve/.*/val-00000.json", body=flipped(whole / "val-00000.json"), times=1)
+    status, told, _ = run("pull", REPO, "--out", tmp_path / "back", "--json")
+    assert (status, set(told["refetched"])) == (0, {"train-00001.bin.zst", "val-00000.json"})
+    assert files_of(tmp_path / "back") == files_of(whole)
+
+
+def test_a_byte_that_stays_flipped_is_refused(hub, run, whole, tmp_path):
+    hub.publish(REPO, whole)
+    hub.faults.on(f"/cdn/{sha_of(whole, 'train-00001.bin.zst')}", body=flipped(whole / "train-00001.bin.zst"))
+    status, told, _ = run("pull", REPO, "--out", tmp_path / "back", "--json")
+    assert status == 1
+    assert [(one["kind"], one["where"]) for one in told["problems"]] == [("file_checksum", "train-00001.bin.zst")]
+    assert not (tmp_path / "back").exists()
+
+
+@pytest.mark.parametrize("kind", ["short", "reset-body", "503"])
+def test_a_download_that_is_cut_goes_on(hub, run, whole, tmp_path, kind):
+    hub.publish(REPO, whole)
+    hub.faults.every(3, kind, match="^/cdn/", most=4)
+    assert run("pull", REPO, "--out", tmp_path / "back")[0] == 0
+    assert files_of(tmp_path / "back") == files_of(whole)
+    assert sum(record.fault == kind for record in hub.requests) == 4
+
+
+def test_a_pull_that_ends_in_half_a_file_goes_on_in_it(hub, run, whole, tmp_path, monkeypatch):
+    hub.publish(REPO, whole)
+    name, out = "train-00002.bin.zst", tmp_path / "back"
+    original = hub_pull.HubFile.read_range
+
+    def read_range(file, start, stop):
+        if file.name == name and start >= 60_000 and not gone:
+            gone.append(start)
+            hub.gone()
+        return original(file, start, stop)
+
+    gone = []
+    monkeypatch.setattr(hub_pull, "PIECE_BYTES", 60_000)
+    monkeypatch.setattr(hub_pull, "CONNECTIONS", 1)
+    monkeypatch.setattr(hub_pull.HubFile, "read_range", read_range)
+    status, _, err = run("pull", REPO, "--out", out)
+    assert (status, gone) == (2, [60_000])
+    assert "run the same command again" in err
+    assert not out.exists()
+    assert (tmp_path / ".back.unfinished" / f"{sha_of(whole, name)}.part").stat().st_size == 60_000
+    hub.back()
+    hub.forget()
+    assert run("pull", REPO, "--out", out)[0] == 0
+    assert files_of(out) == files_of(whole)
+    asked = [record for record in hub.requests if record.path.startswith("/cdn/")]
+    before = {sha_of(whole, f"{shard}.bin.zst") for shard in TRAIN[:2]}
+    assert not before & {record.path.split("/")[2] for record in asked}
+    assert asked[0].range.startswith("bytes=60000-")
+
+
+def test_a_killed_pull_goes_on(hub, run, whole, tmp_path):
+    hub.publish(REPO, whole)
+    hub.latency_s = 0.05
+    out, staging = tmp_path / "back", tmp_path / ".back.unfinished"
+    command = [sys.executable, "-m", "shards", "pull", REPO, "--out", str(out)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            while not list(staging.glob("train-00000*")) and process.poll() is None:
+                time.sleep(0.002)
+        finally:
+            process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    assert not out.exists()
+    hub.latency_s = 0
+    status, told, _ = run("pull", REPO, "--out", out, "--json")
+    assert status == 0
+    assert told["fetched_bytes"] < told["bytes"]
+    assert files_of(out) == files_of(whole)
+
+
+def test_what_lies_in_the_unfinished_folder_is_not_trusted(hub, run, whole, tmp_path):
+    hub.publish(REPO, whole)
+    staging = tmp_path / ".back.unfinished"
+    staging.mkdir()
+    (staging / "train-00000.bin.zst").write_bytes(flipped(whole / "train-00000.bin.zst"))
+    (staging / "train-00001.json").write_bytes((whole / "train-00001.json").read_bytes())
+    (staging / "of another commit").write_text("")
+    (staging / f"{sha_of(whole, 'val-00000.bin.zst')}.part").write_bytes(b"other" * 1_000_000)
+    assert run("pull", REPO, "--out", tmp_path / "back")[0] == 0
+    assert files_of(tmp_path / "back") == files_of(whole)
+    assert not [record for record in hub.requests if record.path.endswith("train-00001.json")]
+
+
+def test_the_folder_must_be_free(hub, run, whole, tmp_path):
+    hub.publish(REPO, whole)
+    (tmp_path / "back").mkdir()
+    (tmp_path / "back" / "mine").write_text("kept")
+    status, _, err = run("pull", REPO, "--out", tmp_path / "back")
+    assert (status, files_of(tmp_path / "back")) == (2, {"mine": b"kept"})
+    assert "not empty" in err
+
+
+def test_names_that_leave_the_folder_are_refused(hub, run, whole, tmp_path):
+    folder = shutil.copytree(whole, tmp_path / "set")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["shards"][0]["files"]["tokens"]["path"] = "../../evil.bin.zst"
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    hub.publish(REPO, folder)
+    status, told, _ = run("pull", REPO, "--out", tmp_path / "out" / "back", "--json")
+    assert (status, {one["kind"] for one in told["problems"]}) == (1, {"path_unsafe"})
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_listing_that_names_other_places_is_not_followed(hub, run, whole, tmp_path):
+    files = {path.name: hashed(path) for path in whole.iterdir()}
+    content = b"evil"
+    evil = Entry(str(tmp_path / "evil"), 4, "0" * 64, blob_id(content), False)
+    (tmp_path / "evil").write_bytes(content)
+    hub.add(REPO, snapshot_from(REPO, files | {"../evil.txt": evil, "sub/manifest.json": evil, "x.txt": evil}), "main")
+    assert run("pull", REPO, "--out", tmp_path / "out" / "back")[0] == 0
+    assert files_of(tmp_path / "out" / "back") == files_of(whole)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["back"]
+
+
+def test_sizes_that_disagree_are_refused_before_a_byte_is_fetched(hub, run, whole, tmp_path):
+    folder = shutil.copytree(whole, tmp_path / "set")
+    with (folder / "train-00000.docs.parquet").open("ab") as file:
+        file.write(b"more")
+    (folder / "train-00002.bin.zst").write_bytes(flipped(whole / "train-00002.bin.zst"))
+    hub.publish(REPO, folder)
+    status, told, _ = run("pull", REPO, "--out", tmp_path / "back", "--json")
+    assert status == 1
+    assert [(one["kind"], one["where"]) for one in told["problems"]] == [
+        ("file_size", "train-00000.docs.parquet"),
+        ("file_checksum", "train-00002.bin.zst"),
+    ]
+    assert hub.body_bytes("^/cdn/") == 0
+
+
+def test_a_repository_without_a_set(hub, run, tmp_path):
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "README.md").write_text("nothing")
+    hub.publish(REPO, tmp_path / "files")
+    status, told, _ = run("pull", REPO, "--out", tmp_path / "back", "--json")
+    assert (status, told["problems"][0]["kind"]) == (1, "manifest_missing")
+    with pytest.raises(shards.ShardSetError, match="not a shard set"):
+        shards.open_set(URL)
+
+
+# --- Sets of which not all is there yet ---
+
+
+def test_a_set_whose_last_shards_are_absent_says_which(hub, run, whole, tmp_path):
+    hub.publish(REPO, without(whole, tmp_path / "part", *TRAIN[3:]))
+    with pytest.raises(shards.ShardSetError) as refused:
+        shards.open_set(URL)
+    assert [problem.where for problem in refused.value.problems] == TRAIN[3:]
+    assert "4 of 6 shards are there" in str(refused.value)
+    some = shards.open_set(URL, incomplete="allow")
+    assert some.shard(TRAIN[2]).read().tolist() == shards.open_set(whole).shard(TRAIN[2]).read().tolist()
+    with pytest.raises(shards.ShardSetError, match=r"train-00003\.bin\.zst: not in hf://datasets/tester/set at commit"):
+        some.shard(TRAIN[3]).read()
+    # The open set reads on once the shard has come.
+    hub.publish(REPO, whole)
+    assert np.array_equal(some.shard(TRAIN[3]).read(), shards.open_set(whole).shard(TRAIN[3]).read())
+
+
+def test_an_open_set_does_not_become_another(hub, whole, good_set, tmp_path):
+    hub.publish(REPO, without(whole, tmp_path / "part", TRAIN[4]))
+    opened = shards.open_set(URL, incomplete="allow")
+    hub.publish(REPO, good_set)
+    assert opened.shard(TRAIN[1]).read().tolist() == shards.open_set(whole).shard(TRAIN[1]).read().tolist()
+    with pytest.raises(shards.ShardSetError, match="holds another set"):
+        opened.shard(TRAIN[4]).read()
+
+
+def test_a_pull_of_a_part_keeps_it_and_goes_on(hub, run, whole, tmp_path):
+    hub.publish(REPO, without(whole, tmp_path / "part", *TRAIN[3:]))
+    status, told, _ = run("pull", REPO, "--out", tmp_path / "back", "--json")
+    assert (status, [one["where"] for one in told["problems"]]) == (1, TRAIN[3:])
+    assert not (tmp_path / "back").exists()
+    hub.publish(REPO, whole)
+    hub.forget()
+    status, told, _ = run("pull", REPO, "--out", tmp_path / "back", "--json")
+    late = sum(path.stat().st_size for name in TRAIN[3:] for path in whole.glob(f"{name}.*"))
+    assert (status, told["fetched_bytes"]) == (0, late)
+
+
+def test_a_pull_waits_for_what_is_still_being_pushed(hub, whole, tmp_path):
+    hub.publish(REPO, without(whole, tmp_path / "part", TRAIN[4]))
+    notes = []
+
+    def note(text):
+        notes.append(text)
+        hub.publish(REPO, whole)
+
+    pull(Address(REPO), tmp_path / "back", when_missing="wait", note=note, wait_seconds=0.01)
+    assert len(notes) == 1
+    assert files_of(tmp_path / "back") == files_of(whole)
+
+
+# --- Reading without pulling ---
+
+
+def test_a_set_on_the_hub_reads_as_one_on_disk(hub, whole):
+    hub.publish(REPO, whole)
+    there, here = shards.open_set(URL), shards.open_set(whole)
+    assert (there.manifest_sha256, there.manifest) == (here.manifest_sha256, here.manifest)
+    # Metadata first: no shard was touched.
+    assert not [record for record in hub.requests if "train-" in record.path]
+    assert there.tokenizer().to_str() == here.tokenizer().to_str()
+    for one, other in zip(there.shards, here.shards, strict=True):
+        assert np.array_equal(one.read(threads=2), other.read())
+        assert one.documents() == other.documents()
+    hub.forget()
+    assert np.array_equal(there.shards[0].read(70_000, 70_100), here.shards[0].read(70_000, 70_100))
+    assert len([record for record in hub.requests if record.path.startswith("/cdn/")]) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "read"),
+    [
+        ("train-00000.bin.zst", "frame_corrupt", lambda opened: opened.shard("train-00000").read()),
+        ("train-00000.docs.parquet", "file_checksum", lambda opened: opened.shard("train-00000").documents()),
+        ("tokenizer.json", "file_checksum", lambda opened: opened.tokenizer()),
+        ("manifest.json", "file_checksum", lambda opened: shards.open_set(URL)),
+    ],
+)
+def test_a_flipped_byte_is_caught_when_read(hub, whole, name, kind, read):
+    hub.publish(REPO, whole)
+    opened = shards.open_set(URL)
+    hub.faults.on(f"/cdn/{sha_of(whole, name)}|/resolve/.*/{name}", body=flipped(whole / name))
+    with pytest.raises(shards.ShardSetError) as caught:
+        read(opened)
+    assert [(problem.kind, problem.where) for problem in caught.value.problems] == [(kind, name)]
+
+
+def test_a_commit_pins_what_is_read(hub, whole, good_set):
+    old = hub.publish(REPO, whole)
+    hub.publish(REPO, good_set)
+    assert len(shards.open_set(URL).shards) == 3
+    assert len(shards.open_set(f"{URL}@{old}").shards) == 6
+
+
+def test_what_needs_a_disk_says_so(hub, whole):
+    hub.publish(REPO, whole)
+    opened = shards.open_set(URL)
+    with pytest.raises(HubError, match=f"python -m shards pull {URL} --out DIR"):
+        opened.verify()
+    with pytest.raises(HubError, match="needs files on disk"):
+        opened.path.resolve()
+    hub.gone()
+    with pytest.raises(HubError, match=r"train-00000\.bin\.zst"):
+        opened.shards[0].read()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a/b", Address("a/b")),
+        ("hf://datasets/a/b", Address("a/b")),
+        ("datasets/a/b@v1", Address("a/b", "v1")),
+        ("hf://datasets/a/b@x%2Fy/c/d.e", Address("a/b", "x/y", "c/d.e")),
+        ("a/b@refs/pr/1/c", Address("a/b", "refs/pr/1", "c")),
+        ("a/b/../c", None),
+        ("a/b/.hidden", None),
+        ("a", None),
+        ("hf://spaces/a/b", None),
+        ("https://host/a/b", None),
+    ],
+)
+def test_addresses(text, expected):
+    if expected is None:
+        with pytest.raises(HubError, match="is not a place on the Hub"):
+            parse_address(text)
+    else:
+        assert parse_address(text) == parse_address(str(expected)) == expected
