@@ -194,7 +194,17 @@ def test_same_document_twice_and_in_both_splits(plan, tmp_path):
     report = write(plan, tmp_path)
     check = report.check("repeated_documents")
     assert check.verdict == "bad"
-    assert {row.values["kind"] for row in check.rows} == {"document_repeated", "split_leak"}
+    found = {row.values["kind"]: row.values for row in check.rows}
+    planted = {
+        "document_repeated": ("train-00001 document 4", "train-00000 document 9", plan.documents["train"][0][9]),
+        "split_leak": ("train-00000 document 8", "val-00000 document 2", plan.documents["train"][0][8]),
+    }
+    assert found.keys() == planted.keys()
+    assert len(check.rows) == 2
+    for kind, (where, other, document) in planted.items():
+        assert found[kind]["where"] == where
+        assert f"document {document.hash.hex()} occurs" in found[kind]["message"]
+        assert other in found[kind]["message"]
     assert report.check("validation_overlap").verdict in ("look", "bad")
 
 
