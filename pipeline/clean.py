@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
+from pipeline import matches
 from pipeline.arrow import unwrap_mask, wrap_mask
 
 if TYPE_CHECKING:
@@ -46,8 +47,13 @@ class Documents:
         return memoryview(self.text.buffers()[2] or b"")
 
 
-def clean_batch(source: SourceRecipe, batch: Batch, dropped: dict[str, int]) -> Documents:
-    """Drop what cannot be, or shall not be, encoded, and add the counts to `dropped`."""
+def clean_batch(
+    source: SourceRecipe, batch: Batch, dropped: dict[str, int], shown: list[matches.Match] | None = None
+) -> Documents:
+    """Drop what cannot be, or shall not be, encoded, and add the counts to `dropped`.
+
+    Where `shown` is a list, some of the documents that the source's `drop_if_matches` drops are added to it.
+    """
     _count(dropped, batch.rejected)
     text, rows = as_large_binary(batch.text), batch.rows
     if text.null_count:
@@ -62,6 +68,10 @@ def clean_batch(source: SourceRecipe, batch: Batch, dropped: dict[str, int]) -> 
         empty = int((lengths == 0).sum())
         _count(dropped, {EMPTY: empty, SHORT: int((lengths < least).sum()) - empty, LONG: int((lengths > most).sum())})
         text, rows = text.filter(wrap_mask(kept)), rows[kept]
+    if source.drop_if_matches and len(text):
+        kept = ~matches.find_matches(text, rows, source.drop_if_matches, dropped, shown)
+        if not kept.all():
+            text, rows = text.filter(wrap_mask(kept)), rows[kept]
     return Documents(text, rows)
 
 

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.matches import reason_of
 from pipeline.plan import TEXT_BYTES_PER_TOKEN
 from shards.display import plain_table, printable, stdout_console
 
@@ -31,6 +32,7 @@ def build_json(report: BuildReport, out: Path, work: Path) -> dict[str, Any]:
         "notes": list(report.notes),
         "mix": [entry.model_dump() for entry in manifest.mix],
         "sources": [entry.model_dump() for entry in manifest.sources],
+        "drop_hashes": [entry.model_dump() for entry in manifest.drop_hashes],
         "unread": {name: asdict(unread) for name, unread in report.unread.items()},
         "splits": {name: entry.model_dump() for name, entry in manifest.splits.items()},
         "shards": len(manifest.shards),
@@ -79,6 +81,9 @@ def print_build(report: BuildReport, out: Path, work: Path) -> None:
     for source in manifest.sources:
         for reason, count in source.dropped.items():
             console.print(printable(f"dropped from {source.name}: {count:,} ({reason})"))
+    for entry in manifest.drop_hashes:
+        found = f"{entry.found:,} of {entry.hashes:,} hashes found, {entry.documents:,} documents dropped"
+        console.print(printable(f"block list {entry.file}: {found}"), soft_wrap=True)
     for name, unread in report.unread.items():
         if unread.bytes:
             console.print(printable(f"not read of {name}: {unread}"), soft_wrap=True)
@@ -108,11 +113,23 @@ def print_plan(recipe: Recipe, estimate: Estimate) -> None:
         lines += [f"dropped from {source.name}: {share:.1%} ({reason})" for reason, share in source.dropped.items()]
         if not source.tokens:
             lines.append(f"look: of the sample of {source.name} no document is left; see `keep` and the length bounds")
+    lines += _too_many_matches(recipe, estimate)
     lines += _time_lines(estimate)
     scratch, output = _size(estimate.scratch_bytes), _size(estimate.output_bytes)
     lines.append(f"disk: {scratch} of scratch, {output} for the set")
     for line in [*lines, *_short(recipe, estimate)]:
         console.print(printable(line), soft_wrap=True)
+
+
+def _too_many_matches(recipe: Recipe, estimate: Estimate) -> list[str]:
+    lines: list[str] = []
+    for source, found in zip(recipe.sources, estimate.sources, strict=True):
+        matched = sum(found.dropped.get(reason_of(pattern), 0.0) for pattern in source.drop_if_matches)
+        share = matched / (matched + (found.kept or 0.0)) if matched else 0.0
+        if share > source.max_dropped:
+            limit = f"more than max_dropped = {source.max_dropped}"
+            lines.append(f"look: drop_if_matches drops {share:.1%} of {source.name}, {limit}: the build would stop")
+    return lines
 
 
 def _plan_row(source: SourceEstimate) -> dict[str, Any]:

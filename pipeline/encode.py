@@ -19,6 +19,7 @@ import xxhash
 
 from pipeline.clean import Documents, clean_batch
 from pipeline.laps import Laps
+from pipeline.matches import Match, to_receipt
 from pipeline.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE
 from pipeline.sources.base import BATCH_BYTES, Unit, read_span
 from pipeline.sources.network import count_retries
@@ -75,8 +76,8 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
         report: called with (bytes of text, tokens) done so far.
 
     Returns:
-        The run's facts: labels of its spans, documents, tokens, text_bytes, dropped by reason, requests that had to be
-        tried again, seconds by step.
+        The run's facts: labels of its spans, documents, tokens, text_bytes, dropped by reason, some of the documents
+        that matched a pattern, requests that had to be tried again, seconds by step.
 
     Raises:
         SourceError: the data cannot be read as the recipe says.
@@ -87,9 +88,10 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
     encoder = load_encoder(task.encoder_path, task.special_tokens)
     laps.lap("start_s")
     dropped: dict[str, int] = {}
+    matches: list[dict[str, Any]] = []
     parts: list[_Encoded] = []
     text_bytes = tokens = checked = 0
-    for documents, spans in _batches(task, dropped):
+    for documents, spans in _batches(task, dropped, matches):
         laps.lap("read_s")
         rows = _hash_documents(documents, spans)
         laps.lap("hash_s")
@@ -112,6 +114,7 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
         "tokens": tokens,
         "text_bytes": text_bytes,
         "dropped": dropped,
+        "matches": matches,
         "checked_documents": checked,
         "retries": count_retries() - retries,
         "files": files,
@@ -119,14 +122,18 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
     }
 
 
-def _batches(task: EncodeTask, dropped: dict[str, int]) -> Iterator[tuple[Documents, npt.NDArray[np.uint32]]]:
+def _batches(
+    task: EncodeTask, dropped: dict[str, int], matches: list[dict[str, Any]]
+) -> Iterator[tuple[Documents, npt.NDArray[np.uint32]]]:
     """Yield cleaned documents with the index of each one's span; small batches are put together."""
+    shown: list[Match] = []
     pending: list[Documents] = []
     spans: list[npt.NDArray[np.uint32]] = []
     size = 0
     for index, span in enumerate(task.unit.spans):
         for batch in read_span(task.source, span):
-            documents = clean_batch(task.source, batch, dropped)
+            documents = clean_batch(task.source, batch, dropped, shown)
+            matches += to_receipt(shown[len(matches) :], span.name)
             if not len(documents.text):
                 continue
             pending.append(documents)

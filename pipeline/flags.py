@@ -89,7 +89,7 @@ def set_folder(text: str) -> Path:
 
 
 def _size(text: str) -> int:
-    from pipeline.recipe import parse_size
+    from pipeline.recipe_values import parse_size
 
     try:
         return parse_size(text)
@@ -105,7 +105,7 @@ def _seconds(text: str) -> float:
 
 
 def _tokens(text: str) -> str:
-    from pipeline.recipe import parse_count
+    from pipeline.recipe_values import parse_count
 
     if text != "max" and (not isinstance(parse_count(text), int) or parse_count(text) < 1):
         raise argparse.ArgumentTypeError(f"expected a number of tokens such as 1e9, 1B, 500M, or max; got {text!r}")

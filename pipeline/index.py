@@ -19,6 +19,8 @@ from pipeline.run import END_KEY, FIRST_KEY, Key, Run
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from pipeline.block_lists import Blocked, Found
+
 PARTITION_DOCUMENTS = 1 << 20
 DUPLICATE = "duplicate"
 DUPLICATE_ELSEWHERE = "duplicate of another source"
@@ -27,11 +29,13 @@ DUPLICATE_ELSEWHERE = "duplicate of another source"
 class Index:
     """The documents of all runs in hash order, walked by partitions of the hash space.
 
-    Creating it deduplicates: it makes one keep mask a run (a byte a document) and adds up what is left.
+    Creating it deduplicates: it makes one keep mask a run (a byte a document) and adds up what is left. Of documents
+    that a block list names, no copy is kept.
     """
 
-    def __init__(self, runs: list[Run], num_sources: int):
+    def __init__(self, runs: list[Run], num_sources: int, blocked: Blocked | None = None):
         self._runs = runs
+        self._blocked = blocked
         total = sum(len(run.documents) for run in runs)
         self.bits = max(0, (total // PARTITION_DOCUMENTS).bit_length())
         self.tokens = np.zeros((1 << self.bits, num_sources), np.int64)
@@ -59,14 +63,29 @@ class Index:
             order = np.lexsort((lo, hi))
             first_of_kind = np.ones(len(order), bool)
             first_of_kind[1:] = (hi[order][1:] != hi[order][:-1]) | (lo[order][1:] != lo[order][:-1])
+            listed = self._drop_blocked(hi[order], lo[order], sources[order])
             keep = np.empty(len(order), bool)
-            keep[order] = first_of_kind
+            keep[order] = first_of_kind & ~listed
             self._add_up(part, keep, lengths, sources)
-            self._count_duplicates(first_of_kind, sources[order])
+            self._count_duplicates(first_of_kind | listed, sources[order])
             start = 0
             for i, first, last in parts:
                 self.masks[i][first:last] = keep[start : start + last - first]
                 start += last - first
+
+    def _drop_blocked(
+        self, hi: npt.NDArray[np.uint64], lo: npt.NDArray[np.uint64], sources: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.bool_]:
+        """Return which documents, in hash order, a block list names, and count them."""
+        if self._blocked is None:
+            return np.zeros(len(hi), bool)
+        listed = self._blocked.find(hi, lo)
+        for number, block_list in enumerate(self._blocked.lists):
+            counts = np.bincount(sources[listed == number], minlength=len(self.dropped))
+            for source in np.flatnonzero(counts).tolist():
+                dropped = self.dropped[source]
+                dropped[block_list.reason] = dropped.get(block_list.reason, 0) + int(counts[source])
+        return listed >= 0
 
     def _add_up(
         self, part: int, keep: npt.NDArray[np.bool_], lengths: npt.NDArray[np.int64], sources: npt.NDArray[np.int64]
@@ -94,6 +113,10 @@ class Index:
             (folder / mask_name(index)).write_bytes(data)
             facts[mask_name(index)] = {"bytes": len(data), "xxh3_128": xxhash.xxh3_128_hexdigest(data)}
         return facts
+
+    def block_lists(self) -> tuple[Found, ...]:
+        """Return what was found of each block list."""
+        return () if self._blocked is None else self._blocked.counts()
 
     def source_axis(self, source: int) -> Axis:
         """Return a source's axis of tokens in hash order."""

@@ -18,7 +18,8 @@ from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from pipeline.recipe import Name, Recipe, parse_count, parse_size
+from pipeline.recipe import Recipe
+from pipeline.recipe_values import Name, parse_count, parse_size
 
 BEGIN = "<!-- keys of the data recipe: written by `python -m pipeline keys --into recipes/README.md` -->"
 END = "<!-- end of the keys of the data recipe -->"

@@ -1,7 +1,8 @@
 """Mix: which documents go to which shard, from content hashes and lengths alone. Tokens are not read.
 
 Hash order is the global shuffle. Equal hashes are the same document: the first in (source, unit, row) order keeps it,
-over all sources, so that a copy of a validation document can never be trained on. Each source is then an axis of
+over all sources, so that a copy of a validation document can never be trained on; none does where the recipe's block
+lists name it. Each source is then an axis of
 tokens in hash order; validation takes its beginning, and training is cut where the running target of each shard is
 met, at the nearest document boundary. Targets are exact fractions of the total, so errors are carried, never summed.
 
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.block_lists import Blocked
 from pipeline.index import Axis, Cut, Index
 from pipeline.mix_plan import Plan, ShardPlan, Shares, Slice, SourceTotals
 from pipeline.recipe import Recipe
@@ -119,7 +121,8 @@ def plan_mix(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -> P
         )
         for s, axis in enumerate(axes)
     )
-    return Plan((*train, *val), totals, total, tuple(notes))
+    found = index.block_lists()
+    return Plan((*train, *val), totals, total, (*notes, *map(str, found)), found)
 
 
 def _num_val_shards(recipe: Recipe) -> int:
@@ -143,6 +146,8 @@ def _check_validation(
         if axis.total == 0:
             reasons = ", ".join(f"{count} times {reason}" for reason, count in dropped[s].items()) or "there was none"
             remedy = "The first of two sources keeps what both hold: change their order, or leave one out"
+            if recipe.drop_hashes:
+                remedy = "Shorten drop_hashes, or leave the source out. " + remedy
             faults.append(f"source {source.name!r}: no document is left to mix ({reasons}). {remedy}.")
             continue
         wanted = shares.target(s, recipe.split.val_tokens, 1, 1)
@@ -251,8 +256,10 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> dict[str, Any]:
 
     Raises:
         MixError: the sources cannot give what the recipe asks for.
+        BlockListError: a block list was changed or taken away since the recipe was read.
     """
-    index = Index(list(task.runs), len(task.recipe.sources))
+    lists = task.recipe.block_lists
+    index = Index(list(task.runs), len(task.recipe.sources), Blocked(lists) if lists else None)
     if short := find_short(task.recipe, index, task.has_more):
         found = index.tokens.sum(axis=0).tolist()
         return {"short": [[s, needed, found[s]] for s, needed in short.items()], "files": {}}

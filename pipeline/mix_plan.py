@@ -7,6 +7,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
+from pipeline.block_lists import Found
 from pipeline.run import Key
 
 
@@ -52,6 +53,8 @@ class Plan:
     """Training tokens asked for, after `when_short` was applied."""
     notes: tuple[str, ...]
     """What a person should know: a set that was shrunk, a source that was repeated."""
+    block_lists: tuple[Found, ...] = ()
+    """What was found of each of the recipe's block lists."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
@@ -72,6 +75,7 @@ def plan_from_dict(data: dict[str, Any]) -> Plan:
         sources=tuple(SourceTotals(**totals) for totals in data["sources"]),
         train_tokens=data["train_tokens"],
         notes=tuple(data["notes"]),
+        block_lists=tuple(Found(**found) for found in data.get("block_lists", [])),
     )
 
 

@@ -21,6 +21,7 @@ from pipeline.selection import Unread
 from pipeline.tokenizer import TokenizerInfo
 from shards.manifest import (
     MANIFEST_FILE,
+    BlockListEntry,
     Manifest,
     MixEntry,
     RecipeEntry,
@@ -128,6 +129,12 @@ def publish(
         recipe=RecipeEntry(file=recipe_file.path, sha256=recipe_file.sha256),
         sources=[
             _source_entry(recipe, plan, index, runs, encoded, unread[index]) for index in range(len(recipe.sources))
+        ],
+        drop_hashes=[
+            BlockListEntry(
+                file=item.name, sha256=item.sha256, hashes=item.hashes, found=item.found, documents=item.documents
+            )
+            for item in plan.block_lists
         ],
         mix=_mix_entries(recipe, plan, splits["train"]),
         splits={split: entry for split, entry in splits.items() if split == "train" or entry.tokens},  # type: ignore[misc]

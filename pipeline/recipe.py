@@ -5,78 +5,32 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from decimal import Decimal
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
+from pydantic import AfterValidator, Field, JsonValue, PrivateAttr, model_validator
 
-from pipeline.predicates import parse_predicate
+from pipeline.recipe_values import (
+    Name,
+    Patterns,
+    PositiveFloat,
+    SizeBytes,
+    Whole,
+    checked_keep,
+    distinct,
+    known_encoding,
+    no_empty_token,
+)
 from shards.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from pipeline.block_lists import BlockList
 
 DEFAULT_EOS_TOKEN = "<|endoftext|>"
 NUM_BYTES = 256
 """Entries that a byte-level vocabulary always has."""
-
-_SIZE = re.compile(r"\s*(\d[\d_]*(?:\.\d+)?)\s*([kKMGT]i?)?B?\s*")
-_SCALE = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-
-_COUNT = re.compile(r"\s*(\d[\d_]*(?:\.\d+)?(?:[eE]\d{1,2})?)\s*([kKmMbBgGtT])?\s*")
-_COUNT_SCALE = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
-
-
-def parse_size(value: Any) -> Any:
-    """Turn `"1 GB"`, `"512 MiB"` or a plain number into bytes; other values are left for the model to refuse."""
-    if not isinstance(value, str):
-        return value
-    match = _SIZE.fullmatch(value)
-    if not match:
-        raise ValueError('expected bytes as a number, or as text such as "1 GB" or "512 MiB"')
-    unit = match[2] or ""
-    scale = _SCALE[unit.replace("K", "k") if len(unit) == 1 else unit.replace("k", "K")] if unit else 1
-    return int(Decimal(match[1]) * scale)
-
-
-def parse_count(value: Any) -> Any:
-    """Turn `"1B"`, `"500M"`, `"1e9"` or the number 1e9 into a whole number; what is none is left to be refused."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    match = _COUNT.fullmatch(value) if isinstance(value, str) else None
-    if not match:
-        return value
-    count = Decimal(match[1].replace("_", "")) * _COUNT_SCALE[(match[2] or "").upper()]
-    return int(count) if count == int(count) else value
-
-
-def _distinct(values: list[str]) -> list[str]:
-    repeated = sorted({value for value in values if values.count(value) > 1})
-    if repeated:
-        raise ValueError(f"listed more than once: {', '.join(map(repr, repeated))}. Keep one of each")
-    if "" in values:
-        raise ValueError("an empty string is not a token")
-    return values
-
-
-def _checked_keep(keep: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    for column, condition in keep.items():
-        parse_predicate(column, condition)
-    return keep
-
-
-def _known_encoding(name: str) -> str:
-    try:
-        b"".decode(name)
-    except LookupError as error:
-        raise ValueError("expected a text encoding that Python knows, such as latin-1") from error
-    return name
-
-
-SizeBytes = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
-Whole = BeforeValidator(parse_count)
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
 
 class SourceRecipe(Settings):
@@ -110,16 +64,21 @@ class SourceRecipe(Settings):
     """Where the text is: in the column `text`, or in Software Heritage's archive under the SHA-1 in `blob_id`."""
     blob_id: Annotated[str, Field(min_length=1)] = "blob_id"
     """`software-heritage`: column of the SHA-1 of each file's bytes."""
-    fallback_encoding: Annotated[str, AfterValidator(_known_encoding)] | None = None
+    fallback_encoding: Annotated[str, AfterValidator(known_encoding)] | None = None
     """`software-heritage`: how to decode files that are not UTF-8, such as `latin-1`; when absent they are dropped."""
     max_missing: Annotated[float, Field(ge=0, le=1)] = 0.02
     """`software-heritage`: the build stops when a larger share of the files cannot be had."""
-    keep: Annotated[dict[str, JsonValue], AfterValidator(_checked_keep)] = Field(default_factory=dict)
+    keep: Annotated[dict[str, JsonValue], AfterValidator(checked_keep)] = Field(default_factory=dict)
     """Predicates on columns: `{ int_score = ">= 3" }`. A row is kept when all hold; a null never holds."""
     min_bytes: Annotated[int, Field(ge=1)] = 1
     """Shorter documents are dropped, in bytes of UTF-8; empty ones always are."""
     max_bytes: SizeBytes | None = None
     """Longer documents are dropped."""
+    drop_if_matches: Patterns = Field(default_factory=list)
+    """The same as the recipe's `drop_if_matches`, for this source alone; looked for after those."""
+    max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """The build stops, and shows some of them, when `drop_if_matches` drops a larger share of the documents: patterns
+    are for what is rare, and one document in a hundred tells of a wrong pattern more often than of a bad source."""
 
     @property
     def text_column(self) -> str:
@@ -133,7 +92,9 @@ class TokenizerRecipe(Settings):
     vocab_size: Annotated[int, Field(ge=1, le=1 << 24)] | None = None
     """Entries, the 256 bytes and the special tokens included. Up to 65,536 tokens take 2 bytes, above 4. Required
     unless `file` is given."""
-    special_tokens: Annotated[list[str], AfterValidator(_distinct)] = Field(default_factory=lambda: [DEFAULT_EOS_TOKEN])
+    special_tokens: Annotated[list[str], AfterValidator(distinct), AfterValidator(no_empty_token)] = Field(
+        default_factory=lambda: [DEFAULT_EOS_TOKEN]
+    )
     """They take the first ids. Never matched inside documents: text that spells one is encoded as its characters."""
     eos_token: str = DEFAULT_EOS_TOKEN
     """The special token that ends every document."""
@@ -185,12 +146,44 @@ class Recipe(Settings):
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 1337
     """Decides the order of documents inside shards, which parts of a source a small set reads, and which the
     tokenizer's sample takes."""
+    drop_hashes: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
+    """Block lists, files of content hashes as `python -m shards trace --out` writes them; paths are relative to the
+    recipe's folder. Documents with these hashes are dropped from all sources when the set is mixed, so that a build
+    that gets a list mixes and assembles again, no more. The set's `recipe.json` adds each file's SHA-256."""
+    drop_if_matches: Patterns = Field(default_factory=list)
+    """Regular expressions, in RE2's syntax: documents that one of them matches anywhere are dropped from all sources,
+    before the tokenizer's sample and before encoding. The set's `recipe.json` has them in each source."""
     sources: Annotated[list[SourceRecipe], Field(min_length=1)]
     """One table each. Where two sources hold the same document, the first keeps it."""
     tokenizer: TokenizerRecipe
     mix: MixRecipe = MixRecipe()
     split: SplitRecipe = SplitRecipe()
     shards: ShardsRecipe = ShardsRecipe()
+    _folder: Path = PrivateAttr(default_factory=Path)
+    """Where the paths of `drop_hashes` begin."""
+
+    @model_validator(mode="after")
+    def _give_patterns_to_sources(self) -> Self:
+        """Put the patterns for all into each source: from here on, a source alone says what is read of it."""
+        if self.drop_if_matches:
+            for index, source in enumerate(self.sources):
+                patterns = list(dict.fromkeys([*self.drop_if_matches, *source.drop_if_matches]))
+                self.sources[index] = source.model_copy(update={"drop_if_matches": patterns})
+            object.__setattr__(self, "drop_if_matches", [])
+        return self
+
+    @property
+    def block_lists(self) -> list[BlockList]:
+        """The files of `drop_hashes`."""
+        from pipeline.block_lists import parse_entry
+
+        return [parse_entry(entry, self._folder) for entry in self.drop_hashes]
+
+    def with_block_lists(self, entries: list[str], folder: Path) -> Recipe:
+        """Return the recipe with entries of `drop_hashes` that are relative to a folder."""
+        recipe = self.model_copy(update={"drop_hashes": entries})
+        recipe._folder = folder
+        return recipe
 
     def to_json(self) -> str:
         """Return the resolved recipe as canonical JSON, as kept in a shard set's recipe.json."""
@@ -203,7 +196,13 @@ def load_recipe(path: Path, *, overrides: list[str] | None = None) -> Recipe:
     Raises:
         SettingsError: with every fault of the file, globs that match nothing included.
     """
-    return load_settings(Recipe, path, overrides=overrides, checks=(_check_sources, _check_tokenizer))
+    from pipeline.block_lists import check_entries
+
+    resolved: list[str] = []
+    folder = path.parent.absolute()
+    check_lists = partial(check_entries, folder, resolved)
+    recipe = load_settings(Recipe, path, overrides=overrides, checks=(_check_sources, _check_tokenizer, check_lists))
+    return recipe.with_block_lists(resolved, folder) if resolved else recipe
 
 
 def _check_sources(data: dict[str, Any]) -> Iterator[str]:

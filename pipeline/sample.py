@@ -19,6 +19,7 @@ import xxhash
 
 from pipeline.clean import clean_batch
 from pipeline.laps import Laps
+from pipeline.matches import matched_documents
 from pipeline.mix_plan import Shares
 from pipeline.sources.base import Span, read_span
 from pipeline.sources.network import keep_fetched
@@ -114,12 +115,14 @@ def sample_budgets(task: TokenizerTask) -> list[int]:
 def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Callable[[int, int], None]) -> dict[str, int]:
     budget = sample_budgets(task)[index]
     source = task.sources[index]
-    taken = documents = left_out = 0
+    taken = documents = left_out = seen = 0
+    dropped: dict[str, int] = {}
     for span in _shuffled(task, index):
         if taken >= budget:
             break
         for batch in read_span(source, span):
-            cleaned = clean_batch(source, batch, {})
+            cleaned = clean_batch(source, batch, dropped)
+            seen += len(cleaned.text)
             offsets, data = cleaned.offsets, cleaned.data
             for start, stop in itertools.pairwise(offsets.tolist()):
                 if stop - start > MAX_WORD_BYTES and longest_word_bytes(data[start:stop]) > MAX_WORD_BYTES:
@@ -134,7 +137,11 @@ def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Callable[[int
             report(file.tell(), 0)
             if taken >= budget:
                 break
-    return {"text_bytes": taken, "documents": documents, "left_out": left_out}
+    facts = {"text_bytes": taken, "documents": documents, "left_out": left_out}
+    if source.drop_if_matches:
+        matched = matched_documents(source, dropped)
+        facts |= {"looked_at": seen + matched, "matched": matched}
+    return facts
 
 
 def longest_word_bytes(data: memoryview | bytes) -> int:

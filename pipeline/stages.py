@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline import assemble, disk, encode, mix, sample
+from pipeline import assemble, disk, encode, matches, mix, sample
 from pipeline.engine import Task, digest_of, read_receipt
 from pipeline.index import mask_name
 from pipeline.mix_plan import Plan, Shares, plan_from_dict
@@ -105,6 +105,14 @@ def run_tokenizer(state: Build, recipe: Recipe) -> tuple[TokenizerInfo, Recipe]:
     drawn = sum(facts["text_bytes"] for facts in result["sample"].values())
     if drawn < _SAMPLE_SHORT * size:
         state.note(f"tokenizer: sampled {drawn / 1e6:,.1f} MB, not {size / 1e6:,.1f}: `keep` or the bounds reject much")
+    for source in recipe.sources:
+        facts = result["sample"][source.name]
+        if facts.get("matched", 0) > source.max_dropped * facts.get("looked_at", 0):
+            share = facts["matched"] / facts["looked_at"]
+            state.note(
+                f"tokenizer: drop_if_matches drops {share:.2%} of what was looked at of {source.name} for the sample; "
+                f"the build stops after encoding if it does so of all (max_dropped = {source.max_dropped})"
+            )
     if left_out := sum(facts["left_out"] for facts in result["sample"].values()):
         state.note(f"tokenizer: {left_out} documents with words over {sample.MAX_WORD_BYTES:,} bytes were not sampled")
     used = result["sample_weights"]
@@ -161,6 +169,8 @@ def run_encode(state: Build, recipe: Recipe, tokenizer: TokenizerInfo) -> tuple[
         Run(state.work / "encode" / task.digest, task.payload.unit.source, tuple(result["labels"]), dtype)
         for task, result in zip(tasks, encoded, strict=True)
     ]
+    for index, source in enumerate(recipe.sources):
+        matches.check_matches(source, [done for run, done in zip(runs, encoded, strict=True) if run.source == index])
     _check_sources_left(state, recipe, runs, encoded)
     return runs, encoded
 
@@ -177,7 +187,8 @@ def _check_sources_left(state: Build, recipe: Recipe, runs: list[Run], encoded: 
                     reasons[reason] = reasons.get(reason, 0) + count
             listed = ", ".join(f"{count} because {reason}" for reason, count in reasons.items()) or "there were none"
             raise mix.MixError(
-                f"source {source.name!r}: no document is left ({listed}). Correct `keep`, `text` or the length bounds."
+                f"source {source.name!r}: no document is left ({listed}). Correct `keep`, `text`, "
+                "`drop_if_matches` or the length bounds."
             )
 
 
@@ -218,6 +229,8 @@ def run_mix(state: Build, recipe: Recipe, runs: list[Run]) -> tuple[Plan | None,
         "val_tokens": recipe.split.val_tokens,
         "shard_tokens": recipe.shards.tokens,
     }
+    if recipe.drop_hashes:
+        identity["drop_hashes"] = recipe.drop_hashes  # with each file's SHA-256
     task = Task(digest_of(identity), mix.MixTask(recipe, tuple(runs), has_more), 0)
     result = state.run_stage("mix", "pipeline.mix:mix_runs", [task]).results[0]
     for source, needed, found in result["short"]:
@@ -266,4 +279,6 @@ def run_assemble(
 
 def _reading(source: SourceRecipe) -> dict[str, Any]:
     """Return what of a source decides the documents read from given spans: not its name, weight or paths."""
-    return source.model_dump(exclude={"weight", "name", "paths", "repo", "config", "split", "revision", "max_missing"})
+    elsewhere = {"weight", "name", "paths", "repo", "config", "split", "revision", "max_missing", "max_dropped"}
+    unused = set() if source.drop_if_matches else {"drop_if_matches"}  # so that what was encoded without them stays
+    return source.model_dump(exclude=elsewhere | unused)

@@ -27,6 +27,9 @@ MAX_SIDECAR_BYTES = 1 << 24
 
 MAX_UINT16_VOCAB_SIZE = 1 << 16
 
+BLOCK_LIST_REASON = "in block list "
+"""How the reasons of documents dropped for a block list begin; the file's name follows."""
+
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 
 Split = Literal["train", "val"]
@@ -102,6 +105,20 @@ class SourceEntry(_Model):
     """Documents dropped before the mix, by reason."""
     epochs: Epochs
     """The most often any training document of this source occurs: 1, unless the source was repeated."""
+
+
+class BlockListEntry(_Model):
+    """A block list whose documents were dropped from all sources before the mix."""
+
+    file: str
+    """As the recipe names it; the sources' `dropped` counts its documents as `in block list FILE`."""
+    sha256: Sha256
+    hashes: Count
+    """Distinct hashes in it."""
+    found: Count
+    """Those of documents that were read."""
+    documents: Count
+    """Documents dropped for it, copies included; one that several lists name counts for the first."""
 
 
 class MixEntry(_Model):
@@ -180,12 +197,18 @@ class Manifest(_Model):
     tokenizer: TokenizerEntry
     recipe: RecipeEntry
     sources: list[SourceEntry]
+    drop_hashes: list[BlockListEntry] = []
     mix: list[MixEntry]
     splits: dict[Split, SplitEntry]
     shards: list[ShardEntry]
 
 
 ModelT = TypeVar("ModelT", Manifest, Sidecar)
+
+
+def block_list_reason(file: str) -> str:
+    """Return the reason under which sources count the documents that a block list drops."""
+    return f"{BLOCK_LIST_REASON}{file}"
 
 
 def dtype_for(vocab_size: int) -> Dtype:

@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from shards.manifest import MANIFEST_FILE, Manifest, ShardEntry, SourceCounts, dtype_for
+from shards.manifest import (
+    BLOCK_LIST_REASON,
+    MANIFEST_FILE,
+    Manifest,
+    ShardEntry,
+    SourceCounts,
+    block_list_reason,
+    dtype_for,
+)
 from shards.problems import Problem, ProblemKind
 from shards.writer import shard_file_names, shard_name
 
@@ -25,6 +33,7 @@ def check_totals(manifest: Manifest) -> list[Problem]:
         *_check_splits(manifest),
         *_check_mix(manifest),
         *_check_available(manifest),
+        *_check_block_lists(manifest),
     ]
 
 
@@ -171,6 +180,31 @@ def _check_available(manifest: Manifest) -> list[Problem]:
                 )
                 problems.append(_problem("totals_mismatch", message))
     return problems
+
+
+def _check_block_lists(manifest: Manifest) -> list[Problem]:
+    """What the sources count as dropped for a block list, against the lists."""
+    dropped: Counter[str] = Counter()
+    for source in manifest.sources:
+        for reason, count in source.dropped.items():
+            if reason.startswith(BLOCK_LIST_REASON):
+                dropped[reason] += count
+    names = [entry.file for entry in manifest.drop_hashes]
+    messages = [
+        f"drop_hashes lists {name!r} twice" for name in sorted({name for name in names if names.count(name) > 1})
+    ]
+    for entry in manifest.drop_hashes:
+        where, counted = f"drop_hashes, {entry.file!r}", dropped.pop(block_list_reason(entry.file), 0)
+        if counted != entry.documents:
+            messages.append(f"{where}: {entry.documents} documents; the sources count {counted}")
+        if entry.found > entry.hashes:
+            messages.append(f"{where}: {entry.found} hashes found of {entry.hashes}")
+        if entry.documents and not entry.found:
+            messages.append(f"{where}: {entry.documents} documents dropped, and no hash found")
+    messages += [
+        f"{count} documents dropped: {reason!r}; drop_hashes has no such file" for reason, count in dropped.items()
+    ]
+    return [_problem("totals_mismatch", message) for message in messages]
 
 
 def add_sources(shards: Iterable[ShardEntry]) -> dict[str, SourceCounts]:

@@ -112,7 +112,7 @@ def test_every_key_has_a_row_with_its_meaning() -> None:
     rows = [line.split(" | ") for line in keys.to_markdown().splitlines() if line.startswith("| `")]
     names = [row[0].strip("| `") for row in rows]
     sections = (Recipe.model_fields[name].annotation for name in ("tokenizer", "mix", "split", "shards"))
-    expected = ["name", "seed", *SourceRecipe.model_fields]
+    expected = ["name", "seed", "drop_hashes", "drop_if_matches", *SourceRecipe.model_fields]
     expected += [key for section in sections for key in section.model_fields]  # type: ignore[union-attr]
     assert names == expected
     for row in rows:

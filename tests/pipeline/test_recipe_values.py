@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from good_recipe import GOOD, faults_of
 
-from pipeline.recipe import Recipe, load_recipe, parse_size
+from pipeline.recipe import Recipe, load_recipe
+from pipeline.recipe_values import parse_size
 from shards.settings import SettingsError
 
 OVERRIDES = [

@@ -203,6 +203,36 @@ def recipe_changed(folder: Path) -> None:
     (folder / "recipe.json").write_text("{}")
 
 
+def block_list(file: str, **counts: int) -> dict[str, Any]:
+    return {"file": file, "sha256": "0" * 64, "hashes": 3, "found": 3, "documents": 3} | counts
+
+
+@names("totals_mismatch")
+def block_list_documents_not_those_of_the_sources(folder: Path) -> None:
+    def change(manifest: dict[str, Any]) -> None:
+        manifest["drop_hashes"] = [block_list("a.txt", documents=4)]
+        manifest["sources"][0]["dropped"]["in block list a.txt"] = 2
+        manifest["sources"][1]["dropped"]["in block list a.txt"] = 1
+
+    edit(folder, change)
+
+
+@names("totals_mismatch")
+def block_list_found_more_than_it_holds(folder: Path) -> None:
+    edit(folder, lambda manifest: manifest["drop_hashes"].append(block_list("a.txt", found=4, documents=0)))
+
+
+@names("totals_mismatch")
+def block_list_listed_twice(folder: Path) -> None:
+    lists = [block_list("a.txt", documents=0), block_list("a.txt", documents=0)]
+    edit(folder, lambda manifest: manifest.update(drop_hashes=lists))
+
+
+@names("totals_mismatch")
+def documents_dropped_for_a_list_that_is_not_there(folder: Path) -> None:
+    edit(folder, lambda manifest: manifest["sources"][0]["dropped"].update({"in block list b.txt": 2}))
+
+
 @names("dtype_mismatch", "sidecar_mismatch")
 def dtype_wrong(folder: Path) -> None:
     edit(folder, lambda manifest: manifest.update(dtype="uint32"))

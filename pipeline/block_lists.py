@@ -1,0 +1,229 @@
+"""Block lists: files of content hashes, as `python -m shards trace --out` writes them, of documents to drop.
+
+A hash a line, 32 hexadecimal digits; lines that begin with `#` and empty ones are passed over, a hash that stands twice
+counts once. A hash is of a document's text alone: neither the tokenizer nor the source plays a part in it. Memory: 20
+bytes a hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shards.display import printable
+from shards.manifest import block_list_reason
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+MOST_FAULTS = 5
+"""Lines complained about: the file is something else, and may be large."""
+MAX_LINE_BYTES = 4096
+_HASH = re.compile(rb"[0-9a-fA-F]{32}")
+_DIGEST = re.compile(r"(.+)#sha256=([0-9a-f]{64})", re.DOTALL)
+
+
+class BlockListError(ValueError):
+    """A file that cannot be used as a block list. Names its first lines that are no hashes."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockList:
+    """One entry of a recipe's `drop_hashes`."""
+
+    name: str
+    """The file as the recipe names it, relative to the recipe's folder."""
+    path: Path
+    sha256: str | None = None
+    """Of the file's bytes; None: not known yet."""
+
+    @property
+    def entry(self) -> str:
+        """The entry of a resolved recipe: `FILE#sha256=DIGEST`."""
+        return f"{self.name}#sha256={self.sha256}" if self.sha256 else self.name
+
+    @property
+    def reason(self) -> str:
+        """How its documents are counted."""
+        return block_list_reason(self.name)
+
+    def read(self) -> tuple[npt.NDArray[np.uint64], str]:
+        """Read the file.
+
+        Returns:
+            The distinct hashes in order, uint64 `(hashes, 2)`: first and last 8 bytes; and the file's SHA-256.
+
+        Raises:
+            BlockListError: it cannot be read, holds something else, or is not the file that `sha256` says.
+        """
+        digest = hashlib.sha256()
+        found = bytearray()
+        faults: list[str] = []
+        number, goes_on = 0, False
+        try:
+            with self.path.open("rb") as file:
+                while line := file.readline(MAX_LINE_BYTES):
+                    digest.update(line)
+                    number += not goes_on
+                    text = line.strip()
+                    comment = goes_on or text[:1] == b"#"
+                    goes_on = comment and line[-1:] != b"\n"
+                    if _HASH.fullmatch(text):
+                        found += bytes.fromhex(text.decode("ascii"))
+                    elif text and not comment:
+                        faults.append(f"line {number} is {_quote(text)}")
+                        if len(faults) == MOST_FAULTS:
+                            break
+        except OSError as error:
+            raise BlockListError(f"{self.path}: cannot be read: {error.strerror}{self._elsewhere()}") from error
+        if faults:
+            raise BlockListError(
+                f"{self.path}: {'; '.join(faults)}. Expected 32 hexadecimal digits a line, a document's content hash, "
+                "as `python -m shards trace --out FILE` writes them."
+            )
+        if self.sha256 not in (None, digest.hexdigest()):
+            raise BlockListError(
+                f"{self.path}: its SHA-256 is {digest.hexdigest()}, expected {self.sha256}: it was changed, or is "
+                "another list. Restore it, or name the one you want."
+            )
+        rows = np.frombuffer(bytes(found), ">u8").astype(np.uint64).reshape(-1, 2)
+        rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]  # np.unique takes five times as long for pairs
+        distinct = np.append(True, (rows[1:] != rows[:-1]).any(axis=1))[: len(rows)]
+        return rows[distinct], digest.hexdigest()
+
+    def _elsewhere(self) -> str:
+        """Return what to do when the file is where other paths of a recipe begin."""
+        here = Path(self.name).absolute()
+        if here.is_file() and here != self.path:
+            return f". Paths are relative to the recipe's folder; give this one as {here}"
+        return f". Paths are relative to the recipe's folder, {self.path.parent.absolute()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a mix found of one block list."""
+
+    name: str
+    sha256: str
+    hashes: int
+    """Distinct ones in the file."""
+    found: int
+    """Those that a document read has."""
+    documents: int
+    """Documents left out for it, copies included; one that several lists name counts for the first."""
+
+    def __str__(self) -> str:
+        name = printable(self.name)
+        if not self.hashes:
+            return f"drop_hashes: {name} holds no hash"
+        if self.found == 0:
+            why = "no document read has one: is the list of other text, or was the text changed since?"
+            return f"drop_hashes: 0 of {self.hashes:,} hashes of {name} found; {why}"
+        found = f"{self.found:,} of {self.hashes:,} hashes of {name} found"
+        return f"drop_hashes: {found}, {self.documents:,} documents dropped"
+
+
+class Blocked:
+    """All hashes of a recipe's block lists, ready to be looked for."""
+
+    def __init__(self, lists: Sequence[BlockList]):
+        """Read the files.
+
+        Raises:
+            BlockListError: as `BlockList.read`.
+        """
+        self.lists = list(lists)
+        read = [item.read() for item in lists]
+        self.digests = [digest for _, digest in read]
+        self.sizes = [len(hashes) for hashes, _ in read]
+        rows = np.concatenate([hashes for hashes, _ in read] or [np.zeros((0, 2), np.uint64)])
+        number = np.repeat(np.arange(len(lists), dtype=np.int32), self.sizes)
+        order = np.lexsort((number, rows[:, 1], rows[:, 0]))
+        self._hi, self._lo, self._list = rows[order, 0], rows[order, 1], number[order]
+        self._found = np.zeros(len(lists), np.int64)
+        self._documents = np.zeros(len(lists), np.int64)
+
+    def find(self, hi: npt.NDArray[np.uint64], lo: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
+        """Find the documents of one part of the hash space, and count them.
+
+        Args:
+            hi: first 8 bytes of the documents' hashes, in hash order, `(documents,)`.
+            lo: the last 8.
+
+        Returns:
+            The first list that names each document, -1 where none does, `(documents,)`.
+        """
+        listed = np.full(len(hi), -1, np.int32)
+        if not len(hi):
+            return listed
+        first, last = int(np.searchsorted(self._hi, hi[0])), int(np.searchsorted(self._hi, hi[-1], "right"))
+        begin = np.searchsorted(hi, self._hi[first:last], "left")
+        counts = np.searchsorted(hi, self._hi[first:last], "right") - begin
+        owner = np.repeat(np.arange(first, last), counts)
+        place = np.arange(len(owner)) + np.repeat(begin - (np.cumsum(counts) - counts), counts)
+        equal = lo[place] == self._lo[owner]
+        owner, place = owner[equal], place[equal]
+        self._found += np.bincount(self._list[np.unique(owner)], minlength=len(self.lists))
+        listed[place[::-1]] = self._list[owner[::-1]]  # entries of a hash are in the lists' order: the first stays
+        self._documents += np.bincount(listed[listed >= 0], minlength=len(self.lists))
+        return listed
+
+    def counts(self) -> tuple[Found, ...]:
+        """Return what was found so far, one a list."""
+        return tuple(
+            Found(item.name, digest, size, int(found), int(documents))
+            for item, digest, size, found, documents in zip(
+                self.lists, self.digests, self.sizes, self._found, self._documents, strict=True
+            )
+        )
+
+
+def parse_entry(entry: str, folder: Path) -> BlockList:
+    """Return the block list that an entry of `drop_hashes` names, `FILE` or `FILE#sha256=DIGEST`.
+
+    One with its digest may lie in the working directory too: a set's recipe.json is in another folder than the recipe
+    was, and the digest tells whether it is the same list.
+    """
+    match = _DIGEST.fullmatch(entry)
+    if match is None:
+        return BlockList(entry, folder / entry)
+    name, digest = match[1], match[2]
+    here = Path(name).absolute()
+    return BlockList(name, here if here.is_file() and not (folder / name).exists() else folder / name, digest)
+
+
+def check_entries(folder: Path, resolved: list[str], data: dict[str, Any]) -> Iterator[str]:
+    """Read the files that a raw recipe's `drop_hashes` names.
+
+    Args:
+        folder: the recipe's folder.
+        resolved: the entries with each file's SHA-256 are added to it.
+        data: the raw recipe.
+
+    Yields:
+        What is wrong, one line a fault.
+    """
+    entries = data.get("drop_hashes")
+    entries = list(enumerate(entries)) if isinstance(entries, list) else []
+    lists = [(index, parse_entry(entry, folder)) for index, entry in entries if isinstance(entry, str) and entry]
+    names = [block_list.name for _, block_list in lists]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"drop_hashes: {name!r} is listed more than once. Keep one of each"
+    for index, block_list in lists:
+        try:
+            _, digest = block_list.read()
+        except BlockListError as error:
+            yield f"drop_hashes.{index}: {error}"
+        else:
+            resolved.append(replace(block_list, sha256=digest).entry)
+
+
+def _quote(line: bytes) -> str:
+    text = line[:40].decode("utf-8", "replace")
+    return f'"{printable(text)}{"..." if len(line) > 40 else ""}"'

@@ -1,0 +1,84 @@
+"""The values of a data recipe's keys: sizes, counts, names, patterns, each read or refused by itself."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
+
+from pipeline.predicates import parse_predicate
+
+_SIZE = re.compile(r"\s*(\d[\d_]*(?:\.\d+)?)\s*([kKMGT]i?)?B?\s*")
+_SCALE = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+
+_COUNT = re.compile(r"\s*(\d[\d_]*(?:\.\d+)?(?:[eE]\d{1,2})?)\s*([kKmMbBgGtT])?\s*")
+_COUNT_SCALE = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
+
+
+def parse_size(value: Any) -> Any:
+    """Turn `"1 GB"`, `"512 MiB"` or a plain number into bytes; other values are left for the model to refuse."""
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.fullmatch(value)
+    if not match:
+        raise ValueError('expected bytes as a number, or as text such as "1 GB" or "512 MiB"')
+    unit = match[2] or ""
+    scale = _SCALE[unit.replace("K", "k") if len(unit) == 1 else unit.replace("k", "K")] if unit else 1
+    return int(Decimal(match[1]) * scale)
+
+
+def parse_count(value: Any) -> Any:
+    """Turn `"1B"`, `"500M"`, `"1e9"` or the number 1e9 into a whole number; what is none is left to be refused."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    match = _COUNT.fullmatch(value) if isinstance(value, str) else None
+    if not match:
+        return value
+    count = Decimal(match[1].replace("_", "")) * _COUNT_SCALE[(match[2] or "").upper()]
+    return int(count) if count == int(count) else value
+
+
+def distinct(values: list[str]) -> list[str]:
+    """Refuse what stands twice."""
+    repeated = sorted({value for value in values if values.count(value) > 1})
+    if repeated:
+        raise ValueError(f"listed more than once: {', '.join(map(repr, repeated))}. Keep one of each")
+    return values
+
+
+def no_empty_token(values: list[str]) -> list[str]:
+    """Refuse the empty text."""
+    if "" in values:
+        raise ValueError("an empty string is not a token")
+    return values
+
+
+def _checked_pattern(pattern: str) -> str:
+    from pipeline.matches import check_pattern
+
+    return check_pattern(pattern)
+
+
+def checked_keep(keep: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """Refuse predicates that cannot be parsed."""
+    for column, condition in keep.items():
+        parse_predicate(column, condition)
+    return keep
+
+
+def known_encoding(name: str) -> str:
+    """Refuse a text encoding that Python does not know."""
+    try:
+        b"".decode(name)
+    except LookupError as error:
+        raise ValueError("expected a text encoding that Python knows, such as latin-1") from error
+    return name
+
+
+SizeBytes = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
+Whole = BeforeValidator(parse_count)
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Patterns = Annotated[list[Annotated[str, AfterValidator(_checked_pattern)]], AfterValidator(distinct)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]

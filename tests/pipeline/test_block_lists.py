@@ -1,0 +1,233 @@
+"""Block lists: what a file may hold, which documents its hashes name, and how they are counted."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from good_recipe import GOOD, faults_of
+from runs import Document, make_recipe, place_documents, write_runs
+
+from pipeline import index as index_module
+from pipeline.block_lists import MAX_LINE_BYTES, Blocked, BlockList, BlockListError, Found, parse_entry
+from pipeline.index import DUPLICATE, DUPLICATE_ELSEWHERE, Index
+from pipeline.mix import MixError, MixTask, mix_runs, plan_mix
+from pipeline.mix_plan import plan_from_dict
+from pipeline.recipe import Recipe, load_recipe
+from pipeline.run import Key
+
+TOP = (1 << 64) - 1
+
+
+def line_of(key: Key) -> str:
+    return f"{key[0]:016x}{key[1]:016x}\n"
+
+
+def write_list(path: Path, keys: list[Key]) -> BlockList:
+    path.write_text("# Block list\n" + "".join(line_of(key) for key in keys))
+    return BlockList(path.name, path)
+
+
+def keys_of(block_list: BlockList) -> list[tuple[int, ...]]:
+    return [tuple(row) for row in block_list.read()[0].tolist()]
+
+
+def test_what_trace_writes_and_a_person_edits_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "block.txt"
+    text = (
+        "# Block list: the content hashes (XXH3-128) of 3 documents\r\n"
+        f"# found by --text {'very long ' * MAX_LINE_BYTES}\n"
+        f"{line_of((5, TOP)).upper()}\n  {line_of((0, 0))}\t\n{line_of((5, TOP))}{line_of((5, 1)).strip()}"
+    )
+    path.write_text(text)
+    hashes, digest = BlockList("block.txt", path).read()
+    assert hashes.tolist() == [[0, 0], [5, 1], [5, TOP]]
+    assert digest == hashlib.sha256(text.encode()).hexdigest()
+    path.write_text("")
+    assert len(BlockList("block.txt", path).read()[0]) == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"# head\n" + b"0" * 31 + b"\n", 'line 2 is "' + "0" * 31 + '"'),
+        (b"0" * 64 + b"\n", 'line 1 is "' + "0" * 40 + '..."'),
+        (b"g" * 32, "line 1"),
+        (b"PAR1\x15\x04\x1b[2J\x00\xff", "line 1 is"),
+        (b"x" * (3 * MAX_LINE_BYTES), "line 1"),
+        (b"# a comment without an end\xff" * 1000 + b"\n1234\n", 'line 2 is "1234"'),
+    ],
+)
+def test_a_file_of_another_kind_is_refused_with_its_lines(tmp_path: Path, data: bytes, words: str) -> None:
+    path = tmp_path / "block.txt"
+    path.write_bytes(data)
+    with pytest.raises(BlockListError) as caught:
+        BlockList("block.txt", path).read()
+    assert words in str(caught.value)
+    assert "32 hexadecimal digits" in str(caught.value)
+    assert "\x1b" not in str(caught.value)
+
+
+def random_keys(rng: random.Random, number: int) -> list[Key]:
+    ends = [0, 1, 1 << 63, TOP]
+    drawn = [(rng.choice(ends), rng.randrange(6)) if rng.random() < 0.4 else _draw(rng) for _ in range(number)]
+    return list(dict.fromkeys(drawn))
+
+
+def _draw(rng: random.Random) -> Key:
+    return rng.getrandbits(64), rng.getrandbits(64)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_documents_are_found_as_by_a_plain_look(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    pool = random_keys(rng, 60)
+    documents = sorted(rng.choices(pool, k=80))
+    lists = [rng.sample(pool, 15) + random_keys(rng, 5) for _ in range(3)]
+    blocked = Blocked([write_list(tmp_path / f"{number}.txt", keys) for number, keys in enumerate(lists)])
+    edges = [0, *sorted(rng.sample(range(80), 3)), 80]
+    # A part of the hash space holds all documents of a hash, as the index's partitions do.
+    edges = sorted({documents.index(documents[edge]) if edge < 80 else 80 for edge in edges})
+    found: list[int] = []
+    for first, last in itertools.pairwise(edges):
+        part = np.array(documents[first:last], np.uint64).reshape(-1, 2)
+        found += blocked.find(part[:, 0], part[:, 1]).tolist()
+    assert found == [next((n for n, keys in enumerate(lists) if key in keys), -1) for key in documents]
+    for number, counts in enumerate(blocked.counts()):
+        assert counts.hashes == len(set(lists[number]))
+        assert counts.found == len(set(lists[number]) & set(documents))
+        assert counts.documents == found.count(number)
+
+
+def sources_with_copies() -> list[list[Document]]:
+    first = [Document((n << 56, n), 10 + n) for n in range(1, 40)]
+    second = [Document((n << 56, 1000 + n), 20) for n in range(1, 40)]
+    return [[*first, first[3], first[3]], [*second, first[3], first[5], second[7], second[7]]]
+
+
+@pytest.mark.parametrize("partition", [1, 7, 1 << 20])
+def test_of_a_blocked_document_every_copy_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partition: int) -> None:
+    monkeypatch.setattr(index_module, "PARTITION_DOCUMENTS", partition)
+    sources = sources_with_copies()
+    runs = write_runs(tmp_path / "runs", sources, [[5, 20], [30]])
+    gone = {sources[0][3].key, sources[1][7].key, sources[1][0].key}
+    lists = [
+        write_list(tmp_path / "a.txt", [sources[0][3].key, (77, 77)]),
+        write_list(tmp_path / "b.txt", [sources[0][3].key, sources[1][7].key, sources[1][0].key]),
+    ]
+    index = Index(runs, 2, Blocked(lists))
+    a, b = "in block list a.txt", "in block list b.txt"
+    assert index.dropped == [{a: 3}, {a: 1, b: 4, DUPLICATE_ELSEWHERE: 1}]
+    assert DUPLICATE not in index.dropped[1], "copies of what is blocked count as blocked"
+    assert [(item.found, item.documents) for item in index.block_lists()] == [(1, 4), (3, 4)]
+    recipe = make_recipe([3, 1], val_tokens=40, shard_tokens=150, when_short="shrink")
+    plan = plan_mix(recipe, index)
+    assert plan_from_dict(plan.to_dict()) == plan
+    placed = [item for shard in place_documents(plan, runs, index).values() for item in shard]
+    left = [{document.key for document in own} - gone for own in sources]
+    assert {key for source, _, key, _ in placed if source == 0} <= left[0]
+    assert not {key for _, _, key, _ in placed} & gone
+    assert [totals.documents for totals in plan.sources] == [len(left[0]), len(left[1] - left[0])]
+    train = [length for source, _, _, length in placed if source == 0]
+    assert abs(sum(train) - 0.75 * (plan.train_tokens + 40)) <= 2 * max(train), "the shares hold without them"
+
+
+def test_a_list_that_takes_everything_stops_the_mix_with_a_word(tmp_path: Path) -> None:
+    sources = sources_with_copies()
+    runs = write_runs(tmp_path / "runs", sources, [[], []])
+    block_list = write_list(tmp_path / "all.txt", [document.key for document in sources[1]])
+    recipe = make_recipe([1, 1]).with_block_lists(["all.txt"], tmp_path)
+    index = Index(runs, 2, Blocked([block_list]))
+    with pytest.raises(MixError, match=r"no document is left to mix \(43 times in block list all.txt\). Shorten"):
+        plan_mix(recipe, index)
+
+
+def test_a_list_that_changes_on_the_way_stops_the_mix(tmp_path: Path) -> None:
+    sources = sources_with_copies()
+    runs = write_runs(tmp_path / "runs", sources, [[], []])
+    write_list(tmp_path / "a.txt", [(1, 1)])
+    recipe = make_recipe([1, 1]).with_block_lists([f"a.txt#sha256={'0' * 64}"], tmp_path)
+    with pytest.raises(BlockListError, match="it was changed, or is another list"):
+        mix_runs(tmp_path, MixTask(recipe, tuple(runs)), None)
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (Found("a.txt", "", 60, 60, 61), "60 of 60 hashes of a.txt found, 61 documents dropped"),
+        (Found("a.txt", "", 60, 0, 0), "0 of 60 hashes of a.txt found; no document read has one"),
+        (Found("a.txt", "", 0, 0, 0), "a.txt holds no hash"),
+        (Found("\x1b[2J", "", 0, 0, 0), "\\x1b[2J holds no hash"),
+    ],
+)
+def test_what_was_found_is_said_in_words(found: Found, words: str) -> None:
+    assert words in str(found)
+
+
+Load = Callable[..., Recipe]
+
+
+def test_a_recipe_names_lists_by_its_own_folder_and_records_their_digest(
+    tmp_path: Path, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "lists").mkdir()
+    block_list = write_list(tmp_path / "lists/a.txt", [(1, 2)])
+    digest = block_list.read()[1]
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    recipe = load('drop_hashes = ["lists/a.txt"]\n' + GOOD)
+    assert recipe.drop_hashes == [f"lists/a.txt#sha256={digest}"]
+    assert [keys_of(item) for item in recipe.block_lists] == [[(1, 2)]]
+    # A set's recipe.json is elsewhere: the list may lie in the working directory, since its digest says which it is.
+    (elsewhere / "set").mkdir()
+    (elsewhere / "set/recipe.json").write_text(recipe.to_json())
+    monkeypatch.chdir(tmp_path)
+    assert load_recipe(elsewhere / "set/recipe.json").to_json() == recipe.to_json()
+    write_list(tmp_path / "lists/a.txt", [(1, 3)])
+    changed = faults_of(lambda: load_recipe(elsewhere / "set/recipe.json"))
+    assert "it was changed, or is another list" in changed[0]
+
+
+def test_every_list_that_cannot_be_used_is_told(tmp_path: Path, load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bad.txt").write_text("no hash\n")
+    (tmp_path / "good.txt").write_text("")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "here.txt").write_text("")
+    monkeypatch.chdir(elsewhere)
+    faults = faults_of(
+        load, 'drop_hashes = ["bad.txt", "none.txt", "here.txt", "good.txt", "good.txt", "..", 7]\n' + GOOD
+    )
+    said = "\n".join(faults)
+    assert len(faults) == 6
+    assert "drop_hashes.0: " in said
+    assert 'line 1 is "no hash"' in said
+    assert (
+        f"none.txt: cannot be read: No such file or directory. Paths are relative to the recipe's folder, {tmp_path}"
+        in said
+    )
+    assert f"give this one as {elsewhere / 'here.txt'}" in said
+    assert "'good.txt' is listed more than once" in said
+    assert "drop_hashes.5: " in said
+    assert "drop_hashes.6: " in said
+
+
+def test_an_entry_is_a_file_with_or_without_its_digest(tmp_path: Path) -> None:
+    digest = "ab" * 32
+    assert parse_entry("a#b.txt", tmp_path) == BlockList("a#b.txt", tmp_path / "a#b.txt")
+    assert parse_entry(f"a.txt#sha256={digest}", tmp_path) == BlockList("a.txt", tmp_path / "a.txt", digest)
+    assert parse_entry(f"/a.txt#sha256={digest}", tmp_path).path == Path("/a.txt")
+    assert BlockList("a.txt", tmp_path, digest).entry == f"a.txt#sha256={digest}"
+
+
+def test_an_empty_index_has_nothing_to_drop(tmp_path: Path) -> None:
+    runs: list[Any] = write_runs(tmp_path / "runs", [[]], [[]])
+    index = Index(runs, 1, Blocked([write_list(tmp_path / "a.txt", [(1, 1)])]))
+    assert index.block_lists()[0].found == 0

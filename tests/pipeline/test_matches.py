@@ -1,0 +1,159 @@
+"""Patterns that drop documents: which match, how they are counted, what is shown, and when a build stops."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from good_recipe import GOOD, faults_of
+
+from pipeline import matches
+from pipeline.clean import EMPTY, LONG, clean_batch
+from pipeline.matches import MatchError, check_matches, check_pattern, find_matches, reason_of, to_receipt
+from pipeline.recipe import Recipe, SourceRecipe
+from pipeline.sources.base import Batch
+
+Load = Callable[..., Recipe]
+
+PATTERNS = [r"\bPerson[XY]\b", r"(?i)fefefe", "@\\.@|\\d{4}-\\d{2}", r"(?P<n>x)yz", r"(?P<n>z)yx", r"(?s)first.*last"]
+
+
+def make_texts(seed: int, number: int) -> list[str]:
+    rng = random.Random(seed)
+    pieces = ["PersonX", "PersonXY", "FeFeFe", "@.@", "2026-11", "xyz", "zyx", "first\n", "last", "é世界", "\x00", "a "]
+    return ["".join(rng.choices([*pieces, "plain words "], k=rng.randrange(1, 6))) for _ in range(number)]
+
+
+def find(texts: list[str], patterns: list[str], shown: list[matches.Match] | None = None) -> tuple[Any, dict[str, int]]:
+    """Look in texts that are the middle of an array."""
+    array = pa.array(["PersonX", *texts, "PersonX"], pa.large_string()).slice(1, len(texts))
+    dropped: dict[str, int] = {}
+    rows = np.arange(50, 50 + len(texts), dtype=np.uint32)
+    return find_matches(array, rows, patterns, dropped, shown).tolist(), dropped
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("count", [1, 3, 6])  # six hold a name twice, so that they cannot be taken together
+def test_documents_match_as_pythons_re_says_and_count_for_the_first_pattern(seed: int, count: int) -> None:
+    texts = make_texts(seed, 200)
+    patterns = PATTERNS[:count]
+    reference = [next((p for p in patterns if re.search(p, text, re.ASCII)), None) for text in texts]
+    shown: list[matches.Match] = []
+    found, dropped = find(texts, patterns, shown)
+    assert found == [pattern is not None for pattern in reference]
+    assert dropped == {reason_of(p): reference.count(p) for p in patterns if p in reference}
+    for pattern in patterns:
+        own = [match for match in shown if match.pattern == pattern]
+        holding = [row for row, p in enumerate(reference) if p == pattern][: matches.SHOWN]
+        assert [match.row - 50 for match in own] == holding
+        for match in own:
+            first = re.search(pattern, texts[match.row - 50], re.ASCII)
+            assert first is not None
+            assert match.hit == first[0]
+            assert texts[match.row - 50].startswith(match.before + match.hit + match.after)
+
+
+def test_no_pattern_takes_more_than_linear_time() -> None:
+    # Python's re would take longer than the universe has lasted.
+    assert find(["a" * 50_000 + "!"], ["(a+)+$", "(a|aa)+$"]) == ([False], {})
+
+
+def test_excerpts_are_short_and_cut_between_characters() -> None:
+    shown: list[matches.Match] = []
+    find(["世" * 1000 + "PersonX" + "é" * 1000, "a" * 100_000], ["PersonX", "a+"], shown)
+    assert [match.hit for match in shown] == ["PersonX", "a" * 2 * matches.EXCERPT_BYTES]
+    assert shown[0].before == "世" * (matches.EXCERPT_BYTES // 3)
+    assert len(str(to_receipt(shown, "file"))) < 1000
+
+
+def clean(texts: list[str], **keys: Any) -> tuple[list[str], list[int], dict[str, int]]:
+    source = SourceRecipe(name="s", weight=1.0, paths=["x"], **keys)
+    dropped: dict[str, int] = {}
+    left = clean_batch(source, Batch(pa.array(texts), np.arange(len(texts), dtype=np.uint32)), dropped)
+    return [str(text) for text in left.text.to_pylist()], left.rows.tolist(), dropped
+
+
+def test_cleaning_drops_what_matches_after_what_cannot_be() -> None:
+    texts = ["one PersonX", "", "two", "PersonX " * 10, "three @.@", "four"]
+    left = clean(texts, max_bytes=20, drop_if_matches=["PersonX", "@.@"])
+    assert left == (["two", "four"], [2, 5], {EMPTY: 1, LONG: 1, reason_of("PersonX"): 1, reason_of("@.@"): 1})
+    assert clean(["a", "b"], drop_if_matches=["c"]) == (["a", "b"], [0, 1], {})
+    assert clean(["", ""], drop_if_matches=["c"]) == ([], [], {EMPTY: 2})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ("(", "missing ): ("),
+        ("[a-", "missing ]"),
+        ("(?=a)", "invalid perl operator: (?="),
+        ("a{2000}", "invalid repetition size"),
+        (r"\Qopen", "missing ): \\Qopen"),
+        ("", "matches the empty text"),
+        ("x*|y", "matches the empty text"),
+    ],
+)
+def test_a_bad_pattern_is_refused_with_the_words_of_re2(pattern: str, words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        check_pattern(pattern)
+
+
+def test_a_recipe_tells_every_bad_pattern(load: Load) -> None:
+    text = 'drop_if_matches = ["ok", "("]\n' + GOOD.replace(
+        "weight = 3.5", 'weight = 3.5\ndrop_if_matches = ["a*", "b"]'
+    )
+    faults = faults_of(load, text)
+    assert [fault.split(":")[0] for fault in faults] == ["drop_if_matches.1", "sources.1.drop_if_matches.0"]
+    assert "missing )" in faults[0]
+    (twice,) = faults_of(load, 'drop_if_matches = ["ok", "ok"]\n' + GOOD)
+    assert "listed more than once: 'ok'" in twice
+
+
+def test_patterns_for_all_come_first_in_each_source_and_stay_there(load: Load, tmp_path: Any) -> None:
+    own = GOOD.replace("weight = 3.5", 'weight = 3.5\ndrop_if_matches = ["own", "all"]')
+    recipe = load('drop_if_matches = ["all", "more"]\n' + own)
+    expected = [["all", "more"], ["all", "more", "own"]]
+    assert [source.drop_if_matches for source in recipe.sources] == expected
+    again = Recipe.model_validate_json(recipe.to_json())
+    assert [source.drop_if_matches for source in again.sources] == expected
+    assert again.to_json() == recipe.to_json()
+
+
+def result(documents: int, dropped: dict[str, int], shown: list[matches.Match], span: str) -> dict[str, Any]:
+    return {"documents": documents, "dropped": dropped, "matches": to_receipt(shown, span)}
+
+
+def test_more_than_the_share_stops_with_counts_and_samples() -> None:
+    texts = [f"{n} \x1b[31mPersonX\u202e and more" for n in range(5)] + ["@.@"] + ["plain"] * 194
+    patterns = ["PersonX", "@.@", "none"]
+    results: list[dict[str, Any]] = []
+    for part in range(2):
+        shown: list[matches.Match] = []
+        found, dropped = find(texts[part::2], patterns, shown)
+        results.append(result(found.count(False), dropped | {"text is null": 50}, shown, f"part-{part}\x07"))
+    source = SourceRecipe(name="s", weight=1.0, paths=["x"], drop_if_matches=patterns, max_dropped=0.03)
+    check_matches(source, results)  # six of 200: not more
+    with pytest.raises(MatchError) as caught:
+        check_matches(source.model_copy(update={"max_dropped": 0.029}), results)
+    said = str(caught.value)
+    assert "source 's': drop_if_matches drops 6 of 200 documents (3.00%), more than max_dropped = 0.029 allows" in said
+    assert said.count(">>>PersonX<<<") == matches.SHOWN
+    assert "5 match PersonX\n" in said
+    assert "    part-0\\x07 row 50: 0 \\x1b[31m>>>PersonX<<<\\u202e and more\n" in said
+    assert "1 match @.@\n" in said
+    assert "match none" not in said
+    assert "max_dropped = 0.03 in this source" in said
+    assert said.isprintable() or set(said) - {"\n"} == {c for c in said if c.isprintable()}
+
+
+def test_a_source_of_which_all_matches_or_nothing_is_left() -> None:
+    source = SourceRecipe(name="s", weight=1.0, paths=["x"], drop_if_matches=["a"], max_dropped=1.0)
+    check_matches(source, [result(0, {reason_of("a"): 7}, [], "f")])
+    check_matches(source, [])
+    with pytest.raises(MatchError, match=r"7 of 7 documents \(100.00%\).*(?s:.*)max_dropped = 1.0"):
+        check_matches(source.model_copy(update={"max_dropped": 0.99}), [result(0, {reason_of("a"): 7}, [], "f")])
