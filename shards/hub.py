@@ -37,6 +37,10 @@ PASSING_STATUSES = frozenset({408, 412, 425, 429, 500, 502, 503, 504})
 """HTTP statuses of failures that may pass. 412: someone committed meanwhile, so look again."""
 
 
+MOST_PROBLEMS = 10
+"""Missing shards that are named one by one; the others are counted."""
+
+
 class HubError(Exception):
     """The Hub cannot be used as asked; the message says why and what to do."""
 
@@ -193,6 +197,15 @@ def manifest_missing(address: Address) -> Problem:
     """Return the problem of a folder without a manifest."""
     message = f"no {MANIFEST_FILE} in {address}: not a shard set. Give OWNER/NAME[@REVISION][/FOLDER] of one."
     return Problem("manifest_missing", MANIFEST_FILE, message)
+
+
+def shorten(problems: list[Problem]) -> list[Problem]:
+    """Return the first problems, and one that counts the others."""
+    if len(problems) <= MOST_PROBLEMS + 1:
+        return problems
+    rest = problems[MOST_PROBLEMS:]
+    message = f"{len(rest)} more, from {rest[0].where} to {rest[-1].where}, for the same reason."
+    return [*problems[:MOST_PROBLEMS], Problem(rest[0].kind, rest[0].where, message)]
 
 
 def blob_id(content: bytes) -> str:

@@ -25,6 +25,7 @@ from shards.hub import (
     list_set,
     manifest_missing,
     parse_address,
+    shorten,
 )
 from shards.manifest import MANIFEST_FILE, MAX_METADATA_BYTES, Manifest, parse_json
 from shards.problems import Problem, ShardSetError
@@ -35,10 +36,6 @@ if TYPE_CHECKING:
 
 class NeedsDiskError(HubError, AttributeError):
     """What only a set on disk can do; also an `AttributeError`, since that is how one asks whether it can."""
-
-
-MOST_PROBLEMS = 10
-"""Missing shards that are named one by one; the others are counted."""
 
 
 class HubFolder:
@@ -282,15 +279,6 @@ def read_manifest(folder: HubFolder) -> Manifest:
         message = f"{known.bytes} bytes of metadata; expected at most {MAX_METADATA_BYTES}. Not read."
         raise ShardSetError([Problem("manifest_invalid", MANIFEST_FILE, message)])
     return parse_json(Manifest, (folder / MANIFEST_FILE).read_bytes(), where=MANIFEST_FILE)
-
-
-def shorten(problems: list[Problem]) -> list[Problem]:
-    """Return the first problems, and one that counts the others."""
-    if len(problems) <= MOST_PROBLEMS + 1:
-        return problems
-    rest = problems[MOST_PROBLEMS:]
-    message = f"{len(rest)} more, from {rest[0].where} to {rest[-1].where}, for the same reason."
-    return [*problems[:MOST_PROBLEMS], Problem(rest[0].kind, rest[0].where, message)]
 
 
 def refuse(path: HubFolder | HubFile, what: str = "") -> NoReturn:

@@ -17,10 +17,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 
-from shards.hub import Address, Listing, find_missing, list_set, set_files
-from shards.hub_paths import HubFile, HubFolder, read_manifest, shorten
+from shards.hub import Address, HubError, Listing, find_missing, list_set, set_files, shorten
+from shards.hub_paths import HubFile, HubFolder, read_manifest
 from shards.manifest import MANIFEST_FILE, MAX_METADATA_BYTES, Manifest
 from shards.problems import Problem, ShardSetError
 from shards.staging import stage_folder
@@ -153,10 +153,10 @@ def _check_room(staging: Path, wanted: list[Wanted]) -> None:
 
 def _fetch_all(folder: HubFolder, wanted: list[Wanted], staging: Path, done: Pulled, progress: Progress | None) -> None:
     """Have every wanted file in the staging folder; adds to what `done` counts."""
-    lock, total = Lock(), sum(file.bytes for file in wanted)
+    lock, stop, total = Lock(), Event(), sum(file.bytes for file in wanted)
 
     def fetch(file: Wanted) -> None:
-        fetched_bytes, again = _have(folder / file.name, file, staging)
+        fetched_bytes, again = _have(folder / file.name, file, staging, stop)
         with lock:
             done.names.append(file.name)
             done.bytes += file.bytes
@@ -171,11 +171,12 @@ def _fetch_all(folder: HubFolder, wanted: list[Wanted], staging: Path, done: Pul
             for future in futures:
                 future.result()
         except BaseException:
+            stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
-def _have(remote: HubFile, file: Wanted, staging: Path) -> tuple[int, bool]:
+def _have(remote: HubFile, file: Wanted, staging: Path, stop: Event) -> tuple[int, bool]:
     """Make a file lie in the staging folder, verified; return the bytes fetched and whether they were wrong at first.
 
     Raises:
@@ -186,7 +187,7 @@ def _have(remote: HubFile, file: Wanted, staging: Path) -> tuple[int, bool]:
         return 0, False
     fetched = 0
     for again in (False, True):
-        fetched += _download(remote, file, part)
+        fetched += _download(remote, file, part, stop)
         found = hash_file(part)
         if found == file.sha256:
             part.replace(path)
@@ -197,13 +198,15 @@ def _have(remote: HubFile, file: Wanted, staging: Path) -> tuple[int, bool]:
     raise ShardSetError([Problem("file_checksum", file.name, message)])
 
 
-def _download(remote: HubFile, file: Wanted, part: Path) -> int:
+def _download(remote: HubFile, file: Wanted, part: Path, stop: Event) -> int:
     """Fetch what half a file lacks, and sync it; return how many bytes came."""
     with part.open("ab") as out:
         if out.tell() > file.bytes:
             out.truncate(0)
         start = have = out.tell()
         while have < file.bytes:
+            if stop.is_set():
+                raise HubError(f"{remote}: left, since another file could not be had")
             piece = remote.read_range(have, min(have + PIECE_BYTES, file.bytes))
             out.write(piece)
             have += len(piece)

@@ -79,6 +79,7 @@ def _find_card(options: argparse.Namespace) -> Path | None:
             raise CouldNotRunError(f"push: {options.card}: no such file. Correct --card.")
         return options.card
     from shards.display import show_progress
+    from shards.reader import open_set
     from shards.report.write import CARD_FILE, default_out, write_report
 
     card = default_out(options.set) / CARD_FILE
@@ -86,7 +87,14 @@ def _find_card(options: argparse.Namespace) -> Path | None:
         print(f"push: making the card {card}, with an audit where there is none", file=sys.stderr)
         with show_progress("report") as progress:
             write_report(options.set, progress=progress)
-    return card if card.is_file() else None
+    if not card.is_file():
+        return None
+    if open_set(options.set).manifest_sha256 not in card.read_text(encoding="utf-8"):
+        raise CouldNotRunError(
+            f"push: {card}: does not name this set's manifest by its SHA-256, so it may be another's. Run "
+            f"python -m shards report {options.set}, or give it by --card."
+        )
+    return card
 
 
 def _print_plan(plan: Plan, *, as_json: bool) -> None:

@@ -5,6 +5,7 @@ The server keeps what it was sent by SHA-256, checks it, and shows it only once 
 
 import json
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -354,7 +355,12 @@ def test_the_card_goes_first_and_a_bad_one_not_at_all(hub, run, whole, tmp_path)
 def test_the_reports_card_is_taken(hub, run, whole, tmp_path):
     folder = shutil.copytree(whole, tmp_path / "set")
     (tmp_path / "set.report").mkdir()
-    (tmp_path / "set.report" / "README.md").write_text("---\nlicense: mit\n---\n# Made before\n")
+    card = tmp_path / "set.report" / "README.md"
+    card.write_text("---\nlicense: mit\n---\n# Another's\n")
+    status, _, err = run("push", folder, REPO)
+    assert (status, hub.writes.log) == (2, [])
+    assert "may be another's" in err
+    card.write_text(f"---\nlicense: mit\n---\n{shards.open_set(folder).manifest_sha256}\n# Made before\n")
     assert run("push", folder, REPO)[0] == 0
     entry = hub.repos[REPO].snapshots[hub.commit(REPO)].files["README.md"]
     assert Path(entry.file).read_text().endswith("# Made before\n")
@@ -606,7 +612,8 @@ def test_a_commit_pins_what_is_read(hub, whole, good_set):
 
 def test_what_needs_a_disk_says_so(hub, whole):
     hub.publish(REPO, whole)
-    opened = shards.open_set(URL)
+    opened = pickle.loads(pickle.dumps(shards.open_set(URL)))
+    assert opened.shard(TRAIN[0]).read(5, 8).size == 3
     with pytest.raises(HubError, match=f"python -m shards pull {URL} --out DIR"):
         opened.verify()
     with pytest.raises(HubError, match="needs files on disk"):
