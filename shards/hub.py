@@ -223,7 +223,13 @@ def hub_errors(what: str) -> Generator[None]:
         what: where it happened, for the message.
     """
     import httpx2
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
 
     try:
         yield
@@ -248,10 +254,15 @@ def hub_errors(what: str) -> Generator[None]:
                 if status in (401, 403):
                     raise HubError(f"{what}: refused (HTTP {status}): {said}. {say_token()}.") from error
                 raise HubError(f"{what}: the Hub answered HTTP {status}: {said}") from error
-            case httpx2.TransportError():
-                raise PassingError(f"{what}: {type(cause).__name__}: {said}. Is HF_ENDPOINT right?") from error
+            case OfflineModeIsEnabled():
+                raise HubError(f"{what}: {said}") from error
+            case httpx2.TransportError() | ConnectionError() | TimeoutError():  # the builtin ones are Xet's
+                hint = " A Hub without Xet needs HF_HUB_DISABLE_XET=1." if "/xet-" in said else ""
+                raise PassingError(f"{what}: {type(cause).__name__}: {said}. Is HF_ENDPOINT right?{hint}") from error
             case ValueError() | RuntimeError():  # what the library makes of an answer that is none of the Hub's
                 raise HubError(f"{what}: {type(cause).__name__}: {said}. Is HF_ENDPOINT right?") from error
+            case _ if type(cause).__name__.startswith("Xet"):
+                raise HubError(f"{what}: {type(cause).__name__}: {said}. {say_token()}.") from error
             case _:
                 raise
 

@@ -257,6 +257,14 @@ def test_a_server_that_is_gone_ends_the_push(hub, run, whole):
     assert "Is HF_ENDPOINT right?" in err
 
 
+def test_a_hub_without_xet_is_told_from_a_broken_one(hub, run, whole, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", False)
+    status, _, err = push_without_card(run, whole)
+    assert status == 2
+    assert "A Hub without Xet needs HF_HUB_DISABLE_XET=1" in err
+    assert len(commits(hub)) == 1  # small files need neither
+
+
 # --- What is refused ---
 
 
