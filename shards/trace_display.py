@@ -70,4 +70,4 @@ def _print_place(place: Place, where: str, excerpt: Excerpt) -> None:
 
 
 def _say_shown(shown: int, total: int) -> str:
-    return "" if shown == total else f", the first {shown} of {total} shown"
+    return "" if shown == total else f", the first {shown:,} of {total:,} shown"

@@ -106,22 +106,28 @@ class _Searcher:
     """A query made ready for one tokenizer."""
 
     query: Query
-    table: list[bytes]
     entries: Any
-    """The same table as a `pa.LargeBinaryArray`."""
+    """The bytes of each id, a `pa.LargeBinaryArray`."""
     bits: npt.NDArray[np.uint64] | None
     pattern: re.Pattern[str] | None
 
 
 @lru_cache(maxsize=1)
 def _make_searcher(tokenizer: Path, vocab_size: int, query: Query) -> _Searcher:
-    import pyarrow as pa
-
     table = token_bytes(tokenizer)
     table += [b""] * (vocab_size - len(table))
     bits = cover_bits(query.text, table) if query.kind == "text" else None
     pattern = re.compile(query.value) if query.kind == "regex" else None
-    return _Searcher(query, table, pa.array(table, pa.large_binary()), bits, pattern)
+    return _Searcher(query, _wrap_entries(table), bits, pattern)
+
+
+def _wrap_entries(table: list[bytes]) -> Any:
+    """Return the table as Arrow's; wrapped, since pa.array loads pandas: 0.5 s in each process."""
+    import pyarrow as pa
+
+    offsets = np.cumsum([0, *map(len, table)], dtype=np.int64)
+    buffers = [None, pa.py_buffer(offsets.data), pa.py_buffer(b"".join(table))]
+    return pa.Array.from_buffers(pa.large_binary(), len(table), buffers)
 
 
 def search_shard(task: SearchTask) -> ShardHits:
@@ -213,7 +219,8 @@ def _decode(searcher: _Searcher, tokens: npt.NDArray[np.unsignedinteger]) -> tup
     """Return the bytes of tokens and where each begins, int64 `(tokens + 1,)`; Arrow does it at 10 ns a token."""
     import pyarrow as pa
 
-    taken = searcher.entries.take(pa.array(tokens.astype(np.int64)))
+    ids = pa.Array.from_buffers(pa.int64(), len(tokens), [None, pa.py_buffer(tokens.astype(np.int64).data)])
+    taken = searcher.entries.take(ids)
     offsets = np.frombuffer(taken.buffers()[1], np.int64)[taken.offset :][: len(tokens) + 1]
     data = taken.buffers()[2]
     whole = cast("bytes", data.to_pybytes()) if data is not None else b""

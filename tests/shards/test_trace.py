@@ -180,7 +180,7 @@ def test_place_leads_to_its_document(good_set, plan):
     for name, documents in (("train-00001", plan.documents["train"][1]), ("val-00000", plan.documents["val"][0])):
         shard = shard_set.shard(name)
         start = 0
-        for number, document in enumerate(documents[:40]):
+        for number, document in enumerate(documents[:15]):
             for position in {0, len(document.tokens) // 2, len(document.tokens) - 1}:
                 hit = locate(shard_set, shard, start + position)
                 assert (hit.place.document, hit.position, hit.place.hash) == (number, position, document.hash.hex())
@@ -231,6 +231,28 @@ def test_query_in_the_block_list_stays_a_comment(good_set, tmp_path):
 def test_queries_that_cannot_be_answered(query):
     with pytest.raises(ValueError):
         check_query(query, 300)
+
+
+def test_documents_without_text_are_passed_over(plan, tmp_path):
+    for number in (0, 4, len(plan.documents["val"][0]) - 1):
+        document = plan.documents["val"][0][number]
+        empty = np.array([plan.eos_id], "<u2")
+        plan.documents["val"][0][number] = dataclasses.replace(document, text=b"", tokens=empty)
+    write_set(tmp_path / "set", plan)
+    everything = [document for _, _, document in all_documents(plan)]
+    for query, holds in (
+        (Query("regex", "[a-z]"), lambda document: document.text != b""),
+        (Query("text", " "), lambda document: b" " in document.text),
+        (Query("token", "32"), lambda document: 32 in document.tokens),
+    ):
+        assert trace(tmp_path / "set", query, limit=0).documents == sum(map(holds, everything))
+    found = trace(tmp_path / "set", Query("token", str(plan.eos_id)), limit=None)
+    assert found.documents == len(everything)
+    assert [hit.place.document for hit in found.shown if hit.place.tokens == 1] == [
+        0,
+        4,
+        len(plan.documents["val"][0]) - 1,
+    ]
 
 
 def test_command_prints_where_it_is_and_cannot_control_the_terminal(plan, tokenizer, tmp_path, capsys):
