@@ -155,6 +155,7 @@ def _environment() -> jinja2.Environment:
         "token": text.visible_token,
         "shorten": text.shorten,
         "code": text.code_span,
+        "cell": text.code_cell,
         "plain": text.plain_span,
         "sentence": text.sentence,
         "fence": text.fence,

@@ -72,12 +72,16 @@ def shorten(text: str, characters: int) -> str:
 
 
 def code_span(text: str) -> str:
-    """Return a text as a Markdown code span: no syntax, no HTML, no link is seen in it. Fit for a table's cell."""
+    """Return a text as a Markdown code span: no syntax, no HTML, no link is seen in it."""
     text = spelt(text) or " "
     run = max((len(ticks) for ticks in re.findall("`+", text)), default=0) + 1
-    pad = " " if text[0] in "` " or text[-1] in "` " else ""
-    # GitHub's tables are cut at | before anything else is read, and take \| for it even in code.
-    return f"{'`' * run}{pad}{text}{pad}{'`' * run}".replace("|", "\\|")
+    pad = " " if text.strip(" ") and (text[0] in "` " or text[-1] in "` ") else ""
+    return f"{'`' * run}{pad}{text}{pad}{'`' * run}"
+
+
+def code_cell(text: str) -> str:
+    """Return a text as a code span in a table: rows are cut at | before anything else is read, even in code."""
+    return code_span(text).replace("|", "\\|")
 
 
 def plain_span(text: str) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,21 +68,18 @@ def run_chromium(path: str, profile: Path) -> Iterator[Browser]:
     commands_read, commands_write = os.pipe()
     answers_read, answers_write = os.pipe()
     flags = ["headless=new", "no-sandbox", "disable-gpu", "no-first-run", "disable-background-networking"]
-    # The pipe's ends must be descriptors 3 and 4: a shell puts them there.
-    script = f'exec "$@" 3<&{commands_read} 4>&{answers_write}'
-    command = [
-        "sh",
-        "-c",
-        script,
-        "sh",
-        path,
-        *(f"--{flag}" for flag in flags),
-        f"--user-data-dir={profile}",
-        "--remote-debugging-pipe",
-    ]
+    # The pipes' ends must be descriptors 3 and 4. Moved high first, so that neither is in the other's way.
+    ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (commands_read, answers_write)]
+    script = "import os, sys; a = sys.argv; os.dup2(int(a[1]), 3); os.dup2(int(a[2]), 4); os.execv(a[3], a[3:])"
+    arguments = [path, *(f"--{flag}" for flag in flags), f"--user-data-dir={profile}", "--remote-debugging-pipe"]
     process = subprocess.Popen(
-        command, pass_fds=(commands_read, answers_write), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, "-c", script, *map(str, ends), *arguments],
+        pass_fds=ends,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
+    for end in ends:
+        os.close(end)
     os.close(commands_read)
     os.close(answers_write)
     browser = Browser(commands_write, answers_read)

@@ -1,0 +1,372 @@
+"""The report: facts as the manifest and plain counting give them; foreign text that runs nothing, in a real browser."""
+
+import dataclasses
+import json
+import re
+import shutil
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from chromium import Page, find_chromium, run_chromium
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from shard_sets import Plan, write_set
+from tokenizers import Tokenizer
+
+from shards import writer
+from shards.__main__ import main
+from shards.manifest import Manifest, read_metadata
+from shards.report.card import size_category
+from shards.report.chart import decade_ticks, doubling_ticks, fit, round_ticks
+from shards.report.compare import find_gpt2, parse_compare
+from shards.report.facts import ShardFacts
+from shards.report.plots import group_shards
+from shards.report.text import code_cell, code_span, compact, fence, sentence, size, spelt
+from shards.report.write import Report, default_out, write_report
+from shards.validate import validate
+
+HOSTILE_NAME = '"><img src=x onerror=window.ran=1> [x](javascript:alert(1)) `|` {{ 7*7 }} \u202eevil\x1b[31m'
+HOSTILE_SOURCE = "</title></svg></style><script>window.ran=2</script>" + "W" * 200
+HOSTILE_TOKEN = "<|x|><script>window.ran=3</script>"
+HOSTILE_TEXT = (
+    b"<script>window.ran=4;document.title='changed'</script> </script> </pre> <img src=y onerror=\"window.ran=5\"> "
+    b"<a href='javascript:window.ran=6'>x</a> <iframe src=https://example.com></iframe> <style>*{color:red}</style> "
+    b"&lt;b&gt; {{ 7*7 }} {% raw %} ]]> --> ```\n# heading\n````\n|a|b| \xff\xfe lone \x00\x07 \xe2\x80\xaereversed "
+    b"<meta http-equiv=refresh content=0;url=https://example.com> "
+) + b"L" * 120
+
+LICENSES = {"prose": "CC-BY-4.0", HOSTILE_SOURCE: '"><img src=z onerror=window.ran=7>'}
+
+
+@dataclasses.dataclass(frozen=True)
+class Made(Report):
+    """A report, and where its audit is."""
+
+    audit: Path
+
+
+@pytest.fixture(scope="module")
+def report(good_set, tmp_path_factory):
+    """Return the report of the good set; its own tokenizer stands for another."""
+    folder = tmp_path_factory.mktemp("report")
+    with_own = ("itself", good_set / "tokenizer.json")
+    made = write_report(good_set, out=folder / "report", audit=folder / "audit", compare_with=with_own)
+    return Made(**vars(made), audit=folder / "audit")
+
+
+@pytest.fixture(scope="module")
+def hostile(_shared_plan, tmp_path_factory):
+    """Return the report of a set whose every name and many of whose documents attack the page and the card."""
+    folder = tmp_path_factory.mktemp("hostile")
+    write_hostile_set(folder / "set", _shared_plan)
+    return write_report(folder / "set", compare_with=(HOSTILE_NAME, folder / "set/tokenizer.json"))
+
+
+def write_hostile_set(folder, plan: Plan):
+    """Write the good set with hostile names of set, source, token, recipe and units, and hostile documents."""
+    vocabulary = json.loads(plan.tokenizer)
+    vocabulary["added_tokens"][1]["content"] = HOSTILE_TOKEN
+    codec = Tokenizer.from_str(plan.tokenizer)
+    table = {bytes_: token for token, bytes_ in enumerate(byte_entries(codec)) if len(bytes_) == 1}
+    attack = np.array([table[bytes([byte])] for byte in HOSTILE_TEXT], "<u2")
+    documents = {}
+    for split, shards in plan.documents.items():
+        documents[split] = []
+        for shard in shards:
+            changed = []
+            for document in shard:
+                if document.source == "code":
+                    tokens = document.tokens.copy()
+                    room = min(len(attack), len(tokens) - 1)
+                    tokens[:room] = attack[:room]
+                    document = dataclasses.replace(document, tokens=tokens, source=HOSTILE_SOURCE, unit=HOSTILE_NAME)
+                changed.append(document)
+            documents[split].append(changed)
+    weights = {"prose": 3.0, HOSTILE_SOURCE: 1.0}
+    sources = [
+        {"name": name, "kind": "hub", "repo": f"owner/{number}", "license": LICENSES[name], HOSTILE_NAME: HOSTILE_NAME}
+        for number, name in enumerate(weights)
+    ]
+    hostile = dataclasses.replace(
+        plan,
+        documents=documents,
+        tokenizer=json.dumps(vocabulary),
+        weights=weights,
+        epochs=dict.fromkeys(weights, 1),
+        recipe=json.dumps({"name": HOSTILE_NAME, "sources": sources}),
+    )
+    manifest = write_set(folder, hostile)
+    changed = manifest.sources[1].model_copy(update={"revision": HOSTILE_NAME, "dropped": {HOSTILE_NAME: 3}})
+    manifest = manifest.model_copy(update={"name": HOSTILE_NAME, "sources": [manifest.sources[0], changed]})
+    writer.write_manifest(folder, manifest)
+
+
+def byte_entries(codec):
+    """Return each id's bytes."""
+    from shards.tokens import token_bytes
+
+    return token_bytes(codec.to_str().encode())
+
+
+class Elements(HTMLParser):
+    """The elements and attributes of a page, and its text."""
+
+    def __init__(self, html):
+        super().__init__(convert_charrefs=True)
+        self.tags, self.attributes, self.text = Counter(), [], []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags[tag] += 1
+        self.attributes += [(tag, name, value) for name, value in attrs]
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+ALLOWED = """
+    a article blockquote body circle code dd desc details div dl dt em figcaption figure footer h1 h2 h3 head header
+    html i li line link main mark meta nav ol p path pre rect section span style summary svg table tbody td text tfoot
+    th thead title tr ul
+"""
+
+
+def check_harmless(html):
+    """Check that a page holds only what its template does."""
+    found = Elements(html)
+    assert set(found.tags) <= set(ALLOWED.split())
+    assert (found.tags["style"], found.tags["link"], found.tags["meta"]) == (1, 1, 6)
+    for tag, name, value in found.attributes:
+        assert name not in ("src", "style", "srcset", "action"), (tag, value)
+        assert not name.startswith("on"), (tag, name, value)
+        if name == "href":
+            assert value.startswith("#") or (tag, value) == ("link", "data:,")
+    return "".join(found.text)
+
+
+def read_header(report):
+    """Return the card's header, parsed."""
+    _, header, _ = (report.out / "README.md").read_text(encoding="utf-8").split("---\n", 2)
+    return yaml.safe_load(header)
+
+
+def test_facts_are_the_manifests(report, good_set, plan):
+    manifest = read_metadata(Manifest, good_set / "manifest.json")
+    facts = report.to_dict()
+    assert (facts["name"], facts["tokens"]) == ("good", sum(shard.tokens for shard in manifest.shards))
+    assert facts["bytes"] == sum(file.stat().st_size for file in good_set.iterdir())
+    assert [(s["name"], s["tokens"], s["tokens_bytes"]) for s in facts["shards"]] == [
+        (shard.name, shard.tokens, shard.files.tokens.bytes) for shard in manifest.shards
+    ]
+    for source, row in zip(facts["sources"], manifest.mix, strict=True):
+        train, val = (manifest.splits[split].sources[row.source] for split in ("train", "val"))
+        assert (source["name"], source["requested"], source["achieved"]) == (row.source, row.requested, row.achieved)
+        assert (source["tokens"], source["documents"]) == (train.tokens, train.documents)
+        assert (source["val_tokens"], source["val_documents"]) == (val.tokens, val.documents)
+        assert source["places"] == [f"{row.source}-*.json"]
+        assert source["license"] is None
+        own = [d for part in plan.documents["train"] for d in part if d.source == row.source]
+        text, tokens = sum(len(d.text) for d in own), sum(len(d.tokens) for d in own)
+        assert facts["bytes_per_token"]["sources"][row.source] == pytest.approx(text / tokens)
+    counts = np.bincount(np.concatenate([d.tokens for part in plan.documents["train"] for d in part]), minlength=300)
+    longest = facts["longest_entries"][0]
+    assert longest["bytes"] == max(len(entry) for entry in byte_entries(Tokenizer.from_str(plan.tokenizer))[:298])
+    assert longest["count"] == counts[longest["id"]]
+    curve = report.contents.vocabulary
+    assert curve.counts[0] == counts.max()
+    assert curve.ranks[-1] == curve.seen == (counts > 0).sum()
+    page = check_harmless((report.out / "index.html").read_text(encoding="utf-8"))
+    for number in (facts["tokens"], facts["documents"], *(source["tokens"] for source in facts["sources"])):
+        assert f"{number:,}" in page
+    assert validate(good_set, level="quick").ok
+
+
+def test_lengths_and_samples_are_the_documents(report, plan):
+    everything = [d for parts in plan.documents.values() for part in parts for d in part]
+    for number, name in enumerate(("prose", "code")):
+        assert report.contents.lengths[number].sum() == sum(d.source == name for d in everything)
+        assert len(report.contents.samples[name]) == 2
+        for sample in report.contents.samples[name]:
+            document = plan.documents["train"][int(sample.place.shard[-1])][sample.place.document]
+            text = document.text.decode()
+            assert (document.source, sample.text, sample.whole) == (name, text[:700], len(text) <= 700)
+    exact = Counter(len(d.tokens) for d in everything if len(d.tokens) < 64)
+    assert report.contents.lengths[:, :64].sum(axis=0).tolist() == [exact[length] for length in range(64)]
+
+
+def test_comparison_counts_the_same_text(report, plan):
+    table = {d.hash: d for part in plan.documents["train"] for d in part}
+    ratios = report.contents.comparison.sources
+    assert set(ratios) == {"prose", "code"}
+    for ratio in ratios.values():
+        assert ratio.tokens == ratio.other_tokens > 0
+        assert ratio.ours == ratio.other
+    assert ratios["prose"].bytes < sum(len(d.text) for d in table.values())
+
+
+def test_same_set_gives_same_bytes(report, good_set, tmp_path):
+    copy = tmp_path / "another-name"
+    shutil.copytree(good_set, copy)
+    shutil.copytree(report.audit, tmp_path / "another-name.audit")
+    again = write_report(copy, workers=2, compare_with=("itself", good_set / "tokenizer.json"))
+    assert again.out == default_out(copy) == tmp_path / "another-name.report"
+    for name in ("index.html", "README.md"):
+        assert (again.out / name).read_bytes() == (report.out / name).read_bytes()
+    assert sorted(path.name for path in again.out.iterdir()) == ["README.md", "index.html"]
+    assert validate(copy, level="quick").ok
+
+
+def test_audit_of_another_set_is_not_shown(report, good_set, tmp_path):
+    shutil.copytree(report.audit, tmp_path / "audit")
+    path = tmp_path / "audit/audit.json"
+    held = json.loads(path.read_text())
+    path.write_text(json.dumps(held | {"verdict": "stored"}))
+    first = write_report(good_set, out=tmp_path / "report", audit=tmp_path / "audit")
+    assert first.to_dict()["verdict"] == "stored"
+    path.write_text(json.dumps(held | {"verdict": "stored", "manifest_sha256": "0" * 64}))
+    second = write_report(good_set, out=tmp_path / "report", audit=tmp_path / "audit")
+    assert second.to_dict()["verdict"] == held["verdict"] == json.loads(path.read_text())["verdict"]
+
+
+def test_hostile_page_holds_nothing_foreign(hostile):
+    page = (hostile.out / "index.html").read_text(encoding="utf-8")
+    text = check_harmless(page)
+    assert "<script>window.ran=4;document.title='changed'</script> </script> </pre>" in text
+    assert "{{ 7*7 }} {% raw %} ]]> --> ```\n# heading\n````\n|a|b| \\xff\\xfe lone \\x00\\x07 \\u202ereversed" in text
+    assert "&lt;b&gt;" in text
+    assert spelt(HOSTILE_NAME) in text
+    assert HOSTILE_SOURCE in text
+    assert HOSTILE_TOKEN in text
+    assert not re.search("[\u202e\x00\x07\x1b\ud800-\udfff]", page)
+
+
+def test_hostile_card_parses_and_holds_no_markup(hostile):
+    header = read_header(hostile)
+    assert header["pretty_name"] == HOSTILE_NAME
+    assert (header["license"], header["license_name"]) == ("other", ", ".join(LICENSES.values()))
+    assert header["source_datasets"] == ["owner/0", "owner/1"]
+    files = [{"split": "train", "path": "train-*.docs.parquet"}, {"split": "validation", "path": "val-*.docs.parquet"}]
+    assert header["configs"] == [{"config_name": "documents", "data_files": files}]
+    card = (hostile.out / "README.md").read_text(encoding="utf-8")
+    assert not re.search("[\u202e\x00\x07\x1b\ud800-\udfff]", card)
+    tokens = MarkdownIt("commonmark").enable("table").parse(card.split("---\n", 2)[2])
+    inline = [child for token in tokens for child in token.children or []]
+    kinds = {token.type for token in (*tokens, *inline)}
+    assert not kinds & {"html_block", "html_inline", "link_open", "image"}
+    assert sum(token.type == "heading_open" for token in tokens) == 9
+    mix = Counter(token.type for token in render(f"## Mix{card.split('## Mix')[1].split('## Sources')[0]}"))
+    assert (mix["tr_open"], mix["th_open"], mix["td_open"]) == (3, 7, 14)
+    spans = [child.content for child in inline if child.type == "code_inline"]
+    assert spelt(HOSTILE_NAME) in spans
+    assert HOSTILE_SOURCE in spans
+    assert HOSTILE_TOKEN in spans
+
+
+def test_browser_runs_nothing_and_fits(report, hostile, tmp_path):
+    chromium = find_chromium()
+    if chromium is None:
+        pytest.skip("no Chromium is installed: the page is not opened in a browser")
+    foreign = "document.querySelectorAll('script, img, iframe, object, embed, form, input, base, svg a').length"
+    handlers = "[...document.querySelectorAll('*')].flatMap(e => e.getAttributeNames()).filter(n => n.startsWith('on'))"
+    with run_chromium(chromium, tmp_path / "profile") as browser:
+        for made, width in ((report, 1280), (hostile, 1280), (hostile, 390)):
+            url = (made.out / "index.html").as_uri()
+            page = Page(browser, url, width=width, dark=width == 390)
+            assert page.requests() == [url]
+            assert page.complaints() == []
+            assert page.evaluate("typeof window.ran") == "undefined"
+            assert page.evaluate("document.title") == f"{spelt(made.contents.facts.name)}: a token set"
+            assert page.evaluate(foreign) == 0
+            assert page.evaluate(handlers) == []
+            page.evaluate("document.querySelectorAll('details').forEach(e => e.open = true)")
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            shown = "[...document.querySelectorAll('svg')].filter(e => e.getBoundingClientRect().width > 300).length"
+            assert page.evaluate(shown) == 5
+        # That what is looked for would be seen: a page with a script, an image and a wide box.
+        bad = tmp_path / "bad.html"
+        bad.write_text("<script>window.ran=1;console.error('x')</script><img src=x.png><p style='width:2000px'>x")
+        page = Page(browser, bad.as_uri(), width=390)
+        assert len(page.requests()) == 2
+        assert page.complaints()
+        assert page.evaluate("window.ran") == 1
+        assert not page.evaluate("document.documentElement.scrollWidth <= 390")
+
+
+def test_command_line(report, good_set, tmp_path, capsys):
+    audited = ["--audit", str(report.audit), "--workers", "1"]
+    assert main(["report", str(good_set), "--out", str(tmp_path / "out"), *audited, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["name"] == "good"
+    assert printed["out"] == str(tmp_path / "out")
+    assert set(printed["checks"]) == {
+        c["name"] for c in json.loads((report.audit / "audit.json").read_text())["checks"]
+    }
+    for wrong in (["--out", str(good_set / "report")], ["--compare", "gpt2=nowhere.json"]):
+        assert main(["report", str(good_set), *audited, *wrong]) == 2
+    assert "nowhere.json" in capsys.readouterr().err
+    (tmp_path / "no.json").write_text("{}")
+    assert main(["report", str(good_set), *audited, "--compare", str(tmp_path / "no.json")]) == 2
+    assert "not a tokenizer.json" in capsys.readouterr().err
+    (tmp_path / "broken").mkdir()
+    assert main(["report", str(tmp_path / "broken")]) == 1
+    assert main(["report", str(tmp_path / "absent")]) == 2
+
+
+def test_gpt2_is_found_in_the_cache(good_set, tmp_path):
+    assert find_gpt2(tmp_path) is None
+    folder = tmp_path / "models--openai-community--gpt2"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs/main").write_text("0" * 40)
+    kept = folder / "snapshots" / ("0" * 40) / "tokenizer.json"
+    kept.parent.mkdir(parents=True)
+    shutil.copy(good_set / "tokenizer.json", kept)
+    assert find_gpt2(tmp_path) == kept
+    assert parse_compare(str(kept)) == ("0" * 40, kept)
+    assert parse_compare(f"GPT-2={kept}") == ("GPT-2", kept)
+
+
+def render(markdown):
+    """Return a Markdown text's tokens."""
+    return MarkdownIt("commonmark").enable("table").parse(markdown)
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=st.text(alphabet=st.sampled_from("`|\\<>&*_[]()!#-~$@:. a\n\x1b\u202eé中") | st.characters(), max_size=20))
+def test_any_text_stays_text_in_markdown(text):
+    (paragraph,) = [token for token in render(f"x {code_span(text)}") if token.type == "inline"]
+    assert [child.content for child in paragraph.children] == ["x ", spelt(text) or " "]
+    (cell,) = [token for token in render(f"| x |\n|---|\n| {code_cell(text)} |") if token.type == "inline"][1:]
+    assert [(child.type, child.content) for child in cell.children] == [("code_inline", spelt(text) or " ")]
+    (cell,) = [token for token in render(f"| x |\n|---|\n| .{sentence(text)}. |") if token.type == "inline"][1:]
+    assert "".join(child.content for child in cell.children) == f".{spelt(text)}."
+    assert {child.type for child in cell.children} <= {"text", "text_special"}
+    (block,) = render(fence(text, "text"))
+    assert (block.type, block.info, block.content) == ("fence", "text", spelt(text, keep="\n\t\u200c\u200d") + "\n")
+
+
+def test_numbers_and_ticks():
+    assert [compact(n) for n in (7, 999, 1000, 5_760_057, 30.6e9)] == ["7", "999", "1 K", "5.76 M", "30.6 B"]
+    assert [size(n) for n in (12, 9_066_216, 1.5e12)] == ["12 B", "9.07 MB", "1.5 TB"]
+    assert round_ticks(0.87) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    assert round_ticks(5.0)[-1] == 5.0
+    assert round_ticks(5.01)[-1] >= 5.01
+    assert decade_ticks(1, 2e5) == [1, 10, 100, 1000, 10_000, 100_000]
+    assert doubling_ticks(10, 300, 3) == [16, 64, 256]
+    assert (size_category(999), size_category(14_003), size_category(10**12)) == ("n<1K", "10K<n<100K", "100B<n<1T")
+    assert fit("short", 200) == "short"
+    assert len(fit("x" * 500, 100)) <= 15
+
+
+def test_many_shards_share_columns():
+    shards = [ShardFacts(f"train-{k:05d}", "train", 1, 1, k, k) for k in range(1000)]
+    shards += [ShardFacts("val-00000", "val", 1, 1, 1, 1)]
+    groups = group_shards(shards, 110)
+    assert [shard for group in groups for shard in group] == shards
+    assert len(groups) <= 111
+    assert groups[-1] == shards[-1:]
