@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -157,3 +159,21 @@ def test_a_source_of_which_all_matches_or_nothing_is_left() -> None:
     check_matches(source, [])
     with pytest.raises(MatchError, match=r"7 of 7 documents \(100.00%\).*(?s:.*)max_dropped = 1.0"):
         check_matches(source.model_copy(update={"max_dropped": 0.99}), [result(0, {reason_of("a"): 7}, [], "f")])
+
+
+def test_a_plan_says_what_patterns_take(
+    tmp_path: Any, run_cli: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    texts = [
+        f"{number} words that differ {number * 7919 % 1000}" + " PersonX" * (number % 4 == 0) for number in range(80)
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        'name = "a"\ndrop_if_matches = ["PersonX"]\n[[sources]]\nname = "s"\nweight = 1\n'
+        f'paths = ["{tmp_path}/a.jsonl"]\n[tokenizer]\nvocab_size = 300\n'
+    )
+    said = run_cli("plan", recipe).stdout
+    assert "dropped from s: 25.0% (matches PersonX)" in said
+    assert "look: drop_if_matches drops 25.0% of s, more than max_dropped = 0.01: the build would stop" in said
+    assert "look:" not in run_cli("plan", recipe, "--set", "sources.s.max_dropped=0.3").stdout
