@@ -3,8 +3,8 @@
     import shards
     tokens = shards.open_set("out/demo").splits["train"][0].read()     # uint16 (num_tokens,)
 
-Depends on numpy, pyarrow and zstandard (pydantic for metadata); knows nothing of recipes or models. Names are loaded
-when first used, so that `python -m shards --help` need not wait for numpy.
+Depends on numpy, pyarrow and zstandard (pydantic for metadata, jinja2 for reports); knows nothing of recipes or models.
+Names are loaded when first used, so that `python -m shards --help` need not wait for numpy.
 """
 
 from typing import TYPE_CHECKING, Any

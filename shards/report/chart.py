@@ -115,10 +115,10 @@ def fit(text: str, width: float) -> str:
 
     text = printable(text)
     room = max(4, int(width / CHARACTER_WIDTH))
-    while len(text) > 4 and _cells(text) > room:
-        text = shorten(text, min(len(text) - 1, room))
-        room -= 1
-    return text
+    characters = len(text)
+    while _cells(shown := shorten(text, characters)) > room and characters > 4:
+        characters = min(characters - 1, room)
+    return shown
 
 
 def _cells(text: str) -> int:

@@ -360,7 +360,8 @@ def test_numbers_and_ticks():
     assert doubling_ticks(10, 300, 3) == [16, 64, 256]
     assert (size_category(999), size_category(14_003), size_category(10**12)) == ("n<1K", "10K<n<100K", "100B<n<1T")
     assert fit("short", 200) == "short"
-    assert len(fit("x" * 500, 100)) <= 15
+    assert 10 <= len(fit("x" * 500, 100)) <= 15
+    assert 5 <= len(fit("中" * 500, 100)) <= 8
 
 
 def test_many_shards_share_columns():
