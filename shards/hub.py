@@ -239,7 +239,7 @@ def hub_errors(what: str) -> Generator[None]:
         cause: BaseException = error
         while isinstance(cause, RuntimeError) and cause.__cause__ is not None:  # "Error while uploading ..."
             cause = cause.__cause__
-        said = _QUERY.sub("", getattr(cause, "server_message", None) or str(cause).partition("\n")[0]).strip()
+        said = _QUERY.sub("", getattr(cause, "server_message", None) or str(cause).partition("\n")[0]).strip(" .")
         match cause:
             case RevisionNotFoundError():
                 raise HubError(f"{what}: there is no such revision. {say_token()}.") from error

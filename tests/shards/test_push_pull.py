@@ -257,6 +257,15 @@ def test_a_server_that_is_gone_ends_the_push(hub, run, whole):
     assert "Is HF_ENDPOINT right?" in err
 
 
+def test_a_refused_upload_does_not_tell_its_signed_address(hub, run, whole):
+    hub.faults.on("lfs-upload/" + sha_of(whole, "train-00001.bin.zst"), status=410)
+    status, _, err = push_without_card(run, whole)
+    assert status == 2
+    assert "train-00001: the Hub answered HTTP 410" in err
+    assert "/lfs-upload/" in err  # the address, which `run` has seen to be without its signature
+    assert commits(hub)[-1][0] == "train-00000.bin.zst"
+
+
 def test_a_hub_without_xet_is_told_from_a_broken_one(hub, run, whole, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", False)
     status, _, err = push_without_card(run, whole)
