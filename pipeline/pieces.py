@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from pipeline.arrow import wrap_texts
 from pipeline.clean import as_large_binary, clean_batch
+from pipeline.matches import find_matches
 from pipeline.selection import Selection, rank
 from pipeline.sources.base import Batch, SourceError, Span, read_span, source_module
 from pipeline.sources.blocks import is_compressed, open_file, read_pieces
@@ -222,6 +224,12 @@ def _fetch_content(source: SourceRecipe, pieces: list[Piece]) -> ContentSpeed:
             text = decode(gzip.decompress(outcome), source.fallback_encoding) if isinstance(outcome, bytes) else None
             if text and source.min_bytes <= len(text) <= (source.max_bytes or len(text)):
                 piece.texts.append(text)
+        if source.drop_if_matches and piece.texts:
+            found: dict[str, int] = {}
+            texts = wrap_texts(pa.large_string(), piece.texts)
+            dropped = find_matches(texts, np.arange(len(texts), dtype=np.uint32), source.drop_if_matches, found)
+            piece.texts = [text for text, drop in zip(piece.texts, dropped.tolist(), strict=True) if not drop]
+            _count(piece.dropped, {reason: round(n * len(piece.keys) / len(keys)) for reason, n in found.items()})
         mean = piece.length or sum(map(len, piece.texts)) / max(1, len(piece.texts))
         piece.documents = len(piece.keys) * len(piece.texts) / max(1, len(keys))
         piece.text_bytes = piece.documents * mean

@@ -142,7 +142,7 @@ def test_from_the_audit_to_a_set_without_them_by_hash(folder: Path, planted: set
     before = documents_of(folder / "set", "extra")
     suspicious = {row["text"].strip(): row["id"] for row in concentrated(folder / "set")}
     assert set(PLANTED) <= suspicious.keys()
-    for question in (["--token", str(suspicious["fefefe"])], ["--text", "PersonX"], ["--regex", r"\bPersonY\b"]):
+    for question in (["--token", str(suspicious["fefefe"])], ["--text", "PersonX"]):
         found = command("trace", "set", *question, "--out", "block.txt", cwd=folder)
         assert found["documents"] == found["hashes"] == 60
         assert {line for line in (folder / "block.txt").read_text().splitlines() if line[0] != "#"} == planted

@@ -365,6 +365,10 @@ tokens = 100_000
     assert code["content_files"] == pytest.approx(code["documents"], abs=4)
     assert planned["download_bytes"] == web["download_bytes"] + code["download_bytes"]
     assert planned["gpu_usd"] == pytest.approx(planned["time"]["total_s"] / 1000)
+    cleaned = json.loads(run(*command, "--set", 'sources.code.drop_if_matches=["import"]'))["sources"][1]
+    assert 0 < cleaned["documents"] < code["documents"]
+    share = cleaned["dropped"]["matches import"]
+    assert share == pytest.approx(1 - cleaned["documents"] / code["documents"], abs=0.05)
 
     out = run.build(recipe, "set", "--set", "sources.code.max_missing=1.0")
     manifest = json.loads((out / "manifest.json").read_text())
