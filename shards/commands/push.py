@@ -12,6 +12,7 @@ from shards.command_line import PROBLEMS, WHOLE, CouldNotRunError, add_set, prin
 
 if TYPE_CHECKING:
     from shards.command_line import Subparsers
+    from shards.hub import Address
     from shards.hub_plan import Plan
     from shards.hub_push import Pushed
 
@@ -42,7 +43,6 @@ def add_command(commands: Subparsers) -> None:
 def _run(options: argparse.Namespace) -> int:
     from shards.display import print_set_problems, show_progress
     from shards.hub import HubError, parse_address, quiet_client
-    from shards.hub_plan import plan_push
     from shards.hub_push import push
     from shards.problems import ShardSetError
     from shards.validate import validate
@@ -55,7 +55,7 @@ def _run(options: argparse.Namespace) -> int:
         if problems:
             raise ShardSetError(problems)
         quiet_client()
-        plan = plan_push(options.set, address, card=_find_card(options))
+        plan = _plan(options, address)
         if options.dry_run:
             _print_plan(plan, as_json=options.json)
             return WHOLE
@@ -68,6 +68,21 @@ def _run(options: argparse.Namespace) -> int:
         return PROBLEMS
     _print_result(plan, done, time.perf_counter() - began, as_json=options.json)
     return WHOLE
+
+
+def _plan(options: argparse.Namespace, address: Address) -> Plan:
+    """Compare with the Hub; a README.md that someone wrote there stays, unless --card or --replace is given."""
+    from shards.hub_plan import plan_push
+
+    card = _find_card(options)
+    plan = plan_push(options.set, address, card=card)
+    ours = next((file for file in plan.parts[0].files if file.path == card), None)
+    if ours is None or options.card or options.replace or plan.listing is None or ours.name not in plan.listing.files:
+        return plan
+    if not plan.lacks(ours):
+        return plan
+    _note(f"{ours.name} there is another than {card}: it stays. --card {card} takes its place")
+    return plan_push(options.set, address)
 
 
 def _find_card(options: argparse.Namespace) -> Path | None:

@@ -381,6 +381,13 @@ def test_the_reports_card_is_taken(hub, run, whole, tmp_path):
     assert run("push", folder, REPO)[0] == 0
     entry = hub.repos[REPO].snapshots[hub.commit(REPO)].files["README.md"]
     assert Path(entry.file).read_text().endswith("# Made before\n")
+    # One that someone has changed there, or here, since then stays, unless it is asked for.
+    card.write_text(card.read_text() + "More\n")
+    status, _, err = run("push", folder, REPO)
+    assert (status, len(commits(hub))) == (0, 4)
+    assert "it stays" in err
+    assert run("push", folder, REPO, "--card", card)[0] == 0
+    assert commits(hub)[4] == ["README.md"]
 
 
 # --- Pulls that break ---
