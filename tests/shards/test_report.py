@@ -21,6 +21,7 @@ from tokenizers import Tokenizer
 from shards import writer
 from shards.__main__ import main
 from shards.manifest import Manifest, read_metadata
+from shards.report import write
 from shards.report.card import size_category
 from shards.report.chart import decade_ticks, doubling_ticks, fit, round_ticks
 from shards.report.compare import find_gpt2, parse_compare
@@ -362,6 +363,32 @@ def test_numbers_and_ticks():
     assert fit("short", 200) == "short"
     assert 10 <= len(fit("x" * 500, 100)) <= 15
     assert 5 <= len(fit("中" * 500, 100)) <= 8
+
+
+def contrast(one, other):
+    """Return the contrast of two colours as WCAG 2 defines it."""
+
+    def luminance(colour):
+        colour = colour.lstrip("#") if len(colour) == 7 else "".join(2 * digit for digit in colour.lstrip("#"))
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_colours_have_contrast():
+    style = (Path(write.__file__).parent / "templates/style.css").read_text(encoding="utf-8")
+    schemes = [
+        dict(re.findall(r"--([\w-]+): (#[0-9a-f]+);", block)) for block in re.findall(r":root \{(.*?)\}", style, re.S)
+    ]
+    assert len(schemes) == 3  # light, dark, paper
+    for colours in schemes:
+        for name in ("ink", "soft", "accent", "goal", "ok", "look", "bad"):
+            for ground in ("paper", "panel"):
+                assert contrast(colours[name], colours[ground]) >= 4.5, (name, ground, colours)
+        assert contrast(colours["ink"], colours["hit"]) >= 4.5
 
 
 def test_many_shards_share_columns():
