@@ -17,6 +17,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import xxhash
 
 from pipeline.engine import lock_folder
 
@@ -28,7 +29,7 @@ SECONDS = 60
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A recipe whose encode stage is long enough to be hit: 4 files of 10 MB."""
+    """A recipe whose encode stage is long enough to be hit: 4 files of 10 MB. Patterns and hashes drop documents."""
     folder = tmp_path_factory.mktemp("corpus")
     write_corpus(folder)
     texts = real_documents()
@@ -36,8 +37,12 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
         numbered = [f"{part}.{copy} {text}" for copy in range(8) for text in texts]
         table = pa.table({"text": numbered, "score": [3] * len(numbered)})
         pq.write_table(table, folder / f"prose-big-{part}.parquet", row_group_size=500)
+    blocked = [xxhash.xxh3_128_hexdigest(f"1.2 {text}".encode()) for text in texts[::9]]
+    (folder / "block.txt").write_text("\n".join(blocked))
     path = folder / "recipe.toml"
-    path.write_text(recipe_text(folder, weights="98 1 1", shard_tokens="500_000", vocab_size="2000"))
+    text = recipe_text(folder, weights="98 1 1", shard_tokens="500_000", vocab_size="2000")
+    drops = 'drop_hashes = ["block.txt"]\ndrop_if_matches = ["^[0-3]\\\\.7 .*import", "never there"]\n'
+    path.write_text(drops + text)
     return path
 
 
@@ -45,7 +50,9 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def whole(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The files of a build that nobody disturbed."""
     out = tmp_path_factory.mktemp("whole") / "set"
-    run_build(recipe, out)
+    dropped = run_build(recipe, out)["sources"][0]["dropped"]
+    assert dropped["in block list block.txt"] > 100
+    assert dropped[r"matches ^[0-3]\.7 .*import"] > 40
     return digests(out)
 
 
