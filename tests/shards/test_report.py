@@ -389,6 +389,7 @@ def test_colours_have_contrast():
             for ground in ("paper", "panel"):
                 assert contrast(colours[name], colours[ground]) >= 4.5, (name, ground, colours)
         assert contrast(colours["ink"], colours["hit"]) >= 4.5
+        assert contrast(colours["accent-pale"], colours["paper"]) >= 3  # a bar, not a text
 
 
 def test_many_shards_share_columns():
