@@ -51,6 +51,8 @@ class SourceRecipe(Settings):
     """`hub`: the split."""
     revision: Annotated[str, Field(min_length=1)] = "main"
     """`hub`: branch, tag or commit. Resolved to a commit once; the set's `recipe.json` records that."""
+    license: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    """What its owner allows, as the data set states it (`odc-by`): for the report and the data card alone."""
     weight: PositiveFloat
     """The source's share of the training tokens, relative to the other weights."""
     format: Literal["auto", "parquet", "jsonl", "text", "file"] = "auto"

@@ -279,6 +279,7 @@ def run_assemble(
 
 def _reading(source: SourceRecipe) -> dict[str, Any]:
     """Return what of a source decides the documents read from given spans: not its name, weight or paths."""
-    elsewhere = {"weight", "name", "paths", "repo", "config", "split", "revision", "max_missing", "max_dropped"}
+    elsewhere = {"weight", "name", "license", "paths", "repo", "config", "split", "revision"}
+    elsewhere |= {"max_missing", "max_dropped"}
     unused = set() if source.drop_if_matches else {"drop_if_matches"}  # so that what was encoded without them stays
     return source.model_dump(exclude=elsewhere | unused)

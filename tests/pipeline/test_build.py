@@ -137,6 +137,10 @@ def test_nothing_changed_runs_nothing(recipe: Path, tmp_path: Path) -> None:
     again = run_build(recipe, tmp_path / "set")
     assert again["tasks_run"] == 0
     assert digests(tmp_path / "set") == before
+    stated = run_build(recipe, tmp_path / "set", "--set", 'sources.docs.license="odc-by"')
+    assert stated["tasks_run"] == 0
+    written = json.loads((tmp_path / "set" / "recipe.json").read_text())
+    assert [source["license"] for source in written["sources"]] == [None, "odc-by", None]
 
 
 def test_another_weight_runs_mix_and_assemble_alone(recipe: Path, tmp_path: Path) -> None:
