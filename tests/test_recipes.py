@@ -70,15 +70,17 @@ def test_the_others(load: Load) -> None:
     assert text.split.val_tokens > 0
 
 
-def test_the_recipe_in_the_readme_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_recipes_in_the_readme_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / "recipes/README.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    example, patterns = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     for file in ("notes/a/b.md", "crawl/a.parquet"):
         (tmp_path / file).parent.mkdir(parents=True)
         (tmp_path / file).write_bytes(b"a file")
-    (tmp_path / "r.toml").write_text(example)
-    assert load_recipe(tmp_path / "r.toml").mix.tokens == 500_000_000
+    (tmp_path / "r.toml").write_text(patterns + example)
+    recipe = load_recipe(tmp_path / "r.toml")
+    assert recipe.mix.tokens == 500_000_000
+    assert len(recipe.sources[0].drop_if_matches) == 2
 
 
 # --- The tables of keys ---
