@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
+import io
 import os
 import re
 import subprocess
 import sys
 import time
+import tokenize
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("pipeline", "shards", "trainer")
 HEAVY = ("torch", "numpy", "pyarrow", "datasets", "datatrove", "ray", "awkward", "tokenizers", "zstandard")
 HELP_SECONDS = 0.5
+TRAINER_CODE_LINES = 2_450
 DOCUMENTS = ("README.md", "recipes/README.md", "recipes/demo.sh")
 
 # Put together from pieces so that this file does not hold what it forbids.
@@ -172,6 +176,25 @@ def test_tracked_files_do_not_name(what: str) -> None:
         text = text.replace(CORPORA_DEFAULT, "") if name.startswith("tests/") else text
         found += [f"{name}: {match[0]}" for match in re.finditer(FORBIDDEN[what], text)]
     assert found == []
+
+
+def _count_code_lines(path: Path) -> int:
+    """Count lines that hold code: no blank ones, comments or docstrings (a string that is a statement)."""
+    source = path.read_text(encoding="utf-8")
+    layout = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in layout:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            lines -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(lines)
+
+
+def test_the_trainer_can_be_read_in_an_evening() -> None:
+    counts = {path.name: _count_code_lines(path) for path in (ROOT / "trainer").glob("*.py")}
+    assert sum(counts.values()) <= TRAINER_CODE_LINES, counts
 
 
 def test_output_folder_is_ignored_and_shards_is_not() -> None:

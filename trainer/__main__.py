@@ -12,11 +12,15 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+from shards.command_line import print_json
+
+if TYPE_CHECKING:
+    from trainer.train import Outcome
 
 COMMANDS = {
     "train": "train a model; resume where a run stopped",
@@ -39,14 +43,14 @@ def main(arguments: list[str] | None = None) -> int:
         return options.run_command(options)
     except InputError as error:
         if options.json:
-            print(json.dumps({"status": "refused", "problems": error.problems}, indent=2))
+            print_json({"status": "refused", "problems": error.problems})
         if is_first_rank():  # The others found the same.
             for problem in error.problems:
                 print(f"error: {problem}", file=sys.stderr)
         return 2
     except (TrainerError, OSError) as error:
         if options.json:
-            print(json.dumps({"status": "failed", "problems": [str(error)]}, indent=2))
+            print_json({"status": "failed", "problems": [str(error)]})
         print(f"error: {error}", file=sys.stderr)
         return 1
 
@@ -72,26 +76,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help="a train recipe (TOML)")
     parser.add_argument("--shards", type=Path, required=True, metavar="DIR", help="the shard set")
     parser.add_argument("--run", type=Path, required=True, metavar="RUN", help="folder for checkpoints and metrics")
-    parser.add_argument(
-        "--resume",
-        default="auto",
-        metavar="auto|never|CHECKPOINT",
-        help="auto: from the newest whole checkpoint in RUN, if any (default); never: refuse a RUN that holds "
-        "checkpoints; or the folder of a checkpoint",
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="overrides",
-        metavar="KEY=VALUE",
-        help="override a key of the recipe, value in TOML syntax: --set train.steps=100",
-    )
-    parser.add_argument(
-        "--go-on",
-        action="store_true",
-        help="pass missed goals, spent budgets, a failed smoke test and spikes of the loss",
-    )
+    resume = "auto: from the newest whole checkpoint in RUN, if any (default); never: refuse a RUN that holds some; or "
+    resume += "the folder of a checkpoint"
+    parser.add_argument("--resume", default="auto", metavar="auto|never|CHECKPOINT", help=resume)
+    change = "override a key of the recipe, value in TOML syntax: --set train.steps=100"
+    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help=change)
+    passed = "pass missed goals, spent budgets, a failed smoke test and spikes of the loss"
+    parser.add_argument("--go-on", action="store_true", help=passed)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -119,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
     if outcome.off_ramp is not None:
         show(f"stopped: {outcome.off_ramp}. {session.saved} was saved; --go-on goes on from there.")
         return 3
-    return 0 if outcome.interrupted_by is None else 128 + outcome.interrupted_by
+    return 128 + outcome.interrupted_by if outcome.interrupted_by else 0
 
 
 def is_first_rank() -> bool:
@@ -127,44 +118,39 @@ def is_first_rank() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def print_outcome(outcome: Any, *, as_json: bool) -> None:
+def print_outcome(outcome: Outcome, *, as_json: bool) -> None:
     """Print how a run ended: a JSON object, or tables."""
     from dataclasses import asdict
 
     from shards.samples import account_tokens
+    from trainer.ledger import make_ledger
+    from trainer.progress import print_rows, print_summary
 
-    session, validation = outcome.session, outcome.last_validation
+    session, step, validation = outcome.session, outcome.log.last("loss"), outcome.log.last("val_loss")
     names = [source.name for source in session.shard_set.manifest.sources]
-    interrupted = "complete" if outcome.interrupted_by is None else "interrupted"
+    ended = "interrupted" if outcome.interrupted_by else "complete"
     result = {
-        "status": "stopped" if outcome.off_ramp is not None else interrupted,
+        "status": "stopped" if outcome.off_ramp is not None else ended,
         "run": str(session.run),
         "checkpoint": str(session.saved),
         "steps": session.step,
         "epochs": round(session.samples / session.order.per_epoch, 4),
         **account_tokens(session.shard_set.splits["train"], names, session.order, session.samples),
         "short_shards": len(session.order.short_shards),
-        "loss": outcome.last_step.get("loss"),
+        "loss": step.get("loss"),
         **{key: value for key, value in validation.items() if key != "step"},
         "validated_at_step": validation.get("step"),
         "seconds": round(outcome.seconds, 3),
-        "usd": outcome.last_step.get("usd"),
+        "usd": step.get("usd"),
         "off_ramp": outcome.off_ramp,
     }
+    phases = [asdict(row) for row in make_ledger(session.recipe.phases, outcome.log.records)]
     if as_json:
-        print(json.dumps({**result, "phases": [asdict(row) for row in outcome.ledger]}, indent=2))
+        print_json({**result, "phases": phases})
         return
-    from trainer.progress import print_ledger, print_summary
-
-    def show(value: Any) -> str:
-        if isinstance(value, dict):
-            return "  ".join(f"{name} {show(part)}" for name, part in value.items())
-        return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
-
-    rows = [(name.replace("_", " "), show(value)) for name, value in result.items() if value is not None]
-    print_summary(session.recipe.name, rows)
-    if outcome.ledger:
-        print_ledger(outcome.ledger)
+    print_summary(session.recipe.name, result)
+    if phases:
+        print_rows(phases)
 
 
 if __name__ == "__main__":

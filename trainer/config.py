@@ -170,19 +170,21 @@ class TrainRecipe(Section):
 FIXED_BY_CHECKPOINT = ("model.", "train.seq_len", "train.global_batch", "train.seed", "optimizer.kind")
 """Keys (or prefixes) that decide what a checkpoint holds or the order of the data: a resumed run keeps them."""
 
-# The two keys, what must hold, and what was expected and to be done.
-_RULES: tuple[tuple[str, str, Callable[[int, int], bool], str], ...] = (
-    ("model.hidden_size", "model.num_attention_heads", lambda width, heads: width % heads == 0,
+# The kind of model that it is for, the two keys, what must hold, and what was expected and to be done.
+_RULES: tuple[tuple[str, str, str, Callable[[int, int], bool], str], ...] = (
+    ("any", "model.hidden_size", "model.num_attention_heads", lambda width, heads: width % heads == 0,
      "the heads must divide the width. Choose a hidden_size that is a multiple of num_attention_heads."),
-    ("model.hidden_size", "model.num_attention_heads", lambda a, b: a % b != 0 or a // b % 2 == 0,
+    ("llama", "model.hidden_size", "model.num_attention_heads", lambda a, b: a % b != 0 or a // b % 2 == 0,
      "rotary positions need an even number of features a head. Choose hidden_size / num_attention_heads even."),
-    ("model.num_attention_heads", "model.num_key_value_heads", lambda heads, groups: heads % groups == 0,
+    ("llama", "model.num_attention_heads", "model.num_key_value_heads", lambda heads, groups: heads % groups == 0,
      "the key/value heads must divide the attention heads. Choose a num_key_value_heads that divides them."),
-    ("train.global_batch", "train.micro_batch", lambda batch, micro: batch % micro == 0,
+    ("gpt2", "model.num_attention_heads", "model.num_key_value_heads", lambda heads, groups: heads == groups,
+     'kind = "gpt2" has no groups of heads. Leave num_key_value_heads out.'),
+    ("any", "train.global_batch", "train.micro_batch", lambda batch, micro: batch % micro == 0,
      "the global batch must be a whole number of micro-batches. Choose a micro_batch that divides global_batch."),
-    ("train.seq_len", "model.max_position_embeddings", lambda length, positions: length <= positions,
+    ("any", "train.seq_len", "model.max_position_embeddings", lambda length, positions: length <= positions,
      "sequences must fit in the model's context. Raise max_position_embeddings or lower seq_len."),
-    ("schedule.warmup_steps", "train.steps", lambda warmup, steps: warmup <= steps,
+    ("any", "schedule.warmup_steps", "train.steps", lambda warmup, steps: warmup <= steps,
      "the warm-up must end within the run. Lower warmup_steps or raise steps."),
 )  # fmt: skip
 
@@ -193,14 +195,11 @@ def check_rules(tables: dict[str, Any]) -> Iterator[str]:
     Works on raw values so that one report holds these problems beside all others; a rule with a key that is missing or
     of another type is left to the schema.
     """
-    for left, right, holds, expected in _RULES:
+    for kind, left, right, holds, expected in _RULES:
         a, b = _whole_number(tables, left), _whole_number(tables, right)
-        if a is not None and b is not None and not holds(a, b):
+        applies = kind in ("any", _table(tables, "model").get("kind"))
+        if applies and a is not None and b is not None and not holds(a, b):
             yield f"{left} = {a} with {right} = {b}: {expected}"
-    if (kind := _table(tables, "model").get("kind")) == "gpt2":
-        heads, groups = (_whole_number(tables, f"model.num_{name}_heads") for name in ("attention", "key_value"))
-        if groups not in (None, heads):
-            yield f"model.num_key_value_heads = {groups} with model.kind = {kind!r}: it has no groups. Leave it out."
     if _table(tables, "optimizer").get("kind") == "muon" and _table(tables, "train").get("parallel") == "fsdp":
         yield 'optimizer.kind = "muon" with train.parallel = "fsdp": Muon needs whole matrices. Choose "ddp".'
     phases = tables.get("phases", [])

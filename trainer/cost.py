@@ -8,16 +8,14 @@ models do not; the table says which numbers are scaled. Validation, saving and s
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 from pathlib import Path
 from typing import Any
 
+from shards.command_line import print_json
 from trainer.errors import InputError
-
-PEAK_TFLOPS = {"A100": 312.0, "L40S": 362.0, "RTX4090": 165.2, "H100": 989.4, "H200": 989.4, "B200": 2250.0}
-"""Dense bf16 tensor TFLOP/s. Source: NVIDIA's data sheets (SXM cards; half of what they print "with sparsity")."""
+from trainer.gpus import PEAK_TFLOPS, card_key, peak_tflops
 
 Gpu = tuple[str, float, float | None]
 """A card's name, dollars an hour, tokens a second where known."""
@@ -40,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the comparison, the cheapest card first."""
-    from shards.display import plain_table, stdout_console
+    from trainer.progress import print_rows
     from trainer.recipe import load_recipe
 
     train = load_recipe(options.recipe).train
@@ -49,15 +47,9 @@ def run(options: argparse.Namespace) -> int:
     tokens = train.steps * train.global_batch * train.seq_len
     costs = compare(gpus, tokens, measured)
     if options.json:
-        print(json.dumps({"tokens": tokens, "gpus": costs}, indent=2))
+        print_json({"tokens": tokens, "gpus": costs})
         return 0
-    table = plain_table("GPU", "$ an hour", "tokens/s", "which is", "$ a billion tokens", "hours", "$ for the recipe")
-    for cost in costs:
-        figures = [f"{cost[key]:,.2f}" for key in ("usd_per_billion_tokens", "recipe_hours", "recipe_usd")]
-        table.add_row(
-            cost["gpu"], f"{cost['usd_per_hour']:.2f}", f"{cost['tokens_per_s']:,.0f}", cost["throughput"], *figures
-        )
-    stdout_console().print(f"{train.steps:,} steps, {tokens:,} tokens", table)
+    print_rows(costs, title=f"{train.steps:,} steps, {tokens:,} tokens")
     return 0
 
 
@@ -96,10 +88,10 @@ def compare(gpus: list[Gpu], tokens: int, measured: tuple[str, float] | None = N
     problems: list[str] = []
     for name, price, entered in gpus:
         speed, origin = entered or 0.0, "entered"
-        if not entered and measured and _key(name) == _key(base):
+        if not entered and measured and card_key(name) == card_key(base):
             speed, origin = base_speed, "measured"
-        elif not entered and {_key(name), _key(base)} <= PEAK_TFLOPS.keys():
-            speed, origin = base_speed * PEAK_TFLOPS[_key(name)] / PEAK_TFLOPS[_key(base)], "scaled"
+        elif not entered and (peak := peak_tflops(name)) and (base_peak := peak_tflops(base)):
+            speed, origin = base_speed * peak / base_peak, "scaled"
         if not speed:
             problems.append(f"--gpu {name}: its tokens/s is not known. Enter it: {name}=USD_PER_HOUR:TOKENS_PER_S")
             continue
@@ -110,7 +102,3 @@ def compare(gpus: list[Gpu], tokens: int, measured: tuple[str, float] | None = N
     if problems:
         raise InputError(problems)
     return sorted(costs, key=lambda cost: cost["usd_per_billion_tokens"])
-
-
-def _key(name: str) -> str:
-    return name.upper().replace(" ", "").replace("-", "")

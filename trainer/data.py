@@ -29,16 +29,15 @@ class Loader:
     Use as a context manager, or `close` it. Not for use from several threads.
     """
 
-    def __init__(self, shards: Sequence[Shard], order: SampleOrder, *, stop: int | None = None, threads: int = 1):
+    def __init__(self, shards: Sequence[Shard], order: SampleOrder, *, stop: int | None = None):
         """Start a loader; nothing is read yet.
 
         Args:
             shards: the split's shards, in the order whose token counts `order` was made from.
             order: the order of samples.
             stop: one past the last sample that will be asked for; no shard is decoded ahead for later ones.
-            threads: threads that decode a shard.
         """
-        self._shards, self._order, self._stop, self._threads = shards, order, stop, threads
+        self._shards, self._order, self._stop = shards, order, stop
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="decode-ahead")
         self._current: tuple[int, Tokens] | None = None
         self._ahead: tuple[int, Future[Tokens]] | None = None
@@ -76,29 +75,18 @@ class Loader:
     def _tokens(self, visit: Visit) -> Tokens:
         if self._current is None or self._current[0] != visit.shard:
             self._current = None  # Freed before another is decoded: two shards at most.
-            if self._ahead is None or self._ahead[0] != visit.shard:
-                self._wait_idle()
-                self._ahead = visit.shard, self._decode(visit.shard)
-            _, future = self._ahead
-            self._ahead = None
-            self._current = visit.shard, future.result()
-        if self._ahead is None:
-            self._decode_ahead(visit)
+            ahead, self._ahead = self._ahead, None
+            if ahead is None or ahead[0] != visit.shard:
+                if ahead is not None:
+                    ahead[1].cancel()  # The caller jumped.
+                ahead = self._decode(visit.shard)
+            self._current = visit.shard, ahead[1].result()
+        following = visit.first + visit.windows
+        if self._ahead is None and (self._stop is None or following < self._stop):
+            shard = self._order.visit(following).shard
+            if shard != visit.shard:
+                self._ahead = self._decode(shard)
         return self._current[1]
 
-    def _decode_ahead(self, visit: Visit) -> None:
-        following = visit.first + visit.windows
-        if self._stop is not None and following >= self._stop:
-            return
-        shard = self._order.visit(following).shard
-        if shard != visit.shard:
-            self._ahead = shard, self._decode(shard)
-
-    def _decode(self, shard: int) -> Future[Tokens]:
-        return self._pool.submit(self._shards[shard].read, threads=self._threads)
-
-    def _wait_idle(self) -> None:
-        """Drop a shard decoded ahead that is not the one wanted: the caller jumped."""
-        if self._ahead is not None and not self._ahead[1].cancel():
-            self._ahead[1].exception()
-        self._ahead = None
+    def _decode(self, shard: int) -> tuple[int, Future[Tokens]]:
+        return shard, self._pool.submit(self._shards[shard].read)

@@ -11,10 +11,7 @@ import torch
 
 from trainer.config import Precision
 from trainer.errors import InputError
-
-PEAK_TFLOPS = {"B200": 2250, "H200": 989, "H100 PCIe": 756, "H100 NVL": 835, "H100": 989, "A100": 312, "L40S": 362}
-PEAK_TFLOPS |= {"L4": 121, "RTX 5090": 210, "RTX 4090": 165, "RTX 3090": 71}
-"""Dense bf16 peaks by a part of the device's name, the longer name first. Source: the makers' data sheets."""
+from trainer.gpus import peak_tflops
 
 
 def choose_device(asked: Literal["auto", "cpu", "cuda"] = "auto") -> torch.device:
@@ -41,8 +38,7 @@ def choose_device(asked: Literal["auto", "cpu", "cuda"] = "auto") -> torch.devic
 def peak_flops(device: torch.device, tflops: float | None) -> float | None:
     """Return the dense bf16 peak of a device in FLOP/s, as the recipe says or as known; None when neither."""
     if tflops is None and device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-        tflops = next((peak for part, peak in PEAK_TFLOPS.items() if part in name), None)
+        tflops = peak_tflops(torch.cuda.get_device_name(device))
     return tflops * 1e12 if tflops is not None else None
 
 

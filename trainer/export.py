@@ -15,6 +15,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shards.command_line import print_json
 from trainer.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,6 +24,19 @@ if TYPE_CHECKING:
     from trainer.config import ModelConfig
 
 DTYPES = ("float32", "bfloat16", "float16")
+
+GPT2_NAMES = {"model.embed_tokens": "transformer.wte", "model.embed_positions": "transformer.wpe"}
+GPT2_NAMES |= {"model.norm": "transformer.ln_f", "model.layers": "transformer.h", "input_layernorm": "ln_1"}
+GPT2_NAMES |= {"self_attn.q_proj": "attn.c_attn", "self_attn.o_proj": "attn.c_proj"}
+GPT2_NAMES |= {"post_attention_layernorm": "ln_2", "mlp.up_proj": "mlp.c_fc", "mlp.down_proj": "mlp.c_proj"}
+"""What transformers' GPT-2 calls the parts that we name as its LLaMA does."""
+
+LLAMA_KEYS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size")
+LLAMA_KEYS += ("max_position_embeddings", "rope_theta", "rms_norm_eps", "head_dim")
+GPT2_KEYS = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_inner": "intermediate_size"}
+GPT2_KEYS |= {"n_head": "num_attention_heads", "n_positions": "max_position_embeddings"}
+GPT2_KEYS |= {"layer_norm_epsilon": "rms_norm_eps"}
+"""What transformers' configurations call our settings."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,9 +79,9 @@ def run(options: argparse.Namespace) -> int:
     parameters = sum(tensor.numel() for tensor in weights.values())
     result = {"path": str(out), "step": loaded.step, "parameters": parameters, "dtype": options.dtype}
     if options.json:
-        print(json.dumps(result, indent=2))
+        print_json(result)
     else:
-        print_summary(files["config.json"]["architectures"][0], [(key, str(value)) for key, value in result.items()])
+        print_summary(files["config.json"]["architectures"][0], result)
     return 0
 
 
@@ -80,20 +94,15 @@ def convert_weights(state: dict[str, Tensor], config: ModelConfig, vocab_size: i
             state[name] = state[name][:vocab_size]
     if config.kind == "llama":
         return state  # the names are its own, and so is the rotation of halves
-    top = {"model.embed_tokens.": "transformer.wte.", "model.embed_positions.": "transformer.wpe."}
-    top |= {"model.norm.": "transformer.ln_f.", "lm_head.": "lm_head."}
-    out = {
-        new + kind: state[old + kind] for old, new in top.items() for kind in ("weight", "bias") if old + kind in state
-    }
-    parts = {"input_layernorm": "ln_1", "self_attn.o_proj": "attn.c_proj", "post_attention_layernorm": "ln_2"}
-    parts |= {"mlp.up_proj": "mlp.c_fc", "mlp.down_proj": "mlp.c_proj"}
-    for layer in range(config.num_hidden_layers):
-        old, new = f"model.layers.{layer}.", f"transformer.h.{layer}."
-        for kind in ("weight", "bias"):
-            for ours, theirs in parts.items():
-                out[f"{new}{theirs}.{kind}"] = state[f"{old}{ours}.{kind}"].t()  # its matrices are (inputs, outputs)
-            joined = torch.cat([state[f"{old}self_attn.{part}_proj.{kind}"] for part in "qkv"])
-            out[f"{new}attn.c_attn.{kind}"] = joined.t()
+    out: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        if "k_proj" in name or "v_proj" in name:
+            continue  # with the query's
+        if "q_proj" in name:
+            tensor = torch.cat([state[name.replace("q_proj", f"{part}_proj")] for part in "qkv"])
+        for ours, theirs in GPT2_NAMES.items():
+            name = name.replace(ours, theirs)
+        out[name] = tensor.t() if ".h." in name else tensor  # its layers' matrices are (inputs, outputs)
     return out
 
 
@@ -106,19 +115,11 @@ def describe_files(
     ids = {"bos_token_id": eos_id, "eos_token_id": eos_id, "pad_token_id": tokens[pad]}
     common = {**ids, "vocab_size": vocab_size, "tie_word_embeddings": config.tie_word_embeddings, "dtype": dtype}
     if config.kind == "llama":
-        keys = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size")
-        keys += ("max_position_embeddings", "rope_theta", "rms_norm_eps", "head_dim")
         model = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu"}
-        model |= {key: getattr(config, key) for key in keys} | {"attention_bias": False, "mlp_bias": False}
+        model |= {key: getattr(config, key) for key in LLAMA_KEYS} | {"attention_bias": False, "mlp_bias": False}
     else:
         model = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "activation_function": "gelu_new"}
-        model |= {
-            "n_embd": config.hidden_size,
-            "n_layer": config.num_hidden_layers,
-            "n_inner": config.intermediate_size,
-        }
-        model |= {"n_head": config.num_attention_heads, "n_positions": config.max_position_embeddings}
-        model |= {"layer_norm_epsilon": config.rms_norm_eps}
+        model |= {theirs: getattr(config, ours) for theirs, ours in GPT2_KEYS.items()}
         model |= dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
     tokenizer = {
         "tokenizer_class": "PreTrainedTokenizerFast",  # else a gpt2 gets GPT2Tokenizer, which builds parts anew

@@ -6,7 +6,7 @@ at `[cost] gpu_usd_per_hour` for each rank. The stopping rule is dollars per uni
 
 from __future__ import annotations
 
-import re
+import bisect
 import statistics
 from dataclasses import dataclass
 from typing import Any
@@ -35,30 +35,38 @@ class LedgerRow:
     """None when there is no goal, or the phase has not ended."""
     over_budget: bool
 
+    def __str__(self) -> str:
+        """Return the phase's line of the ledger."""
+        each = f"${self.usd_per_loss:,.4g} for each unit of loss" if self.usd_per_loss else "the loss did not fall"
+        goal = f"; goal {self.goal}: {'met' if self.goal_met else 'missed'}" if self.goal else ""
+        drop = f"loss {self.loss:.3f}, {self.loss_drop:+.3f} lower, ${self.usd:,.2f}"
+        return f"phase {self.phase!r}: {drop}, {each}{goal}"
+
 
 def make_ledger(phases: list[PhaseConfig], records: list[dict[str, Any]]) -> list[LedgerRow]:
     """Return a row for each phase that has begun, from the metrics' lines in order of steps."""
     rows: list[LedgerRow] = []
     began = 0
     for phase in phases:
-        before = [record for record in records if record["step"] <= began]
-        inside = [record for record in records if began < record["step"] <= phase.until_step]
+        start = _end(records, began)
+        before, inside = records[:start], records[start : _end(records, phase.until_step)]
         steps = [record for record in inside if "loss" in record]
         if not steps:
             break
-        first = _loss(before, "val_loss") if before else steps[0]["loss"]
-        last, start = _loss(inside, "val_loss"), _last(before, "tokens", 0)
-        tokens, usd = _last(inside, "tokens", 0) - start, _last(inside, "usd", 0.0) - _last(before, "usd", 0.0)
+        loss = _loss(inside, "val_loss")
+        drop = (_loss(before, "val_loss") if before else steps[0]["loss"]) - loss
+        tokens = steps[-1]["tokens"] - last_value(before, "tokens", 0)
+        usd = steps[-1]["usd"] - last_value(before, "usd", 0.0)
         ended = steps[-1]["step"] == phase.until_step
         rows.append(
             LedgerRow(
                 phase=phase.name,
                 steps=steps[-1]["step"] - began,
                 tokens=tokens,
-                loss=last,
-                loss_drop=first - last,
+                loss=loss,
+                loss_drop=drop,
                 usd=usd,
-                usd_per_loss=usd / (first - last) if first > last else None,
+                usd_per_loss=usd / drop if drop > 0 else None,
                 usd_per_billion_tokens=usd / tokens * 1e9,
                 goal=phase.goal,
                 goal_met=_is_met(phase.goal, inside) if phase.goal and ended else None,
@@ -69,18 +77,23 @@ def make_ledger(phases: list[PhaseConfig], records: list[dict[str, Any]]) -> lis
     return rows
 
 
-def _last(records: list[dict[str, Any]], key: str, default: Any) -> Any:
-    return next((record[key] for record in reversed(records) if key in record), default)
+def last_value(records: list[dict[str, Any]], key: str, default: Any, *, until_step: int | None = None) -> Any:
+    """Return the value of the last line that has a key, of those until a step; quick at the end of a long log."""
+    end = _end(records, until_step) if until_step is not None else len(records)
+    return next((records[index][key] for index in range(end - 1, -1, -1) if key in records[index]), default)
+
+
+def _end(records: list[dict[str, Any]], step: int) -> int:
+    return bisect.bisect_right(records, step, key=lambda record: record["step"])
 
 
 def _loss(records: list[dict[str, Any]], key: str) -> float:
-    if key == "val_loss" and (value := _last(records, key, None)) is not None:
+    if key == "val_loss" and (value := last_value(records, key, None)) is not None:
         return value
     return statistics.fmean([record["loss"] for record in records if "loss" in record][-MEAN_STEPS:])
 
 
 def _is_met(goal: str, records: list[dict[str, Any]]) -> bool:
-    match = re.fullmatch(r"(\w+) (<=?) ([\d.]+)", goal)
-    assert match is not None, goal
-    value, bound = _loss(records, match[1]), float(match[3])
-    return value < bound or (match[2] == "<=" and value == bound)
+    key, relation, bound = goal.split()
+    value = _loss(records, key)
+    return value < float(bound) or (relation == "<=" and value == float(bound))

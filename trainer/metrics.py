@@ -6,12 +6,12 @@ that the file reads as if the run had never stopped; how many is reported.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from shards.writer import atomic_open
+from shards.writer import write_text
 from trainer.plot import open_events
 
 METRICS_FILE = "metrics.jsonl"
@@ -29,21 +29,19 @@ class MetricsLog:
     def __init__(self, run: Path, *, step: int, write: bool = True):
         """Open the log of a run that continues after `step`; without `write` (other ranks) the file is only read."""
         path = run / METRICS_FILE
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True) if path.exists() else []
-        found = [_parse_line(line) for line in lines]
-        self.records = [record for record in found if record is not None and record["step"] <= step]
-        self.removed = len(found) - len(self.records)
-        self.seconds = max((record.get("seconds", 0.0) for record in found if record is not None), default=0.0)
+        found = read_metrics(run) if path.exists() else []
+        self.records = [record for record in found if record["step"] <= step]
+        self.removed = len(path.read_bytes().splitlines()) - len(self.records) if path.exists() else 0
+        self.seconds = max((record.get("seconds", 0.0) for record in found), default=0.0)
         if self.removed and write:
-            with atomic_open(path) as file:
-                file.write("".join(json.dumps(record) + "\n" for record in self.records).encode())
+            write_text(path, "".join(json.dumps(record) + "\n" for record in self.records))
         self._file = path.open("a", encoding="utf-8") if write else None
         self._events = open_events(run) if write else None
 
     def __enter__(self) -> MetricsLog:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+    def __exit__(self, *_: object) -> None:
         if self._file is not None:
             self._file.close()
 
@@ -62,17 +60,11 @@ class MetricsLog:
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """Return every whole line of a run's metrics, in order."""
-    with (run / METRICS_FILE).open(encoding="utf-8") as file:
-        return [json.loads(line) for line in file if line.endswith("\n")]
-
-
-def _parse_line(line: str) -> dict[str, Any] | None:
-    """Return a whole line's record, or None for what a crash cut off."""
-    if not line.endswith("\n"):
-        return None
-    try:
-        record = json.loads(line)
-    except json.JSONDecodeError:
-        return None
-    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
+    """Return every whole line of a run's metrics, in order; a crash may have cut one off."""
+    records: list[dict[str, Any]] = []
+    for line in (run / METRICS_FILE).read_bytes().splitlines(keepends=True):
+        with contextlib.suppress(ValueError):
+            record = json.loads(line)
+            if line.endswith(b"\n") and isinstance(record, dict) and isinstance(record.get("step"), int):
+                records.append(record)
+    return records

@@ -45,6 +45,7 @@ _KEPT = {
 """What `selective` activation checkpointing keeps; norms, rotations and activations are computed again."""
 
 Mask = Tensor | BlockMask
+Rotary = tuple[Tensor, Tensor]
 
 
 def padded_vocab_size(vocab_size: int) -> int:
@@ -67,16 +68,14 @@ def flops_per_token(config: ModelConfig, vocab_size: int, seq_len: int) -> float
     rows do not. The second term is attention's two products over the whole length, without a discount for the causal
     half, nor is recomputation counted. Source: PaLM (arXiv:2204.02311), appendix B.
     """
-    padding = padded_vocab_size(vocab_size) - vocab_size
-    weights = count_parameters(config, vocab_size) - padding * config.hidden_size
-    if not config.tie_word_embeddings:
-        weights -= padded_vocab_size(vocab_size) * config.hidden_size
-    if config.kind == "gpt2":
-        weights -= config.max_position_embeddings * config.hidden_size
+    with torch.device("meta"):
+        named = LanguageModel(config, vocab_size).named_parameters()
+    weights = sum(weight.numel() for name, weight in named if "embed_" not in name and "lm_head" not in name)
+    weights += vocab_size * config.hidden_size
     return 6 * weights + 12 * config.num_hidden_layers * config.hidden_size * seq_len
 
 
-def rotary_tables(config: ModelConfig, positions: Tensor) -> tuple[Tensor, Tensor]:
+def rotary_tables(config: ModelConfig, positions: Tensor) -> Rotary:
     """Compute the cosines and sines of positions, int64 of any shape.
 
     Returns:
@@ -199,9 +198,7 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(config.hidden_size, kv_width, bias=bias)
         self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=bias)
 
-    def forward(
-        self, x: Tensor, rotary: tuple[Tensor, Tensor] | None, mask: Mask | None, cache: KeyValueCache | None
-    ) -> Tensor:
+    def forward(self, x: Tensor, rotary: Rotary | None, mask: Mask | None, cache: KeyValueCache | None) -> Tensor:
         """Map x `(batch, length, hidden_size)` to the same shape."""
         batch, length, width = x.shape
         query, key, value = (
@@ -249,9 +246,7 @@ class Layer(nn.Module):
         self.post_attention_layernorm = build_norm(config)
         self.mlp = FeedForward(config)
 
-    def forward(
-        self, x: Tensor, rotary: tuple[Tensor, Tensor] | None, mask: Mask | None, cache: KeyValueCache | None
-    ) -> Tensor:
+    def forward(self, x: Tensor, rotary: Rotary | None, mask: Mask | None, cache: KeyValueCache | None) -> Tensor:
         """Map x `(batch, length, hidden_size)` to the same shape."""
         x = x + self.self_attn(self.input_layernorm(x), rotary, mask, cache)
         return x + self.mlp(self.post_attention_layernorm(x))
@@ -331,10 +326,9 @@ class LanguageModel(nn.Module):
     def _run_layer(self, layer: nn.Module, x: Tensor, *arguments: Any) -> Tensor:
         if self.activation_checkpointing == "none" or not torch.is_grad_enabled():
             return layer(x, *arguments)
-        if self.activation_checkpointing == "full":
-            return checkpoint(layer, x, *arguments, use_reentrant=False)  # type: ignore[return-value]
-        contexts = functools.partial(create_selective_checkpoint_contexts, _keep_products)
-        return checkpoint(layer, x, *arguments, use_reentrant=False, context_fn=contexts)  # type: ignore[return-value]
+        select = functools.partial(create_selective_checkpoint_contexts, _keep_products)
+        how = {"context_fn": select} if self.activation_checkpointing == "selective" else {}
+        return checkpoint(layer, x, *arguments, use_reentrant=False, **how)  # type: ignore[return-value]
 
 
 def _keep_products(_context: Any, operator: Any, *_: Any, **__: Any) -> CheckpointPolicy:

@@ -11,23 +11,27 @@ from torch import nn
 from trainer.config import OptimizerConfig, TrainRecipe
 
 
+def is_muons(name: str, weight: nn.Parameter, config: OptimizerConfig) -> bool:
+    """Return whether Muon takes a weight: the layers' matrices, where the recipe chose it."""
+    return config.kind == "muon" and weight.ndim == 2 and ".layers." in name
+
+
 def build_optimizers(model: nn.Module, config: OptimizerConfig) -> list[torch.optim.Optimizer]:
     """Build AdamW, with weight decay on matrices (embeddings included) and none on norms and biases; Muon if asked for.
 
-    Always fused: one kernel over all parameters, on the CPU as on a GPU; elementwise, hence deterministic. Muon
-    (torch.optim.Muon) takes the layers' matrices, with updates scaled to the RMS of AdamW's so that one learning rate
-    and one weight decay serve both. Source of the scale: Moonlight (arXiv:2502.16982).
+    Always fused: one kernel over all parameters, on the CPU as on a GPU; elementwise, hence deterministic. Muon's
+    updates are scaled to the RMS of AdamW's, so that one learning rate and one weight decay serve both. Source of the
+    scale: Moonlight (arXiv:2502.16982).
     """
-    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    muons = [weight for name, weight in model.named_parameters() if is_muons(name, weight, config)]
+    others = [weight for name, weight in model.named_parameters() if not is_muons(name, weight, config)]
     optimizers: list[torch.optim.Optimizer] = []
-    if config.kind == "muon":
-        matrices = [parameter for name, parameter in named if parameter.ndim == 2 and ".layers." in name]
-        named = [(name, parameter) for name, parameter in named if parameter.ndim != 2 or ".layers." not in name]
+    if muons:
         decay: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay}
-        optimizers.append(torch.optim.Muon(matrices, adjust_lr_fn="match_rms_adamw", **decay))
+        optimizers.append(torch.optim.Muon(muons, adjust_lr_fn="match_rms_adamw", **decay))
     groups = [
-        {"params": [p for _, p in named if p.ndim >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for _, p in named if p.ndim < 2], "weight_decay": 0.0},
+        {"params": [weight for weight in others if weight.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [weight for weight in others if weight.ndim < 2], "weight_decay": 0.0},
     ]
     adamw = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
     return [*optimizers, adamw]

@@ -15,14 +15,10 @@ from typing import Any
 
 from trainer.errors import InputError
 
-PANELS = {
-    "loss": ("loss", "nats a token"),
-    "val_loss": ("loss", ""),
-    "lr": ("learning rate", ""),
-    "tokens_per_s": ("throughput", "tokens/s"),
-    "usd": ("cost", "dollars"),
-}
-"""The panel that each key of metrics.jsonl is drawn in, and the panel's unit."""
+LOSS = "loss\nnats a token"
+PANELS = {"loss": LOSS, "val_loss": LOSS, "lr": "learning rate", "tokens_per_s": "throughput\ntokens/s"}
+PANELS |= {"usd": "cost\ndollars"}
+"""The panel, by its label, that each key of metrics.jsonl is drawn in."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,17 +55,14 @@ def draw(records: list[dict[str, Any]], phases: list[dict[str, Any]], *, title: 
 
     series = {key: [(r["step"], r[key]) for r in records if r.get(key) is not None] for key in PANELS}
     series = {key: points for key, points in series.items() if points}
-    names = list(dict.fromkeys(PANELS[key][0] for key in series))
-    if not names:
+    labels = list(dict.fromkeys(PANELS[key] for key in series))
+    if not labels:
         raise InputError("metrics.jsonl: no step is logged yet; nothing to draw")
-    figure = Figure(figsize=(10, 1 + 2.4 * len(names)), layout="constrained")
-    axes = dict(zip(names, figure.subplots(len(names), sharex=True, squeeze=False)[:, 0], strict=True))
+    figure = Figure(figsize=(10, 1 + 2.4 * len(labels)), layout="constrained")
+    axes = dict(zip(labels, figure.subplots(len(labels), sharex=True, squeeze=False)[:, 0], strict=True))
     for key, points in series.items():
-        panel, unit = PANELS[key]
-        steps, values = zip(*points, strict=True)
         style = {"marker": "o", "markersize": 3} if key == "val_loss" else {"linewidth": 0.9}
-        axes[panel].plot(steps, values, label=key, **style)
-        axes[panel].set_ylabel(f"{panel}\n{unit}".strip() if unit else axes[panel].get_ylabel() or panel)
+        axes[PANELS[key]].plot(*zip(*points, strict=True), label=key, **style)
     last = max(points[-1][0] for points in series.values())
     began = 0
     for phase in phases:
@@ -80,11 +73,12 @@ def draw(records: list[dict[str, Any]], phases: list[dict[str, Any]], *, title: 
                 middle = (began + min(phase["until_step"], last)) / 2
                 axis.annotate(phase["name"], (middle, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom")
         began = phase["until_step"]
-    for axis in axes.values():
+    for label, axis in axes.items():
+        axis.set_ylabel(label)
         axis.grid(visible=True, alpha=0.3)
-    if "loss" in axes:
-        axes["loss"].legend(loc="upper right")
-    list(axes.values())[-1].set_xlabel("step")
+    if LOSS in axes:
+        axes[LOSS].legend(loc="upper right")
+    axes[labels[-1]].set_xlabel("step")
     figure.suptitle(title)
     return figure
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,16 +42,14 @@ def parse_recipe(tables: dict[str, Any]) -> TrainRecipe:
 
 def find_changes(old: TrainRecipe, new: TrainRecipe) -> dict[str, tuple[Any, Any]]:
     """Return the dotted keys whose values differ, each with its (old, new) values."""
-    before, after = _flatten(old.model_dump()), _flatten(new.model_dump())
+    before, after = dict(_flatten(old.model_dump())), dict(_flatten(new.model_dump()))
     keys = sorted(before.keys() | after.keys())
     return {key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)}
 
 
-def _flatten(tables: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def _flatten(tables: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in tables.items():
         if isinstance(value, dict):
-            flat |= _flatten(value, f"{prefix}{key}.")
+            yield from _flatten(value, f"{prefix}{key}.")
         else:
-            flat[prefix + key] = value
-    return flat
+            yield prefix + key, value

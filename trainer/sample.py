@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from trainer.errors import InputError
 
@@ -23,26 +24,49 @@ if TYPE_CHECKING:
     from trainer.model import LanguageModel
 
 
+def _option(default: float, holds: Callable[[float], bool], expected: str, note: str = "") -> Any:
+    """Declare one of `SampleOptions`: its default, its bounds in code and in words, and what more its help says."""
+    return field(default=default, metadata={"holds": holds, "expected": expected, "help": note})
+
+
+@dataclass(frozen=True, slots=True)
+class SampleOptions:
+    """How tokens are chosen."""
+
+    max_new_tokens: int = _option(200, lambda value: value >= 1, "at least 1")
+    temperature: float = _option(0.8, lambda value: 0 <= value < math.inf, "0 or more", "0: the likeliest always; ")
+    top_k: int = _option(0, lambda value: value >= 0, "0 or more", "choose among so many of the likeliest; 0: all; ")
+    top_p: float = _option(
+        0.95,
+        lambda value: 0 < value <= 1,
+        "above 0 and at most 1",
+        "choose among the likeliest, of those that top-k left, that together have this probability; ",
+    )
+    repetition_penalty: float = _option(
+        1.1, lambda value: 0 < value < math.inf, "above 0", "above 1: tokens that occurred are less likely; "
+    )
+    seed: int = _option(1337, lambda value: 0 <= value < 1 << 63, "between 0 and 2**63 - 1")
+
+    def find_problems(self) -> list[str]:
+        """Return what is out of bounds."""
+        values = [(option, getattr(self, option.name)) for option in fields(self)]
+        return [
+            f"--{option.name.replace('_', '-')} {value}: expected {option.metadata['expected']}"
+            for option, value in values
+            if not option.metadata["holds"](value)
+        ]
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
-    parser.add_argument(
-        "--prompt",
-        action="append",
-        required=True,
-        dest="prompts",
-        metavar="TEXT",
-        help="the beginning of a document; may be empty. Repeat it: several are continued at once",
-    )
+    prompts = "the beginning of a document; may be empty. Repeat it: several are continued at once"
+    parser.add_argument("--prompt", action="append", required=True, dest="prompts", metavar="TEXT", help=prompts)
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="a checkpoint; default: the newest of RUN")
-    parser.add_argument("--max-new-tokens", type=int, default=200, metavar="N", help="default %(default)s")
-    parser.add_argument("--temperature", type=float, default=0.8, metavar="T", help="0: likeliest; default %(default)s")
-    parser.add_argument("--top-k", type=int, default=0, metavar="K", help="0: all; default %(default)s")
-    parser.add_argument("--top-p", type=float, default=0.95, metavar="P", help="default %(default)s")
-    parser.add_argument(
-        "--repetition-penalty", type=float, default=1.1, metavar="R", help="1: none; default %(default)s"
-    )
-    parser.add_argument("--seed", type=int, default=1337, metavar="S", help="default %(default)s")
+    for option in fields(SampleOptions):
+        about = {"type": type(option.default), "default": option.default, "metavar": "N"}
+        note = f"{option.metadata['help']}{option.metadata['expected']}; default %(default)s"
+        parser.add_argument(f"--{option.name.replace('_', '-')}", **about, help=note)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -50,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
     from shards.display import printable
     from trainer.progress import say
 
-    chosen = SampleOptions(**{name: getattr(options, name) for name in SampleOptions.__dataclass_fields__})
+    chosen = SampleOptions(**{option.name: getattr(options, option.name) for option in fields(SampleOptions)})
     loaded = load_run(options.run, say, options.checkpoint)
     stream = len(options.prompts) == 1 and not options.json
 
@@ -66,34 +90,6 @@ def run(options: argparse.Namespace) -> int:
         if sample.finish == "context":
             say(f"stopped after {len(sample.token_ids)} tokens: the model's context is full")
     return 0
-
-
-@dataclass(frozen=True, slots=True)
-class SampleOptions:
-    """How tokens are chosen."""
-
-    max_new_tokens: int = 200
-    temperature: float = 0.8
-    """0 takes the likeliest token always."""
-    top_k: int = 0
-    """Choose among so many of the likeliest tokens; 0: among all."""
-    top_p: float = 0.95
-    """Choose among the likeliest tokens that together have this probability, of those that top_k left."""
-    repetition_penalty: float = 1.1
-    """Above 1 makes tokens less likely that occurred already; 1 does nothing."""
-    seed: int = 1337
-
-    def find_problems(self) -> list[str]:
-        """Return what is out of bounds."""
-        checks = [
-            ("max-new-tokens", self.max_new_tokens, self.max_new_tokens >= 1, "at least 1"),
-            ("temperature", self.temperature, 0 <= self.temperature < float("inf"), "0 or more"),
-            ("top-k", self.top_k, self.top_k >= 0, "0 or more"),
-            ("top-p", self.top_p, 0 < self.top_p <= 1, "above 0 and at most 1"),
-            ("repetition-penalty", self.repetition_penalty, 0 < self.repetition_penalty < float("inf"), "above 0"),
-            ("seed", self.seed, 0 <= self.seed < 1 << 63, "between 0 and 2**63 - 1"),
-        ]
-        return [f"--{name} {value}: expected {expected}" for name, value, holds, expected in checks if not holds]
 
 
 @dataclass(slots=True)
@@ -125,12 +121,12 @@ def load_run(run: Path, say: Callable[[str], None], path: Path | None = None) ->
     """
     import tokenizers
 
+    from shards.structure import hash_file
     from trainer import checkpoint
     from trainer.device import choose_device
     from trainer.model import LanguageModel
     from trainer.recipe import parse_recipe
     from trainer.session import TOKENIZER_FILE
-    from trainer.vocabulary import hash_file
 
     found = checkpoint.read_checkpoint(path) if path else checkpoint.find_newest(run, say)
     if found is None:
@@ -143,11 +139,6 @@ def load_run(run: Path, say: Callable[[str], None], path: Path | None = None) ->
     checkpoint.load_weights(found, model)
     model.to(choose_device()).eval()
     return LoadedRun(model, tokenizers.Tokenizer.from_file(str(file)), found.state.eos_id, found.state.step)
-
-
-def sample_text(loaded: LoadedRun, prompt: str, options: SampleOptions) -> Sample:
-    """Continue one prompt; see `sample_texts`."""
-    return sample_texts(loaded, [prompt], options)[0]
 
 
 def sample_texts(

@@ -1,10 +1,8 @@
-"""What the trainer needs to know of a tokenizer: the bytes that each id stands for, and its file's digest."""
+"""What the trainer needs to know of a tokenizer: how many bytes of text each id stands for."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,11 +10,6 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
     import tokenizers
-
-
-def hash_file(path: Path) -> str:
-    """Return the hex SHA-256 of a small file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def count_token_bytes(tokenizer: tokenizers.Tokenizer, vocab_size: int) -> npt.NDArray[np.int64] | None:

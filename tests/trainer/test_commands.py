@@ -16,7 +16,7 @@ import torch
 
 from shards import ShardSet
 from trainer.errors import InputError
-from trainer.sample import LoadedRun, SampleOptions, choose_token, load_run, sample_text
+from trainer.sample import LoadedRun, SampleOptions, choose_token, load_run, sample_texts
 
 
 class Done(Protocol):
@@ -166,17 +166,17 @@ def test_sampling_prints_the_text_and_repeats_itself(trainer: Command, run: Path
 )
 def test_options_out_of_bounds_are_refused(loaded: LoadedRun, changes: dict[str, Any], expected: str):
     with pytest.raises(InputError, match=expected):
-        sample_text(loaded, "the", SampleOptions(**changes))
+        sample_texts(loaded, ["the"], SampleOptions(**changes))[0]
 
 
 def test_a_prompt_that_fills_the_context_is_refused(loaded: LoadedRun):
     with pytest.raises(InputError, match="context of 64"):
-        sample_text(loaded, "the mill " * 200, SampleOptions())
+        sample_texts(loaded, ["the mill " * 200], SampleOptions())[0]
 
 
 def test_sampling_ends_at_the_contexts_end_and_says_so(loaded: LoadedRun, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("trainer.sample.choose_token", lambda *_: 5)
-    result = sample_text(loaded, "the", SampleOptions(max_new_tokens=1000))
+    result = sample_texts(loaded, ["the"], SampleOptions(max_new_tokens=1000))[0]
     prompt_tokens = 1 + len(loaded.tokenizer.encode("the").ids)
     assert result.finish == "context"
     assert len(result.token_ids) == 64 - prompt_tokens + 1
@@ -185,14 +185,14 @@ def test_sampling_ends_at_the_contexts_end_and_says_so(loaded: LoadedRun, monkey
 def test_sampling_stops_at_eos(loaded: LoadedRun, monkeypatch: pytest.MonkeyPatch):
     tokens = iter([5, 6, loaded.eos_id, 7])
     monkeypatch.setattr("trainer.sample.choose_token", lambda *_: next(tokens))
-    result = sample_text(loaded, "the", SampleOptions())
+    result = sample_texts(loaded, ["the"], SampleOptions())[0]
     assert (result.token_ids, result.finish) == ([5, 6], "eos")
 
 
 def test_special_tokens_in_a_prompt_are_text(loaded: LoadedRun, monkeypatch: pytest.MonkeyPatch):
     fed: list[list[int]] = []
     monkeypatch.setattr("trainer.sample.iter_tokens", lambda _model, ids, *_: fed.extend(ids) or iter([]))
-    sample_text(loaded, "a<|endoftext|>b", SampleOptions())
+    sample_texts(loaded, ["a<|endoftext|>b"], SampleOptions())[0]
     assert fed[0][0] == loaded.eos_id
     assert loaded.eos_id not in fed[0][1:]
     assert loaded.tokenizer.decode(fed[0][1:], skip_special_tokens=False) == "a<|endoftext|>b"

@@ -7,13 +7,14 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, models
 
 from shards import ShardSet
-from trainer.config import ModelConfig
-from trainer.evaluate import Validation, evaluate, label_sources
+from trainer.config import ModelConfig, TrainConfig
+from trainer.evaluate import evaluate, label_sources, summarise
 from trainer.model import LanguageModel, build_model
 from trainer.vocabulary import count_token_bytes
 
@@ -39,14 +40,15 @@ def model() -> LanguageModel:
     return model
 
 
-def run_evaluation(model: LanguageModel, shard_set: ShardSet, *, max_tokens: int, batch: int = 7) -> Validation:
+def run_evaluation(
+    model: LanguageModel, shard_set: ShardSet, *, max_tokens: int, batch: int = 7
+) -> dict[str, np.ndarray]:
     token_bytes = count_token_bytes(shard_set.tokenizer(), shard_set.vocab_size)
     return evaluate(
         model,
         shard_set,
-        seq_len=SEQ_LEN,
+        TrainConfig(seq_len=SEQ_LEN, global_batch=batch, micro_batch=batch, steps=1),
         max_tokens=max_tokens,
-        batch=batch,
         precision="fp32",
         token_bytes=token_bytes,
     )
@@ -84,22 +86,25 @@ def evaluate_naively(model: LanguageModel, shard_set: ShardSet, max_tokens: int)
 def test_losses_by_source_equal_a_naive_computation(model: LanguageModel, shard_set: ShardSet, max_tokens: int):
     found = run_evaluation(model, shard_set, max_tokens=max_tokens)
     expected = evaluate_naively(model, shard_set, max_tokens)
-    assert set(found.sources) == set(expected) == {"prose", "code"}
+    line = summarise(found)
+    assert set(found) == set(expected) == {"prose", "code"}
     for name, (nats, tokens, size) in expected.items():
-        assert (found.sources[name].tokens, found.sources[name].bytes) == (tokens, size)
-        assert found.sources[name].nats == pytest.approx(nats, rel=1e-5)
-        assert found.sources[name].bits_per_byte == pytest.approx(nats / math.log(2) / size, rel=1e-5)
-    assert abs(found.sources["prose"].loss - found.sources["code"].loss) > 0.01
-    assert found.total.tokens == sum(tokens for _, tokens, _ in expected.values())
-    assert found.total.nats == pytest.approx(sum(nats for nats, *_ in expected.values()), rel=1e-5)
+        assert found[name].tolist() == [pytest.approx(nats, rel=1e-5), tokens, size]
+        assert line["val_loss_by_source"][name] == pytest.approx(nats / tokens, rel=1e-5)
+        assert line["val_bits_per_byte_by_source"][name] == pytest.approx(nats / math.log(2) / size, rel=1e-5)
+    assert abs(line["val_loss_by_source"]["prose"] - line["val_loss_by_source"]["code"]) > 0.01
     val_tokens = sum(shard.num_tokens - 1 for shard in shard_set.splits["val"])
-    assert found.total.tokens == min(max_tokens, val_tokens)
+    assert line["val_tokens"] == sum(tokens for _, tokens, _ in expected.values()) == min(max_tokens, val_tokens)
+    nats, size = (sum(sums[index] for sums in expected.values()) for index in (0, 2))
+    assert line["val_loss"] == pytest.approx(nats / line["val_tokens"], rel=1e-5)
+    assert line["val_bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-5)
 
 
 def test_the_result_does_not_depend_on_the_batch(model: LanguageModel, shard_set: ShardSet):
     small, large = (run_evaluation(model, shard_set, max_tokens=2_000, batch=batch) for batch in (1, 64))
-    assert small.total.nats == pytest.approx(large.total.nats, rel=1e-6)
-    assert small.total.bytes == large.total.bytes
+    assert small.keys() == large.keys()
+    for name, (nats, tokens, size) in small.items():
+        assert large[name].tolist() == [pytest.approx(nats, rel=1e-6), tokens, size]
 
 
 def test_evaluation_leaves_the_model_in_training_mode(model: LanguageModel, shard_set: ShardSet):
@@ -131,4 +136,4 @@ def test_a_tokenizer_that_is_not_byte_level_has_no_byte_lengths():
 
 def test_one_target_can_be_evaluated(tmp_path: Path, model: LanguageModel, make_set: Callable[..., ShardSet]):
     tiny = make_set(tmp_path / "set", shard_tokens={"train": [500], "val": [300]})
-    assert run_evaluation(model, tiny, max_tokens=1).total.tokens == 1
+    assert summarise(run_evaluation(model, tiny, max_tokens=1))["val_tokens"] == 1

@@ -11,8 +11,9 @@ import torch
 
 from trainer.config import TrainRecipe
 from trainer.errors import InputError
-from trainer.fit import CONTEXT_BYTES, Points, estimate, measure, measure_step, parse_bytes
+from trainer.fit import CONTEXT_BYTES, Points, estimate, measure, parse_bytes
 from trainer.model import build_model, count_parameters, padded_vocab_size
+from trainer.step_memory import measure_step
 
 VOCAB_SIZE = 1000
 

@@ -63,6 +63,7 @@ def test_all_faults_are_reported_at_once(recipe_file: Path, tmp_path: Path):
         ("model.num_attention_heads=5", "the heads must divide the width"),
         ("model.num_attention_heads=64", "even number of features a head"),
         ("model.num_key_value_heads=3", "key/value heads must divide"),
+        ("model.kind=gpt2", "has no groups of heads"),
         ("schedule.warmup_steps=25", "the warm-up must end within the run"),
         ("optimizer.lr=0", "optimizer.lr"),
         ("optimizer.lr=inf", "optimizer.lr"),
@@ -76,6 +77,12 @@ def test_all_faults_are_reported_at_once(recipe_file: Path, tmp_path: Path):
 )
 def test_each_rule_is_checked(recipe_file: Path, override: str, expected: str):
     assert expected in "\n".join(find_faults(recipe_file, override))
+
+
+def test_an_odd_number_of_features_a_head_is_for_learned_positions_alone(recipe_file: Path):
+    odd = ["model.hidden_size=36", "model.num_attention_heads=4", "model.num_key_value_heads=4"]
+    assert "even number of features a head" in "\n".join(find_faults(recipe_file, *odd))
+    assert load_recipe(recipe_file, [*odd, "model.kind=gpt2"]).model.head_dim == 9
 
 
 def test_files_that_are_no_recipe_are_named(tmp_path: Path):

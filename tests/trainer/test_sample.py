@@ -16,7 +16,7 @@ import torch
 from shards import ShardSet
 from trainer.config import ModelConfig
 from trainer.model import KeyValueCache, LanguageModel, build_model
-from trainer.sample import LoadedRun, SampleOptions, choose_token, iter_tokens, load_run, sample_text, sample_texts
+from trainer.sample import LoadedRun, SampleOptions, choose_token, iter_tokens, load_run, sample_texts
 
 VOCAB_SIZE, EOS = 200, 0
 GREEDY = SampleOptions(max_new_tokens=30, temperature=0.0, repetition_penalty=1.0)
@@ -143,7 +143,7 @@ def test_top_k_keeps_so_many_before_top_p():
 
 def test_several_texts_are_those_of_each_prompt_alone(loaded: LoadedRun):
     prompts, options = ["the mill", "", "def grind ( grain )"], SampleOptions(max_new_tokens=20)
-    assert sample_texts(loaded, prompts, options) == [sample_text(loaded, prompt, options) for prompt in prompts]
+    assert sample_texts(loaded, prompts, options) == [sample_texts(loaded, [prompt], options)[0] for prompt in prompts]
 
 
 def test_streamed_pieces_are_the_text_in_whole_characters(loaded: LoadedRun, monkeypatch: pytest.MonkeyPatch):

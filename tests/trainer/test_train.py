@@ -55,7 +55,7 @@ def test_a_tiny_model_overfits_one_shard(
     session = open_run(*overrides, "eval.every_steps=150", "checkpoint.every_steps=150", shards=one)
     assert len(one.splits["train"]) == 1
     outcome = run_training(session, lambda line: None)
-    assert outcome.last_step["loss"] < 0.1
+    assert outcome.log.last("loss")["loss"] < 0.1
 
 
 @pytest.mark.parametrize("micro_batch", [1, 2, 8])
@@ -122,7 +122,7 @@ def test_steps_after_the_checkpoint_leave_the_log(tmp_path: Path):
 def test_a_run_goes_on_bit_for_bit_with_either_optimizer(open_run: Callable[..., Session], kind: str):
     recipe = (f"optimizer.kind={kind}", "optimizer.lr=5e-3", "train.steps=10", "checkpoint.every_steps=5")
     whole = run_training(open_run(*recipe, name="whole"), lambda line: None)
-    assert whole.last_step["loss"] < 5.2
+    assert whole.log.last("loss")["loss"] < 5.2
     part = open_run(*recipe, name="part")
     part.recipe.phases.append(PhaseConfig(name="half", until_step=5, goal="loss < 0"))
     assert run_training(part, lambda line: None).off_ramp is not None
@@ -131,7 +131,7 @@ def test_a_run_goes_on_bit_for_bit_with_either_optimizer(open_run: Callable[...,
     assert again.step == 5
     outcome = run_training(again, lambda line: None)
     for key in ("loss", "grad_norm"):
-        assert outcome.last_step[key] == whole.last_step[key]
+        assert outcome.log.last("loss")[key] == whole.log.last("loss")[key]
 
 
 def test_muon_takes_the_layers_matrices_and_adamw_the_rest(open_run: Callable[..., Session]):

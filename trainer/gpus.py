@@ -1,0 +1,17 @@
+"""The peak of the usual GPUs, by name; no torch here. For MFU, and to scale a throughput from one card to another."""
+
+from __future__ import annotations
+
+PEAK_TFLOPS = {"B200": 2250.0, "H200": 989.4, "H100 PCIe": 756.0, "H100 NVL": 835.0, "H100": 989.4, "A100": 312.0}
+PEAK_TFLOPS |= {"L40S": 362.0, "L4": 121.0, "RTX 5090": 209.5, "RTX 4090": 165.2, "RTX 3090": 71.0}
+"""Dense bf16 tensor TFLOP/s, the longer name first. Source: NVIDIA's data sheets (half of "with sparsity")."""
+
+
+def card_key(name: str) -> str:
+    """Return what is equal for all spellings of a card's name."""
+    return name.upper().replace(" ", "").replace("-", "")
+
+
+def peak_tflops(name: str) -> float | None:
+    """Return the peak of a card whose name holds a known one, such as `NVIDIA A100-SXM4-80GB`; None if none does."""
+    return next((peak for part, peak in PEAK_TFLOPS.items() if card_key(part) in card_key(name)), None)
