@@ -19,6 +19,7 @@ from trainer.fit import Points
 from trainer.measure import measure, write_made_up_set
 from trainer.model import build_model, count_parameters, flops_per_token
 from trainer.recipe import load_recipe
+from trainer.step_memory import measure_step
 
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
@@ -46,7 +47,7 @@ def result(trainer: Any, recipe_file: Path, points: list[Points]) -> dict[str, A
 
     def measure_memory(recipe: TrainRecipe) -> Points:
         # Of the recipe's choice of recomputation alone: a third of the time.
-        each = {at: fit.measure_step(recipe, *at, choice="none") for at in product(fit.DEPTHS, fit.BATCHES)}
+        each = {at: measure_step(recipe, *at, choice="none") for at in product(fit.DEPTHS, fit.BATCHES)}
         points.append({(choice, *at): size for choice in fit.CHOICES for at, size in each.items()})
         return points[0]
 
