@@ -182,7 +182,8 @@ def _have(remote: HubFile, file: Wanted, staging: Path, stop: Event) -> tuple[in
     Raises:
         ShardSetError: its bytes are others than the manifest says, twice.
     """
-    path, part = staging / file.name, staging / f"{file.sha256}{PART_SUFFIX}"
+    # By its own name too: files of equal bytes are fetched at once, each to a half file of its own.
+    path, part = staging / file.name, staging / f"{file.name}.{file.sha256}{PART_SUFFIX}"
     if path.is_file() and path.stat().st_size == file.bytes and hash_file(path) == file.sha256:
         return 0, False
     fetched = 0

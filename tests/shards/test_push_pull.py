@@ -3,6 +3,7 @@
 The server keeps what it was sent by SHA-256, checks it, and shows it only once it is committed; see tests/servers.
 """
 
+import dataclasses
 import json
 import os
 import pickle
@@ -439,7 +440,7 @@ def test_a_pull_that_ends_in_half_a_file_goes_on_in_it(hub, run, whole, tmp_path
     assert (status, gone) == (2, [60_000])
     assert "run the same command again" in err
     assert not out.exists()
-    assert (tmp_path / ".back.unfinished" / f"{sha_of(whole, name)}.part").stat().st_size == 60_000
+    assert (tmp_path / ".back.unfinished" / f"{name}.{sha_of(whole, name)}.part").stat().st_size == 60_000
     hub.back()
     hub.forget()
     assert run("pull", REPO, "--out", out)[0] == 0
@@ -470,6 +471,18 @@ def test_a_killed_pull_goes_on(hub, run, whole, tmp_path):
     assert files_of(out) == files_of(whole)
 
 
+def test_files_of_equal_bytes_are_fetched_beside_each_other(hub, run, _shared_plan, tmp_path):
+    folder = tmp_path / "set"
+    (shard,) = _shared_plan.documents["train"][:1]
+    epochs = dict.fromkeys(_shared_plan.weights, 4)
+    write_set(folder, dataclasses.replace(_shared_plan, documents={"train": [shard] * 4}, epochs=epochs))
+    assert len({sha_of(folder, f"train-{index:05d}.bin.zst") for index in range(4)}) == 1
+    hub.publish(REPO, folder)
+    hub.latency_s = 0.01
+    assert run("pull", REPO, "--out", tmp_path / "back")[0] == 0
+    assert files_of(tmp_path / "back") == files_of(folder)
+
+
 def test_what_lies_in_the_unfinished_folder_is_not_trusted(hub, run, whole, tmp_path):
     hub.publish(REPO, whole)
     staging = tmp_path / ".back.unfinished"
@@ -477,7 +490,8 @@ def test_what_lies_in_the_unfinished_folder_is_not_trusted(hub, run, whole, tmp_
     (staging / "train-00000.bin.zst").write_bytes(flipped(whole / "train-00000.bin.zst"))
     (staging / "train-00001.json").write_bytes((whole / "train-00001.json").read_bytes())
     (staging / "of another commit").write_text("")
-    (staging / f"{sha_of(whole, 'val-00000.bin.zst')}.part").write_bytes(b"other" * 1_000_000)
+    name = "val-00000.bin.zst"
+    (staging / f"{name}.{sha_of(whole, name)}.part").write_bytes(b"other" * 1_000_000)
     assert run("pull", REPO, "--out", tmp_path / "back")[0] == 0
     assert files_of(tmp_path / "back") == files_of(whole)
     assert not [record for record in hub.requests if record.path.endswith("train-00001.json")]
