@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 import reprlib
+from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from shards.problems import Problem, ProblemKind, ShardSetError
 
@@ -202,6 +204,20 @@ class Manifest(_Model):
     splits: dict[Split, SplitEntry]
     shards: list[ShardEntry]
 
+    @model_validator(mode="after")
+    def _list_once(self) -> Self:
+        """Refuse a shard or a file that is listed twice: readers would count it twice, writers write it at once."""
+        files = [MANIFEST_FILE, self.tokenizer.file, self.recipe.file]
+        for shard in self.shards:
+            files += [shard.files.tokens.path, shard.files.documents.path, shard.files.metadata.path]
+        for what, names in (("shard", [shard.name for shard in self.shards]), ("file", files)):
+            twice = [name for name, count in Counter(names).items() if count > 1]
+            if twice:
+                more = f", and {len(twice) - 3} more" if len(twice) > 3 else ""
+                message = f"listed more than once: {what} {', '.join(twice[:3])}{more}; expected each once"
+                raise PydanticCustomError("listed_twice", message)  # pyright: ignore[reportArgumentType]
+        return self
+
 
 ModelT = TypeVar("ModelT", Manifest, Sidecar)
 
@@ -262,7 +278,8 @@ def json_schema() -> dict[str, Any]:
 def _to_problem(detail: dict[str, Any], where: str) -> Problem:
     place = ".".join(str(part) for part in detail["loc"])
     # reprlib: the input may be a whole hostile document.
-    got = "" if detail["type"] in ("missing", "json_invalid") else f"; got {reprlib.repr(detail.get('input'))}"
+    telling = detail["type"] in ("missing", "json_invalid", "listed_twice")
+    got = "" if telling else f"; got {reprlib.repr(detail.get('input'))}"
     kind: ProblemKind = "manifest_invalid"
     if place == "format":
         kind = "format_unknown"

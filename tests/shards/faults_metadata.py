@@ -116,9 +116,14 @@ def shard_unlisted(folder: Path) -> None:
     edit(folder, lambda manifest: manifest["shards"].pop(0))
 
 
-@names("manifest_invalid", "totals_mismatch", "document_repeated", "mix_share")
+@names("manifest_invalid")
 def shard_listed_twice(folder: Path) -> None:
     edit(folder, lambda manifest: manifest["shards"].insert(1, manifest["shards"][0]))
+
+
+@names("manifest_invalid")
+def file_listed_twice(folder: Path) -> None:
+    edit(folder, lambda manifest: manifest["recipe"].update(file="tokenizer.json"))
 
 
 @names("totals_mismatch")

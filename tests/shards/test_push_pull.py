@@ -471,11 +471,11 @@ def test_a_killed_pull_goes_on(hub, run, whole, tmp_path):
     assert files_of(out) == files_of(whole)
 
 
-def test_files_of_equal_bytes_are_fetched_beside_each_other(hub, run, _shared_plan, tmp_path):
+def test_files_of_equal_bytes_are_fetched_beside_each_other(hub, run, plan, tmp_path):
     folder = tmp_path / "set"
-    (shard,) = _shared_plan.documents["train"][:1]
-    epochs = dict.fromkeys(_shared_plan.weights, 4)
-    write_set(folder, dataclasses.replace(_shared_plan, documents={"train": [shard] * 4}, epochs=epochs))
+    (shard,) = plan.documents["train"][:1]
+    epochs = dict.fromkeys(plan.weights, 4)
+    write_set(folder, dataclasses.replace(plan, documents={"train": [shard] * 4}, epochs=epochs))
     assert len({sha_of(folder, f"train-{index:05d}.bin.zst") for index in range(4)}) == 1
     hub.publish(REPO, folder)
     hub.latency_s = 0.01
@@ -515,6 +515,29 @@ def test_names_that_leave_the_folder_are_refused(hub, run, whole, tmp_path):
     status, told, _ = run("pull", REPO, "--out", tmp_path / "out" / "back", "--json")
     assert (status, {one["kind"] for one in told["problems"]}) == (1, {"path_unsafe"})
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda manifest: manifest["shards"].append(manifest["shards"][1]), "shard train-00001; expected each once"),
+        (lambda manifest: manifest["recipe"].update(file="manifest.json"), "file manifest.json; expected each once"),
+    ],
+)
+def test_what_is_listed_twice_is_refused(hub, run, whole, tmp_path, change, said):
+    folder = shutil.copytree(whole, tmp_path / "set")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    change(manifest)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    hub.publish(REPO, folder)
+    for arguments in (("pull", REPO, "--out", tmp_path / "back"), ("validate", folder, "--level", "quick")):
+        status, told, _ = run(*arguments, "--json")
+        assert (status, [one["kind"] for one in told["problems"]]) == (1, ["manifest_invalid"])
+        assert told["problems"][0]["message"].endswith(said)
+    assert not (tmp_path / "back").exists()
+    for place in (folder, URL):
+        with pytest.raises(shards.ShardSetError, match=said):
+            shards.open_set(place).manifest  # noqa: B018 - read when it is asked for
 
 
 def test_a_listing_that_names_other_places_is_not_followed(hub, run, whole, tmp_path):
