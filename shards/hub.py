@@ -36,7 +36,6 @@ _QUERY = re.compile(r"\?[^\s'\")>]*")
 PASSING_STATUSES = frozenset({408, 412, 425, 429, 500, 502, 503, 504})
 """HTTP statuses of failures that may pass. 412: someone committed meanwhile, so look again."""
 
-
 MOST_PROBLEMS = 10
 """Missing shards that are named one by one; the others are counted."""
 

@@ -19,6 +19,7 @@ from shards.hub import (
     Address,
     HubError,
     Listing,
+    PassingError,
     endpoint,
     find_missing,
     hub_errors,
@@ -173,7 +174,7 @@ class HubFile:
             file.seek(start)
             content = file.read(stop - start) or b""
         if len(content) != stop - start:
-            raise HubError(f"{self}: {len(content)} bytes came where [{start}, {stop}) were asked for. Try again.")
+            raise PassingError(f"{self}: {len(content)} bytes came where [{start}, {stop}) were asked for")
         return content
 
     def read_bytes(self) -> bytes:

@@ -5,6 +5,9 @@ fetched once more, then refused by name. What a stopped pull has fetched stays i
 too) and is taken up, after it has been hashed, by the next one to the same folder. Only files that the manifest names
 are fetched, under plain names in the set's own folder, and no more bytes of them than it says.
 
+What fails in a way that may pass (a broken connection, a busy server) is asked for again after growing waits, each
+piece of a file by itself.
+
 Cost: a read of every file for its hash; memory does not grow with the set.
 """
 
@@ -16,11 +19,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Event, Lock
 
 from shards.hub import Address, HubError, Listing, find_missing, list_set, set_files, shorten
 from shards.hub_paths import HubFile, HubFolder, read_manifest
+from shards.hub_retry import keep_trying
 from shards.manifest import MANIFEST_FILE, MAX_METADATA_BYTES, Manifest
 from shards.problems import Problem, ShardSetError
 from shards.staging import stage_folder
@@ -39,6 +44,9 @@ WAIT_SECONDS = 30.0
 
 Progress = Callable[[int, int], None]
 """Called with the bytes that are on disk and verified, and those of all files, by one thread at a time."""
+
+Note = Callable[[str], None]
+"""Called with a sentence for the user, by any thread."""
 
 
 @dataclass(slots=True)
@@ -71,7 +79,7 @@ def pull(
     *,
     when_missing: str = "stop",
     progress: Progress | None = None,
-    note: Callable[[str], None] = lambda text: None,
+    note: Note = lambda text: None,
     wait_seconds: float = WAIT_SECONDS,
 ) -> Pulled:
     """Fetch a set into a new folder.
@@ -81,7 +89,7 @@ def pull(
         out: the folder; it must not be there, or be empty.
         when_missing: "stop" where shards are not on the Hub yet, once the others are fetched; or "wait" for them.
         progress: called as files are verified.
-        note: called with what is waited for.
+        note: called with what is waited for, and what went wrong and is tried again.
         wait_seconds: how often to look again when waiting.
 
     Raises:
@@ -89,14 +97,14 @@ def pull(
         HubError: the Hub cannot be read.
         OSError: the folder is taken, or the disk is full.
     """
-    folder = HubFolder(address, list_set(address))
-    manifest = read_manifest(folder)
+    folder = HubFolder(address, keep_trying(lambda: list_set(address), note=note))
+    manifest = keep_trying(lambda: read_manifest(folder), note=note)
     done = Pulled(out)
     with stage_folder(out, unfinished="keep") as staging:
         while True:
             wanted = list_wanted(manifest, folder.listing)
             _check_room(staging, wanted)
-            _fetch_all(folder, wanted, staging, done, progress)
+            _fetch_all(folder, wanted, staging, done, progress, note)
             missing = find_missing(manifest, folder.listing)
             if not missing:
                 break
@@ -104,8 +112,8 @@ def pull(
                 raise ShardSetError(shorten(missing))
             note(f"{len(missing)} shards are not there yet; looking again every {wait_seconds:.0f} s")
             time.sleep(wait_seconds)
-            folder.look_again()
-        content = (folder / MANIFEST_FILE).read_bytes()
+            keep_trying(folder.look_again, note=note)
+        content = keep_trying((folder / MANIFEST_FILE).read_bytes, note=note)
         _remove_others(staging, {file.name for file in wanted})
         with atomic_open(staging / MANIFEST_FILE) as file:
             file.write(content)
@@ -151,12 +159,14 @@ def _check_room(staging: Path, wanted: list[Wanted]) -> None:
         raise OSError(f"{staging.parent}: {message}")
 
 
-def _fetch_all(folder: HubFolder, wanted: list[Wanted], staging: Path, done: Pulled, progress: Progress | None) -> None:
+def _fetch_all(
+    folder: HubFolder, wanted: list[Wanted], staging: Path, done: Pulled, progress: Progress | None, note: Note
+) -> None:
     """Have every wanted file in the staging folder; adds to what `done` counts."""
     lock, stop, total = Lock(), Event(), sum(file.bytes for file in wanted)
 
     def fetch(file: Wanted) -> None:
-        fetched_bytes, again = _have(folder / file.name, file, staging, stop)
+        fetched_bytes, again = _have(folder / file.name, file, staging, stop, note)
         with lock:
             done.names.append(file.name)
             done.bytes += file.bytes
@@ -176,7 +186,7 @@ def _fetch_all(folder: HubFolder, wanted: list[Wanted], staging: Path, done: Pul
             raise
 
 
-def _have(remote: HubFile, file: Wanted, staging: Path, stop: Event) -> tuple[int, bool]:
+def _have(remote: HubFile, file: Wanted, staging: Path, stop: Event, note: Note) -> tuple[int, bool]:
     """Make a file lie in the staging folder, verified; return the bytes fetched and whether they were wrong at first.
 
     Raises:
@@ -188,7 +198,7 @@ def _have(remote: HubFile, file: Wanted, staging: Path, stop: Event) -> tuple[in
         return 0, False
     fetched = 0
     for again in (False, True):
-        fetched += _download(remote, file, part, stop)
+        fetched += _download(remote, file, part, stop, note)
         found = hash_file(part)
         if found == file.sha256:
             part.replace(path)
@@ -199,16 +209,20 @@ def _have(remote: HubFile, file: Wanted, staging: Path, stop: Event) -> tuple[in
     raise ShardSetError([Problem("file_checksum", file.name, message)])
 
 
-def _download(remote: HubFile, file: Wanted, part: Path, stop: Event) -> int:
+def _download(remote: HubFile, file: Wanted, part: Path, stop: Event, note: Note) -> int:
     """Fetch what half a file lacks, and sync it; return how many bytes came."""
+
+    def fetch(start: int) -> bytes:
+        if stop.is_set():
+            raise HubError(f"{remote}: left, since another file could not be had")
+        return remote.read_range(start, min(start + PIECE_BYTES, file.bytes))
+
     with part.open("ab") as out:
         if out.tell() > file.bytes:
             out.truncate(0)
         start = have = out.tell()
         while have < file.bytes:
-            if stop.is_set():
-                raise HubError(f"{remote}: left, since another file could not be had")
-            piece = remote.read_range(have, min(have + PIECE_BYTES, file.bytes))
+            piece = keep_trying(partial(fetch, have), note=note, sleep=stop.wait)
             out.write(piece)
             have += len(piece)
         out.flush()

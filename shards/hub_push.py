@@ -20,13 +20,11 @@ from typing import TYPE_CHECKING
 
 from shards.hub import Address, HubError, PassingError, api, hub_errors
 from shards.hub_plan import Part, Plan, group_parts, look
+from shards.hub_retry import ATTEMPTS, RETRY_SECONDS
 from shards.problems import Problem, ShardSetError
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
-
-ATTEMPTS = 5
-"""How often in a row a pass may fail without having sent anything; the client itself tries a request five times."""
 
 WHOLE_PASSES = 3
 """How often everything may be sent without an error and then be listed otherwise."""
@@ -88,7 +86,7 @@ def push(
                     f"{error}. Gave up after {failures} attempts; what was sent is there. Run the same command again."
                 ) from error
             note(f"{error}; trying again")
-            time.sleep(2**failures)
+            time.sleep(RETRY_SECONDS * 2 ** (failures - 1))
     names = ", ".join(part.name for part in plan.missing[:5])
     raise HubError(
         f"{plan.address}: {names} was sent {passes} times and is listed otherwise. Does another write there?"

@@ -28,7 +28,7 @@ from hub_writes import WRITER
 from snapshots import Entry, blob_id, hashed, snapshot_from
 
 import shards
-from shards import hub_pull, hub_push
+from shards import hub_pull, hub_push, hub_retry
 from shards.__main__ import main
 from shards.hub import Address, HubError, parse_address
 from shards.hub_pull import pull
@@ -63,6 +63,7 @@ def hub(tmp_path, monkeypatch):
         hurry = types.SimpleNamespace(sleep=lambda seconds: None, monotonic=time.monotonic, time=time.time)
         monkeypatch.setattr(_http, "time", hurry)
         monkeypatch.setattr(hub_push, "time", hurry)
+        monkeypatch.setattr(hub_retry, "RETRY_SECONDS", 0.0)
         yield server
 
 
@@ -419,6 +420,20 @@ def test_a_download_that_is_cut_goes_on(hub, run, whole, tmp_path, kind):
     assert run("pull", REPO, "--out", tmp_path / "back")[0] == 0
     assert files_of(tmp_path / "back") == files_of(whole)
     assert sum(record.fault == kind for record in hub.requests) == 4
+
+
+def test_a_pull_through_a_network_that_fails_all_the_time(hub, run, whole, tmp_path, monkeypatch):
+    hub.publish(REPO, whole)
+    hub.faults.every(3, stall_s=0.05)
+    monkeypatch.setattr(hub_pull, "PIECE_BYTES", 60_000)
+    status, _, err = run("pull", REPO, "--out", tmp_path / "back")
+    assert status == 0, err
+    assert files_of(tmp_path / "back") == files_of(whole)
+    hub.faults.off()
+    hub.faults.on("/api/datasets/", status=503)
+    status, _, err = run("pull", REPO, "--out", tmp_path / "other")
+    assert (status, err.count("; trying again")) == (2, 4)
+    assert "Gave up after 5 attempts" in err
 
 
 def test_a_pull_that_ends_in_half_a_file_goes_on_in_it(hub, run, whole, tmp_path, monkeypatch):
