@@ -62,6 +62,8 @@ class Pulled:
     """What came over the network; the rest had been fetched by an earlier pull, and was found good."""
     refetched: list[str] = field(default_factory=list[str])
     """Files that came with other bytes at first."""
+    was_there: bool = False
+    """The whole set had been pulled before; it was verified again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +88,23 @@ def pull(
 
     Args:
         address: where it is; a revision that moves is read at the commit where it stands at the start.
-        out: the folder; it must not be there, or be empty.
+        out: the folder; it must not be there, or be empty, or hold this very set whole: then nothing is fetched.
         when_missing: "stop" where shards are not on the Hub yet, once the others are fetched; or "wait" for them.
         progress: called as files are verified.
         note: called with what is waited for, and what went wrong and is tried again.
         wait_seconds: how often to look again when waiting.
 
     Raises:
-        ShardSetError: there is no valid manifest; a file has other bytes than it says, twice; or shards are missing.
+        ShardSetError: there is no valid manifest; a file has other bytes than it says, twice; shards are missing; or
+            the folder holds this set, and a file there is not what the manifest says.
         HubError: the Hub cannot be read.
         OSError: the folder is taken, or the disk is full.
     """
     folder = HubFolder(address, keep_trying(lambda: list_set(address), note=note))
     manifest = keep_trying(lambda: read_manifest(folder), note=note)
-    done = Pulled(out)
+    done = Pulled(out, folder.commit)
+    if _stands(folder, out):
+        return _verify(manifest, done, progress)
     with stage_folder(out, unfinished="keep") as staging:
         while True:
             wanted = list_wanted(manifest, folder.listing)
@@ -149,6 +154,37 @@ def list_wanted(manifest: Manifest, listing: Listing) -> list[Wanted]:
     if problems:
         raise ShardSetError(shorten(problems))
     return wanted
+
+
+def _stands(folder: HubFolder, out: Path) -> bool:
+    """Say whether a folder holds this very set, by its manifest."""
+    manifest = out / MANIFEST_FILE
+    return manifest.is_file() and folder.listing.files[MANIFEST_FILE].holds(hash_file(manifest), manifest)
+
+
+def _verify(manifest: Manifest, done: Pulled, progress: Progress | None) -> Pulled:
+    """Verify what stands in the folder already; a pull changes nothing there.
+
+    Raises:
+        ShardSetError: it is not whole.
+    """
+    problems, files = check_structure(done.path).problems, set_files(manifest)
+    total = sum(size or 0 for _, size, _ in files)
+    for name, _, sha256 in [] if problems else files:
+        found = hash_file(done.path / name)
+        if found != sha256:
+            message = f"sha256 is {found}; expected {sha256} by the manifest. Remove {done.path}, and pull it again."
+            problems.append(Problem("file_checksum", name, message))
+        done.names.append(name)
+        done.bytes += (done.path / name).stat().st_size
+        if progress is not None:
+            progress(min(done.bytes, total), total)
+    if problems:
+        raise ShardSetError(shorten(problems))
+    done.names.append(MANIFEST_FILE)
+    done.bytes += (done.path / MANIFEST_FILE).stat().st_size
+    done.was_there = True
+    return done
 
 
 def _check_room(staging: Path, wanted: list[Wanted]) -> None:

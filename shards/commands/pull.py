@@ -20,7 +20,7 @@ def add_command(commands: Subparsers) -> None:
         "pull",
         help="fetch a set from the Hugging Face Hub, every file verified; re-run to go on",
         description="Fetch a set from the Hugging Face Hub into a new folder, every file verified against the "
-        "manifest. Stopped anywhere, the same command goes on.",
+        "manifest. Stopped anywhere, the same command goes on; where the set stands whole already, it is verified.",
     )
     parser.add_argument("source", metavar="SOURCE", help="OWNER/NAME[@REVISION][/FOLDER], or hf://datasets/...")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new folder; it appears whole")
@@ -61,12 +61,17 @@ def _run(options: argparse.Namespace) -> int:
                 "bytes": done.bytes,
                 "fetched_bytes": done.fetched_bytes,
                 "refetched": done.refetched,
+                "was_there": done.was_there,
                 "seconds": round(seconds, 3),
             }
         )
         return WHOLE
     for name in done.refetched:
         print(printable(f"{name}: came with wrong bytes at first, and right ones when it was asked for again"))
+    if done.was_there:
+        files = f"{len(done.names)} files, {done.bytes:,} bytes"
+        print(printable(f"{options.out}: nothing to do: holds this set, {files}, each verified; commit {done.commit}"))
+        return WHOLE
     speed = f"{done.fetched_bytes / max(seconds, 1e-9) / 1e6:.0f} MB/s"
     print(
         printable(

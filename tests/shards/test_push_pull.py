@@ -521,6 +521,26 @@ def test_the_folder_must_be_free(hub, run, whole, tmp_path):
     assert "not empty" in err
 
 
+def test_a_second_pull_has_nothing_to_do(hub, run, whole, good_set, tmp_path):
+    hub.publish(REPO, whole)
+    out = tmp_path / "back"
+    assert run("pull", REPO, "--out", out, "--json")[1]["was_there"] is False
+    hub.forget()
+    status, told, _ = run("pull", REPO, "--out", out, "--json")
+    assert (status, told["was_there"], told["files"], told["fetched_bytes"]) == (0, True, 21, 0)
+    assert told["bytes"] == sum(map(len, files_of(whole).values()))
+    assert hub.body_bytes("^/cdn/") == 0
+    status, told, _ = run("pull", REPO, "--out", out)
+    assert (status, "nothing to do" in told) == (0, True)
+    (out / "train-00001.bin.zst").write_bytes(flipped(whole / "train-00001.bin.zst"))
+    status, told, _ = run("pull", REPO, "--out", out, "--json")
+    assert status == 1
+    assert [(one["kind"], one["where"]) for one in told["problems"]] == [("file_checksum", "train-00001.bin.zst")]
+    hub.publish(REPO, good_set)
+    status, _, err = run("pull", REPO, "--out", out)
+    assert (status, "not empty" in err) == (2, True)
+
+
 def test_names_that_leave_the_folder_are_refused(hub, run, whole, tmp_path):
     folder = shutil.copytree(whole, tmp_path / "set")
     manifest = json.loads((folder / "manifest.json").read_text())
