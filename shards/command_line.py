@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     """What `ArgumentParser.add_subparsers` returns, for which argparse has no public name."""
 
 WHOLE, PROBLEMS, COULD_NOT_RUN = 0, 1, 2
+INTERRUPTED, PIPE_CLOSED = 128 + signal.SIGINT, 128 + signal.SIGPIPE
+"""What a shell reports of a program that the signal ended, for whoever waits for ours."""
 
 
 class CouldNotRunError(Exception):
@@ -50,17 +53,21 @@ def require_folder(path: Path) -> None:
 
 def whole_number(text: str) -> int:
     """Parse a flag's value as a whole number from 0."""
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{number} is negative; expected a whole number from 0")
-    return number
+    return _number_from(0, text)
 
 
 def positive_number(text: str) -> int:
     """Parse a flag's value as a whole number from 1."""
-    number = whole_number(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number}; expected a whole number from 1")
+    return _number_from(1, text)
+
+
+def _number_from(least: int, text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = None
+    if number is None or number < least:
+        raise argparse.ArgumentTypeError(f"expected a whole number from {least}, got {text!r:.40}")
     return number
 
 
