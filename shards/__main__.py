@@ -1,17 +1,19 @@
 """`python -m shards`: check a shard set, look into it, print its schema.
 
 Results go to stdout (`--json` for programs), progress and errors to stderr. Exit status 0: whole; 1: problems found;
-2: could not run. Each command is a module of `shards.commands`.
+2: could not run; 130: interrupted; 141: nobody read the output to its end (`| head`), as of any program that a pipe
+stops. Each command is a module of `shards.commands`.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
-from shards.command_line import COULD_NOT_RUN, CouldNotRunError
+from shards.command_line import COULD_NOT_RUN, INTERRUPTED, PIPE_CLOSED, CouldNotRunError
 from shards.commands import audit, export_set, import_set, inspect_set, pull, push, report, schema, trace, validate
 
 COMMANDS = (
@@ -38,11 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader of our output has gone (`| head`): nothing is left to say, nor anyone to say it to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return COULD_NOT_RUN
+        return PIPE_CLOSED
     except (OSError, CouldNotRunError) as error:
         return _fail(error)
     except KeyboardInterrupt:
-        return _fail("interrupted")
+        return _fail("interrupted", INTERRUPTED)
     return status
 
 
@@ -54,12 +56,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _fail(error: object) -> int:
+def _fail(error: object, status: int = COULD_NOT_RUN) -> int:
     from shards.display import printable
 
     print(f"shards: {printable(str(error))}", file=sys.stderr)
-    return COULD_NOT_RUN
+    return status
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it, too, leaves no worker behind
     sys.exit(main())

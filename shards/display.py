@@ -216,5 +216,9 @@ def stdout_console() -> Any:
     """Return a rich console on stdout that takes text as it is."""
     from rich.console import Console
 
+    class _Console(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # rich would end the process with status 1
+
     # Where stdout is no terminal, lines are not folded to a width that no one has.
-    return Console(width=None if sys.stdout.isatty() else 160, markup=False, highlight=False)
+    return _Console(width=None if sys.stdout.isatty() else 160, markup=False, highlight=False)
