@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from faults_documents import document_in_both_splits
 from huggingface_hub import HfApi, constants
 from huggingface_hub.utils import _http
 from shard_sets import cut_train, write_set
@@ -286,10 +287,22 @@ def test_an_invalid_set_is_not_pushed(hub, run, whole, tmp_path):
     assert {problem["kind"] for problem in told["problems"]} == {"file_missing"}
 
 
+def test_a_set_with_a_leak_is_not_pushed(hub, run, plan, tmp_path):
+    document_in_both_splits(plan)
+    write_set(tmp_path / "set", plan)
+    status, told, _ = push_without_card(run, tmp_path / "set")
+    assert (status, hub.requests) == (1, [])
+    assert {problem["kind"] for problem in told["problems"]} == {"split_leak"}
+
+
 def test_a_byte_that_turned_on_disk_is_not_sent(hub, run, whole, tmp_path):
     folder = shutil.copytree(whole, tmp_path / "set")
     (folder / "train-00001.bin.zst").write_bytes(flipped(whole / "train-00001.bin.zst"))
+    # Full validation names it at once; what it does not see, or comes after it, the push does.
     status, told, _ = push_without_card(run, folder)
+    assert (status, hub.requests) == (1, [])
+    assert "file_checksum" in {one["kind"] for one in told["problems"]}
+    status, told, _ = push_without_card(run, folder, REPO, "--level", "quick")
     assert status == 1
     assert [(one["kind"], one["where"]) for one in told["problems"]] == [("file_checksum", "train-00001.bin.zst")]
     assert commits(hub)[-1][0] == "train-00000.bin.zst"
