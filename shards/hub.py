@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 SCHEME = "hf://"
 CARD_FILE = "README.md"
+_NAME = r"(?![^/@]*\.\.)[A-Za-z0-9](?:[\w.-]*\w)?"
 _ADDRESS = re.compile(
-    r"(?:hf://datasets/|datasets/)?(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>refs/(?:convert|pr)/[\w.-]+|[^/@]+))?"
+    rf"(?:hf://datasets/|datasets/)?(?P<repo>{_NAME}/{_NAME})(?:@(?P<revision>refs/(?:convert|pr)/[\w.-]+|[^/@]+))?"
     r"(?:/(?P<folder>.*))?",
     re.ASCII,
 )
@@ -225,6 +226,7 @@ def hub_errors(what: str) -> Generator[None]:
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
+        HFValidationError,
         OfflineModeIsEnabled,
         RepositoryNotFoundError,
         RevisionNotFoundError,
@@ -253,6 +255,8 @@ def hub_errors(what: str) -> Generator[None]:
                 if status in (401, 403):
                     raise HubError(f"{what}: refused (HTTP {status}): {said}. {say_token()}.") from error
                 raise HubError(f"{what}: the Hub answered HTTP {status}: {said}") from error
+            case HFValidationError():
+                raise HubError(f"{what}: not a name on the Hub: {said}. Correct it.") from error
             case OfflineModeIsEnabled():
                 raise HubError(f"{what}: {said}") from error
             case httpx2.TransportError() | ConnectionError() | TimeoutError():  # the builtin ones are Xet's

@@ -269,6 +269,15 @@ def test_a_refused_upload_does_not_tell_its_signed_address(hub, run, whole):
     assert commits(hub)[-1][0] == "train-00000.bin.zst"
 
 
+@pytest.mark.parametrize("repo", ["../set", f"tester/{'n' * 97}", "tester/a--b"])
+def test_a_wrong_name_is_not_blamed_on_the_hub(hub, run, whole, repo):
+    status, _, err = push_without_card(run, whole, repo, "--level", "quick")
+    assert (status, hub.requests) == (2, [])
+    assert repo in err
+    assert "on the Hub" in err
+    assert "HF_ENDPOINT" not in err
+
+
 def test_a_hub_without_xet_is_told_from_a_broken_one(hub, run, whole, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", False)
     status, _, err = push_without_card(run, whole)
@@ -742,7 +751,15 @@ def test_what_needs_a_disk_says_so(hub, whole):
         ("a/b@refs/pr/1/c", Address("a/b", "refs/pr/1", "c")),
         ("a/b/../c", None),
         ("a/b/.hidden", None),
+        ("A-1.b_/c", Address("A-1.b_/c")),
         ("a", None),
+        ("../x", None),
+        ("./x", None),
+        ("a/..", None),
+        ("-a/b", None),
+        ("a/b-", None),
+        ("a..b/c", None),
+        ("a/b..c@v1", None),
         ("hf://spaces/a/b", None),
         ("https://host/a/b", None),
     ],
