@@ -124,7 +124,7 @@ def check_query(query: Query, vocab_size: int) -> None:
     else:
         try:
             empty = re.compile(query.value).search("")
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:  # the latter two: too large a count, too deep
             raise ValueError(f"not a pattern: {error}. The syntax is that of Python's re.") from error
         if empty:
             raise ValueError("the pattern matches the empty text, so every document. Ask for at least one character.")

@@ -32,7 +32,9 @@ def add_command(commands: Subparsers) -> None:
         "trace",
         help="find the documents that hold an id, a text or a pattern, or that a training step read",
         description="Find the documents that hold something, or that were in a training step's batch, with their "
-        "source, unit and row, and the text around it. Exit status 0 whether or not anything is found.",
+        "source, unit and row, and the text around it. Exit status 0 whether or not anything is found. A pattern is "
+        "Python's re, whose \\b and \\w know Unicode; a data recipe's drop_if_matches is RE2, where they know ASCII "
+        "alone, without look-around. --regex '(?a)...' has RE2's \\b and \\w.",
     )
     add_set(parser)
     what = parser.add_mutually_exclusive_group(required=True)

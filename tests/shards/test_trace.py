@@ -226,10 +226,19 @@ def test_query_in_the_block_list_stays_a_comment(good_set, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "query", [Query("token", "300"), Query("text", ""), Query("regex", "("), Query("regex", "x*"), Query("regex", "^")]
+    ("query", "message"),
+    [
+        (Query("token", "300"), "no id 300; the vocabulary has the ids 0 to 299"),
+        (Query("text", ""), "the text is empty"),
+        (Query("regex", "("), "not a pattern: missing"),
+        (Query("regex", "a{99999999999}"), "not a pattern: the repetition number is too large"),
+        (Query("regex", "(" * 5000 + "a" + ")" * 5000), "not a pattern: maximum recursion depth"),
+        (Query("regex", "x*"), "matches the empty text"),
+        (Query("regex", "^"), "matches the empty text"),
+    ],
 )
-def test_queries_that_cannot_be_answered(query):
-    with pytest.raises(ValueError):
+def test_queries_that_cannot_be_answered(query, message):
+    with pytest.raises(ValueError, match=message):
         check_query(query, 300)
 
 
@@ -299,6 +308,17 @@ def test_command_shows_a_place(good_set, plan, capsys):
 def test_command_says_what_it_cannot_do(good_set, capsys, arguments):
     assert main(["trace", str(good_set), *arguments]) == 2
     assert "trace: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [("absent/block.txt", "there is no folder"), (".", "a folder; expected the name of a file")],
+)
+def test_where_no_block_list_can_be_is_said_before_the_search(good_set, tmp_path, monkeypatch, capsys, out, message):
+    monkeypatch.setattr("shards.trace.trace", lambda *_, **__: pytest.fail("searched"))
+    assert main(["trace", str(good_set), "--text", "a", "--out", str(tmp_path / out)]) == 2
+    assert f"trace: {tmp_path / out}: {message}" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_command_on_a_broken_set_names_the_problem(good_set, tmp_path, capsys):
