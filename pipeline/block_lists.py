@@ -1,12 +1,13 @@
 """Block lists: files of content hashes, as `python -m shards trace --out` writes them, of documents to drop.
 
 A hash a line, 32 hexadecimal digits; lines that begin with `#` and empty ones are passed over, a hash that stands twice
-counts once. A hash is of a document's text alone: neither the tokenizer nor the source plays a part in it. Memory: 20
-bytes a hash.
+counts once, a byte order mark that an editor put first is none of the text. A hash is of a document's text alone:
+neither the tokenizer nor the source plays a part in it. Memory: 20 bytes a hash.
 """
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
@@ -71,6 +72,8 @@ class BlockList:
                 while line := file.readline(MAX_LINE_BYTES):
                     digest.update(line)
                     number += not goes_on
+                    if number == 1 and not goes_on:
+                        line = line.removeprefix(codecs.BOM_UTF8)
                     text = line.strip()
                     comment = goes_on or text[:1] == b"#"
                     goes_on = comment and line[-1:] != b"\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import itertools
 import random
@@ -51,6 +52,18 @@ def test_what_trace_writes_and_a_person_edits_is_read(tmp_path: Path) -> None:
     assert digest == hashlib.sha256(text.encode()).hexdigest()
     path.write_text("")
     assert len(BlockList("block.txt", path).read()[0]) == 0
+
+
+@pytest.mark.parametrize("first", [b"", b"# a comment\n", b"\r\n"])
+def test_a_byte_order_mark_is_passed_over_at_the_beginning_alone(tmp_path: Path, first: bytes) -> None:
+    mark, line = codecs.BOM_UTF8, b"ab" * 16 + b"\r\n"
+    (tmp_path / "list").write_bytes(mark + first + line)
+    hashes, digest = BlockList("list", tmp_path / "list").read()
+    assert hashes.tolist() == [[0xABABABABABABABAB] * 2]
+    assert digest == hashlib.sha256(mark + first + line).hexdigest()
+    (tmp_path / "list").write_bytes(first + line + mark + line)
+    with pytest.raises(BlockListError, match=f"line {first.count(10) + 2} is "):
+        BlockList("list", tmp_path / "list").read()
 
 
 @pytest.mark.parametrize(
