@@ -29,7 +29,9 @@ def add_command(commands: Subparsers) -> None:
         "header. The audit kept beside the set is shown, or made. Exit status 0 whatever the audit says.",
     )
     add_set(parser)
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="for the two files (default: DIR.report)")
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="for the two files (default: DIR.report); replaces only a report's"
+    )
     parser.add_argument("--audit", type=Path, metavar="FOLDER", help="the set's audit (default: DIR.audit)")
     parser.add_argument(
         "--compare",

@@ -30,6 +30,9 @@ from shards.tokens import token_bytes
 from shards.writer import atomic_open
 
 PAGE_FILE, CARD_FILE = "index.html", "README.md"
+_MARKS = {PAGE_FILE: b": a token set</title>", CARD_FILE: b"| manifest, SHA-256 | `"}
+"""What every page and card of ours holds: another file of that name is someone's, and stays."""
+
 SAMPLES = 2
 """Documents shown of each source."""
 
@@ -82,7 +85,8 @@ def write_report(
 
     Args:
         path: the set's folder.
-        out: where to write, beside the set when None (`default_out`); made when absent, its two files replaced.
+        out: where to write, beside the set when None (`default_out`); made when absent. A report that is there is
+            replaced, other files of these names are not.
         audit: where the set's audit is kept, or to be kept; `shards.audit.default_out` when None.
         compare_with: a name and the tokenizer.json of that name; GPT-2's from the Hub's cache when None, if there.
         workers: processes; the report does not depend on it.
@@ -91,12 +95,14 @@ def write_report(
     Raises:
         ShardSetError: the set is not whole.
         ValueError: the set's tokenizer is not a byte-level one, the other is none, or `out` lies in the set's folder.
+        FileExistsError: `out` holds an `index.html` or `README.md` that no report wrote.
         OSError: a file cannot be read or written.
     """
     folder = Path(path)
     out = default_out(folder) if out is None else out
     if out.resolve().is_relative_to(folder.resolve()):
         raise ValueError(f"{out}: lies in the set's own folder, which may hold no other files. Give a folder outside.")
+    _check_replaceable(out)
     structure = check_structure(folder)
     shard_set = structure.shard_set
     if structure.problems or shard_set is None:
@@ -123,6 +129,17 @@ def write_report(
         with atomic_open(out / name) as file:
             file.write(rendered.encode())
     return Report(out, contents)
+
+
+def _check_replaceable(out: Path) -> None:
+    """Refuse a folder with a page or a card that is not a report's.
+
+    Raises:
+        FileExistsError: there is one.
+    """
+    for name, mark in _MARKS.items():
+        if (out / name).exists() and mark not in (out / name).read_bytes():
+            raise FileExistsError(f"{out / name}: is no report's, so it stays. Give another --out, or move it away.")
 
 
 @dataclass

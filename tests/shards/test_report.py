@@ -319,6 +319,18 @@ def test_command_line(report, good_set, tmp_path, capsys):
     assert main(["report", str(tmp_path / "absent")]) == 2
 
 
+@pytest.mark.parametrize("name", ["README.md", "index.html"])
+def test_files_that_are_not_a_reports_stay(report, good_set, tmp_path, capsys, name):
+    out = shutil.copytree(report.out, tmp_path / "out")
+    arguments = ["report", str(good_set), "--out", str(out), "--audit", str(report.audit), "--workers", "1"]
+    assert main(arguments) == 0
+    (out / name).write_text("# my own project\n")
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    assert main(arguments) == 2
+    assert f"{name}: is no report's, so it stays. Give another --out" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
 def test_gpt2_is_found_in_the_cache(good_set, tmp_path):
     assert find_gpt2(tmp_path) is None
     folder = tmp_path / "models--openai-community--gpt2"
