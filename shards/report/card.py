@@ -1,12 +1,14 @@
-"""The header of a data card: what the Hub reads of a set, in its own words.
+"""The header of a data card: what the Hub reads of a set, in its own words; and places as a card may tell them.
 
 Only what the set states: no language is guessed, and a licence is named only where every source's recipe names one.
 """
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import Any
 
+from shards.manifest import BLOCK_LIST_REASON
 from shards.report.facts import SetFacts
 
 # fmt: off
@@ -44,6 +46,27 @@ def card_header(facts: SetFacts) -> dict[str, Any]:
 def size_category(documents: int) -> str:
     """Return the Hub's word for a number of rows."""
     return next((name for most, name in (*_SIZES, *_LARGER) if documents < most), "100B<n<1T")
+
+
+def public_place(place: str) -> str:
+    """Return a place of the recipe as the card, which is published, shows it: of a local path the file's name alone.
+
+    What leads there from the root, a home or the folder above may name a person or a machine. Paths below the working
+    directory stay, and so do URLs of other places.
+    """
+    scheme, is_url, path = place.rpartition("://")
+    if is_url and scheme not in ("file", "local") and "::" not in place:
+        return place
+    parts = PurePosixPath(path).parts
+    leads_out = is_url or path.startswith(("/", "~")) or ".." in parts
+    return f"…/{parts[-1]}" if leads_out and parts else place
+
+
+def public_reason(reason: str) -> str:
+    """Return a reason why documents were dropped as the card shows it: a block list by `public_place`."""
+    if not reason.startswith(BLOCK_LIST_REASON):
+        return reason
+    return BLOCK_LIST_REASON + public_place(reason.removeprefix(BLOCK_LIST_REASON))
 
 
 def _license(stated: list[str | None]) -> dict[str, Any]:

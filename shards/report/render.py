@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from shards.report import text
 from shards.report.audited import rows_of
-from shards.report.card import card_header
+from shards.report.card import card_header, public_place, public_reason
 from shards.report.chart import Chart
 from shards.report.compare import COMPARED_DOCUMENTS, Comparison
 from shards.report.documents import Sample
@@ -157,6 +157,8 @@ def _environment() -> jinja2.Environment:
         "code": text.code_span,
         "cell": text.code_cell,
         "plain": text.plain_span,
+        "public_place": public_place,
+        "public_reason": public_reason,
         "sentence": text.sentence,
         "fence": text.fence,
         "literal": text.python_literal,

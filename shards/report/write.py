@@ -1,7 +1,8 @@
 """Make a report of a set: `index.html`, a page that needs no network, and `README.md`, a data card for the Hub.
 
 They are written *beside* the set (`DIR.report`), whose own folder holds what its manifest names and no more. Equal sets
-with equal audits (and the same tokenizer to compare with) give equal bytes: no time, no path, no host is in them.
+with equal audits (and the same tokenizer to compare with) give equal bytes: no time and no host is in them. The card,
+which is published, tells only the file's name of local paths that the recipe gives in full.
 
 Costs the audit, where none of this very set is kept, and one pass over the document tables; a few seconds besides.
 Memory does not grow with the set: histograms, and a few documents of each source.

@@ -27,6 +27,7 @@ from shards.report.chart import decade_ticks, doubling_ticks, fit, round_ticks
 from shards.report.compare import find_gpt2, parse_compare
 from shards.report.facts import ShardFacts
 from shards.report.plots import group_shards
+from shards.report.render import render_card, render_page
 from shards.report.text import code_cell, code_span, compact, fence, sentence, size, spelt
 from shards.report.write import Report, default_out, write_report
 from shards.validate import validate
@@ -329,6 +330,29 @@ def test_files_that_are_not_a_reports_stay(report, good_set, tmp_path, capsys, n
     assert main(arguments) == 2
     assert f"{name}: is no report's, so it stays. Give another --out" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_card_tells_no_private_folder(report):
+    places = {
+        "/home/anna/corpus/part-*.parquet": "`…/part-*.parquet`",
+        "~anna/notes.txt": "`…/notes.txt`",
+        "data/../../anna/more.jsonl": "`…/more.jsonl`",
+        "file:///home/anna/url.jsonl": "`…/url.jsonl`",
+        "zip://*.csv::file:///home/anna/all.zip": "`…/all.zip`",
+        "zip://*.csv::/home/anna/all.zip": "`…/all.zip`",
+        "s3://bucket/home/x.parquet": "`s3://bucket/home/x.parquet`",
+        "corpus/x.parquet": "`corpus/x.parquet`",
+    }
+    dropped = {"in block list /home/anna/blocked.parquet": 2, "too short": 1}
+    facts = report.contents.facts
+    source = dataclasses.replace(facts.sources[0], places=list(places), dropped=dropped)
+    contents = dataclasses.replace(report.contents, facts=dataclasses.replace(facts, sources=[source]))
+    card, page = render_card(contents), render_page(contents)
+    assert "anna" not in card
+    assert f"| {', '.join(dict.fromkeys(places.values()))} (files) |" in card
+    assert "2 in block list …/blocked\\.parquet, 1 too short" in card
+    for place in (*places, "/home/anna/blocked.parquet"):
+        assert place in page
 
 
 def test_gpt2_is_found_in_the_cache(good_set, tmp_path):
