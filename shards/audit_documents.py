@@ -67,8 +67,11 @@ def check_lengths(totals: Totals, sources: Sequence[str]) -> Check:
         longest = max(int(split.longest[number]) for split in totals.splits.values())
         short = int(counts[middles < SHORT_TOKENS].sum()) / documents
         values: dict[str, Any] = {"source": name, "documents": documents, "mean": round(tokens / documents, 1)}
-        values["shortest"] = min(int(split.shortest[number]) for split in totals.splits.values())
-        values |= {f"p{share}": quantile(counts, share / 100) for share in (5, 50, 95, 99)}
+        shortest = min(int(split.shortest[number]) for split in totals.splits.values())
+        values["shortest"] = shortest
+        values |= {
+            f"p{share}": quantile(counts, share / 100, shortest=shortest, longest=longest) for share in (5, 50, 95, 99)
+        }
         values |= {"longest": longest, "short_share": round(short, 4)}
         rows.append(Row(values))
         if short > MAX_SHORT_SHARE:
@@ -85,7 +88,9 @@ def check_repeats(shard_set: ShardSet) -> Check:
     problems = check_duplicates(shard_set.shards, epochs)
     rows = [Row({"kind": problem.kind, "where": problem.where, "message": problem.message}) for problem in problems]
     if not rows:
-        return Check("repeated_documents", "ok", "no document twice, none in both splits (epochs allowed for)")
+        several = ", ".join(f"{name} up to {count} times" for name, count in epochs.items() if count > 1)
+        twice = f"no document more often than its source's epochs allow ({several})" if several else "no document twice"
+        return Check("repeated_documents", "ok", f"{twice}, none in both splits")
     return Check("repeated_documents", "bad", "documents are repeated, or in both splits; run validate", rows)
 
 

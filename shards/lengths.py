@@ -35,10 +35,17 @@ def bin_middles() -> npt.NDArray[np.float64]:
     return middles
 
 
-def quantile(counts: npt.NDArray[np.int64], share: float) -> int:
-    """Return the length below which about this share of the documents lies; 0 where there are none."""
+def quantile(counts: npt.NDArray[np.int64], share: float, *, shortest: int, longest: int) -> int:
+    """Return the length below which about this share of the documents lies; 0 where there are none.
+
+    Args:
+        counts: documents by bin, int64 `(BINS,)`.
+        share: from 0 to 1.
+        shortest: tokens of the shortest document: the middle of its bin may lie below, and nothing does.
+        longest: tokens of the longest one.
+    """
     total = int(counts.sum())
     if not total:
         return 0
     place = int(np.searchsorted(np.cumsum(counts), share * total, "left"))
-    return round(float(bin_middles()[min(place, BINS - 1)]))
+    return min(max(round(float(bin_middles()[min(place, BINS - 1)])), shortest), longest)

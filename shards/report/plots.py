@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shards.lengths import bin_middles, quantile
+from shards.lengths import bin_middles
 from shards.report.chart import (
     CHARACTER_WIDTH,
     Chart,
@@ -59,8 +59,8 @@ def plot_mix(facts: SetFacts, width: float) -> Chart:
     return chart
 
 
-def plot_lengths(facts: SetFacts, lengths: npt.NDArray[np.int64], width: float) -> Chart:
-    """Draw how long documents are, a row a source, each to its own height."""
+def plot_lengths(facts: SetFacts, lengths: npt.NDArray[np.int64], medians: dict[str, int], width: float) -> Chart:
+    """Draw how long documents are, a row a source, each to its own height, with the median that the audit found."""
     rows = [number for number in range(len(facts.sources)) if lengths[number].any()][:MAX_ROWS]
     edges, groups = _length_groups()
     held = np.zeros((len(lengths), len(edges) - 1))
@@ -68,8 +68,8 @@ def plot_lengths(facts: SetFacts, lengths: npt.NDArray[np.int64], width: float) 
         held[number] = np.bincount(groups, weights=lengths[number], minlength=len(edges) - 1)
     used = np.flatnonzero(held.any(axis=0))
     first, last = (int(used[0]), int(used[-1])) if len(used) else (0, 1)
-    medians = {number: quantile(lengths[number], 0.5) for number in rows}
-    said = "; ".join(f"{facts.sources[number].name}: median {medians[number]:,} tokens" for number in rows)
+    names = [source.name for source in facts.sources]
+    said = "; ".join(f"{names[number]}: median {medians[names[number]]:,} tokens" for number in rows)
     chart = Chart("Document lengths by source, in tokens", said, width)
     scale = logarithmic(edges[first], edges[last + 1], 1, width - 1)
     row, area = 78.0, 44.0
@@ -84,9 +84,10 @@ def plot_lengths(facts: SetFacts, lengths: npt.NDArray[np.int64], width: float) 
             y = base - float(heights[index])
             points += [(scale(edges[index]), y), (scale(edges[index + 1]), y)]
         chart.path([*points, (scale(edges[last + 1]), base)], "area", close=True)
-        x = scale(max(medians[number], edges[first]))
+        median = medians[names[number]]
+        x = scale(max(median, edges[first]))
         chart.line(x, base - area - 2, x, base + 3, "goal")
-        _row_label(chart, place * row, facts.sources[number].name, f"median {medians[number]:,}")
+        _row_label(chart, place * row, names[number], f"median {median:,}")
     chart.height = bottom
     return chart
 

@@ -109,10 +109,11 @@ def render_card(contents: Contents) -> str:
 def draw_charts(contents: Contents) -> dict[str, dict[str, Chart]]:
     """Return each chart in both widths: `charts["mix"]["wide"]`."""
     charts: dict[str, dict[str, Chart]] = {}
+    medians = {row["source"]: row["p50"] for row in contents.rows("lengths")}
     for name, width in (("wide", WIDE), ("narrow", NARROW)):
         drawn = {
             "mix": plot_mix(contents.facts, width),
-            "lengths": plot_lengths(contents.facts, contents.lengths, width),
+            "lengths": plot_lengths(contents.facts, contents.lengths, medians, width),
             "ranks": plot_ranks(contents.vocabulary, width),
             "bytes": plot_bytes_per_token(contents.bytes_per_token, contents.comparison, width),
             "shards": plot_shards(contents.facts, width),

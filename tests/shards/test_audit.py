@@ -14,9 +14,10 @@ from shard_sets import write_set
 from shards import stretches
 from shards.__main__ import main
 from shards.audit import audit, choose_rates, default_out
-from shards.audit_documents import resemblance
+from shards.audit_documents import check_lengths, resemblance
 from shards.audit_ids import rare_below
 from shards.audit_shard import GRAM_TOKENS, WINDOW_TOKENS, SampleRates, ShardTask, look_at_shard
+from shards.audit_totals import Totals
 from shards.lengths import BINS, bin_lengths, bin_middles, quantile
 from shards.problems import ShardSetError
 from shards.reader import open_set
@@ -365,7 +366,18 @@ def test_length_bins(length):
     assert bin_middles()[place] == pytest.approx(length, rel=0.012, abs=0.01)
     counts = np.zeros(BINS, np.int64)
     counts[place] = 5
-    assert quantile(counts, 0.5) == pytest.approx(length, rel=0.012)
+    assert quantile(counts, 0.5, shortest=0, longest=2**32) == pytest.approx(length, rel=0.012)
+
+
+@given(lengths=st.lists(st.integers(1, 2**31), min_size=1, max_size=5))
+def test_no_percentile_lies_beyond_the_documents(lengths):
+    totals = Totals(sources=1, vocab_size=1)
+    train = totals.splits["train"]
+    train.lengths[0] = np.bincount(bin_lengths(np.array(lengths)), minlength=BINS)
+    train.shortest[0], train.longest[0] = min(lengths), max(lengths)
+    (row,) = check_lengths(totals, ["prose"]).rows
+    row = row.values
+    assert min(lengths) <= row["p5"] <= row["p50"] <= row["p95"] <= row["p99"] <= max(lengths)
 
 
 def test_sizes_are_powers_of_two():
