@@ -1,19 +1,20 @@
 """`python -m shards`: check a shard set, look into it, print its schema.
 
-Results go to stdout (`--json` for programs), progress and errors to stderr. Exit status 0: whole; 1: problems found;
-2: could not run; 130: interrupted; 141: nobody read the output to its end (`| head`), as of any program that a pipe
-stops. Each command is a module of `shards.commands`.
+Results go to stdout, progress and errors to stderr; with `--json` why it could not run is on stdout too, as
+`{"error": ...}`. Exit status 0: whole; 1: problems found; 2: could not run; 130: interrupted; 141: nobody read the
+output to its end (`| head`), as of any program that a pipe stops. Each command is a module of `shards.commands`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
 from collections.abc import Sequence
 
-from shards.command_line import COULD_NOT_RUN, INTERRUPTED, PIPE_CLOSED, CouldNotRunError
+from shards.command_line import COULD_NOT_RUN, INTERRUPTED, PIPE_CLOSED, CouldNotRunError, print_json
 from shards.commands import audit, export_set, import_set, inspect_set, pull, push, report, schema, trace, validate
 
 COMMANDS = (
@@ -42,9 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
     except (OSError, CouldNotRunError) as error:
-        return _fail(error)
+        return _fail(error, options)
     except KeyboardInterrupt:
-        return _fail("interrupted", INTERRUPTED)
+        return _fail("interrupted", options, INTERRUPTED)
     return status
 
 
@@ -56,9 +57,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _fail(error: object, status: int = COULD_NOT_RUN) -> int:
+def _fail(error: object, options: argparse.Namespace, status: int = COULD_NOT_RUN) -> int:
     from shards.display import printable
 
+    if getattr(options, "json", False):
+        with contextlib.suppress(OSError):  # stdout may be what failed
+            print_json({"error": str(error)})
     print(f"shards: {printable(str(error))}", file=sys.stderr)
     return status
 

@@ -255,9 +255,11 @@ def test_someone_elses_commit_in_between_is_kept(hub, run, whole, monkeypatch):
 
 def test_a_server_that_is_gone_ends_the_push(hub, run, whole):
     hub.gone()
-    status, _, err = push_without_card(run, whole)
+    status, told, err = push_without_card(run, whole)
     assert status == 2
     assert "Is HF_ENDPOINT right?" in err
+    assert list(told) == ["error"]
+    assert err.splitlines()[-1] == f"shards: {told['error']}"
 
 
 def test_a_refused_upload_does_not_tell_its_signed_address(hub, run, whole):
