@@ -34,9 +34,10 @@ def add_command(commands: Subparsers) -> None:
     )
     parser.add_argument(
         "--repeats",
-        choices=("keep", "drop"),
+        choices=("keep", "allow", "drop"),
         default="keep",
-        help="documents whose text occurred before (default: keep, for validation to name)",
+        help="documents whose text occurred before: keep them, for validate and audit to name (default); allow those "
+        "of training, where they were meant, as the source's epochs; drop them, counted",
     )
     parser.add_argument(
         "--shard-tokens", type=positive_number, default=100_000_000, metavar="N", help="default: 100,000,000"
@@ -90,7 +91,7 @@ def _describe(found: Imported, options: argparse.Namespace) -> dict[str, Any]:
         },
         "repeats": {"in_val": repeats.in_val, "in_train": repeats.in_train, "train_in_val": repeats.leaked},
         "dropped": options.repeats == "drop",
-        "epochs": 1 if options.repeats == "drop" else repeats.epochs,
+        "epochs": found.epochs,
     }
 
 
@@ -109,6 +110,12 @@ def _print(found: Imported, options: argparse.Namespace) -> None:
             f"repeats: {repeats.in_train:,} documents of train, {repeats.in_val:,} of val, {repeats.leaked:,} of train "
             f"that are in val too; {'left out' if options.repeats == 'drop' else 'kept'}"
         )
-    if options.repeats == "keep" and (repeats.in_val or repeats.leaked):
-        print("a set may not hold those of val and in both: validate will name them (--repeats drop leaves them out)")
+        if found.epochs > 1:
+            print(
+                f"training documents occur up to {found.epochs:,} times: allowed, so validate and audit name none of it"
+            )
+        if options.repeats == "keep":
+            print("a set without epochs may not hold them: validate and audit name them (--repeats drop, or allow)")
+        elif options.repeats == "allow" and (repeats.in_val or repeats.leaked):
+            print("a set may not hold those of val and in both: validate and audit name them (--repeats drop)")
     print(printable(f"check it with python -m shards validate {options.out}"))

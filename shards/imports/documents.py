@@ -122,17 +122,22 @@ class Repeats:
 
     Attributes:
         original: for each document, whether it is the first of its hash; bool `(val + train,)`.
+        again: whether it is a training document that repeats one of training and none of validation; the same shape.
         in_val: validation documents that repeat one of validation.
         leaked: training documents that are in validation too.
-        in_train: other training documents that repeat one of training.
         epochs: the most often that any training document occurs.
     """
 
     original: npt.NDArray[np.bool_]
+    again: npt.NDArray[np.bool_]
     in_val: int
     leaked: int
-    in_train: int
     epochs: int
+
+    @property
+    def in_train(self) -> int:
+        """Training documents that repeat one of training and none of validation."""
+        return int(self.again.sum())
 
 
 def find_repeats(hashes: npt.NDArray[Any], num_val: int) -> Repeats:
@@ -152,6 +157,6 @@ def find_repeats(hashes: npt.NDArray[Any], num_val: int) -> Repeats:
     firsts = order[begins][groups]
     original = firsts == np.arange(len(order))
     leaked = firsts[num_val:] < num_val
+    again = ~original & (firsts >= num_val)
     in_val = num_val - int(original[:num_val].sum())
-    in_train = int((~original[num_val:] & ~leaked).sum())
-    return Repeats(original, in_val, int(leaked.sum()), in_train, int(np.bincount(groups[num_val:]).max()))
+    return Repeats(original, again, in_val, int(leaked.sum()), int(np.bincount(groups[num_val:]).max()))

@@ -35,7 +35,7 @@ from shards.writer import (
     write_text,
 )
 
-OnRepeat = Literal["keep", "drop"]
+OnRepeat = Literal["keep", "allow", "drop"]
 SOURCE = "imported"
 EOS_TEXTS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>")
 """What usual tokenizers call EOS: GPT-2 and NeoX, Llama 3, Llama 2 and T5, Gemma, others."""
@@ -50,8 +50,9 @@ class ImportOptions:
         eos_id: the id between documents; the tokenizer's own when None.
         dtype: of files without a header; that of the vocabulary when None.
         close: put EOS after a last document that has none.
-        repeats: what to do with documents whose text occurred before: `keep` them, and validation names those that a
-            set may not hold; or `drop` them, counted.
+        repeats: what to do with documents whose text occurred before: `keep` them, for validation and audit to name;
+            `allow` those of training as the source's epochs, where they were meant, and keep the others; or `drop`
+            them, counted.
         shard_tokens: about how many tokens a shard holds.
     """
 
@@ -71,6 +72,8 @@ class Imported:
     repeats: Repeats
     kept: dict[Split, tuple[int, int]]
     """Tokens and documents that the set holds."""
+    epochs: int
+    """How often a training document may occur in it."""
 
 
 def import_set(
@@ -116,6 +119,7 @@ def import_set(
     num_val = len(hashes["val"]) if "val" in hashes else 0
     repeats = find_repeats(np.concatenate(list(hashes.values())), num_val)
     keep = repeats.original if options.repeats == "drop" else np.ones(len(repeats.original), bool)
+    available, epochs = (keep & ~repeats.again, repeats.epochs) if options.repeats == "allow" else (keep, 1)
     kept = {"val": keep[:num_val], "train": keep[num_val:]}
     if not kept["train"].any():
         raise TokenBinError("every training document is in validation too; nothing is left to train on")
@@ -143,8 +147,9 @@ def import_set(
             described,
             recipe,
             shards,
-            repeats,
             lengths,
+            available,
+            epochs=epochs,
             source=SOURCE,
             vocab_size=len(table),
             digests=digests,
@@ -153,7 +158,7 @@ def import_set(
     counts: dict[Split, tuple[int, int]] = {
         split: (counts.tokens, counts.documents) for split, counts in manifest.splits.items()
     }
-    return Imported(splits, repeats, counts)
+    return Imported(splits, repeats, counts, epochs)
 
 
 def _read_tokenizer(path: Path) -> tuple[bytes, list[bytes], dict[str, int]]:

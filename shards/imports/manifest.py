@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from shards.imports.documents import Repeats
 from shards.manifest import (
     FileEntry,
     Manifest,
@@ -33,9 +32,10 @@ def describe_set(
     tokenizer: TokenizerEntry,
     recipe: FileEntry,
     shards: list[ShardEntry],
-    repeats: Repeats,
     lengths: npt.NDArray[np.int64],
+    available: npt.NDArray[np.bool_],
     *,
+    epochs: int,
     source: str,
     vocab_size: int,
     digests: dict[Split, list[str]],
@@ -47,8 +47,9 @@ def describe_set(
         tokenizer: its tokenizer.
         recipe: the file that says what was imported.
         shards: every shard.
-        repeats: which documents were found before, validation's first.
-        lengths: tokens of every document found, in the same order; those of their first occurrences are available.
+        lengths: tokens of every document found.
+        available: which of them count as what the source offers: those kept, without what `epochs` accounts for.
+        epochs: how often a training document may occur.
         source: the source's name.
         vocab_size: entries of the vocabulary.
         digests: the SHA-256 of each split's files; together they are the source's revision.
@@ -75,10 +76,10 @@ def describe_set(
                 name=source,
                 weight=1.0,
                 revision=revision,
-                tokens_available=int(lengths[repeats.original].sum()),
-                documents_available=int(repeats.original.sum()),
+                tokens_available=int(lengths[available].sum()),
+                documents_available=int(available.sum()),
                 dropped={DUPLICATE: dropped} if dropped else {},
-                epochs=1 if dropped else repeats.epochs,
+                epochs=epochs,
             )
         ],
         mix=[MixEntry(source=source, requested=1.0, achieved=1.0, requested_tokens=train, achieved_tokens=train)],

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import shards
 from shards.__main__ import main
+from shards.audit import audit
 from shards.exports.export import export_set
 from shards.imports import documents, token_bins
 from shards.imports.import_set import ImportOptions, import_set
@@ -223,17 +224,72 @@ def test_eos_is_the_tokenizers_or_given(run, tmp_path, tokenizer):
 def test_repeats_are_kept_and_validation_names_them(run, tmp_path):
     found = run([[1, EOS, 2, EOS, 1, EOS, 1, EOS, 3, EOS, 4, EOS]], [[3, EOS, 5, EOS, 5, EOS]])
     repeats = found.repeats
-    assert (repeats.in_train, repeats.in_val, repeats.leaked, repeats.epochs) == (2, 1, 1, 3)
+    assert (repeats.in_train, repeats.in_val, repeats.leaked, repeats.epochs, found.epochs) == (2, 1, 1, 3, 1)
     assert found.kept == {"train": (12, 6), "val": (6, 3)}
-    kinds = {problem.kind for problem in validate(tmp_path / "set", level="full").problems}
-    assert kinds == {"split_leak", "document_repeated"}
+    problems = validate(tmp_path / "set", level="full").problems
+    named = {(problem.kind, problem.message.split(" occurs ")[1].split(" (")[0]) for problem in problems}
+    assert named == {
+        ("split_leak", "1 times in val and 1 in train"),
+        ("document_repeated", "2 times in val and 0 in train"),
+        ("document_repeated", "0 times in val and 3 in train"),
+    }
 
 
-def test_repeats_in_training_alone_are_epochs(run, tmp_path):
-    run([[1, EOS, 2, EOS, 1, EOS, 1, EOS]])
+@pytest.mark.parametrize("repeats", ["keep", "allow"])
+@pytest.mark.parametrize("val", [[], [[3, EOS, 5, EOS, 5, EOS]], [[1, EOS, 2, EOS, 1, EOS, 4, 4, EOS]]])
+def test_what_is_kept_can_be_audited_and_adds_up(run, tmp_path, val, repeats):
+    """Whatever repeats what: the quick level finds nothing, and the audit judges what it does not refuse."""
+    run([[1, EOS, 2, EOS, 1, EOS, 1, EOS, 4, 4, EOS, 4, 4, EOS]], val, repeats=repeats)
+    assert validate(tmp_path / "set").problems == []
+    check = audit(tmp_path / "set").check("repeated_documents")
+    assert check.verdict == ("ok" if repeats == "allow" and not val else "bad")
+    assert bool(check.rows) == bool(validate(tmp_path / "set", level="full").problems)
+
+
+@pytest.mark.parametrize("times", [2, 12])
+def test_a_split_that_is_copies_of_itself_is_found(good_set, tmp_path, times):
+    """All documents of real text, over and over in one file; nobody asked for that."""
+    export_set(shards.open_set(good_set), tmp_path / "out", layout="nanogpt")
+    once = (tmp_path / "out/train.bin").read_bytes()
+    (tmp_path / "copies.bin").write_bytes(once * times)
+    import_set(
+        {"train": [tmp_path / "copies.bin"], "val": [tmp_path / "out/val.bin"]},
+        tokenizer=tmp_path / "out/tokenizer.json",
+        out=tmp_path / "set",
+        options=ImportOptions("old"),
+    )
+    documents = shards.open_set(good_set).manifest.splits["train"].documents
+    report = audit(tmp_path / "set")
+    check = report.check("repeated_documents")
+    assert (report.verdict, check.verdict) == ("bad", "bad")
+    assert check.rows[-1].values["message"].startswith(f"{documents} documents in all are repeated")
+    problems = validate(tmp_path / "set", level="full").problems
+    assert {problem.kind for problem in problems} == {"document_repeated"}
+    assert f"0 times in val and {times} in train" in problems[0].message
+
+
+def test_one_document_planted_again_is_found(run, tmp_path):
+    planted = [1, 2, 3, EOS]
+    run([[*planted, 5, EOS, *planted, 6, EOS]])
+    (row,) = audit(tmp_path / "set").check("repeated_documents").rows
+    assert row.values["where"] == "train-00000 document 2"
+    assert "0 times in val and 2 in train (train-00000 document 0, train-00000 document 2)" in row.values["message"]
+    assert main(["audit", str(tmp_path / "set"), "--workers", "1"]) == 1
+    assert main(["validate", str(tmp_path / "set")]) == 1
+
+
+def test_repeats_in_training_that_were_meant_are_epochs(run, tmp_path):
+    found = run([[1, EOS, 2, EOS, 1, EOS, 1, EOS]], repeats="allow")
     (source,) = shards.open_set(tmp_path / "set").manifest.sources
     assert (source.epochs, source.documents_available, source.tokens_available) == (3, 2, 4)
+    assert found.epochs == 3
+    assert json.loads((tmp_path / "set/recipe.json").read_text())["sources"][0]["repeats"] == "allow"
     assert validate(tmp_path / "set", level="full").problems == []
+    check = audit(tmp_path / "set").check("repeated_documents")
+    assert (check.verdict, check.summary) == (
+        "ok",
+        "no document more often than its source's epochs allow (imported up to 3 times), none in both splits",
+    )
 
 
 def test_repeats_are_dropped_and_counted(run, tmp_path, monkeypatch):
@@ -280,7 +336,7 @@ def test_command(run, tmp_path, tokenizer_file, capsys):
     report = json.loads(capsys.readouterr().out)
     assert report["splits"]["train"] == {"tokens": 4, "documents": 2, "eos_at": "start", "closed": False}
     assert report["repeats"] == {"in_val": 1, "in_train": 1, "train_in_val": 0}
-    assert report["epochs"] == 2
+    assert report["epochs"] == 1
     assert shards.open_set(tmp_path / "set").manifest.name == "set"
     assert main(arguments) == 2
     assert "exists and is not empty" in capsys.readouterr().err
@@ -289,6 +345,9 @@ def test_command(run, tmp_path, tokenizer_file, capsys):
     text = capsys.readouterr().out
     assert "train: EOS stood before each document; it now stands after it" in text
     assert "repeats: 1 documents of train, 1 of val, 0 of train that are in val too; left out" in text
+    arguments[-1] = str(tmp_path / "allowed")
+    assert main([*arguments, "--repeats", "allow"]) == 0
+    assert "training documents occur up to 2 times: allowed" in capsys.readouterr().out
     arguments[-1] = str(tmp_path / "none")
     assert main([*arguments, "--eos", "5"]) == 2
     assert "import: --eos 5 is no special token" in capsys.readouterr().err
