@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.flags import add_network, add_recipe, export_network, set_folder, usd_per_hour
-from shards.command_line import add_workers
+from shards.command_line import INTERRUPTED, PIPE_CLOSED, add_workers
 
 EPILOG = """\
 examples:
   python -m pipeline plan  recipes/data/demo.toml
   python -m pipeline build recipes/data/demo.toml --out out/demo
   python -m pipeline build recipes/data/demo.toml --out out/demo --tokens 2M --workers 4
-exit codes: 0 done, 1 failed on the way or the set has problems, 2 could not run (recipe, data, machine)
+exit codes: 0 done, 1 failed on the way or the set has problems, 2 could not run (recipe, data, machine),
+            130 interrupted, 141 nobody read the output to its end (| head)
 """
 
 
@@ -31,13 +32,15 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        return options.run(options)
+        code: int = options.run(options)
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         print("interrupted; what is finished is kept. Run the same command again to go on.", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return PIPE_CLOSED
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         remedy = "The disk is full. Free some space and run the same command again: it goes on where it stopped."

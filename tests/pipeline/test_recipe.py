@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from good_recipe import GOOD, faults_of
 from pydantic import BaseModel
 
 from pipeline import recipe as recipes
+from pipeline.keys import BEGIN, END
 from pipeline.recipe import load_recipe
 from shards.settings import SettingsError
 
@@ -232,6 +236,17 @@ def test_every_key_is_documented() -> None:
                 # A section's own docstring says what it is.
                 section = ast.unparse(item.annotation).endswith("Recipe")
                 assert documented or section, f"{node.name}.{item.target.id}"
+
+
+@pytest.mark.parametrize("flags", [[], ["--into", "keys.md"]], ids=["much is printed", "one line is"])
+def test_whoever_reads_the_output_may_leave(tmp_path: Path, flags: list[str]) -> None:
+    (tmp_path / "keys.md").write_text(f"{BEGIN}\n{END}\n")
+    command = f"'{sys.executable}' -m pipeline keys {' '.join(flags)} | true; exit ${{PIPESTATUS[0]}}"
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    result = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (141, "", "")
 
 
 def test_shipped_recipes_name_known_keys_only() -> None:
