@@ -14,6 +14,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
 TaskT = TypeVar("TaskT")
@@ -31,6 +32,7 @@ def map_tasks(
         workers: processes; 1 calls the function here.
 
     Raises:
+        ChildProcessError: a process died, as one that is killed for want of memory does.
         Exception: whatever the function raised for a task.
     """
     workers = min(workers, len(tasks))
@@ -50,6 +52,10 @@ def map_tasks(
         while waiting:
             first, result = waiting.popleft()
             yield first, result.result()
+    except BrokenProcessPool as error:
+        raise ChildProcessError(
+            "a worker process died in the middle of a task; killed for want of memory? Run again with fewer --workers."
+        ) from error
     except BaseException:
         for process in list(pool._processes.values()):  # public, as `terminate_workers`, from Python 3.14 on
             process.terminate()

@@ -76,3 +76,8 @@ def test_a_reader_that_leaves_ends_the_workers():
     results = map_tasks(sleep_or_fail, [0.01, 3600, 3600], 2)
     assert next(results)[0] == 0.01
     del results  # the last reference: the iterator is closed
+
+
+def test_a_worker_that_is_killed_is_an_error_with_a_remedy():
+    with pytest.raises(ChildProcessError, match=r"a worker process died .* fewer --workers"):
+        list(map_tasks(os._exit, [9, 9], 2))
