@@ -2,7 +2,8 @@
 
 Exit codes: 0 done; 1 the run failed; 2 it could not run (bad input, nothing started); 3 training stopped at an
 off-ramp: a phase's goal was missed or its budget is spent; 130 or 143 when SIGINT or SIGTERM interrupted training. In
-the last two cases a checkpoint was saved. Results go to stdout, everything else to stderr.
+the last two cases a checkpoint was saved, unless a second SIGINT stopped it at once. 141: nobody read the output to its
+end (`| head`). Results go to stdout, everything else to stderr; with `--json` a refusal and a failure, too, are JSON.
 
 A command NAME is a module `trainer.NAME` with `add_arguments(parser)` and `run(options) -> exit code`, named in
 `COMMANDS`. Only the module of the command that was called is imported, so `--help` costs nothing.
@@ -15,9 +16,10 @@ import importlib
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from shards.command_line import print_json
+from shards.command_line import INTERRUPTED, PIPE_CLOSED, print_json
+from trainer.errors import InputError, TrainerError
 
 if TYPE_CHECKING:
     from trainer.train import Outcome
@@ -35,29 +37,40 @@ COMMANDS = {
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit code."""
-    from trainer.errors import InputError, TrainerError
-
     arguments = sys.argv[1:] if arguments is None else arguments
-    options = build_parser(arguments).parse_args(arguments)
+    options = argparse.Namespace(json="--json" in arguments)
     try:
-        return options.run_command(options)
+        build_parser(arguments).parse_args(arguments, options)
+        code: int = options.run_command(options)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # Nobody is left to say anything to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    except KeyboardInterrupt:
+        status, problems, code = "interrupted", ["interrupted; checkpoints saved before are whole"], INTERRUPTED
     except InputError as error:
-        if options.json:
-            print_json({"status": "refused", "problems": error.problems})
-        if is_first_rank():  # The others found the same.
-            for problem in error.problems:
-                print(f"error: {problem}", file=sys.stderr)
-        return 2
+        status, problems, code = "refused", error.problems, 2
     except (TrainerError, OSError) as error:
-        if options.json:
-            print_json({"status": "failed", "problems": [str(error)]})
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        status, problems, code = "failed", [str(error)], 1
+    if options.json and is_first_rank():
+        print_json({"status": status, "problems": problems})
+    if code == 1 or is_first_rank():  # What is refused all ranks find; a failure may be of one alone.
+        for problem in problems:
+            print(f"error: {problem}", file=sys.stderr)
+    return code
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Refuse arguments as other bad input is."""
+        self.print_usage(sys.stderr)
+        raise InputError(message)
 
 
 def build_parser(arguments: list[str]) -> argparse.ArgumentParser:
     """Describe the command line: every command by name, the one that is called with its arguments."""
-    parser = argparse.ArgumentParser(prog="python -m trainer", description="From a shard set to a model.")
+    parser = _Parser(prog="python -m trainer", description="From a shard set to a model.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     called = next((argument for argument in arguments if not argument.startswith("-")), None)
     for name, summary in COMMANDS.items():

@@ -14,6 +14,8 @@ from pydantic import ConfigDict, Field
 from shards.settings import Settings
 
 Positive = Annotated[int, Field(ge=1)]
+Size = Annotated[int, Field(ge=1, le=1 << 24)]
+"""Of a model: so that the number of a matrix's weights fits in 64 bits."""
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 Precision = Literal["auto", "fp32", "bf16"]
@@ -35,15 +37,15 @@ class ModelConfig(Section):
 
     kind: Literal["llama", "gpt2"]
     """`llama`: RMSNorm, rotary positions, SwiGLU, no biases. `gpt2`: LayerNorm, learned positions, GELU, biases."""
-    hidden_size: Positive
-    num_hidden_layers: Positive
-    num_attention_heads: Positive
-    num_key_value_heads: Positive = Field(default_factory=lambda model: model.get("num_attention_heads", 1))
+    hidden_size: Size
+    num_hidden_layers: Annotated[int, Field(ge=1, le=10_000)]
+    num_attention_heads: Size
+    num_key_value_heads: Size = Field(default_factory=lambda model: model.get("num_attention_heads", 1))
     """Groups of query heads share a key/value head; by default each has its own, as always with `gpt2`."""
-    intermediate_size: Positive = Field(default_factory=_default_feed_forward)
+    intermediate_size: Size = Field(default_factory=_default_feed_forward)
     """Default: `gpt2` 4 times the width; `llama` 8/3 of it (as many weights), rounded up to a multiple of 256."""
-    max_position_embeddings: Positive
-    vocab_size: Positive | None = None
+    max_position_embeddings: Size
+    vocab_size: Size | None = None
     """Default: the shard set's. Not smaller than that."""
     tie_word_embeddings: bool = False
     rope_theta: PositiveFloat = 10_000.0
@@ -212,6 +214,11 @@ def check_rules(tables: dict[str, Any]) -> Iterator[str]:
             yield f"phases.{phase.get('name')}.until_step = {until}: expected more than {previous}, where it begins."
         if phase.get("budget_usd") is not None and not _table(tables, "cost").get("gpu_usd_per_hour"):
             yield f"phases.{phase.get('name')}.budget_usd: a budget needs a price. Set cost.gpu_usd_per_hour."
+        steps, marks = _whole_number(tables, "train.steps") or until, phase.get("milestones")
+        for mark in marks if isinstance(marks, list) else []:
+            if type(mark) is int and not previous < mark <= min(until, steps):
+                within = f"expected a step of the phase, after {previous} and until {min(until, steps)}."
+                yield f"phases.{phase.get('name')}.milestones: {mark}: {within}"
         previous = until
 
 

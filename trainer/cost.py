@@ -24,14 +24,10 @@ Gpu = tuple[str, float, float | None]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help="a train recipe (TOML)")
-    parser.add_argument(
-        "--gpu",
-        action="append",
-        required=True,
-        metavar="NAME=USD[:TOKENS_PER_S]",
-        help="a card, its price an hour and, if you know it, its throughput: H100=2.49:400000. Repeat it. Without a "
-        f"throughput it is scaled from another card's; known to scale: {', '.join(PEAK_TFLOPS)}",
-    )
+    about = "a card, its price an hour and, if you know it, its throughput: H100=2.49:400000. Repeat it. Without a "
+    about += f"throughput it is scaled from another card's; known to scale: {', '.join(PEAK_TFLOPS)}"
+    card = {"required": True, "metavar": "NAME=USD[:TOKENS_PER_S]", "help": about}
+    parser.add_argument("--gpu", action="append", **card)
     parser.add_argument("--run", type=Path, metavar="RUN", help="take a run's throughput (its metrics.jsonl)")
     parser.add_argument("--run-gpu", metavar="NAME", help="the card that RUN was measured on; default: the first --gpu")
 
@@ -41,6 +37,8 @@ def run(options: argparse.Namespace) -> int:
     from trainer.progress import print_rows
     from trainer.recipe import load_recipe
 
+    if options.run_gpu and not options.run:
+        raise InputError("--run-gpu: names the card of a run. Expected --run, too.")
     train = load_recipe(options.recipe).train
     gpus = [parse_gpu(text) for text in options.gpu]
     measured = (options.run_gpu or gpus[0][0], measure_throughput(options.run)) if options.run else None
@@ -48,8 +46,8 @@ def run(options: argparse.Namespace) -> int:
     costs = compare(gpus, tokens, measured)
     if options.json:
         print_json({"tokens": tokens, "gpus": costs})
-        return 0
-    print_rows(costs, title=f"{train.steps:,} steps, {tokens:,} tokens")
+    else:
+        print_rows(costs, title=f"{train.steps:,} steps, {tokens:,} tokens")
     return 0
 
 
@@ -71,8 +69,8 @@ def measure_throughput(run: Path) -> float:
 
     records = read_metrics(run) if (run / METRICS_FILE).is_file() else []
     speeds = [record["tokens_per_s"] for record in records if record.get("tokens_per_s")]
-    if not speeds:
-        raise InputError(f"{run / METRICS_FILE}: no step with a throughput. Expected the folder of a run.")
+    if not speeds or not all(isinstance(speed, int | float) for speed in speeds):
+        raise InputError(f"{run / METRICS_FILE}: no step with a throughput, or no number. Expected a run's folder.")
     return statistics.median(speeds[len(speeds) // 10 :])
 
 

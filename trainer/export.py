@@ -121,13 +121,8 @@ def describe_files(
         model = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "activation_function": "gelu_new"}
         model |= {theirs: getattr(config, ours) for theirs, ours in GPT2_KEYS.items()}
         model |= dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
-    tokenizer = {
-        "tokenizer_class": "PreTrainedTokenizerFast",  # else a gpt2 gets GPT2Tokenizer, which builds parts anew
-        "model_max_length": config.max_position_embeddings,
-        "bos_token": eos,
-        "eos_token": eos,
-        "pad_token": pad,
-        "extra_special_tokens": [token for token in tokens if token not in (eos, pad)],
-        "clean_up_tokenization_spaces": False,
-    }
+    # Without its class a gpt2 gets GPT2Tokenizer, which builds parts anew.
+    tokenizer = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": config.max_position_embeddings}
+    tokenizer |= {"bos_token": eos, "eos_token": eos, "pad_token": pad, "clean_up_tokenization_spaces": False}
+    tokenizer |= {"extra_special_tokens": [token for token in tokens if token not in (eos, pad)]}
     return {"config.json": model | common, "generation_config.json": ids, "tokenizer_config.json": tokenizer}

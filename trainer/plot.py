@@ -25,21 +25,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder, also of a run that is going on")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of metrics.png and metrics.svg; default: RUN")
-    parser.epilog = (
-        "While a run trains, TensorBoard events are written to RUN/tensorboard if the optional package tensorboard is "
-        "installed. metrics.jsonl holds the same numbers and more."
-    )
+    parser.epilog = "With the package tensorboard, a run that trains writes its events to RUN/tensorboard."
 
 
 def run(options: argparse.Namespace) -> int:
     """Draw the plots and print their paths."""
     from trainer.metrics import METRICS_FILE, read_metrics
+    from trainer.recipe import load_recipe
 
     if not (options.run / METRICS_FILE).is_file():
         raise InputError(f"{options.run / METRICS_FILE}: is missing. Expected the folder of a run.")
-    recipe_file = options.run / "recipe.json"
-    recipe = json.loads(recipe_file.read_text(encoding="utf-8")) if recipe_file.is_file() else {}
-    figure = draw(read_metrics(options.run), recipe.get("phases", []), title=recipe.get("name", options.run.name))
+    recipe = load_recipe(options.run / "recipe.json")
+    figure = draw(read_metrics(options.run), [dict(phase) for phase in recipe.phases], title=recipe.name)
     paths = write_figure(figure, options.out or options.run)
     print(json.dumps({"plots": [str(path) for path in paths]}) if options.json else "\n".join(map(str, paths)))
     return 0
@@ -49,12 +46,14 @@ def draw(records: list[dict[str, Any]], phases: list[dict[str, Any]], *, title: 
     """Return a matplotlib figure of a run's metrics, one panel for each kind of number that they hold.
 
     Raises:
-        InputError: there is nothing to draw.
+        InputError: there is nothing to draw, or a value is no number.
     """
     from matplotlib.figure import Figure
 
     series = {key: [(r["step"], r[key]) for r in records if r.get(key) is not None] for key in PANELS}
     series = {key: points for key, points in series.items() if points}
+    if wrong := [key for key, points in series.items() if not all(isinstance(y, int | float) for _, y in points)]:
+        raise InputError([f"metrics.jsonl: {key}: expected a number in every line that has it" for key in wrong])
     labels = list(dict.fromkeys(PANELS[key] for key in series))
     if not labels:
         raise InputError("metrics.jsonl: no step is logged yet; nothing to draw")

@@ -44,9 +44,10 @@ class StepProgress(Progress):
             say(f"step {record['step']}/{self._steps}  {figures}")
 
 
-def print_rows(rows: list[dict[str, Any]], *, title: str = "") -> None:
+def print_rows(rows: list[dict[str, Any]], *, title: str = "", header: bool = True) -> None:
     """Print a table on stdout: a column for each key, a row for each dict."""
-    table = plain_table(*(key.replace("_", " ") for key in rows[0]), right=True)
+    table = plain_table(*(key.replace("_", " ") for key in rows[0]), right=header)
+    table.show_header = header
     for row in rows:
         table.add_row(*map(format_value, row.values()))
     stdout_console().print(*filter(None, (title, table)), sep="\n")
@@ -54,12 +55,8 @@ def print_rows(rows: list[dict[str, Any]], *, title: str = "") -> None:
 
 def print_summary(title: str, values: dict[str, Any]) -> None:
     """Print names and values on stdout, those that are not None."""
-    table = plain_table("", "", right=False)
-    table.show_header = False
-    for name, value in values.items():
-        if value is not None:
-            table.add_row(name.replace("_", " "), format_value(value))
-    stdout_console().print(title, table, sep="\n")
+    rows = [{"name": name.replace("_", " "), "value": value} for name, value in values.items() if value is not None]
+    print_rows(rows, title=title, header=False)
 
 
 def format_value(value: Any) -> str:

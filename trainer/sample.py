@@ -8,13 +8,14 @@ generator and positions of its own: the text of each is what it would be alone.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
+from shards.command_line import positive_number
 from trainer.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,49 +25,57 @@ if TYPE_CHECKING:
     from trainer.model import LanguageModel
 
 
-def _option(default: float, holds: Callable[[float], bool], expected: str, note: str = "") -> Any:
-    """Declare one of `SampleOptions`: its default, its bounds in code and in words, and what more its help says."""
-    return field(default=default, metadata={"holds": holds, "expected": expected, "help": note})
-
-
 @dataclass(frozen=True, slots=True)
 class SampleOptions:
     """How tokens are chosen."""
 
-    max_new_tokens: int = _option(200, lambda value: value >= 1, "at least 1")
-    temperature: float = _option(0.8, lambda value: 0 <= value < math.inf, "0 or more", "0: the likeliest always; ")
-    top_k: int = _option(0, lambda value: value >= 0, "0 or more", "choose among so many of the likeliest; 0: all; ")
-    top_p: float = _option(
-        0.95,
-        lambda value: 0 < value <= 1,
-        "above 0 and at most 1",
-        "choose among the likeliest, of those that top-k left, that together have this probability; ",
-    )
-    repetition_penalty: float = _option(
-        1.1, lambda value: 0 < value < math.inf, "above 0", "above 1: tokens that occurred are less likely; "
-    )
-    seed: int = _option(1337, lambda value: 0 <= value < 1 << 63, "between 0 and 2**63 - 1")
-
-    def find_problems(self) -> list[str]:
-        """Return what is out of bounds."""
-        values = [(option, getattr(self, option.name)) for option in fields(self)]
-        return [
-            f"--{option.name.replace('_', '-')} {value}: expected {option.metadata['expected']}"
-            for option, value in values
-            if not option.metadata["holds"](value)
-        ]
+    max_new_tokens: int = 200
+    temperature: float = 0.8
+    """0 or more; 0: the likeliest always."""
+    top_k: int = 0
+    """Choose among so many of the likeliest; 0: all."""
+    top_p: float = 0.95
+    """Choose among the likeliest, of those that top-k left, that together have this probability: above 0, at most 1."""
+    repetition_penalty: float = 1.1
+    """Above 1: tokens that occurred are less likely."""
+    seed: int = 1337
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
     prompts = "the beginning of a document; may be empty. Repeat it: several are continued at once"
-    parser.add_argument("--prompt", action="append", required=True, dest="prompts", metavar="TEXT", help=prompts)
+    text = {"action": "append", "required": True, "type": utf8, "metavar": "TEXT"}
+    parser.add_argument("--prompt", dest="prompts", **text, help=prompts)
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="a checkpoint; default: the newest of RUN")
-    for option in fields(SampleOptions):
-        about = {"type": type(option.default), "default": option.default, "metavar": "N"}
-        note = f"{option.metadata['help']}{option.metadata['expected']}; default %(default)s"
-        parser.add_argument(f"--{option.name.replace('_', '-')}", **about, help=note)
+    types = (
+        (positive_number, "1 or more"),
+        (number_in(0, 100), "0 to 100; 0: the likeliest always"),
+        (number_in(0, 1 << 31, int), "choose among so many of the likeliest; 0: all"),
+        (number_in(1e-6, 1), "choose among the likeliest, of those of top-k, that together have this probability"),
+        (number_in(0.01, 100), "0.01 to 100; above 1: tokens that occurred are less likely"),
+        (number_in(0, (1 << 63) - 1, int), "0 or more"),
+    )
+    for (name, default), (parse, note) in zip(asdict(SampleOptions()).items(), types, strict=True):
+        about = {"type": parse, "default": default, "metavar": "N", "help": f"{note}; default %(default)s"}
+        parser.add_argument(f"--{name.replace('_', '-')}", **about)
+
+
+def number_in(least: float, most: float, kind: type[float] = float) -> Callable[[str], float]:
+    """Return the type of a flag whose value is a number from `least` to `most`."""
+
+    def parse(text: str) -> float:
+        with contextlib.suppress(ValueError):
+            if least <= (number := kind(text)) <= most:
+                return number
+        raise argparse.ArgumentTypeError(f"expected a number from {least} to {most}, got {text!r:.40}")
+
+    return parse
+
+
+def utf8(text: str) -> str:
+    """Return a flag's text; raises ValueError for bytes that are no UTF-8, which Python shows as lone surrogates."""
+    return text.encode().decode()
 
 
 def run(options: argparse.Namespace) -> int:
@@ -153,13 +162,13 @@ def sample_texts(
         on_text: called with the prompt and then with each piece of text, whole characters, as it comes; one prompt.
 
     Raises:
-        InputError: an option is out of bounds, or a prompt fills the model's context.
+        InputError: a prompt fills the model's context.
     """
-    problems, tokenizer = options.find_problems(), loaded.tokenizer
+    tokenizer = loaded.tokenizer
     tokenizer.encode_special_tokens = True
     prompt_ids = [[loaded.eos_id, *tokenizer.encode(text, add_special_tokens=False).ids] for text in prompts]
     context = loaded.model.config.max_position_embeddings
-    problems += [
+    problems = [
         f"--prompt: {len(ids)} tokens with the one that begins a document; expected fewer than the "
         f"model's context of {context}"
         for ids in prompt_ids
@@ -210,8 +219,9 @@ def iter_tokens(
     cache = KeyValueCache(padding=padding, prompt=width)
     fed, last = [ids + [eos_id] * (width - len(ids)) for ids in prompts], [length - 1 for length in lengths]
     for count in range(1, options.max_new_tokens + 1):
+        # Not `model(...)`: that of a training run may be compiled, and would be so anew for each length of the cache.
         with torch.inference_mode():  # not across a yield: the mode would leak to the caller
-            logits = model(torch.tensor(fed, device=device), cache=cache)[range(len(rows)), last].cpu()
+            logits = model.forward(torch.tensor(fed, device=device), cache=cache)[range(len(rows)), last].cpu()
         going = []
         for index, row in enumerate(rows):
             token = choose_token(logits[index], seen[row], options, generators[row])
@@ -248,7 +258,8 @@ def choose_token(logits: torch.Tensor, seen: list[int], options: SampleOptions, 
     ordered, order = logits.double().sort(descending=True, stable=True)
     if options.top_k:
         ordered = ordered[: options.top_k]
-    probabilities = torch.softmax(ordered / options.temperature, dim=0)
+    # Without the largest, which changes nothing, no temperature is too small.
+    probabilities = torch.softmax((ordered - ordered[0]) / options.temperature, dim=0)
     # A token is kept while those before it have not reached top_p; the likeliest always is.
     keep = probabilities.cumsum(0) - probabilities < options.top_p
     return int(order[torch.multinomial(probabilities * keep, 1, generator=generator)])

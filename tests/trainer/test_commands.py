@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -155,18 +156,71 @@ def test_sampling_prints_the_text_and_repeats_itself(trainer: Command, run: Path
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"),
+    ("flag", "value"),
     [
-        ({"top_p": 0.0}, "--top-p 0.0: expected above 0"),
-        ({"temperature": -1.0}, "--temperature -1.0"),
-        ({"max_new_tokens": 0}, "--max-new-tokens 0"),
-        ({"repetition_penalty": 0.0}, "--repetition-penalty 0.0"),
-        ({"seed": -1}, "--seed -1"),
+        ("--top-p", "0"),
+        ("--top-p", "nan"),
+        ("--temperature", "-1"),
+        ("--temperature", "inf"),
+        ("--top-k", "1e3"),
+        ("--max-new-tokens", "0"),
+        ("--repetition-penalty", "0"),
+        ("--repetition-penalty", "1e-300"),
+        ("--seed", "-1"),
+        ("--seed", str(1 << 63)),
+        ("--prompt", "\udcff"),
     ],
 )
-def test_options_out_of_bounds_are_refused(loaded: LoadedRun, changes: dict[str, Any], expected: str):
-    with pytest.raises(InputError, match=expected):
-        sample_texts(loaded, ["the"], SampleOptions(**changes))[0]
+def test_options_out_of_bounds_are_refused(trainer: Command, run: Path, flag: str, value: str):
+    done = trainer.run("sample", run, "--prompt", "the", "--json", f"{flag}={value}")
+    assert done.returncode == 2
+    (problem,) = json.loads(done.stdout)["problems"]
+    assert f"argument {flag}: " in problem
+    assert f"error: {problem}" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["temperature", "repetition_penalty"])
+@pytest.mark.parametrize("extreme", [0.01, 1e-9, 1e-320, 100.0])
+def test_extreme_options_still_choose(option: str, extreme: float):
+    if option == "temperature" or extreme >= 0.01:
+        assert choose([-80.0, 90.0, 5.0], seen=[1, 2], **{option: extreme}) <= {0, 1, 2}
+
+
+def test_nobody_reading_the_output_is_no_failure(trainer: Any, run: Path):
+    with trainer.start("sample", run, "--prompt", "the mill", "--max-new-tokens", 8) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 128 + signal.SIGPIPE
+
+
+@pytest.mark.parametrize("place", ["trainer.session.open_session", "trainer.train.take_step"])
+def test_an_interrupt_at_once_is_one_line(
+    trainer: Command,
+    shard_set: ShardSet,
+    recipe_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+):
+    """While starting, where the first counts, and in a step, where the second does."""
+
+    def interrupt(*_: Any, **__: Any) -> None:
+        for _number in range(2):
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(place, interrupt)
+    done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path / "run", "--json")
+    assert done.returncode == 130
+    assert json.loads(done.stdout)["status"] == "interrupted"
+    assert done.stderr.splitlines()[-1] == "error: interrupted; checkpoints saved before are whole"
+
+
+def test_one_rank_speaks_for_all(trainer: Command, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    arguments = ("train", recipe_file, "--shards", tmp_path, "--run", tmp_path / "run", "--json", "--set=train.steps=0")
+    assert json.loads(trainer.run(*arguments).stdout)["status"] == "refused"
+    monkeypatch.setenv("RANK", "1")
+    done = trainer.run(*arguments)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
 
 
 def test_a_prompt_that_fills_the_context_is_refused(loaded: LoadedRun):

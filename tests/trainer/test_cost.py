@@ -10,6 +10,7 @@ import pytest
 
 from trainer.cost import compare, measure_throughput, parse_gpu
 from trainer.errors import InputError
+from trainer.gpus import peak_tflops
 
 
 def by_name(costs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -63,6 +64,9 @@ def test_a_runs_throughput_is_its_median_without_the_start(tmp_path: Path):
     assert measure_throughput(tmp_path) == 100.0
     with pytest.raises(InputError, match="no step with a throughput"):
         measure_throughput(tmp_path / "absent")
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "tokens_per_s": "a"}\n')
+    with pytest.raises(InputError, match="no number"):
+        measure_throughput(tmp_path)
 
 
 def test_the_command(trainer: Any, recipe_file: Path, tmp_path: Path):
@@ -79,3 +83,29 @@ def test_the_command(trainer: Any, recipe_file: Path, tmp_path: Path):
     refused = trainer.run("cost", recipe_file, "--gpu", "H100=2")
     assert refused.returncode == 2
     assert "H100=USD_PER_HOUR:TOKENS_PER_S" in refused.stderr
+    refused = trainer.run("cost", recipe_file, "--gpu", "H100=2:5", "--run-gpu", "A100")
+    assert refused.returncode == 2
+    assert "Expected --run, too" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 312.0),
+        ("NVIDIA H100 80GB HBM3", 989.4),
+        ("NVIDIA H100 PCIe", 756.0),
+        ("NVIDIA H200 NVL", 835.5),
+        ("NVIDIA L4", 121.0),
+        ("NVIDIA L40", 181.0),
+        ("NVIDIA L40S", 362.0),
+        ("NVIDIA GeForce RTX 4090", 165.2),
+        ("rtx4090", 165.2),
+        ("NVIDIA RTX A1000", None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA GeForce RTX 3090 Ti", None),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
+        ("NVIDIA GB200", None),
+    ],
+)
+def test_a_cards_peak_is_found_by_whole_words(name: str, expected: float | None):
+    assert peak_tflops(name) == expected

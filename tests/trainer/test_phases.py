@@ -75,6 +75,9 @@ def test_a_loss_that_did_not_fall_has_no_price():
         ("[{name='a', until_step=8, budget_usd=3}]", "phases.a.budget_usd: a budget needs a price"),
         ("[{name='a', until_step=8, goal='perplexity < 3'}]", "phases.0.goal"),
         ("[{name='a'}]", "phases.0.until_step"),
+        ("[{name='a', until_step=8, milestones=[3, 9]}]", "phases.a.milestones: 9: expected a step of the phase"),
+        ("[{name='a', until_step=8}, {name='b', until_step=99, milestones=[25]}]", "phases.b.milestones: 25: expected"),
+        ("[{name='a', until_step=8}, {name='b', until_step=9, milestones=[8]}]", "after 8 and until 9"),
     ],
 )
 def test_phases_that_make_no_sense_are_refused(recipe_file: Path, phases: str, expected: str):

@@ -13,6 +13,7 @@ import pytest
 
 from trainer.errors import InputError
 from trainer.plot import draw, open_events, write_figure
+from trainer.recipe import load_recipe
 
 PHASES = [{"name": "smoke", "until_step": 10}, {"name": "long", "until_step": 40}, {"name": "later", "until_step": 90}]
 
@@ -66,9 +67,10 @@ def test_the_same_figure_gives_the_same_bytes(tmp_path: Path):
     assert "<svg" in (tmp_path / "one/metrics.svg").read_text()
 
 
-def test_the_command_draws_a_run_and_refuses_what_is_none(trainer: Any, tmp_path: Path):
+def test_the_command_draws_a_run_and_refuses_what_is_none(trainer: Any, recipe_file: Path, tmp_path: Path):
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in make_records()))
-    (tmp_path / "recipe.json").write_text(json.dumps({"name": "tiny", "phases": PHASES}))
+    recipe = load_recipe(recipe_file, ["train.steps=90"]).model_dump(mode="json")
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe | {"phases": PHASES}))
     done = trainer.run("plot", tmp_path, "--json")
     assert done.returncode == 0, done.stderr
     paths = json.loads(done.stdout)["plots"]
@@ -77,6 +79,17 @@ def test_the_command_draws_a_run_and_refuses_what_is_none(trainer: Any, tmp_path
     refused = trainer.run("plot", tmp_path / "absent")
     assert refused.returncode == 2
     assert "metrics.jsonl: is missing" in refused.stderr
+    for content in ("[]", "{", '{"phases": 3}', '{"phases": [{}]}', "\xff"):
+        (tmp_path / "recipe.json").write_bytes(content.encode("latin-1"))
+        refused = trainer.run("plot", tmp_path, "--json")
+        assert refused.returncode == 2
+        assert "recipe.json" in json.loads(refused.stdout)["problems"][0]
+
+
+@pytest.mark.parametrize("key", ["loss", "usd", "tokens_per_s"])
+def test_a_value_that_is_no_number_is_named(key: str):
+    with pytest.raises(InputError, match=f"metrics.jsonl: {key}: expected a number"):
+        draw([*make_records(3), {"step": 4, key: "a"}], [], title="run")
 
 
 def test_events_only_where_the_package_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -110,6 +110,21 @@ def test_greedy_tokens_are_those_without_a_cache(model: LanguageModel):
                 ids.append(token)
 
 
+def test_a_compiled_model_is_not_compiled_anew_for_each_token():
+    model, compiled = make_model("llama"), list[Any]()
+
+    def backend(graph: Any, _inputs: Any) -> Any:
+        compiled.append(graph)
+        return graph
+
+    expected = continue_all(model, PROMPTS, GREEDY)
+    model.compile(backend=backend)
+    assert continue_all(model, PROMPTS, GREEDY) == expected
+    assert not compiled
+    model(torch.tensor([PROMPTS[1]]))
+    assert compiled  # as in training
+
+
 def test_rows_end_at_eos_or_a_full_context_and_the_others_go_on(model: LanguageModel, monkeypatch: pytest.MonkeyPatch):
     taken: dict[int, int] = {}
 
