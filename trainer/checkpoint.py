@@ -138,9 +138,10 @@ def write_tensors(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[s
 
 
 def check_disk(folder: Path, needed: int, what: Path | str) -> None:
-    """Raise OSError when the folder's disk has less than so many bytes free, with a margin for what else is written."""
+    """Raise OSError when the folder's disk has less than so many bytes free, and 1 MiB for what else is written."""
+    needed += 1 << 20
     free = shutil.disk_usage(folder).free
-    if free < needed + (1 << 20):
+    if free < needed:
         raise OSError(
             errno.ENOSPC,
             f"{needed / 1e6:,.1f} MB are needed, {free / 1e6:,.1f} MB are free. Delete something",

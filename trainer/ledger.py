@@ -44,19 +44,18 @@ class LedgerRow:
 
 
 def make_ledger(phases: list[PhaseConfig], records: list[dict[str, Any]]) -> list[LedgerRow]:
-    """Return a row for each phase that has begun, from the metrics' lines in order of steps."""
+    """Return a row for each phase that lines are left of, from the metrics' lines in order of steps."""
     rows: list[LedgerRow] = []
-    began = 0
-    for phase in phases:
+    for began, phase in zip([0, *(phase.until_step for phase in phases)], phases, strict=False):
         start = _end(records, began)
         before, inside = records[:start], records[start : _end(records, phase.until_step)]
         steps = [record for record in inside if "loss" in record]
         if not steps:
-            break
+            continue
         loss = _loss(inside, "val_loss")
         drop = (_loss(before, "val_loss") if before else steps[0]["loss"]) - loss
         tokens = steps[-1]["tokens"] - last_value(before, "tokens", 0)
-        usd = steps[-1]["usd"] - last_value(before, "usd", 0.0)
+        usd = last_value(inside, "usd", 0.0) - last_value(before, "usd", 0.0)
         ended = steps[-1]["step"] == phase.until_step
         rows.append(
             LedgerRow(
@@ -73,7 +72,6 @@ def make_ledger(phases: list[PhaseConfig], records: list[dict[str, Any]]) -> lis
                 over_budget=phase.budget_usd is not None and usd > phase.budget_usd,
             )
         )
-        began = phase.until_step
     return rows
 
 

@@ -39,10 +39,10 @@ def find_fault(
     recent = [line["loss"] for line in earlier[-60:] if "loss" in line][-50:]
     if len(recent) >= 20 and loss > (usual := statistics.median(recent)) + train.spike_nats:
         return f"loss {loss:.3f}, a spike over the last steps' {usual:.3f}. {REMEDY}, or pass it with --go-on"
-    if step == 1 and train.smoke_steps and loss > guess + 1:
+    if step == 1 and train.smoke_steps and abs(loss - guess) > 1:
         return f"smoke test: loss {loss:.3f}; expected about ln({vocab_size}) = {guess:.3f}. {REMEDY}"
     first = next((line for line in earlier if "loss" in line), record)
-    if step == train.smoke_steps and first["step"] == 1:
+    if step == train.smoke_steps > 1 and first["step"] == 1:
         mean = statistics.fmean([*recent[-9:], loss])
         if mean >= first["loss"]:
             return f"smoke test: the loss did not fall, from {first['loss']:.3f} to {mean:.3f}. {REMEDY}"

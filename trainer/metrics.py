@@ -1,13 +1,15 @@
 """metrics.jsonl: one JSON line a step, and one after each validation, flushed as they are written.
 
 A run that was killed may have logged steps after its last checkpoint, and half a line. On resume these are removed, so
-that the file reads as if the run had never stopped; how many is reported.
+that the file reads as if the run had never stopped; how many is reported. A checkpoint is never on disk before the
+lines that led to it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,18 @@ class MetricsLog:
             self._file.flush()
         if self._events is not None:
             self._events(record)
+
+    def sync(self) -> None:
+        """Wait until all lines are on disk."""
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+
+
+def copy_metrics(source: Path, run: Path, *, until_step: int) -> None:
+    """Begin a run's metrics with another run's lines up to a step, where that has any."""
+    if (source / METRICS_FILE).is_file() and not (run / METRICS_FILE).exists():
+        lines = [json.dumps(record) for record in read_metrics(source) if record["step"] <= until_step]
+        write_text(run / METRICS_FILE, "".join(f"{line}\n" for line in lines))
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:

@@ -32,6 +32,7 @@ from trainer.checkpoint import Checkpoint, CheckpointState
 from trainer.config import FIXED_BY_CHECKPOINT, TrainRecipe
 from trainer.device import choose_device, choose_precision, peak_flops
 from trainer.errors import InputError
+from trainer.metrics import copy_metrics
 from trainer.model import LanguageModel, build_model, count_parameters, flops_per_token
 from trainer.optim import build_optimizers
 from trainer.recipe import find_changes, parse_recipe
@@ -287,6 +288,8 @@ def _prepare_run(
     for path in checkpoint.clear_leftovers(run, after_step=found.state.step if found else None):
         say(f"{path}: corrupt, kept under this name; delete it when you do not need it")
     # Weights and two moments in fp32; a disk that cannot hold one checkpoint is better known now than after an hour.
+    if found is not None:  # A branch off another run has that one's past.
+        copy_metrics(found.path.resolve().parents[1], run, until_step=found.state.step)
     checkpoint.check_disk(run, 12 * count_parameters(recipe.model, vocab_size), f"{run}: a checkpoint")
     shutil.copyfile(shard_set.path / shard_set.manifest.tokenizer.file, run / TOKENIZER_FILE)
     write_text(run / RECIPE_FILE, recipe.model_dump_json(indent=2) + "\n")

@@ -33,7 +33,7 @@ def measure_step(recipe: TrainRecipe, layers: int, micro_batch: int, *, choice: 
         model = LanguageModel(config, vocab_size)
         ids = torch.zeros((micro_batch, seq_len), dtype=torch.int64)
 
-        def forward(weights: dict[str, torch.Tensor], ids: torch.Tensor) -> torch.Tensor:
+        def forward(weights: dict[str, Any], ids: torch.Tensor) -> torch.Tensor:
             with torch.autocast("cpu", torch.bfloat16, enabled=recipe.train.precision != "fp32"):
                 return torch.func.functional_call(model, weights, (ids, ids))
 
@@ -53,7 +53,7 @@ def _count_kept(forward: Callable[..., Any], weights: dict[str, torch.nn.Paramet
     """Return the bytes that a compiled forward pass keeps for the backward pass, weights aside."""
     kept: dict[int, int] = {}
 
-    def look(gm: Any, _inputs: Any) -> Any:
+    def look(gm: Any, example_inputs: Any) -> Any:
         for node in gm.graph.output_node().args[0][1:]:
             value = node.meta.get("val") if isinstance(node, torch.fx.Node) and node.op != "placeholder" else None
             if isinstance(value, torch.Tensor):
@@ -63,7 +63,7 @@ def _count_kept(forward: Callable[..., Any], weights: dict[str, torch.nn.Paramet
     aot_function(
         forward,
         fw_compiler=look,
-        bw_compiler=lambda gm, _inputs: make_boxed_func(gm.forward),
+        bw_compiler=lambda gm, example_inputs: make_boxed_func(gm.forward),
         partition_fn=functools.partial(min_cut_rematerialization_partition, compiler="inductor"),
         decompositions=select_decomp_table(),
     )(weights, ids)

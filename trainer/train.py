@@ -6,12 +6,14 @@ the same samples in the same order; its losses differ by rounding alone. SIGINT 
 checkpoint and leave; a second one stops at once.
 
 Nothing waits for the device inside a step: losses stay there and are fetched together every `log_every` steps, where
-they are checked. What was not checked is never saved, so a checkpoint always holds a good state.
+they are checked. Before a save the weights themselves are tried on a micro-batch of the next samples: those that give
+a loss or a gradient that is not finite are never saved.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -34,7 +36,7 @@ from trainer.device import autocast
 from trainer.errors import RunError
 from trainer.evaluate import evaluate, summarise
 from trainer.ledger import last_value, make_ledger
-from trainer.loss_checks import find_fault
+from trainer.loss_checks import REMEDY, find_fault
 from trainer.metrics import MetricsLog
 from trainer.model import count_parameters, label_documents
 from trainer.optim import learning_rate
@@ -63,9 +65,8 @@ def run_training(session: Session, say: Callable[[str], None], *, go_on: bool = 
         go_on: pass off-ramps, a failed smoke test and spikes of the loss.
 
     Raises:
-        RunError: the loss is not finite or rises suddenly, memory is too small, or the data cannot be read; says what
-            is left and how to go on.
-        OSError: metrics or a checkpoint cannot be written; earlier checkpoints are whole.
+        RunError: the loss is not finite or rises suddenly, memory is too small, the data cannot be read, or metrics or
+            a checkpoint cannot be written; earlier checkpoints are whole. Says which is left and how to go on.
     """
     recipe, shards, first = session.recipe, session.shard_set.splits["train"], session.rank == 0
     parameters = count_parameters(recipe.model, session.model.vocab_size)
@@ -86,7 +87,7 @@ def run_training(session: Session, say: Callable[[str], None], *, go_on: bool = 
             run = _Run(session, loader, log, progress, signals, say, go_on)
             off_ramp = run.take_steps()
             return Outcome(session, run.seconds, run.stopped_by, off_ramp, log)
-    except ShardSetError as error:
+    except (ShardSetError, OSError) as error:
         raise RunError(f"{error}\nStopped after step {session.step}. {session.describe_saved()}") from error
 
 
@@ -140,7 +141,7 @@ def take_step(session: Session, loader: Loader) -> dict[str, Any]:
         elif isinstance(model, DistributedDataParallel):
             model.require_backward_grad_sync = index == rounds - 1  # what `no_sync` sets
         total += accumulate_gradients(session, windows, rounds)
-    grad_norm = torch.nn.utils.clip_grad_norm_(session.model.parameters(), session.recipe.optimizer.grad_clip)
+    grad_norm = clip_gradients(session, session.recipe.optimizer.grad_clip)
     lr = learning_rate(session.step, session.recipe)
     for optimizer in session.optimizers:
         for group in optimizer.param_groups:
@@ -154,7 +155,7 @@ def take_step(session: Session, loader: Loader) -> dict[str, Any]:
         "tokens": session.samples * train.seq_len,
         "loss": total,
         "lr": lr,
-        "grad_norm": grad_norm.full_tensor() if isinstance(grad_norm, DTensor) else grad_norm,
+        "grad_norm": grad_norm,
         "data_wait_ms": round(waited * 1000, 3),
     }
 
@@ -170,6 +171,12 @@ def accumulate_gradients(session: Session, windows: torch.Tensor, rounds: int) -
         loss = session.forward(ids, windows[:, 1:], documents=documents) / rounds
     loss.backward()
     return loss.detach()
+
+
+def clip_gradients(session: Session, most: float) -> torch.Tensor:
+    """Scale the gradients down to a norm of at most `most`; return the norm before, on the device."""
+    norm = torch.nn.utils.clip_grad_norm_(session.model.parameters(), most)
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
 
 def fetch_losses(session: Session, taken: list[dict[str, Any]]) -> None:
@@ -216,10 +223,13 @@ class _Run:
             self._validate()  # The run was stopped between this step and its validation.
         off_ramp = self._close_phase()
         while session.step < recipe.train.steps and not self.stopped_by and off_ramp is None:
+            fits = True
             try:
                 self.taken.append(take_step(session, self.loader))
-            except torch.OutOfMemoryError as error:
-                raise RunError(_advise_on_memory(session)) from error
+            except torch.OutOfMemoryError:
+                fits = False
+            if not fits:  # Only here: the exception has held what the step had taken.
+                raise RunError(_advise_on_memory(session))
             save, validate = (self._is_due(part.every_steps) for part in (recipe.checkpoint, recipe.eval))
             # One process may stop after any step; several agree where they fetch losses, for that waits anyway.
             asked = self.signals and session.ranks == 1
@@ -230,13 +240,18 @@ class _Run:
             if save or self.stopped_by:
                 self._save()
             if not self.stopped_by:
-                if validate:
-                    self._validate()
+                if validate and self._validate() and not self._is_saved:
+                    self._save()  # The best validation so far.
                 off_ramp = self._close_phase()
             self.mark = time.perf_counter()
-        if session.saved is None or session.saved.resolve() != checkpoint_path(session.run, session.step).resolve():
+        if not self._is_saved:
             self._save()
         return off_ramp
+
+    @property
+    def _is_saved(self) -> bool:
+        path = checkpoint_path(self.session.run, self.session.step)
+        return self.session.saved is not None and self.session.saved.resolve() == path.resolve()
 
     def _is_due(self, every_steps: int) -> bool:
         step, recipe = self.session.step, self.session.recipe
@@ -276,22 +291,36 @@ class _Run:
         raise RunError(f"step {step}: {fault}. {what}\n{session.describe_saved()}")
 
     def _save(self) -> None:
-        """Save, and keep milestones and the checkpoint with the best validation so far."""
+        """Save a state that can go on, and keep milestones and the checkpoint with the best validation so far."""
+        session, train = self.session, self.session.recipe.train
+        windows = self.loader.read(session.samples + session.rank * train.micro_batch, train.micro_batch)
+        trial = {"loss": accumulate_gradients(session, windows, 1), "grad_norm": clip_gradients(session, math.inf)}
+        for optimizer in session.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        fetch_losses(session, [trial])
+        if not (math.isfinite(trial["loss"]) and math.isfinite(trial["grad_norm"])):
+            what = f"loss {trial['loss']}, gradient norm {trial['grad_norm']}"
+            self._fail(session.step, f"the weights after it cannot be trained on: {what}. {REMEDY}")
+        self.log.sync()
         saved = {step_of(path) for path in list_checkpoints(self.session.run)}
         losses = {r["step"]: r["val_loss"] for r in self.log.records if "val_loss" in r and r["step"] in saved}
         best = {min(losses, key=losses.__getitem__)} if losses else set[int]()
         self.session.save(seconds=self.seconds, keep_steps=self.session.recipe.milestones | best)
 
-    def _validate(self) -> None:
+    def _validate(self) -> bool:
+        """Validate and log what was found; return whether it is the best so far."""
         session, recipe = self.session, self.session.recipe
         limits = {"max_tokens": recipe.eval.max_tokens, "precision": session.precision}
         sums = evaluate(session.model, session.shard_set, recipe.train, token_bytes=session.token_bytes, **limits)
-        record = {"step": session.step, **summarise(sums)}
+        found = {"step": session.step, **summarise(sums)}
+        best = all(found["val_loss"] < record.get("val_loss", math.inf) for record in self.log.records)
+        record: dict[str, Any] = found | {"seconds": round(self.seconds, 3), "usd": round(self.usd, 6)}
         self.log.write(record)
         bits = record["val_bits_per_byte"]
         sources = ", ".join(f"{name} {loss:.3f}" for name, loss in record["val_loss_by_source"].items())
         per_byte = f" ({bits:.3f} bits a byte)" if bits is not None else ""
         self.say(f"step {session.step}  val loss {record['val_loss']:.3f}{per_byte}  {sources}")
+        return self._largest(int(best)) > 0  # All ranks save, or none.
 
     def _close_phase(self) -> str | None:
         """At a phase's end sample and say what it brought; return why to stop here, if there is a reason."""
@@ -301,11 +330,18 @@ class _Run:
             return None
         phase, began = phases[index], phases[index - 1].until_step if index else 0
         if session.step == phase.until_step:
-            row = make_ledger(phases, log.records)[index]  # Only here: it reads the whole log.
+            # Only here: it reads the whole log. A log that was lost has no row, and its phase no goal.
+            rows = make_ledger(phases[: index + 1], log.records)
+            if not rows or rows[-1].phase != phase.name:
+                self.say(f"phase {phase.name!r}: metrics.jsonl holds no step of it; its goal is not judged")
+                return None
+            row = rows[-1]
             if log.last("phase").get("step") != session.step:
                 log.write({"step": session.step, "phase": asdict(row)})
                 self.say(str(row))
-                if session.recipe.eval.prompts and session.rank == 0 and not isinstance(session.forward, FSDPModule):
+                if session.recipe.eval.prompts and isinstance(session.forward, FSDPModule):
+                    self.say("no samples here: the weights are split over ranks. Use python -m trainer sample RUN")
+                elif session.recipe.eval.prompts and session.rank == 0:
                     self._sample()
             if row.goal_met is False:
                 missed = f"ended at step {session.step} with loss {row.loss:.4f}; its goal is {row.goal}"
@@ -346,7 +382,10 @@ def _fits(session: Session, micro_batch: int) -> bool:
     for optimizer in session.optimizers:
         optimizer.zero_grad(set_to_none=True)
     try:
+        # The optimizer takes its two moments at the end of the first step.
+        held = [torch.empty_like(p) for p in session.model.parameters() for _ in range(2) if not session.step]
         accumulate_gradients(session, torch.zeros(micro_batch, session.order.seq_len + 1, dtype=torch.int64), 1)
+        del held
     except torch.OutOfMemoryError:
         return False
     return True

@@ -101,8 +101,8 @@ def test_a_run_killed_at_twenty_random_moments_equals_one_that_never_was(
 
 def assert_goes_on(trainer: Command, arguments: tuple[object, ...], run: Path) -> None:
     """The checkpoints that are there are whole, nothing else is, and the run ends well from them."""
-    assert [read_checkpoint(path).state.step for path in list_checkpoints(run)] == [3, 6]
-    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-00000003", "step-00000006"]
+    assert [read_checkpoint(path).state.step for path in list_checkpoints(run)] == [4, 6]
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-00000004", "step-00000006"]
     done = trainer.run(*arguments)
     assert done.returncode == 0, done.stderr
     assert "step-00000006" in done.stderr
@@ -121,7 +121,7 @@ def test_a_file_size_limit_met_in_a_save_leaves_the_previous_checkpoint(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert done.returncode == 1
-    assert "step-00000009" in done.stderr
+    assert "step-00000008" in done.stderr  # the best validation so far, to be saved
     assert_goes_on(trainer, arguments, tmp_path)
 
 
@@ -154,7 +154,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(
         monkeypatch.setattr("trainer.checkpoint.check_disk", lambda *_: None)
     done = trainer.run(*arguments)
     assert done.returncode == 1
-    assert ("MB are needed" if checked else "step-00000009") in done.stderr
+    assert ("MB are needed" if checked else "step-00000008") in done.stderr
     filler.unlink()
     assert_goes_on(trainer, arguments, run)
 

@@ -85,11 +85,11 @@ def test_a_run_logs_steps_and_validations_and_keeps_the_last_checkpoints(whole_r
     validations = [line for line in lines if "val_loss" in line]
     assert [line["step"] for line in validations] == [4, 8, 12, 16, 20, 24]
     assert set(validations[0]["val_loss_by_source"]) == {"prose", "code"}
-    losses = {line["step"]: line["val_loss"] for line in validations if line["step"] in (12, 24)}
-    assert min(losses, key=losses.__getitem__) == 24
-    # 12 had the best validation of the checkpoints there were when 24 was saved, which was validated after that.
+    losses = [line["val_loss"] for line in validations]
+    assert losses[-2:] == sorted(losses)[1::-1]
+    # 20 was saved as the best so far; 24 is better, but was validated after it was saved.
     kept = sorted(path.name for path in (whole_run / "checkpoints").iterdir())
-    assert kept == ["step-00000012", "step-00000021", "step-00000024"]
+    assert kept == ["step-00000020", "step-00000021", "step-00000024"]
     assert json.loads((whole_run / "recipe.json").read_text())["name"] == "tiny"
 
 
@@ -180,7 +180,7 @@ def test_a_checkpoint_can_be_continued_in_another_run(
     assert "holds later checkpoints" in refused.stderr
     done = trainer.run(*arguments, "--run", tmp_path / "branch")
     assert done.returncode == 0, done.stderr
-    assert read_lines(tmp_path / "branch") == [line for line in read_lines(whole_run) if line["step"] > 21]
+    assert read_lines(tmp_path / "branch") == read_lines(whole_run)  # its past came along
 
 
 def test_never_refuses_a_run_that_has_checkpoints(

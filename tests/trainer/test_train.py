@@ -100,6 +100,14 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_documents(open_ru
     assert not list((session.run / "checkpoints").glob("*"))
 
 
+def test_weights_that_can_only_fail_are_not_saved(open_run: Callable[..., Session]):
+    """A step's own loss and gradient are finite, and what it makes of the weights is not."""
+    session = open_run("optimizer.lr=1e30", "checkpoint.every_steps=1", "schedule.warmup_steps=0")
+    with pytest.raises(RunError, match=r"step 1: the weights after it cannot be trained on.*norm nan"):
+        run_training(session, lambda line: None)
+    assert not list(session.run.glob("checkpoints/step-*"))
+
+
 def test_bf16_learns_like_fp32(open_run: Callable[..., Session]):
     losses = [
         take_steps(open_run("train.precision=fp32", name="fp32"), 10)[-1]["loss"],
@@ -167,7 +175,7 @@ def test_losses_are_fetched_once_an_interval_and_logged_for_each_step(
     runs = [open_run(f"train.log_every={n}", *every_ten, name=str(n)) for n in (1, 10)]
     for session in runs:
         run_training(session, lambda line: None)
-    assert fetched[24:] == [10, 10, 4]
+    assert fetched[25:] == [10, 10, 4, 1]  # the last before the save, which tries the weights
     alone, together = ([line["loss"] for line in read_metrics(s.run) if "loss" in line] for s in runs)
     assert together == alone
     line = read_metrics(runs[1].run)[0]
