@@ -116,7 +116,7 @@ class EvalConfig(Section):
     every_steps: Positive = 250
     max_tokens: Positive = 1_000_000
     """Tokens of the val split that are predicted each time, from its start."""
-    prompts: list[str] = Field(default_factory=list)
+    prompts: list[Annotated[str, Field(min_length=0)]] = Field(default_factory=list)  # a bound: UTF-8 is checked, too
     """Continued at each phase's end, into `samples/` of the run."""
 
 

@@ -72,6 +72,7 @@ def test_all_faults_are_reported_at_once(recipe_file: Path, tmp_path: Path):
         ("train.compile=1", "train.compile"),
         ("train.seed=-1", "train.seed"),
         ("train=3", "train"),
+        ("eval.prompts=['\udcff']", "eval.prompts.0: Input should be a valid string"),
         ("model.hidden_size=10000000000", "model.hidden_size"),
         ("model.vocab_size=10000000000", "model.vocab_size"),
         ("model.num_hidden_layers=1000000", "model.num_hidden_layers"),
