@@ -1,8 +1,8 @@
 """A training step on the CPU beside a plain loop over the same model and beside transformers with its Trainer.
 
 All three train a LLaMA of one size, in fp32, with fused AdamW and clipped gradients, on windows of the same set. Ours
-reads the compressed shards as it goes; the plain loop, and transformers, are handed their windows in memory. They take
-turns, a few steps each, and the first steps of each turn are left out.
+and transformers read the compressed shards as they go; the plain loop is handed its windows in memory. They take
+turns, a few steps each, and the first steps of each turn are left out. `python -m trainer bench` has the same steps.
 """
 
 from __future__ import annotations
@@ -62,10 +62,11 @@ def bench_trainer(work: Path, quick: bool = False) -> dict[str, Any]:
 
     import torch
 
+    from trainer.beside import build_theirs, take_their_steps
     from trainer.data import Loader
+    from trainer.measure import take_our_steps
     from trainer.recipe import load_recipe
     from trainer.session import open_session
-    from trainer.train import fetch_losses, take_step
 
     (work / "bench-train.toml").write_text(RECIPE)
     recipe = load_recipe(work / "bench-train.toml")
@@ -80,17 +81,23 @@ def bench_trainer(work: Path, quick: bool = False) -> dict[str, Any]:
                 batch = recipe.train.global_batch
                 windows = [memory.read(index * batch, batch) for index in range(steps)]
             plain = _PlainLoop(recipe, session.shard_set.vocab_size)
-            theirs = _Transformers(recipe, session.shard_set.vocab_size, Path(folder))
-            with Loader(shards, order) as loader:
+            theirs = build_theirs(recipe, session.shard_set.vocab_size)
+            marks: list[float] = []
+
+            def mark() -> None:
+                marks.append(time.perf_counter())
+
+            def end_turn(name: str) -> None:
+                times[name] += [after - before for before, after in itertools.pairwise(marks)][WARM_UP:]
+                marks.clear()
+
+            with Loader(shards, order) as loader, Loader(shards, order) as memory:
                 for _ in range(rounds):
-                    for index in range(steps):
-                        began = time.perf_counter()
-                        record = take_step(session, loader)
-                        fetch_losses(session, [record])
-                        times["ours"] += [time.perf_counter() - began] if index >= WARM_UP else []
-                        waits.append(record["data_wait_ms"])
+                    waits += [record["data_wait_ms"] for record in take_our_steps(session, loader, steps, mark)]
+                    end_turn("ours")
                     times["plain"] += plain.take_steps(windows)[WARM_UP:]
-                    times["transformers"] += theirs.take_steps(windows)[WARM_UP:]
+                    take_their_steps(theirs, recipe, memory, steps, mark, folder=Path(folder))
+                    end_turn("transformers")
             parameters = sum(parameter.numel() for parameter in session.model.parameters())
         finally:
             session.close()
@@ -134,50 +141,6 @@ class _PlainLoop:
             loss.item()
             seconds.append(time.perf_counter() - began)
         return seconds
-
-
-class _Transformers:
-    """LlamaForCausalLM of the same size under transformers' Trainer, with what slows it down turned off."""
-
-    def __init__(self, recipe: Any, vocab_size: int, folder: Path):
-        import transformers
-
-        keys = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size")
-        keys += ("max_position_embeddings", "tie_word_embeddings", "rms_norm_eps")
-        config = transformers.LlamaConfig(vocab_size=vocab_size, **{key: getattr(recipe.model, key) for key in keys})
-        self.model, self.folder, self.batch = transformers.LlamaForCausalLM(config), folder, recipe.train.micro_batch
-
-    def take_steps(self, windows: list[Any]) -> list[float]:
-        """Return the seconds of each step, from the end of the one before; the first is from the start of training."""
-        import transformers
-
-        # Its loss shifts the labels itself: of 129 ids it predicts 128, as ours does.
-        rows = [{"input_ids": row, "labels": row} for window in windows for row in window]
-        marks: list[float] = []
-
-        class Clock(transformers.TrainerCallback):
-            def on_train_begin(self, *_: Any, **__: Any) -> None:
-                marks.append(time.perf_counter())
-
-            def on_step_end(self, *_: Any, **__: Any) -> None:
-                marks.append(time.perf_counter())
-
-        settings = transformers.TrainingArguments(
-            output_dir=str(self.folder / "transformers"),
-            use_cpu=True,
-            max_steps=len(windows),
-            per_device_train_batch_size=self.batch,
-            learning_rate=1e-3,
-            optim="adamw_torch_fused",
-            save_strategy="no",
-            logging_strategy="no",
-            report_to=[],
-            disable_tqdm=True,
-        )
-        trainer = transformers.Trainer(self.model, settings, train_dataset=rows, callbacks=[Clock()])
-        trainer.remove_callback(transformers.PrinterCallback)
-        trainer.train()
-        return [after - before for before, after in itertools.pairwise(marks)]
 
 
 if __name__ == "__main__":
