@@ -79,6 +79,7 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     for line in (run / METRICS_FILE).read_bytes().splitlines(keepends=True):
         with contextlib.suppress(ValueError):
             record = json.loads(line)
-            if line.endswith(b"\n") and isinstance(record, dict) and isinstance(record.get("step"), int):
+            whole = line.endswith(b"\n") and isinstance(record, dict) and isinstance(record.get("step"), int)
+            if whole and isinstance(record.get("seconds", 0.0), int | float):
                 records.append(record)
     return records

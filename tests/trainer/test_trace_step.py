@@ -43,7 +43,8 @@ def run(
     accumulate = train.accumulate_gradients
 
     def watch(session: Session, windows: torch.Tensor, rounds: int) -> torch.Tensor:
-        given.setdefault(session.step + 1, []).extend(windows.tolist())
+        if rounds > 1:  # one round is a trial of the weights before a save, and no part of a step
+            given.setdefault(session.step + 1, []).extend(windows.tolist())
         return accumulate(session, windows, rounds)
 
     arguments = ("train", recipe_file, "--shards", small_set.path, "--run", folder, "--set", "eval.every_steps=100")
@@ -250,7 +251,7 @@ def test_what_cannot_be_traced_is_said(
         (("--step", 1, "--run", tmp_path), "recipe.json: no such file"),
     ):
         status, found, err = trace(*arguments)
-        assert (status, found) == (2, None)
+        assert (status, found.keys()) == (2, {"error"})
         assert message in err
     with pytest.raises(SystemExit) as caught:
         trace("--step", 0, "--run", run[0])
