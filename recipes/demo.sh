@@ -1,5 +1,5 @@
 #!/bin/sh
-# The whole product on this machine, without a network: corpus, plan, shards, validation, training, plot, samples.
+# The whole product on this machine, without a network: corpus, plan, shards, validation, report, training, plot, samples.
 # Called by `make demo` with PYTHON set. A second run skips whatever is already there and whole.
 set -eu
 cd "$(dirname "$0")/.."
@@ -34,6 +34,9 @@ run -m shards validate "$SHARDS"
 headline "Inspect: what the set holds"
 run -m shards inspect "$SHARDS"
 
+headline "Report: a page and a data card, with an audit of the tokens, before the first GPU hour"
+run -m shards report "$SHARDS"
+
 headline "Train: a few million parameters for a minute or two on the CPU"
 run -m trainer train recipes/train/demo.toml --shards "$SHARDS" --run "$RUN"
 
@@ -50,8 +53,9 @@ headline "What to look at next"
 cat <<EOF
   $SHARDS/manifest.json            what was asked for and what was achieved, side by side
   $SHARDS/train-00000.docs.parquet where every document of a shard came from
-  $RUN/metrics.jsonl               loss, tokens a second and validation loss by source, step by step
-  $RUN/metrics.png                 the same as a picture
+  $SHARDS.report/index.html        the set as a page: mix, tokenizer, lengths, audit, samples; open it in a browser
+  $RUN/metrics.jsonl        loss, tokens a second and validation loss by source, step by step
+  $RUN/metrics.png          the same as a picture
 
   python -m shards inspect $SHARDS --shard train-00000 --document 0    read a document back from its tokens
   python -m pipeline build recipes/data/demo.toml --out $SHARDS        again: nothing is left to do
