@@ -39,7 +39,28 @@ class NeedsDiskError(HubError, AttributeError):
     """What only a set on disk can do; also an `AttributeError`, since that is how one asks whether it can."""
 
 
-class HubFolder:
+class _NotOnDisk:
+    """Refuses what only a path on disk can do."""
+
+    def refuse(self, what: str = "") -> NoReturn:
+        """Say that something needs files on disk.
+
+        Raises:
+            NeedsDiskError: always.
+        """
+        message = f"{self} is on the Hub, and this needs files on disk{f' ({what})' if what else ''}. "
+        raise NeedsDiskError(message + f"Pull the set first: python -m shards pull {self} --out DIR")
+
+    def __fspath__(self) -> str:
+        self.refuse()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):  # what `copy` and `pickle` look for, before there is anything to name
+            raise AttributeError(name)
+        self.refuse(name)
+
+
+class HubFolder(_NotOnDisk):
     """A set's folder on the Hub at one commit. Safe to share between threads, and to send to another process."""
 
     def __init__(self, address: Address, listing: Listing):
@@ -104,14 +125,6 @@ class HubFolder:
     def __repr__(self) -> str:
         return f"HubFolder({str(self)!r}, commit={self.commit!r})"
 
-    def __fspath__(self) -> str:
-        refuse(self)
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("_"):  # what `copy` and `pickle` look for, before there is anything to name
-            raise AttributeError(name)
-        refuse(self, name)
-
 
 @dataclass(frozen=True, slots=True)
 class Stat:
@@ -120,7 +133,7 @@ class Stat:
     st_size: int
 
 
-class HubFile:
+class HubFile(_NotOnDisk):
     """One file of the folder, which may not be there yet."""
 
     def __init__(self, folder: HubFolder, name: str):
@@ -156,7 +169,7 @@ class HubFile:
             HubError: the Hub cannot be read.
         """
         if mode != "rb":
-            refuse(self, f"open({mode!r})")
+            self.refuse(f"open({mode!r})")
         self.stat()
         address = self._folder.listing.address
         with hub_errors(str(self)):
@@ -200,14 +213,6 @@ class HubFile:
 
     def __str__(self) -> str:
         return f"{self._folder}/{self.name}"
-
-    def __fspath__(self) -> str:
-        refuse(self)
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("_"):  # what `copy` and `pickle` look for, before there is anything to name
-            raise AttributeError(name)
-        refuse(self, name)
 
 
 class _Ranges(io.RawIOBase):
@@ -280,13 +285,3 @@ def read_manifest(folder: HubFolder) -> Manifest:
         message = f"{known.bytes} bytes of metadata; expected at most {MAX_METADATA_BYTES}. Not read."
         raise ShardSetError([Problem("manifest_invalid", MANIFEST_FILE, message)])
     return parse_json(Manifest, (folder / MANIFEST_FILE).read_bytes(), where=MANIFEST_FILE)
-
-
-def refuse(path: HubFolder | HubFile, what: str = "") -> NoReturn:
-    """Say that something needs files on disk.
-
-    Raises:
-        NeedsDiskError: always.
-    """
-    message = f"{path} is on the Hub, and this needs files on disk{f' ({what})' if what else ''}. "
-    raise NeedsDiskError(message + f"Pull the set first: python -m shards pull {path} --out DIR")
