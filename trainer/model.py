@@ -7,10 +7,10 @@ biases. Parameter names, which the export maps, are those of transformers' Llama
     model.layers.N.{input_layernorm, self_attn.{q,k,v,o}_proj, post_attention_layernorm}
     model.layers.N.mlp.{gate_proj (llama), up_proj, down_proj}
 
-The vocabulary is padded to a multiple of 128 rows so that the largest matrix multiplication is aligned; padded ids get
-a logit of minus infinity, so they take no part of a loss and are never sampled. Nothing but weights lives in the
-module: rotary tables are computed from the configuration in every forward pass (measured: under 1 % of a step), so
-there is no buffer to lose when weights are saved, loaded or moved.
+The vocabulary is padded to a multiple of 128 rows so that the largest matrix multiplication is aligned; padded ids have
+a logit of minus infinity in a loss, and none elsewhere: they are not trained and never sampled. Nothing but weights
+lives in the module: rotary tables are computed from the configuration in every forward pass (measured: under 1 % of a
+step), so there is no buffer to lose when weights are saved, loaded or moved.
 """
 
 from __future__ import annotations
@@ -317,13 +317,13 @@ class LanguageModel(nn.Module):
         for layer in self.model.layers:
             x = self._run_layer(layer, x, rotary, mask, cache)
         head = self.model.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
-        # A bias of -inf hides the padded ids: to cut their columns off would copy all logits, forward and backward
-        # (measured on a CPU: 0.56 s against 0.45 s for the product and the loss together).
-        padded = torch.arange(len(head), device=ids.device) >= self.vocab_size
-        bias = torch.zeros_like(padded, dtype=head.dtype).masked_fill(padded, -torch.inf)
-        logits = F.linear(self.model.norm(x), head, bias).float()
+        logits = F.linear(self.model.norm(x), head)
         if targets is None:
-            return logits[..., : self.vocab_size]
+            return logits[..., : self.vocab_size].float()
+        # Written in place: to cut the padded columns off would copy all logits, forward and backward (measured on a
+        # CPU: 0.42 s against 0.34 s for product and loss together). What is -inf has a gradient of 0 all the same.
+        logits.detach()[..., self.vocab_size :] = -torch.inf
+        logits = logits.float()
         losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction=reduction)
         return losses if reduction == "mean" else losses.view_as(targets)
 
