@@ -176,14 +176,14 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _demo_corpus(options: argparse.Namespace) -> int:
-    from pipeline import display
     from pipeline.demo import write_demo_corpus
+    from shards.display import print_rows
 
     rows = write_demo_corpus(options.folder)
     if options.json:
         print(json.dumps(rows, indent=2))
     else:
-        display.print_rows("demo corpus", rows)
+        print_rows(rows, title="demo corpus")
     return 0
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.matches import reason_of
 from pipeline.plan import TEXT_BYTES_PER_TOKEN
-from shards.display import plain_table, printable, stdout_console
+from shards.display import plain_table, print_rows, printable, stdout_console
 
 if TYPE_CHECKING:
     from pipeline.build import BuildReport
@@ -105,7 +105,7 @@ def print_build(report: BuildReport, out: Path, work: Path) -> None:
 def print_plan(recipe: Recipe, estimate: Estimate) -> None:
     """Print what a build would read, write, take and cost."""
     rows = [_plan_row(source) for source in estimate.sources]
-    print_rows(f"{recipe.name}: the plan", rows)
+    print_rows(rows, title=f"{recipe.name}: the plan")
     console = stdout_console()
     train, val = f"{estimate.train_tokens:,}", f"{estimate.val_tokens:,}"
     lines = [f"about {train} training and {val} validation tokens in {estimate.shards} shards"]
@@ -191,13 +191,3 @@ def _short(recipe: Recipe, estimate: Estimate) -> list[str]:
     return [
         f"look: the sources allow about {most} training tokens; {stop} (mix.when_short = {recipe.mix.when_short!r})"
     ]
-
-
-def print_rows(title: str, rows: list[dict[str, Any]]) -> None:
-    """Print rows of equal keys as a table."""
-    table = plain_table(*rows[0])
-    for row in rows:
-        table.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()))
-    console = stdout_console()
-    console.print(title)
-    console.print(table)

@@ -11,7 +11,7 @@ import sys
 import time
 import unicodedata
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from shards.problems import Problem
 
@@ -221,4 +221,31 @@ def stdout_console() -> Any:
             raise BrokenPipeError  # rich would end the process with status 1
 
     # Where stdout is no terminal, lines are not folded to a width that no one has.
-    return _Console(width=None if sys.stdout.isatty() else 160, markup=False, highlight=False)
+    return _Console(width=None if sys.stdout.isatty() else 160, markup=False, highlight=False, emoji=False)
+
+
+def print_rows(rows: list[dict[str, Any]], *, title: str = "", header: bool = True) -> None:
+    """Print a table on stdout: a column for each key, a row for each dict; all rows have the keys of the first."""
+    table = plain_table(*(key.replace("_", " ") for key in rows[0]), right=header)
+    table.show_header = header
+    for row in rows:
+        table.add_row(*map(format_value, row.values()))
+    stdout_console().print(*filter(None, (printable(title), table)), sep="\n")
+
+
+def print_summary(title: str, values: dict[str, Any]) -> None:
+    """Print names and values on stdout, those that are not None."""
+    rows = [{"name": name.replace("_", " "), "value": value} for name, value in values.items() if value is not None]
+    print_rows(rows, title=title, header=False)
+
+
+def format_value(value: Any) -> str:
+    """Return a value as people read it: figures in groups, no more digits than one looks at."""
+    if isinstance(value, dict):
+        parts = cast("dict[str, Any]", value)
+        return "  ".join(f"{printable(name)} {format_value(part)}" for name, part in parts.items())
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "-"}[value]
+    if isinstance(value, float):
+        return f"{value:,.{2 if abs(value) >= 100 else 3}f}" if abs(value) >= 1 else f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else printable(str(value))

@@ -5,9 +5,10 @@ Every name and text goes through `display.printable`: a document cannot control 
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from shards.display import plain_table, printable, stdout_console
+from shards.display import print_rows, printable
 
 if TYPE_CHECKING:
     from shards.places import Excerpt, Place
@@ -25,23 +26,16 @@ def print_hit(hit: Hit) -> None:
 
 def print_trace(found: Trace) -> None:
     """Print the documents found, counts by source, and one line that sums up."""
-    from rich.text import Text
-
     for hit in found.shown:
         print_hit(hit)
     if found.sources:
-        table = plain_table("source", "documents", "hits")
-        for name, counts in found.sources.items():
-            table.add_row(Text(printable(name)), f"{counts.documents:,}", f"{counts.hits:,}")
-        stdout_console().print(table)
+        print_rows([{"source": name, **asdict(counts)} for name, counts in found.sources.items()])
     hold = "1 document holds" if found.documents == 1 else f"{found.documents:,} documents hold"
     print(f"{hold} it, {found.hits:,} times{_say_shown(len(found.shown), found.documents)}")
 
 
 def print_batch(batch: Batch) -> None:
     """Print each row's documents, its own text between >>> and <<<, then counts by source and a line that sums up."""
-    from rich.text import Text
-
     row = None
     for document in batch.shown:
         place, window, last = document.place, document.window, document.position + document.in_window
@@ -52,10 +46,7 @@ def print_batch(batch: Batch) -> None:
             )
         where = f"tokens {document.position} to {last - 1} of {place.tokens} in this row"
         _print_place(place, where, document.excerpt)
-    table = plain_table("source", "documents", "tokens")
-    for name, counts in batch.sources.items():
-        table.add_row(Text(printable(name)), f"{counts.documents:,}", f"{counts.tokens:,}")
-    stdout_console().print(table)
+    print_rows([{"source": name, **asdict(counts)} for name, counts in batch.sources.items()])
     rows = "1 row" if batch.rows == 1 else f"{batch.rows:,} rows"
     documents = "1 document" if batch.documents == 1 else f"{batch.documents:,} documents"
     shown = _say_shown(len(batch.shown), batch.parts)

@@ -135,9 +135,9 @@ def print_outcome(outcome: Outcome, *, as_json: bool) -> None:
     """Print how a run ended: a JSON object, or tables."""
     from dataclasses import asdict
 
+    from shards.display import print_rows, print_summary
     from shards.samples import account_tokens
     from trainer.ledger import make_ledger
-    from trainer.progress import print_rows, print_summary
 
     session, step, validation = outcome.session, outcome.log.last("loss"), outcome.log.last("val_loss")
     names = [source.name for source in session.shard_set.manifest.sources]

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the comparison, the cheapest card first."""
-    from trainer.progress import print_rows
+    from shards.display import print_rows
     from trainer.recipe import load_recipe
 
     if options.run_gpu and not options.run:

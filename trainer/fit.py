@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(result)
         return 0 if best else 1
-    from trainer.progress import print_rows, print_summary
+    from shards.display import print_rows, print_summary
 
     static = {key: result[key] / 1e9 for key in ("weights", "gradients", "optimizer", "context", "usable")}
     print_summary(f"{recipe.name}: {result['parameters']:,} parameters; in GB:", static)

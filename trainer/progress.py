@@ -1,4 +1,4 @@
-"""What the user sees of a run: a bar on a terminal, plain lines elsewhere, tables at the end."""
+"""What the user sees of a run: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-from shards.display import plain_table, stdout_console
 
 PLAIN_SECONDS = 10.0
 """Seconds between lines when stderr is not a terminal."""
@@ -42,29 +40,3 @@ class StepProgress(Progress):
         if self._plain and (time.monotonic() >= self._next_line or record["step"] == self._steps):
             self._next_line = time.monotonic() + PLAIN_SECONDS
             say(f"step {record['step']}/{self._steps}  {figures}")
-
-
-def print_rows(rows: list[dict[str, Any]], *, title: str = "", header: bool = True) -> None:
-    """Print a table on stdout: a column for each key, a row for each dict."""
-    table = plain_table(*(key.replace("_", " ") for key in rows[0]), right=header)
-    table.show_header = header
-    for row in rows:
-        table.add_row(*map(format_value, row.values()))
-    stdout_console().print(*filter(None, (title, table)), sep="\n")
-
-
-def print_summary(title: str, values: dict[str, Any]) -> None:
-    """Print names and values on stdout, those that are not None."""
-    rows = [{"name": name.replace("_", " "), "value": value} for name, value in values.items() if value is not None]
-    print_rows(rows, title=title, header=False)
-
-
-def format_value(value: Any) -> str:
-    """Return a value as people read it: figures in groups, no more digits than one looks at."""
-    if isinstance(value, dict):
-        return "  ".join(f"{name} {format_value(part)}" for name, part in value.items())
-    if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: "-"}[value]
-    if isinstance(value, float):
-        return f"{value:,.{2 if abs(value) >= 100 else 3}f}" if abs(value) >= 1 else f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
