@@ -14,8 +14,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from pipeline.flags import add_network, add_recipe, export_network, set_folder, usd_per_hour
-from shards.command_line import INTERRUPTED, PIPE_CLOSED, add_workers
+from pipeline.flags import add_network, add_recipe, export_network, set_folder
+from shards.command_line import INTERRUPTED, PIPE_CLOSED, add_workers, number_in
 
 EPILOG = """\
 examples:
@@ -93,7 +93,10 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--no-probe", action="store_true", help="footers only: no text is read, tokens are a guess")
     add_workers(plan)
     plan.add_argument(
-        "--gpu-usd-per-hour", type=usd_per_hour, metavar="USD", help="say what a GPU costs that waits for the build"
+        "--gpu-usd-per-hour",
+        type=number_in(0, 10**6),
+        metavar="USD",
+        help="say what a GPU costs that waits for the build",
     )
     plan.add_argument("--out", type=Path, metavar="DIR", help="check the disk of this folder (default: here)")
     plan.add_argument("--work", type=Path, metavar="DIR", help="check the disk of this scratch folder too")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from shards.command_line import positive_number
+from shards.command_line import number_in, positive_number
+
+_seconds = number_in(0.001, 10**6)
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
@@ -97,24 +99,9 @@ def _size(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text}")
-    return value
-
-
 def _tokens(text: str) -> str:
     from pipeline.recipe_values import parse_count
 
     if text != "max" and (not isinstance(parse_count(text), int) or parse_count(text) < 1):
         raise argparse.ArgumentTypeError(f"expected a number of tokens such as 1e9, 1B, 500M, or max; got {text!r}")
     return f'mix.tokens="{text}"'
-
-
-def usd_per_hour(text: str) -> float:
-    """Parse a price."""
-    value = float(text)
-    if not 0 <= value < 1e6:
-        raise argparse.ArgumentTypeError(f"expected US dollars an hour, got {text}")
-    return value

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import math
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,6 +23,24 @@ INTERRUPTED, PIPE_CLOSED = 128 + signal.SIGINT, 128 + signal.SIGPIPE
 
 class CouldNotRunError(Exception):
     """What was asked for cannot be done; the message says why and what to do. Exit status 2."""
+
+
+def number_in(least: float, most: float, kind: type[float] = float) -> Callable[[str], float]:
+    """Return the type of a flag whose value is a finite number of a kind, from `least` to `most`."""
+    name = "a whole number" if kind is int else "a number"
+    bounds = f"from {least}" if most == math.inf else f"from {least} to {most}"
+
+    def parse(text: str) -> float:
+        with contextlib.suppress(ValueError):
+            if least <= (number := kind(text)) <= most and number != math.inf:
+                return number
+        raise argparse.ArgumentTypeError(f"expected {name} {bounds}, got {text!r:.40}")
+
+    return parse
+
+
+whole_number = number_in(0, math.inf, int)
+positive_number = number_in(1, math.inf, int)
 
 
 def add_set(parser: argparse.ArgumentParser) -> None:
@@ -49,26 +70,6 @@ def require_folder(path: Path) -> None:
     """
     if not path.is_dir():
         raise CouldNotRunError(f"{path}: no such folder. Give the folder that holds manifest.json.")
-
-
-def whole_number(text: str) -> int:
-    """Parse a flag's value as a whole number from 0."""
-    return _number_from(0, text)
-
-
-def positive_number(text: str) -> int:
-    """Parse a flag's value as a whole number from 1."""
-    return _number_from(1, text)
-
-
-def _number_from(least: int, text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = None
-    if number is None or number < least:
-        raise argparse.ArgumentTypeError(f"expected a whole number from {least}, got {text!r:.40}")
-    return number
 
 
 def print_json(value: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Overrides, sizes, and recipes in JSON."""
+"""Overrides, sizes, the values of flags, and recipes in JSON."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from good_recipe import GOOD, faults_of
 
+from pipeline.__main__ import main
 from pipeline.recipe import Recipe, load_recipe
 from pipeline.recipe_values import parse_size
 from shards.settings import SettingsError
@@ -108,3 +109,21 @@ def test_sizes(text: Any, size: int) -> None:
 def test_bad_sizes(text: str) -> None:
     with pytest.raises(ValueError, match="expected bytes as a number"):
         parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["build", "--timeout", "0"], "--timeout: expected a number from 0.001 to 1000000, got '0'"),
+        (["build", "--give-up-after", "soon"], "--give-up-after: expected a number from 0.001 to 1000000, got 'soon'"),
+        (["plan", "--gpu-usd-per-hour", "inf"], "--gpu-usd-per-hour: expected a number from 0 to 1000000, got 'inf'"),
+        (["plan", "--gpu-usd-per-hour", "nan"], "--gpu-usd-per-hour: expected a number from 0 to 1000000, got 'nan'"),
+        (["build", "--connections", "2.5"], "--connections: expected a whole number from 1, got '2.5'"),
+        (["build", "--cache-limit", "1 gb"], "--cache-limit: expected bytes as a number"),
+    ],
+)
+def test_wrong_flags_exit_2(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main([flags[0], "recipe.toml", *flags[1:]])
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
