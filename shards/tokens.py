@@ -76,7 +76,7 @@ def parse_tokenizer(data: bytes) -> tuple[dict[str, int], dict[str, int]]:
     """Return the model's vocabulary and the added tokens of a tokenizer.json, each text to id.
 
     Raises:
-        ValueError: not JSON, or without a vocabulary of unique texts with ids >= 0.
+        ValueError: not JSON, no BPE, or without a vocabulary of unique texts with ids >= 0.
     """
     try:
         root: Any = json.loads(data)
@@ -85,8 +85,10 @@ def parse_tokenizer(data: bytes) -> tuple[dict[str, int], dict[str, int]]:
         added: Any = {entry["content"]: entry["id"] for entry in entries}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"not a tokenizer file: {type(error).__name__}: {error}") from error
-    if not isinstance(vocabulary, dict):
-        raise ValueError(f"model.vocab is a {type(vocabulary).__name__}; expected an object of texts and ids (BPE)")
+    kind = root["model"].get("type", "BPE")  # files of the first versions do not say it
+    if kind != "BPE" or not isinstance(vocabulary, dict):
+        what = f"model.type {kind!r} with a vocab that is a {type(vocabulary).__name__}"
+        raise ValueError(f"{what}; expected a byte-level 'BPE' with an object of texts and ids")
     for mapping in cast("tuple[dict[Any, Any], ...]", (vocabulary, added)):
         for text, token in mapping.items():
             if not isinstance(text, str) or type(token) is not int or token < 0:

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from shards.samples import read_sources
+from shards.tokens import token_bytes
 from trainer.device import autocast
 from trainer.model import label_documents
 
@@ -71,6 +72,21 @@ def evaluate(
         sums += [np.bincount(sources, weights, minlength=len(names)) for weights in (losses, np.ones(targets), sizes)]
     model.train(was_training)
     return {name: sums[:, index] for index, name in enumerate(names) if sums[1, index]}
+
+
+def count_token_bytes(shard_set: ShardSet) -> npt.NDArray[np.int64] | None:
+    """Return how many bytes of text each id stands for, int64 `(vocab_size,)`; a special token has none.
+
+    None where the tokenizer is not byte-level: a token alone has no certain length there.
+    """
+    tokenizer = shard_set.manifest.tokenizer
+    try:
+        table = token_bytes(shard_set.path / tokenizer.file)
+    except ValueError:
+        return None
+    lengths = np.array([len(content) for content in table], dtype=np.int64)
+    lengths[list(tokenizer.special_tokens.values())] = 0
+    return lengths
 
 
 def summarise(sums: Sums) -> dict[str, Any]:

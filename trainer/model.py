@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from trainer.config import ModelConfig
 
@@ -34,14 +33,14 @@ VOCAB_MULTIPLE = 128
 INIT_STD = 0.02
 """Standard deviation of initial weights. Source: GPT-2."""
 
-_KEPT = {
+_KEPT = [
     torch.ops.aten.mm.default,
     torch.ops.aten.addmm.default,
     torch.ops.aten._scaled_dot_product_flash_attention.default,
     torch.ops.aten._scaled_dot_product_efficient_attention.default,
     torch.ops.aten._scaled_dot_product_cudnn_attention.default,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
-}
+]
 """What `selective` activation checkpointing keeps; norms, rotations and activations are computed again."""
 
 Mask = Tensor | BlockMask
@@ -143,47 +142,24 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask | None) -> Tens
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal, enable_gqa=grouped)
 
 
-@dataclass
 class KeyValueCache:
-    """Keys and values of the positions already seen, one pair a layer: `(batch, kv_heads, length, head_dim)`.
+    """Keys and values of the positions already seen, one pair a layer: `(batch, kv_heads, length, head_dim)`."""
 
-    Prompts of unequal lengths are fed together, anything behind the shorter ones: no position attends to later ones,
-    and afterwards `mask` hides what was behind.
-
-    Attributes:
-        padding: how many ids stood behind each row's prompt, int64 `(batch,)`; None: none.
-        prompt: length of the prompts with their padding.
-    """
-
-    layers: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    padding: Tensor | None = None
-    prompt: int = 0
+    def __init__(self) -> None:
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
 
     @property
     def length(self) -> int:
         """Positions seen."""
-        return self.layers[0][0].shape[2] if self.layers else 0
+        return self._layers[0][0].shape[2] if self._layers else 0
 
     def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Append one layer's new keys and values and return all of them."""
-        if layer in self.layers:
-            old_key, old_value = self.layers[layer]
+        if layer in self._layers:
+            old_key, old_value = self._layers[layer]
             key, value = torch.cat((old_key, key), dim=2), torch.cat((old_value, value), dim=2)
-        self.layers[layer] = key, value
+        self._layers[layer] = key, value
         return key, value
-
-    def mask(self, length: int) -> Tensor | None:
-        """Return which of `length` positions a row's next one may attend to, bool `(batch, 1, 1, length)`."""
-        if self.padding is None:
-            return None
-        index = torch.arange(length, device=self.padding.device)
-        hidden = (index >= self.prompt - self.padding[:, None]) & (index < self.prompt)
-        return ~hidden[:, None, None, :]
-
-    def select(self, rows: list[int]) -> None:
-        """Keep some rows of the batch."""
-        self.layers = {layer: (key[rows], value[rows]) for layer, (key, value) in self.layers.items()}
-        self.padding = self.padding[rows] if self.padding is not None else None
 
 
 class Attention(nn.Module):
@@ -304,8 +280,6 @@ class LanguageModel(nn.Module):
         start = cache.length if cache is not None else 0
         assert not start or ids.shape[1] == 1, "one position at a time once the cache holds any"
         mask, positions = None, torch.arange(start, start + ids.shape[1], device=ids.device)
-        if start and cache is not None and cache.padding is not None:
-            mask, positions = cache.mask(start + 1), positions - cache.padding[:, None]
         if documents is not None:
             mask, positions = document_mask(documents), positions_in_documents(documents)
         x, rotary = self.model.embed_tokens(ids), None
@@ -330,13 +304,9 @@ class LanguageModel(nn.Module):
     def _run_layer(self, layer: nn.Module, x: Tensor, *arguments: Any) -> Tensor:
         if self.activation_checkpointing == "none" or not torch.is_grad_enabled():
             return layer(x, *arguments)
-        select = functools.partial(create_selective_checkpoint_contexts, _keep_products)
+        select = functools.partial(create_selective_checkpoint_contexts, _KEPT)
         how = {"context_fn": select} if self.activation_checkpointing == "selective" else {}
         return checkpoint(layer, x, *arguments, use_reentrant=False, **how)  # type: ignore[return-value]
-
-
-def _keep_products(_context: Any, operator: Any, *_: Any, **__: Any) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if operator in _KEPT else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def build_model(config: ModelConfig, vocab_size: int, *, seed: int) -> LanguageModel:

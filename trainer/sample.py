@@ -204,37 +204,33 @@ def iter_tokens(
     """Yield (prompt's number, next id), all prompts in turns.
 
     A prompt ends after an EOS, after `max_new_tokens` ids, and where the model's context is full. Its first id is never
-    penalised.
+    penalised. What all prompts have positions for is fed at once, then one position after another: the ids of the
+    longer prompts and those chosen for the shorter ones, so that nothing has to be padded.
     """
     import torch
 
     from trainer.model import KeyValueCache
 
-    device, context = next(model.parameters()).device, model.config.max_position_embeddings
+    device, cache = next(model.parameters()).device, KeyValueCache()
     generators = [torch.Generator().manual_seed(options.seed) for _ in prompts]
-    seen = [list(ids[1:]) for ids in prompts]
-    rows, lengths = list(range(len(prompts))), [len(ids) for ids in prompts]
-    width = max(lengths)
-    padding = torch.tensor([width - length for length in lengths], device=device) if min(lengths) < width else None
-    cache = KeyValueCache(padding=padding, prompt=width)
-    fed, last = [ids + [eos_id] * (width - len(ids)) for ids in prompts], [length - 1 for length in lengths]
-    for count in range(1, options.max_new_tokens + 1):
+    texts, going = [list(ids) for ids in prompts], set(range(len(prompts)))
+    shortest = min(map(len, prompts))
+    fed = [ids[:shortest] for ids in prompts]
+    while going:
         # Not `model(...)`: that of a training run may be compiled, and would be so anew for each length of the cache.
         with torch.inference_mode():  # not across a yield: the mode would leak to the caller
-            logits = model.forward(torch.tensor(fed, device=device), cache=cache)[range(len(rows)), last].cpu()
-        going = []
-        for index, row in enumerate(rows):
-            token = choose_token(logits[index], seen[row], options, generators[row])
-            seen[row].append(token)
+            logits = model.forward(torch.tensor(fed, device=device), cache=cache)[:, -1].cpu()
+        for row in sorted(going):
+            if len(texts[row]) > cache.length:
+                continue  # in its prompt
+            token = choose_token(logits[row], texts[row][1:], options, generators[row])
+            texts[row].append(token)
             yield row, token
-            if token != eos_id and count <= context - lengths[row]:
-                going.append(index)
-        if not going:
-            return
-        if len(going) < len(rows):
-            cache.select(going)
-        rows = [rows[index] for index in going]
-        fed, last = [seen[row][-1:] for row in rows], [0] * len(rows)
+            full = cache.length == model.config.max_position_embeddings
+            if token == eos_id or full or len(texts[row]) == len(prompts[row]) + options.max_new_tokens:
+                going.remove(row)
+        # Rows that have ended repeat their last id, whose logits nobody looks at.
+        fed = [ids[cache.length :][:1] or ids[-1:] for ids in texts]
 
 
 def choose_token(logits: torch.Tensor, seen: list[int], options: SampleOptions, generator: torch.Generator) -> int:

@@ -95,23 +95,16 @@ def run_training(session: Session, say: Callable[[str], None], *, go_on: bool = 
 def catch_signals(say: Callable[[str], None]) -> Iterator[list[int]]:
     """Put the first SIGINT or SIGTERM into the list that this yields; the second does what it always did."""
     received: list[int] = []
-    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def restore() -> None:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
     def receive(number: int, _frame: FrameType | None) -> None:
         received.append(number)
-        restore()
+        previous.close()
         say(f"{signal.Signals(number).name}: finishing the step, then saving; send it again to stop at once")
 
-    for number in previous:
-        signal.signal(number, receive)
-    try:
+    with contextlib.ExitStack() as previous:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            previous.callback(signal.signal, number, signal.signal(number, receive))
         yield received
-    finally:
-        restore()
 
 
 def take_step(session: Session, loader: Loader) -> dict[str, Any]:
@@ -367,25 +360,23 @@ class _Run:
 
 def _advise_on_memory(session: Session) -> str:
     """Try smaller micro-batches, and say which is the next that fits."""
-    train = session.recipe.train
+    train, moments = session.recipe.train, list[torch.Tensor]()
     # Several ranks would have to try together, and the others are not here.
-    sizes = range(train.micro_batch - 1, 0, -1) if session.ranks == 1 else ()
-    fits = next((size for size in sizes if train.global_batch % size == 0 and _fits(session, size)), None)
+    sizes = [size for size in range(1, train.micro_batch) if train.global_batch % size == 0 and session.ranks == 1]
+    while sizes:
+        for optimizer in session.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        moments.clear()
+        with contextlib.suppress(torch.OutOfMemoryError):
+            if not session.step:  # The optimizer takes its two moments at the end of the first step.
+                moments += [torch.empty_like(weight) for weight in session.model.parameters() for _ in range(2)]
+            windows = torch.zeros(sizes[-1], session.order.seq_len + 1, dtype=torch.int64)
+            accumulate_gradients(session, windows, 1)
+            break
+        sizes.pop()
+    fits = sizes[-1] if sizes else None
     remedy = f"The next smaller that fits is {fits}" if fits else "Choose a smaller one"
     return (
         f"step {session.step + 1}: train.micro_batch = {train.micro_batch}: out of memory. {remedy}: "
         f"--set train.micro_batch={fits or 'N'}, or train.activation_checkpointing. {session.describe_saved()}"
     )
-
-
-def _fits(session: Session, micro_batch: int) -> bool:
-    for optimizer in session.optimizers:
-        optimizer.zero_grad(set_to_none=True)
-    try:
-        # The optimizer takes its two moments at the end of the first step.
-        held = [torch.empty_like(p) for p in session.model.parameters() for _ in range(2) if not session.step]
-        accumulate_gradients(session, torch.zeros(micro_batch, session.order.seq_len + 1, dtype=torch.int64), 1)
-        del held
-    except torch.OutOfMemoryError:
-        return False
-    return True

@@ -46,7 +46,8 @@ def test_holes_are_empty():
     [
         (b"{", "not a tokenizer file"),
         (b"[]", "not a tokenizer file"),
-        (b'{"model": {"vocab": [["a", 0.1]]}}', "expected an object"),
+        (b'{"model": {"vocab": [["a", 0.1]]}}', "a vocab that is a list; expected a byte-level 'BPE' with an object"),
+        (b'{"model": {"type": "WordPiece", "vocab": {"a": 0}}}', "model.type 'WordPiece'"),
         (b'{"model": {"vocab": {"a": -1}}}', "expected a whole number"),
         (b'{"model": {"vocab": {"a": true}}}', "expected a whole number"),
         (b'{"model": {"vocab": {"a": 1}}, "added_tokens": [{"content": "b"}]}', "not a tokenizer file"),

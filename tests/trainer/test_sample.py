@@ -77,23 +77,6 @@ def test_cached_logits_equal_uncached_ones(model: LanguageModel):
     torch.testing.assert_close(torch.cat(parts, dim=1), model(ids), rtol=1e-4, atol=1e-4)
 
 
-@torch.no_grad()
-def test_padded_rows_have_the_logits_that_each_has_alone(model: LanguageModel):
-    prompts, more = [[3, 4, 5, 6, 7], [9, 8], [1, 2, 3]], torch.tensor([[11, 12], [13, 14], [15, 16]])
-    cache = KeyValueCache(padding=torch.tensor([0, 3, 2]), prompt=5)
-    # What stands behind a prompt is hidden: 199.
-    first = model(torch.tensor([ids + [199] * (5 - len(ids)) for ids in prompts]), cache=cache)
-    batched = [model(more[:, :1], cache=cache)]
-    cache.select([2, 1])
-    batched.append(model(more[[2, 1], 1:], cache=cache))
-    for row, ids in enumerate(prompts):
-        alone = model(torch.tensor([[*ids, *more[row].tolist()]]))[0]
-        torch.testing.assert_close(first[row, : len(ids)], alone[: len(ids)], rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(batched[0][row, 0], alone[len(ids)], rtol=1e-4, atol=1e-4)
-        if row:
-            torch.testing.assert_close(batched[1][2 - row, 0], alone[len(ids) + 1], rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize("options", [GREEDY, SampleOptions(max_new_tokens=40, temperature=1.0, top_k=20)])
 def test_a_batch_gives_each_prompt_the_tokens_it_has_alone(model: LanguageModel, options: SampleOptions):
     together = continue_all(model, PROMPTS, options)
