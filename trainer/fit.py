@@ -1,7 +1,8 @@
 """Which micro-batches fit in a GPU's memory, before one is rented. Runs the recipe's own model without memory or GPU.
 
-`step_memory` measures the model at two depths and two micro-batches; memory is linear in layers and in micro-batch, so
-four runs give all. One GPU is assumed, bf16 unless the recipe says fp32. Takes some ten seconds.
+A step runs on tensors that have shapes but no storage, at two depths and two micro-batches; its memory is linear in
+layers and in micro-batch, so four runs give all. One GPU is assumed, bf16 unless the recipe says fp32. Takes some
+fifteen seconds.
 
 Not counted: what kernels allocate inside, buffers of several ranks, and the masks of `document_mask`. The margin for
 these and for fragmentation is 5 % of the card beside 0.75 GB for the CUDA context and cuBLAS: a rule of thumb, held
@@ -12,7 +13,8 @@ fine-tuning that also offloads. `PYTORCH_ALLOC_CONF=expandable_segments:True` lo
 from __future__ import annotations
 
 import argparse
-import re
+import contextlib
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,12 +23,14 @@ from shards.command_line import print_json
 from trainer.errors import InputError
 
 if TYPE_CHECKING:
+    import torch
+
     from trainer.config import TrainRecipe
 
 CONTEXT_BYTES, MARGIN = 750_000_000, 0.05
 CHOICES = ("none", "selective", "full")
 DEPTHS, BATCHES = (2, 3), (16, 32)
-"""Where the plane is measured. With fewer sequences, temporary gradients of weights can outweigh what is linear."""
+"""Where a step is measured. With fewer sequences, temporary gradients of weights can outweigh what is linear."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print what fits; exit code 1 when nothing does."""
+    from shards.display import print_rows, print_summary
     from trainer.recipe import load_recipe
 
     memory, recipe = parse_bytes(options.gpu_memory), load_recipe(options.recipe, options.overrides)
@@ -48,42 +53,92 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(result)
         return 0 if best else 1
-    from shards.display import print_rows, print_summary
-
     static = {key: result[key] / 1e9 for key in ("weights", "gradients", "optimizer", "context", "usable")}
     print_summary(f"{recipe.name}: {result['parameters']:,} parameters; in GB:", static)
     sizes = ("activations", "logits", "total")
-    print_rows([{key: row[key] / 1e9 if key in sizes else row[key] for key in row} for row in result["estimates"]])
-    print(
-        f"train.micro_batch = {best['micro_batch']}, "
-        f'train.activation_checkpointing = "{best["activation_checkpointing"]}"'
-        if best
-        else "nothing fits: lower seq_len or the model's size, or choose a larger card"
-    )
-    return 0 if best else 1
+    print_rows([row | {key: row[key] / 1e9 for key in sizes} for row in result["estimates"]])
+    if best is None:
+        print("nothing fits: lower seq_len or the model's size, or choose a larger card")
+        return 1
+    chosen = f'train.activation_checkpointing = "{best["activation_checkpointing"]}"'
+    print(f"train.micro_batch = {best['micro_batch']}, {chosen}")
+    return 0
 
 
 def parse_bytes(text: str) -> int:
-    """Parse `80GB` (powers of ten) or `80GiB`; raises InputError when it is not that."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(G|M)(i?)B?", text.strip(), re.IGNORECASE)
-    if match is None or float(match[1]) == 0:
-        raise InputError(f"--gpu-memory {text}: expected a size such as 80GB or 79.1GiB")
-    power = {"M": 2, "G": 3}[match[2].upper()]
-    return int(float(match[1]) * (1024 if match[3] else 1000) ** power)
+    """Parse `80GB` (powers of ten) or `80GiB`; raises InputError when it is not that, or less than a megabyte."""
+    from pydantic import ByteSize, TypeAdapter, ValidationError
+
+    with contextlib.suppress(ValidationError):
+        if (size := TypeAdapter(ByteSize).validate_python(text)) >= 1_000_000:
+            return size
+    raise InputError(f"--gpu-memory {text}: expected a size such as 80GB or 79.1GiB")
 
 
-Points = dict[tuple[str, int, int], int]
+Points = dict[str, list[float]]
+"""Bytes that a step takes, by choice: for each layer of each sequence, for each layer, for each sequence, and once."""
 
 
-def measure(recipe: TrainRecipe) -> Points:
-    """Measure a step at the four points of each choice: (choice, layers, micro-batch) to bytes."""
-    from trainer.step_memory import measure_step
+def measure(recipe: TrainRecipe, choices: Sequence[str] = CHOICES) -> Points:
+    """Measure a step under some choices of recomputation."""
+    import numpy as np
 
-    return {at: measure_step(recipe, *at[1:], choice=at[0]) for at in product(CHOICES, DEPTHS, BATCHES)}
+    points = list(product(DEPTHS, BATCHES))
+    terms = [[layers * batch, layers, batch, 1] for layers, batch in points]
+    taken = {choice: [measure_step(recipe, *point, choice=choice) for point in points] for choice in choices}
+    return {choice: np.linalg.solve(terms, sizes).tolist() for choice, sizes in taken.items()}
+
+
+def measure_step(recipe: TrainRecipe, layers: int, micro_batch: int, *, choice: str) -> int:
+    """Return the bytes of a micro-batch at its peak, without weights, gradients and optimizer, at some depth.
+
+    With `train.compile` (and nothing recomputed): what the compiler's own partitioner keeps for the backward pass.
+    """
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.autograd.graph import saved_tensors_hooks
+    from torch.distributed._tools.mem_tracker import MemTracker
+
+    from trainer.model import LanguageModel
+
+    config, train = recipe.model.model_copy(update={"num_hidden_layers": layers}), recipe.train
+    vocab_size = config.vocab_size or 0
+    bf16 = torch.autocast("cpu", torch.bfloat16, enabled=train.precision != "fp32")
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage._cdata] = storage.nbytes()
+        return tensor
+
+    with FakeTensorMode():
+        model = LanguageModel(config, vocab_size)
+        ids = torch.zeros((micro_batch, train.seq_len), dtype=torch.int64)
+        if train.compile and choice == "none":
+            torch.compiler.reset()  # a new model is not compiled as another size of the last
+            compiled = torch.compile(model, backend="aot_eager_decomp_partition", dynamic=False, fullgraph=True)
+            with bf16, saved_tensors_hooks(keep, lambda tensor: tensor):
+                compiled(ids, ids)
+            for weight in model.parameters():
+                kept.pop(weight.untyped_storage()._cdata, None)
+            # At the backward pass's start the logits' gradient stands beside what is kept, in bf16.
+            return sum(kept.values()) + 2 * micro_batch * train.seq_len * vocab_size
+        model.activation_checkpointing = choice  # type: ignore[assignment]
+        tracker = MemTracker()
+        tracker.track_external(model)
+        for weight in model.parameters():
+            weight.grad = torch.zeros_like(weight)
+            tracker.track_external(weight.grad)
+        with tracker:
+            with bf16:
+                loss = model(ids, ids)
+            loss.backward()
+        (peak,) = tracker.get_tracker_snapshot("peak").values()
+        return peak["Total"] - 2 * sum(weight.nbytes for weight in model.parameters())
 
 
 def estimate(recipe: TrainRecipe, memory: int, points: Points) -> dict[str, Any]:
-    """Return all parts in bytes, an estimate for each micro-batch and choice, and the largest that fits.
+    """Return all parts in bytes, an estimate for each micro-batch and choice measured, and the largest that fits.
 
     `activations` are the layers', `logits` everything of a step beside them: logits, their gradient, the embeddings.
     Recomputation is recommended only where nothing fits without it: it costs a third of the speed.
@@ -98,28 +153,23 @@ def estimate(recipe: TrainRecipe, memory: int, points: Points) -> dict[str, Any]
         named = list(LanguageModel(recipe.model, recipe.model.vocab_size or 0).named_parameters())
     parameters = sum(weight.numel() for _, weight in named)
     # Muon keeps one momentum where AdamW keeps two.
-    matrices = sum(weight.numel() for name, weight in named if is_muons(name, weight, recipe.optimizer))
-    result: dict[str, Any] = {"gpu_memory": memory, "usable": int(memory * (1 - MARGIN)), "parameters": parameters}
-    result |= {"weights": 4 * parameters, "gradients": 4 * parameters}
-    result |= {"optimizer": 8 * parameters - 4 * matrices, "context": CONTEXT_BYTES, "estimates": []}
-    static = sum(result[key] for key in ("weights", "gradients", "optimizer", "context"))
+    momenta = sum(weight.numel() * (1 if is_muons(name, weight, recipe.optimizer) else 2) for name, weight in named)
+    static = {"weights": 4 * parameters, "gradients": 4 * parameters, "optimizer": 4 * momenta}
+    static["context"] = CONTEXT_BYTES
+    usable, recommended = int(memory * (1 - MARGIN)), None
     sizes = [size for size in range(1, train.global_batch + 1) if train.global_batch % size == 0]
     sizes = [size for size in sizes if size & (size - 1) == 0 or size == train.micro_batch]
-    fitting: list[dict[str, Any]] = []
-    for choice in CHOICES:
+    rows: list[dict[str, Any]] = []
+    for choice, (layer_sequence, layer, sequence, once) in points.items():
+        fitting = None
         for size in sizes:
-            # The plane through the four points, at the recipe's depth and this micro-batch.
-            low, high = (
-                less + (more - less) * (size - BATCHES[0]) / (BATCHES[1] - BATCHES[0])
-                for less, more in ([points[choice, depth, batch] for batch in BATCHES] for depth in DEPTHS)
-            )
-            activations = (high - low) * layers
-            total = int(static + low + (high - low) * (layers - DEPTHS[0]))
-            row = {"micro_batch": size, "activation_checkpointing": choice, "activations": int(activations)}
-            row |= {"logits": int(total - static - activations), "total": total, "fits": total <= result["usable"]}
-            result["estimates"].append(row)
-            if not row["fits"]:
+            activations, logits = int(layers * (layer_sequence * size + layer)), int(sequence * size + once)
+            total = sum(static.values()) + activations + logits
+            row = {"micro_batch": size, "activation_checkpointing": choice, "activations": activations}
+            rows.append(row | {"logits": logits, "total": total, "fits": total <= usable})
+            if total > usable:
                 break
-            fitting.append(row)
-    best = [row for row in fitting if row["activation_checkpointing"] == fitting[0]["activation_checkpointing"]]
-    return result | {"recommended": best[-1] if best else None}
+            fitting = rows[-1]
+        recommended = recommended or fitting
+    result = {"gpu_memory": memory, "usable": usable, "parameters": parameters, **static}
+    return result | {"estimates": rows, "recommended": recommended}

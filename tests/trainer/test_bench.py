@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import pickle
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,10 @@ from trainer import bench, fit
 from trainer.config import TrainRecipe
 from trainer.errors import InputError
 from trainer.fit import Points
+from trainer.fit import measure as measure_choices
 from trainer.measure import measure, write_made_up_set
 from trainer.model import build_model, count_parameters, flops_per_token
 from trainer.recipe import load_recipe
-from trainer.step_memory import measure_step
 
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
@@ -47,8 +46,7 @@ def result(trainer: Any, recipe_file: Path, points: list[Points]) -> dict[str, A
 
     def measure_memory(recipe: TrainRecipe) -> Points:
         # Of the recipe's choice of recomputation alone: a third of the time.
-        each = {at: measure_step(recipe, *at, choice="none") for at in product(fit.DEPTHS, fit.BATCHES)}
-        points.append({(choice, *at): size for choice in fit.CHOICES for at, size in each.items()})
+        points.append(measure_choices(recipe, ["none"]))
         return points[0]
 
     counts = ("--micro-batch", 4, "--steps", STEPS, "--warmup", WARMUP)

@@ -11,9 +11,8 @@ import torch
 
 from trainer.config import TrainRecipe
 from trainer.errors import InputError
-from trainer.fit import CONTEXT_BYTES, Points, estimate, measure, parse_bytes
+from trainer.fit import CONTEXT_BYTES, Points, estimate, measure, measure_step, parse_bytes
 from trainer.model import build_model, count_parameters, padded_vocab_size
-from trainer.step_memory import measure_step
 
 VOCAB_SIZE = 1000
 
@@ -96,6 +95,7 @@ def test_muon_has_one_momentum_for_the_layers_matrices(kind: str, points: dict[s
     assert result["optimizer"] == 8 * count_parameters(recipe.model, VOCAB_SIZE) - 4 * matrices
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")  # while torch imports its compiler
 def test_recomputation_bf16_and_the_compiler_each_take_less():
     eager = make_recipe(precision="bf16")
     none, selective, full = (measure_step(eager, 3, 8, choice=choice) for choice in ("none", "selective", "full"))
