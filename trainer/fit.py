@@ -124,11 +124,10 @@ def measure_step(recipe: TrainRecipe, layers: int, micro_batch: int, *, choice: 
             # At the backward pass's start the logits' gradient stands beside what is kept, in bf16.
             return sum(kept.values()) + 2 * micro_batch * train.seq_len * vocab_size
         model.activation_checkpointing = choice  # type: ignore[assignment]
-        tracker = MemTracker()
-        tracker.track_external(model)
         for weight in model.parameters():
             weight.grad = torch.zeros_like(weight)
-            tracker.track_external(weight.grad)
+        tracker = MemTracker()
+        tracker.track_external(model)
         with tracker:
             with bf16:
                 loss = model(ids, ids)
