@@ -1,6 +1,6 @@
 """Dollars per billion tokens, and for a whole recipe, on GPUs at prices that you enter.
 
-There is no table of prices: it would be wrong within weeks. Throughput is entered, measured (`--run`), or scaled from
+There is no table of prices: it would be wrong within weeks. Throughput is entered, measured by a run, or scaled from
 the first known one by the cards' peak bf16 FLOP/s: as if both reached the same fraction of their peak, which small
 models do not; the table says which numbers are scaled. Validation, saving and setting up the machine are not counted.
 """
@@ -15,21 +15,19 @@ from typing import Any
 
 from shards.command_line import print_json
 from trainer.errors import InputError
-from trainer.gpus import PEAK_TFLOPS, card_key, peak_tflops
+from trainer.gpus import PEAK_TFLOPS, peak_tflops
 
-Gpu = tuple[str, float, float | None]
-"""A card's name, dollars an hour, tokens a second where known."""
+Gpu = tuple[str, float, float | None, str]
+"""A card's name, dollars an hour, tokens a second where known, and whether that was `measured` or `entered`."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help="a train recipe (TOML)")
-    about = "a card, its price an hour and, if you know it, its throughput: H100=2.49:400000. Repeat it. Without a "
-    about += f"throughput it is scaled from another card's; known to scale: {', '.join(PEAK_TFLOPS)}"
-    card = {"required": True, "metavar": "NAME=USD[:TOKENS_PER_S]", "help": about}
-    parser.add_argument("--gpu", action="append", **card)
-    parser.add_argument("--run", type=Path, metavar="RUN", help="take a run's throughput (its metrics.jsonl)")
-    parser.add_argument("--run-gpu", metavar="NAME", help="the card that RUN was measured on; default: the first --gpu")
+    about = "a card, its price an hour and, if you know it, its throughput, or a run on it that measured this: "
+    about += "H100=2.49:400000, H100=2.49:out/run. Repeat it. Without a throughput it is scaled from another card's; "
+    about += f"known to scale: {', '.join(PEAK_TFLOPS)}"
+    parser.add_argument("--gpu", action="append", required=True, metavar="NAME=USD[:TOKENS_PER_S|:RUN]", help=about)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -37,13 +35,9 @@ def run(options: argparse.Namespace) -> int:
     from shards.display import print_rows
     from trainer.recipe import load_recipe
 
-    if options.run_gpu and not options.run:
-        raise InputError("--run-gpu: names the card of a run. Expected --run, too.")
     train = load_recipe(options.recipe).train
-    gpus = [parse_gpu(text) for text in options.gpu]
-    measured = (options.run_gpu or gpus[0][0], measure_throughput(options.run)) if options.run else None
     tokens = train.steps * train.global_batch * train.seq_len
-    costs = compare(gpus, tokens, measured)
+    costs = compare([parse_gpu(text) for text in options.gpu], tokens)
     if options.json:
         print_json({"tokens": tokens, "gpus": costs})
     else:
@@ -52,15 +46,19 @@ def run(options: argparse.Namespace) -> int:
 
 
 def parse_gpu(text: str) -> Gpu:
-    """Parse `NAME=USD_PER_HOUR[:TOKENS_PER_S]`; raises InputError when it is not that."""
-    name, _, numbers = text.partition("=")
+    """Parse `NAME=USD_PER_HOUR[:TOKENS_PER_S]`, or with a run's folder; raises InputError when it is not that."""
+    name, _, figures = text.partition("=")
+    price, colon, speed = figures.partition(":")
+    if measured := bool(speed) and Path(speed).is_dir():
+        speed = str(measure_throughput(Path(speed)))
     try:
-        values = [float(number.replace(",", "")) for number in numbers.split(":")]
+        numbers = [float(number.replace(",", "")) for number in ((price, speed) if colon else (price,))]
     except ValueError:
-        values = []
-    if not name or len(values) not in (1, 2) or not all(0 < value < math.inf for value in values):
-        raise InputError(f"--gpu {text}: expected NAME=USD_PER_HOUR[:TOKENS_PER_S], such as H100=2.49:400000")
-    return name, values[0], values[1] if len(values) == 2 else None
+        numbers = []
+    if not name or not numbers or not all(0 < number < math.inf for number in numbers):
+        expected = "expected NAME=USD_PER_HOUR[:TOKENS_PER_S], such as H100=2.49:400000, or :RUN, a run's folder"
+        raise InputError(f"--gpu {text}: {expected}")
+    return name, numbers[0], numbers[1] if colon else None, "measured" if measured else "entered"
 
 
 def measure_throughput(run: Path) -> float:
@@ -74,21 +72,17 @@ def measure_throughput(run: Path) -> float:
     return statistics.median(speeds[len(speeds) // 10 :])
 
 
-def compare(gpus: list[Gpu], tokens: int, measured: tuple[str, float] | None = None) -> list[dict[str, Any]]:
-    """Return what `tokens` cost on each card, the cheapest first; `measured` is a card's name and tokens/s.
+def compare(gpus: list[Gpu], tokens: int) -> list[dict[str, Any]]:
+    """Return what `tokens` cost on each card, the cheapest first.
 
     Raises:
         InputError: a throughput is missing and cannot be scaled.
     """
-    known = ([measured] if measured else []) + [(name, speed) for name, _, speed in gpus if speed]
-    base, base_speed = known[0] if known else ("", 0.0)
+    base, base_speed = next(((name, speed) for name, _, speed, _ in gpus if speed), ("", 0.0))
     costs: list[dict[str, Any]] = []
     problems: list[str] = []
-    for name, price, entered in gpus:
-        speed, origin = entered or 0.0, "entered"
-        if not entered and measured and card_key(name) == card_key(base):
-            speed, origin = base_speed, "measured"
-        elif not entered and (peak := peak_tflops(name)) and (base_peak := peak_tflops(base)):
+    for name, price, speed, origin in gpus:
+        if not speed and (peak := peak_tflops(name)) and (base_peak := peak_tflops(base)):
             speed, origin = base_speed * peak / base_peak, "scaled"
         if not speed:
             problems.append(f"--gpu {name}: its tokens/s is not known. Enter it: {name}=USD_PER_HOUR:TOKENS_PER_S")

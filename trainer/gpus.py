@@ -13,11 +13,6 @@ OTHER_CARDS = {"LAPTOP", "MAX", "TI", "D", "SUPER", "MIG"}
 """Words that make of a card another, or a part of it, whose peak is not known here."""
 
 
-def card_key(name: str) -> str:
-    """Return what is equal for all spellings of a card's name."""
-    return name.upper().replace(" ", "").replace("-", "")
-
-
 def peak_tflops(name: str) -> float | None:
     """Return the peak of a card whose name holds a known one, such as `NVIDIA A100-SXM4-80GB`; None if none does.
 

@@ -19,7 +19,7 @@ def by_name(costs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def test_dollars_per_billion_tokens_by_hand():
     # The 1.04 B run of the README's kind: 28,300 tokens/s at $1.45 an hour for 11.8 B tokens.
-    (cost,) = compare([("A100", 1.45, 28_300.0)], 11_800_000_000)
+    (cost,) = compare([("A100", 1.45, 28_300.0, "entered")], 11_800_000_000)
     assert cost["usd_per_billion_tokens"] == pytest.approx(14.2324, rel=1e-4)
     assert cost["recipe_hours"] == pytest.approx(115.822, rel=1e-4)
     assert cost["recipe_usd"] == pytest.approx(167.942, rel=1e-4)
@@ -27,31 +27,35 @@ def test_dollars_per_billion_tokens_by_hand():
 
 
 def test_the_cheapest_a_token_comes_first_not_the_cheapest_an_hour():
-    costs = compare([("slow", 1.0, 10_000.0), ("fast", 3.0, 40_000.0)], 1_000_000)
+    costs = compare([("slow", 1.0, 10_000.0, "entered"), ("fast", 3.0, 40_000.0, "entered")], 1_000_000)
     assert [cost["gpu"] for cost in costs] == ["fast", "slow"]
 
 
 def test_a_missing_throughput_is_scaled_by_peak_and_said():
-    costs = by_name(compare([("H100", 2.5, 400_000.0), ("A100", 1.5, None)], 1_000_000))
+    costs = by_name(compare([("H100", 2.5, 400_000.0, "entered"), ("A100", 1.5, None, "entered")], 1_000_000))
     assert costs["A100"]["throughput"] == "scaled"
     assert costs["A100"]["tokens_per_s"] == pytest.approx(400_000 * 312 / 989.4)
 
 
-def test_a_measured_throughput_is_of_its_card_and_an_entered_one_goes_before():
-    gpus = [("RTX 4090", 0.5, None), ("H200", 3.0, None), ("H100", 2.5, 7.0)]
-    costs = by_name(compare(gpus, 1_000_000, ("rtx-4090", 100_000.0)))
-    assert (costs["RTX 4090"]["throughput"], costs["RTX 4090"]["tokens_per_s"]) == ("measured", 100_000.0)
+def test_what_is_scaled_is_scaled_from_the_first_that_is_known(tmp_path: Path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "tokens_per_s": 100000.0}\n')
+    gpus = ["H200=3", f"rtx-4090=0.5:{tmp_path}", "H100=2.5:7", "RTX 4090=0.6"]
+    costs = by_name(compare([parse_gpu(text) for text in gpus], 1_000_000))
+    assert (costs["rtx-4090"]["throughput"], costs["rtx-4090"]["tokens_per_s"]) == ("measured", 100_000.0)
+    assert (costs["RTX 4090"]["throughput"], costs["RTX 4090"]["tokens_per_s"]) == ("scaled", 100_000.0)
     assert costs["H200"]["tokens_per_s"] == pytest.approx(100_000 * 989.4 / 165.2)
     assert (costs["H100"]["throughput"], costs["H100"]["tokens_per_s"]) == ("entered", 7.0)
 
 
 def test_every_card_without_a_throughput_is_named():
     with pytest.raises(InputError) as error:
-        compare([("Tin", 1.0, None), ("Can", 1.0, None), ("H100", 1.0, 5.0)], 1_000)
+        compare([parse_gpu(text) for text in ("Tin=1", "Can=1", "H100=1:5")], 1_000)
     assert [problem.split(":")[0] for problem in error.value.problems] == ["--gpu Tin", "--gpu Can"]
 
 
-@pytest.mark.parametrize("text", ["H100", "=2", "H100=", "H100=x", "H100=2:3:4", "H100=0", "H100=2:-1", "H100=nan"])
+@pytest.mark.parametrize(
+    "text", ["H100", "=2", "H100=", "H100=x", "H100=2:3:4", "H100=0", "H100=2:-1", "H100=2:", "H100=nan"]
+)
 def test_a_card_that_cannot_be_read_is_refused(text: str):
     with pytest.raises(InputError, match="expected NAME=USD_PER_HOUR"):
         parse_gpu(text)
@@ -71,21 +75,21 @@ def test_a_runs_throughput_is_its_median_without_the_start(tmp_path: Path):
 
 def test_the_command(trainer: Any, recipe_file: Path, tmp_path: Path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "tokens_per_s": 1000.0}\n')
-    gpus = ("--gpu", "H100=3.6", "--gpu", "H200=7.2:4000")
-    done = trainer.run("cost", recipe_file, *gpus, "--run", tmp_path, "--json")
+    gpus = ("--gpu", f"H100=3.6:{tmp_path}", "--gpu", "H200=7.2:4,000")
+    done = trainer.run("cost", recipe_file, *gpus, "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["tokens"] == 24 * 8 * 32
     assert [gpu["usd_per_billion_tokens"] for gpu in result["gpus"]] == pytest.approx([500.0, 1000.0])
-    table = trainer.run("cost", recipe_file, *gpus, "--run", tmp_path)
+    table = trainer.run("cost", recipe_file, *gpus)
     assert "measured" in table.stdout
     assert "1,000.00" in table.stdout
     refused = trainer.run("cost", recipe_file, "--gpu", "H100=2")
     assert refused.returncode == 2
     assert "H100=USD_PER_HOUR:TOKENS_PER_S" in refused.stderr
-    refused = trainer.run("cost", recipe_file, "--gpu", "H100=2:5", "--run-gpu", "A100")
+    refused = trainer.run("cost", recipe_file, "--gpu", f"H100=2:{tmp_path / 'absent'}")
     assert refused.returncode == 2
-    assert "Expected --run, too" in refused.stderr
+    assert "or :RUN, a run's folder" in refused.stderr
 
 
 @pytest.mark.parametrize(
