@@ -133,8 +133,6 @@ def is_first_rank() -> bool:
 
 def print_outcome(outcome: Outcome, *, as_json: bool) -> None:
     """Print how a run ended: a JSON object, or tables."""
-    from dataclasses import asdict
-
     from shards.display import print_rows, print_summary
     from shards.samples import account_tokens
     from trainer.ledger import make_ledger
@@ -157,7 +155,7 @@ def print_outcome(outcome: Outcome, *, as_json: bool) -> None:
         "usd": step.get("usd"),
         "off_ramp": outcome.off_ramp,
     }
-    phases = [asdict(row) for row in make_ledger(session.recipe.phases, outcome.log.records)]
+    phases = make_ledger(session.recipe.phases, outcome.log.records)
     if as_json:
         print_json({**result, "phases": phases})
         return

@@ -7,8 +7,8 @@ at `[cost] gpu_usd_per_hour` for each rank. The stopping rule is dollars per uni
 from __future__ import annotations
 
 import bisect
+import operator
 import statistics
-from dataclasses import dataclass
 from typing import Any
 
 from trainer.config import PhaseConfig
@@ -17,62 +17,42 @@ MEAN_STEPS = 50
 """Training losses are compared as the mean of so many steps: a single batch's loss is noise."""
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerRow:
-    """One phase so far. A loss is the validation's, or the training's mean where none was done."""
+def make_ledger(phases: list[PhaseConfig], records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row for each phase that lines are left of, from the metrics' lines in order of steps.
 
-    phase: str
-    steps: int
-    tokens: int
-    loss: float
-    loss_drop: float
-    usd: float
-    usd_per_loss: float | None
-    """Dollars for each unit (nat) of loss; None when the loss did not fall."""
-    usd_per_billion_tokens: float
-    goal: str | None
-    goal_met: bool | None
-    """None when there is no goal, or the phase has not ended."""
-    over_budget: bool
-
-    def __str__(self) -> str:
-        """Return the phase's line of the ledger."""
-        each = f"${self.usd_per_loss:,.4g} for each unit of loss" if self.usd_per_loss else "the loss did not fall"
-        goal = f"; goal {self.goal}: {'met' if self.goal_met else 'missed'}" if self.goal else ""
-        drop = f"loss {self.loss:.3f}, {self.loss_drop:+.3f} lower, ${self.usd:,.2f}"
-        return f"phase {self.phase!r}: {drop}, {each}{goal}"
-
-
-def make_ledger(phases: list[PhaseConfig], records: list[dict[str, Any]]) -> list[LedgerRow]:
-    """Return a row for each phase that lines are left of, from the metrics' lines in order of steps."""
-    rows: list[LedgerRow] = []
+    Returns:
+        The `phase` with its `steps` so far; `loss`, the validation's, or the training's mean where none was done;
+        `usd_per_loss`, dollars for each unit (nat), None when the loss did not fall; `goal_met`, None when there is no
+        goal, or the phase has not ended; and the rest as it is called.
+    """
+    rows: list[dict[str, Any]] = []
     for began, phase in zip([0, *(phase.until_step for phase in phases)], phases, strict=False):
         start = _end(records, began)
         before, inside = records[:start], records[start : _end(records, phase.until_step)]
         steps = [record for record in inside if "loss" in record]
         if not steps:
             continue
-        loss = _loss(inside, "val_loss")
+        loss, met = _loss(inside, "val_loss"), None
         drop = (_loss(before, "val_loss") if before else steps[0]["loss"]) - loss
         tokens = steps[-1]["tokens"] - last_value(before, "tokens", 0)
         usd = last_value(inside, "usd", 0.0) - last_value(before, "usd", 0.0)
-        ended = steps[-1]["step"] == phase.until_step
-        rows.append(
-            LedgerRow(
-                phase=phase.name,
-                steps=steps[-1]["step"] - began,
-                tokens=tokens,
-                loss=loss,
-                loss_drop=drop,
-                usd=usd,
-                usd_per_loss=usd / drop if drop > 0 else None,
-                usd_per_billion_tokens=usd / tokens * 1e9,
-                goal=phase.goal,
-                goal_met=_is_met(phase.goal, inside) if phase.goal and ended else None,
-                over_budget=phase.budget_usd is not None and usd > phase.budget_usd,
-            )
-        )
+        if phase.goal and steps[-1]["step"] == phase.until_step:
+            key, relation, bound = phase.goal.split()
+            met = {"<": operator.lt, "<=": operator.le}[relation](_loss(inside, key), float(bound))
+        row = {"phase": phase.name, "steps": steps[-1]["step"] - began, "tokens": tokens, "loss": loss}
+        row |= {"loss_drop": drop, "usd": usd, "usd_per_loss": usd / drop if drop > 0 else None}
+        row |= {"usd_per_billion_tokens": usd / tokens * 1e9, "goal": phase.goal, "goal_met": met}
+        rows.append(row | {"over_budget": phase.budget_usd is not None and usd > phase.budget_usd})
     return rows
+
+
+def describe(row: dict[str, Any]) -> str:
+    """Return a phase's line of the ledger."""
+    price = row["usd_per_loss"]
+    each = "the loss did not fall" if price is None else f"${price:,.4g} for each unit of loss"
+    goal = f"; goal {row['goal']}: {'met' if row['goal_met'] else 'missed'}" if row["goal"] else ""
+    drop = f"loss {row['loss']:.3f}, {row['loss_drop']:+.3f} lower, ${row['usd']:,.2f}"
+    return f"phase {row['phase']!r}: {drop}, {each}{goal}"
 
 
 def last_value(records: list[dict[str, Any]], key: str, default: Any, *, until_step: int | None = None) -> Any:
@@ -89,9 +69,3 @@ def _loss(records: list[dict[str, Any]], key: str) -> float:
     if key == "val_loss" and (value := last_value(records, key, None)) is not None:
         return value
     return statistics.fmean([record["loss"] for record in records if "loss" in record][-MEAN_STEPS:])
-
-
-def _is_met(goal: str, records: list[dict[str, Any]]) -> bool:
-    key, relation, bound = goal.split()
-    value = _loss(records, key)
-    return value < float(bound) or (relation == "<=" and value == float(bound))

@@ -17,7 +17,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
@@ -35,7 +35,7 @@ from trainer.data import Loader
 from trainer.device import autocast
 from trainer.errors import RunError
 from trainer.evaluate import evaluate, summarise
-from trainer.ledger import last_value, make_ledger
+from trainer.ledger import describe, last_value, make_ledger
 from trainer.loss_checks import REMEDY, find_fault
 from trainer.metrics import MetricsLog
 from trainer.model import count_parameters, label_documents
@@ -325,19 +325,19 @@ class _Run:
         if session.step == phase.until_step:
             # Only here: it reads the whole log. A log that was lost has no row, and its phase no goal.
             rows = make_ledger(phases[: index + 1], log.records)
-            if not rows or rows[-1].phase != phase.name:
+            if not rows or rows[-1]["phase"] != phase.name:
                 self.say(f"phase {phase.name!r}: metrics.jsonl holds no step of it; its goal is not judged")
                 return None
             row = rows[-1]
             if log.last("phase").get("step") != session.step:
-                log.write({"step": session.step, "phase": asdict(row)})
-                self.say(str(row))
+                log.write({"step": session.step, "phase": row})
+                self.say(describe(row))
                 if session.recipe.eval.prompts and isinstance(session.forward, FSDPModule):
                     self.say("no samples here: the weights are split over ranks. Use python -m trainer sample RUN")
                 elif session.recipe.eval.prompts and session.rank == 0:
                     self._sample()
-            if row.goal_met is False:
-                missed = f"ended at step {session.step} with loss {row.loss:.4f}; its goal is {row.goal}"
+            if row["goal_met"] is False:
+                missed = f"ended at step {session.step} with loss {row['loss']:.4f}; its goal is {phase.goal}"
                 reason = f"phase {phase.name!r} {missed}"
         usd = self.usd - last_value(log.records, "usd", 0.0, until_step=began)
         if phase.budget_usd is not None and usd > phase.budget_usd:

@@ -13,7 +13,7 @@ import pytest
 from shards import ShardSet
 from trainer.config import PhaseConfig
 from trainer.errors import InputError, RunError
-from trainer.ledger import make_ledger
+from trainer.ledger import describe, make_ledger
 from trainer.recipe import load_recipe
 from trainer.session import Session, open_session
 from trainer.train import run_training
@@ -50,22 +50,31 @@ def make_phase(until_step: int, **more: Any) -> PhaseConfig:
 def test_the_ledger_says_what_each_phase_brought_for_its_money():
     phases = [make_phase(10, goal="val_loss < 7.6"), make_phase(30, goal="val_loss < 5.5", budget_usd=19.5)]
     first, second, third = make_ledger([*phases, make_phase(60, goal="loss < 1")], make_records())
-    assert (first.steps, first.tokens, first.usd) == (10, 10_000, 10.0)
-    assert first.loss_drop == pytest.approx(7.9 - 7.5)  # from the first step's loss to validation
-    assert first.usd_per_loss == pytest.approx(10 / 0.4)
-    assert first.usd_per_billion_tokens == pytest.approx(1_000_000)
-    assert (first.goal_met, first.over_budget) == (True, False)
-    assert second.loss_drop == pytest.approx(2.0)  # from validation to validation
-    assert (second.steps, second.usd, second.goal_met, second.over_budget) == (20, 20.0, False, True)
-    assert (third.steps, third.goal_met) == (10, None)  # it has not ended
+    assert (first["steps"], first["tokens"], first["usd"]) == (10, 10_000, 10.0)
+    assert first["loss_drop"] == pytest.approx(7.9 - 7.5)  # from the first step's loss to validation
+    assert first["usd_per_loss"] == pytest.approx(10 / 0.4)
+    assert first["usd_per_billion_tokens"] == pytest.approx(1_000_000)
+    assert (first["goal_met"], first["over_budget"]) == (True, False)
+    assert second["loss_drop"] == pytest.approx(2.0)  # from validation to validation
+    assert (second["steps"], second["usd"], second["goal_met"], second["over_budget"]) == (20, 20.0, False, True)
+    assert (third["steps"], third["goal_met"]) == (10, None)  # it has not ended
+    assert "$25 for each unit of loss; goal val_loss < 7.6: met" in describe(first)
 
 
 def test_a_loss_that_did_not_fall_has_no_price():
     records = [{"step": step, "loss": 3.0 + step, "tokens": step, "usd": 0.0} for step in (1, 2)]
     (row,) = make_ledger([make_phase(2, goal="loss <= 4.5")], records)
-    assert row.usd_per_loss is None
-    assert row.goal_met
+    assert row["usd_per_loss"] is None
+    assert row["goal_met"]
+    assert "the loss did not fall" in describe(row)
     assert not make_ledger([make_phase(2)], [])
+
+
+def test_a_run_without_a_price_costs_nothing():
+    records = [{"step": step, "loss": 3.0 - step, "tokens": step} for step in (1, 2)]
+    (row,) = make_ledger([make_phase(2)], records)
+    assert (row["usd"], row["usd_per_loss"]) == (0.0, 0.0)
+    assert "$0 for each unit of loss" in describe(row)
 
 
 @pytest.mark.parametrize(
