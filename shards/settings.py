@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import re
 import tomllib
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, Union, cast, get_args, get_origin
 
@@ -49,8 +50,7 @@ def load_settings(
         model: the pydantic model of the whole file.
         path: the file.
         overrides: `dotted.key=value` strings, values in TOML syntax (a bare word is taken as a string).
-        checks: functions from the raw document to faults, for rules that cross sections; they run even where the
-            model finds faults, so that one report holds everything, and must bear any shape of document.
+        checks: as of `check_settings`.
 
     Raises:
         SettingsError: with every fault: its key, what was found, what was expected, and the nearest key when a key is
@@ -58,6 +58,31 @@ def load_settings(
     """
     data = _read_document(path)
     faults = [fault for override in overrides or [] for fault in apply_override(data, override)]
+    return check_settings(model, data, where=str(path), checks=checks, faults=faults)
+
+
+def check_settings(
+    model: type[ModelT],
+    data: dict[str, Any],
+    *,
+    where: str,
+    checks: tuple[Check, ...] = (),
+    faults: Sequence[str] = (),
+) -> ModelT:
+    """Turn a raw document into a model.
+
+    Args:
+        model: the pydantic model of the document.
+        data: the document.
+        where: what a report names as its place.
+        checks: functions from the raw document to faults, for rules that cross sections; they run even where the
+            model finds faults, so that one report holds everything, and must bear any shape of document.
+        faults: those already known.
+
+    Raises:
+        SettingsError: with every fault.
+    """
+    faults = list(faults)
     result: ModelT | None = None
     try:
         result = model.model_validate(data)
@@ -66,8 +91,19 @@ def load_settings(
     for check in checks:
         faults += [fault for fault in check(data) if fault not in faults]
     if faults or result is None:
-        raise SettingsError(str(path), faults)
+        raise SettingsError(where, faults)
     return result
+
+
+def read_partly(model: type[ModelT], data: Any) -> ModelT:
+    """Return a model for `checks`: each key that is missing or refused is NaN, with which no comparison holds."""
+    given = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        refused = {str(fault["loc"][0]): math.nan for fault in error.errors()}
+        values = {key: value for key, value in (given | refused).items() if key in model.model_fields}
+        return model.model_construct(None, **values)
 
 
 def _read_document(path: Path) -> dict[str, Any]:

@@ -6,12 +6,12 @@ features, lengths in tokens, batches in sequences.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from shards.settings import Settings
+from shards.settings import Settings, read_partly
 
 Positive = Annotated[int, Field(ge=1)]
 Size = Annotated[int, Field(ge=1, le=1 << 24)]
@@ -172,64 +172,43 @@ class TrainRecipe(Section):
 FIXED_BY_CHECKPOINT = ("model.", "train.seq_len", "train.global_batch", "train.seed", "optimizer.kind")
 """Keys (or prefixes) that decide what a checkpoint holds or the order of the data: a resumed run keeps them."""
 
-# The kind of model that it is for, the two keys, what must hold, and what was expected and to be done.
-_RULES: tuple[tuple[str, str, str, Callable[[int, int], bool], str], ...] = (
-    ("any", "model.hidden_size", "model.num_attention_heads", lambda width, heads: width % heads == 0,
-     "the heads must divide the width. Choose a hidden_size that is a multiple of num_attention_heads."),
-    ("llama", "model.hidden_size", "model.num_attention_heads", lambda a, b: a % b != 0 or a // b % 2 == 0,
-     "rotary positions need an even number of features a head. Choose hidden_size / num_attention_heads even."),
-    ("llama", "model.num_attention_heads", "model.num_key_value_heads", lambda heads, groups: heads % groups == 0,
-     "the key/value heads must divide the attention heads. Choose a num_key_value_heads that divides them."),
-    ("gpt2", "model.num_attention_heads", "model.num_key_value_heads", lambda heads, groups: heads == groups,
-     'kind = "gpt2" has no groups of heads. Leave num_key_value_heads out.'),
-    ("any", "train.global_batch", "train.micro_batch", lambda batch, micro: batch % micro == 0,
-     "the global batch must be a whole number of micro-batches. Choose a micro_batch that divides global_batch."),
-    ("any", "train.seq_len", "model.max_position_embeddings", lambda length, positions: length <= positions,
-     "sequences must fit in the model's context. Raise max_position_embeddings or lower seq_len."),
-    ("any", "schedule.warmup_steps", "train.steps", lambda warmup, steps: warmup <= steps,
-     "the warm-up must end within the run. Lower warmup_steps or raise steps."),
-)  # fmt: skip
-
 
 def check_rules(tables: dict[str, Any]) -> Iterator[str]:
-    """Yield the faults between keys of an unvalidated recipe.
-
-    Works on raw values so that one report holds these problems beside all others; a rule with a key that is missing or
-    of another type is left to the schema.
-    """
-    for kind, left, right, holds, expected in _RULES:
-        a, b = _whole_number(tables, left), _whole_number(tables, right)
-        applies = kind in ("any", _table(tables, "model").get("kind"))
-        if applies and a is not None and b is not None and not holds(a, b):
-            yield f"{left} = {a} with {right} = {b}: {expected}"
-    if _table(tables, "optimizer").get("kind") == "muon" and _table(tables, "train").get("parallel") == "fsdp":
+    """Yield the faults between keys of an unvalidated recipe, for one report with the faults of single keys."""
+    model, train = read_partly(ModelConfig, tables.get("model")), read_partly(TrainConfig, tables.get("train"))
+    width, heads, groups = model.hidden_size, model.num_attention_heads, model.num_key_value_heads
+    sizes = f"model.hidden_size = {width} with model.num_attention_heads = {heads}"
+    if width % heads > 0:
+        yield f"{sizes}: the heads must divide the width. Choose a hidden_size that is a multiple of their number."
+    elif model.kind == "llama" and width // heads % 2 > 0:
+        yield f"{sizes}: rotary positions need an even number of features a head. Choose an even quotient."
+    sizes = f"model.num_attention_heads = {heads} with model.num_key_value_heads = {groups}"
+    if model.kind == "gpt2" and groups < heads:
+        yield f'{sizes}: kind = "gpt2" has no groups of heads. Leave num_key_value_heads out.'
+    elif heads % groups > 0:
+        yield f"{sizes}: the key/value heads must divide the attention heads. Choose a number that divides them."
+    if train.global_batch % train.micro_batch > 0:
+        sizes = f"train.global_batch = {train.global_batch} with train.micro_batch = {train.micro_batch}"
+        yield f"{sizes}: the global batch must be a whole number of micro-batches. Choose a micro_batch that divides it."
+    length, context = train.seq_len, model.max_position_embeddings
+    if length > context:
+        sizes = f"train.seq_len = {length} with model.max_position_embeddings = {context}"
+        yield f"{sizes}: sequences must fit in the model's context. Raise max_position_embeddings or lower seq_len."
+    warmup_steps = read_partly(ScheduleConfig, tables.get("schedule")).warmup_steps
+    if warmup_steps > train.steps:
+        steps = f"schedule.warmup_steps = {warmup_steps} with train.steps = {train.steps}"
+        yield f"{steps}: the warm-up must end within the run. Lower warmup_steps or raise steps."
+    if train.parallel == "fsdp" and read_partly(OptimizerConfig, tables.get("optimizer")).kind == "muon":
         yield 'optimizer.kind = "muon" with train.parallel = "fsdp": Muon needs whole matrices. Choose "ddp".'
-    phases = tables.get("phases", [])
-    previous = 0
-    for phase in phases if isinstance(phases, list) else []:
-        until = phase.get("until_step") if isinstance(phase, dict) else None
-        if type(until) is not int:
-            return
-        if until <= previous:
-            yield f"phases.{phase.get('name')}.until_step = {until}: expected more than {previous}, where it begins."
-        if phase.get("budget_usd") is not None and not _table(tables, "cost").get("gpu_usd_per_hour"):
-            yield f"phases.{phase.get('name')}.budget_usd: a budget needs a price. Set cost.gpu_usd_per_hour."
-        steps, marks = _whole_number(tables, "train.steps") or until, phase.get("milestones")
-        for mark in marks if isinstance(marks, list) else []:
-            if type(mark) is int and not previous < mark <= min(until, steps):
-                within = f"expected a step of the phase, after {previous} and until {min(until, steps)}."
-                yield f"phases.{phase.get('name')}.milestones: {mark}: {within}"
-        previous = until
-
-
-def _table(tables: dict[str, Any], section: str) -> dict[str, Any]:
-    table = tables.get(section, {})
-    return table if isinstance(table, dict) else {}
-
-
-def _whole_number(tables: dict[str, Any], path: str) -> int | None:
-    section, key = path.split(".")
-    schema: type[Section] = TrainRecipe.model_fields[section].annotation  # type: ignore[assignment]
-    value = _table(tables, section).get(key, schema.model_fields[key].default)
-    smallest = 0 if path == "schedule.warmup_steps" else 1
-    return value if type(value) is int and value >= smallest else None
+    price, begin, phases = read_partly(CostConfig, tables.get("cost")).gpu_usd_per_hour, 0, tables.get("phases")
+    for phase in [read_partly(PhaseConfig, table) for table in (phases if isinstance(phases, list) else [])]:
+        place, end = f"phases.{phase.name}", phase.until_step
+        if end <= begin:
+            yield f"{place}.until_step = {end}: expected more than {begin}, where it begins."
+        if phase.budget_usd is not None and price == 0:
+            yield f"{place}.budget_usd: a budget needs a price. Set cost.gpu_usd_per_hour."
+        last = min(end, train.steps)
+        for mark in phase.milestones if isinstance(phase.milestones, list) else []:
+            if mark <= begin or mark > last:
+                yield f"{place}.milestones: {mark}: expected a step of the phase, after {begin} and until {last}."
+        begin = end

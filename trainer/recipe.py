@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from shards.settings import SettingsError, load_settings
-from trainer.config import TrainRecipe, check_rules
+from shards.settings import SettingsError, check_settings, load_settings
+from trainer.config import Section, TrainRecipe, check_rules
 from trainer.errors import InputError
 
 
@@ -19,10 +18,8 @@ def load_recipe(path: Path, overrides: list[str] | None = None) -> TrainRecipe:
     Raises:
         InputError: with every fault of the file and of the overrides.
     """
-    try:
+    with _refusals():
         return load_settings(TrainRecipe, path, overrides=overrides, checks=(check_rules,))
-    except SettingsError as error:
-        raise InputError([f"{path}: {fault}" for fault in error.faults]) from error
 
 
 def parse_recipe(tables: dict[str, Any]) -> TrainRecipe:
@@ -31,25 +28,24 @@ def parse_recipe(tables: dict[str, Any]) -> TrainRecipe:
     Raises:
         InputError: it is not a recipe that this version knows.
     """
+    with _refusals():
+        return check_settings(TrainRecipe, tables, where="recipe of the checkpoint", checks=(check_rules,))
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
     try:
-        recipe = TrainRecipe.model_validate(tables)
-    except ValidationError as error:
-        raise InputError([f"recipe of the checkpoint: {line}" for line in str(error).splitlines()]) from error
-    if problems := list(check_rules(tables)):
-        raise InputError(problems)
-    return recipe
+        yield
+    except SettingsError as error:
+        raise InputError([f"{error.where}: {fault}" for fault in error.faults]) from error
 
 
-def find_changes(old: TrainRecipe, new: TrainRecipe) -> dict[str, tuple[Any, Any]]:
+def find_changes(old: Section, new: Section) -> dict[str, tuple[Any, Any]]:
     """Return the dotted keys whose values differ, each with its (old, new) values."""
-    before, after = dict(_flatten(old.model_dump())), dict(_flatten(new.model_dump()))
-    keys = sorted(before.keys() | after.keys())
-    return {key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)}
-
-
-def _flatten(tables: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tables.items():
-        if isinstance(value, dict):
-            yield from _flatten(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
+    changes: dict[str, tuple[Any, Any]] = {}
+    for (key, before), (_, after) in zip(old, new, strict=True):
+        if isinstance(before, Section):
+            changes |= {f"{key}.{name}": values for name, values in find_changes(before, after).items()}
+        elif before != after:
+            changes[key] = before, after
+    return changes

@@ -76,6 +76,12 @@ def test_all_faults_are_reported_at_once(recipe_file: Path, tmp_path: Path):
         ("model.hidden_size=10000000000", "model.hidden_size"),
         ("model.vocab_size=10000000000", "model.vocab_size"),
         ("model.num_hidden_layers=1000000", "model.num_hidden_layers"),
+        ("phases=3", "phases: Input should be a valid list"),
+        ("phases=[3]", "phases.0: expected a table"),
+        ('phases=[{name = "a", until_step = "x", milestones = 3}]', "phases.0.milestones: Input should be a valid list"),
+        ('phases=[{name = "a", until_step = 9}, {name = "b", until_step = 9}]', "phases.b.until_step = 9: expected more"),
+        ('phases=[{name = "a", until_step = 9, milestones = [10]}]', "10: expected a step of the phase"),
+        ('phases=[{name = "a", until_step = 9, budget_usd = 1.0}]', "a budget needs a price"),
         ("nonsense", "expected KEY=VALUE"),
     ],
 )
@@ -100,6 +106,20 @@ def test_a_recipe_survives_json(recipe: TrainRecipe):
     again = parse_recipe(recipe.model_dump(mode="json"))
     assert again == recipe
     assert not find_changes(recipe, again)
+
+
+def test_a_recipe_of_another_version_is_refused(recipe: TrainRecipe):
+    tables = recipe.model_dump(mode="json")
+    del tables["train"]["steps"]
+    tables["train"] |= {"stepz": 24, "micro_batch": 3}
+    with pytest.raises(InputError) as caught:
+        parse_recipe(tables)
+    assert caught.value.problems == [
+        "recipe of the checkpoint: train.steps: required key is missing.",
+        "recipe of the checkpoint: train.stepz: unknown key. Did you mean 'steps'?",
+        "recipe of the checkpoint: train.global_batch = 8 with train.micro_batch = 3: the global batch must be a whole "
+        "number of micro-batches. Choose a micro_batch that divides it.",
+    ]
 
 
 def test_changes_are_named_with_both_values(recipe_file: Path, recipe: TrainRecipe):
