@@ -189,7 +189,7 @@ def check_rules(tables: dict[str, Any]) -> Iterator[str]:
         yield f"{sizes}: the key/value heads must divide the attention heads. Choose a number that divides them."
     if train.global_batch % train.micro_batch > 0:
         sizes = f"train.global_batch = {train.global_batch} with train.micro_batch = {train.micro_batch}"
-        yield f"{sizes}: the global batch must be a whole number of micro-batches. Choose a micro_batch that divides it."
+        yield f"{sizes}: the global batch must be whole micro-batches. Choose a micro_batch that divides it."
     length, context = train.seq_len, model.max_position_embeddings
     if length > context:
         sizes = f"train.seq_len = {length} with model.max_position_embeddings = {context}"

@@ -78,8 +78,8 @@ def test_all_faults_are_reported_at_once(recipe_file: Path, tmp_path: Path):
         ("model.num_hidden_layers=1000000", "model.num_hidden_layers"),
         ("phases=3", "phases: Input should be a valid list"),
         ("phases=[3]", "phases.0: expected a table"),
-        ('phases=[{name = "a", until_step = "x", milestones = 3}]', "phases.0.milestones: Input should be a valid list"),
-        ('phases=[{name = "a", until_step = 9}, {name = "b", until_step = 9}]', "phases.b.until_step = 9: expected more"),
+        ('phases=[{name = "a", until_step = "x", milestones = 3}]', "phases.0.milestones: Input should be"),
+        ('phases=[{name = "a", until_step = 9}, {name = "b", until_step = 9}]', "phases.b.until_step = 9: expected"),
         ('phases=[{name = "a", until_step = 9, milestones = [10]}]', "10: expected a step of the phase"),
         ('phases=[{name = "a", until_step = 9, budget_usd = 1.0}]', "a budget needs a price"),
         ("nonsense", "expected KEY=VALUE"),
@@ -117,8 +117,8 @@ def test_a_recipe_of_another_version_is_refused(recipe: TrainRecipe):
     assert caught.value.problems == [
         "recipe of the checkpoint: train.steps: required key is missing.",
         "recipe of the checkpoint: train.stepz: unknown key. Did you mean 'steps'?",
-        "recipe of the checkpoint: train.global_batch = 8 with train.micro_batch = 3: the global batch must be a whole "
-        "number of micro-batches. Choose a micro_batch that divides it.",
+        "recipe of the checkpoint: train.global_batch = 8 with train.micro_batch = 3: the global batch must be "
+        "whole micro-batches. Choose a micro_batch that divides it.",
     ]
 
 
