@@ -8,14 +8,13 @@ generator and positions of its own: the text of each is what it would be alone.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, astuple, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from shards.command_line import positive_number
+from shards.command_line import number_in, positive_number
 from trainer.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,29 +47,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = {"action": "append", "required": True, "type": utf8, "metavar": "TEXT"}
     parser.add_argument("--prompt", dest="prompts", **text, help=prompts)
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="a checkpoint; default: the newest of RUN")
-    types = (
-        (positive_number, "1 or more"),
-        (number_in(0, 100), "0 to 100; 0: the likeliest always"),
-        (number_in(0, 1 << 31, int), "choose among so many of the likeliest; 0: all"),
-        (number_in(1e-6, 1), "choose among the likeliest, of those of top-k, that together have this probability"),
-        (number_in(0.01, 100), "0.01 to 100; above 1: tokens that occurred are less likely"),
-        (number_in(0, (1 << 63) - 1, int), "0 or more"),
+    flags = (
+        ("--max-new-tokens", positive_number, "1 or more"),
+        ("--temperature", number_in(0, 100), "0 to 100; 0: the likeliest always"),
+        ("--top-k", number_in(0, 1 << 31, int), "choose among so many of the likeliest; 0: all"),
+        ("--top-p", number_in(1e-6, 1), "choose among the likeliest of those that together have this probability"),
+        ("--repetition-penalty", number_in(0.01, 100), "0.01 to 100; above 1: what occurred is less likely"),
+        ("--seed", number_in(0, (1 << 63) - 1, int), "0 or more"),
     )
-    for (name, default), (parse, note) in zip(asdict(SampleOptions()).items(), types, strict=True):
-        about = {"type": parse, "default": default, "metavar": "N", "help": f"{note}; default %(default)s"}
-        parser.add_argument(f"--{name.replace('_', '-')}", **about)
-
-
-def number_in(least: float, most: float, kind: type[float] = float) -> Callable[[str], float]:
-    """Return the type of a flag whose value is a number from `least` to `most`."""
-
-    def parse(text: str) -> float:
-        with contextlib.suppress(ValueError):
-            if least <= (number := kind(text)) <= most:
-                return number
-        raise argparse.ArgumentTypeError(f"expected a number from {least} to {most}, got {text!r:.40}")
-
-    return parse
+    for (flag, kind, note), default in zip(flags, astuple(SampleOptions()), strict=True):
+        parser.add_argument(flag, type=kind, default=default, metavar="N", help=f"{note}; default %(default)s")
 
 
 def utf8(text: str) -> str:
@@ -168,14 +154,9 @@ def sample_texts(
     tokenizer.encode_special_tokens = True
     prompt_ids = [[loaded.eos_id, *tokenizer.encode(text, add_special_tokens=False).ids] for text in prompts]
     context = loaded.model.config.max_position_embeddings
-    problems = [
-        f"--prompt: {len(ids)} tokens with the one that begins a document; expected fewer than the "
-        f"model's context of {context}"
-        for ids in prompt_ids
-        if len(ids) >= context
-    ]
-    if problems:
-        raise InputError(problems)
+    if (longest := max(map(len, prompt_ids))) >= context:
+        found = f"the longest has {longest} tokens with the one that begins a document"
+        raise InputError(f"--prompt: {found}; expected fewer than the model's context of {context}")
     samples = [Sample(prompt, loaded.step) for prompt in prompts]
     shown = 0
     if on_text:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -61,9 +62,10 @@ class Session:
     optimizers: list[torch.optim.Optimizer]
     device: torch.device
     precision: Literal["fp32", "bf16"]
-    lock: filelock.BaseFileLock | None
     rank: int
     ranks: int
+    resources: ExitStack
+    """The lock of the run folder and the group of ranks."""
     step: int = 0
     """Steps done."""
     samples: int = 0
@@ -115,10 +117,7 @@ class Session:
 
     def close(self) -> None:
         """Let go of the run folder and of the other ranks."""
-        if self.lock is not None:
-            self.lock.release()
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        self.resources.close()
 
 
 def open_session(recipe: TrainRecipe, shards_path: Path, run: Path, *, resume: str, say: Say) -> Session:
@@ -142,10 +141,12 @@ def open_session(recipe: TrainRecipe, shards_path: Path, run: Path, *, resume: s
     order = _plan_samples(shard_set, recipe, ranks, say)
     device = choose_device(train.device)
     precision = choose_precision(train.precision, device)
-    if ranks > 1:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    lock = _lock_run(run) if rank == 0 else None
-    try:
+    with ExitStack() as resources:
+        if ranks > 1:
+            dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+            resources.callback(dist.destroy_process_group)
+        if rank == 0:
+            resources.callback(_lock_run(run).release)
         found = _find_checkpoint(run, resume, say)
         if found is not None:
             _check_fits(found, recipe, shard_set, say)
@@ -161,8 +162,8 @@ def open_session(recipe: TrainRecipe, shards_path: Path, run: Path, *, resume: s
         model.to(device)
         forward = _spread(model, recipe, device, ranks)
         optimizers = build_optimizers(model, recipe.optimizer)
-        where = (device, precision, lock, rank, ranks)
-        session = Session(run, recipe, shard_set, order, model, forward, optimizers, *where)
+        where = (device, precision, rank, ranks)
+        session = Session(run, recipe, shard_set, order, model, forward, optimizers, *where, resources)
         if session.token_bytes is None:
             say("bits a byte are not reported: the tokenizer is not byte-level, so its tokens have no certain length")
         if found is not None:
@@ -170,11 +171,8 @@ def open_session(recipe: TrainRecipe, shards_path: Path, run: Path, *, resume: s
             session.step, session.samples, session.saved = found.state.step, found.state.samples, found.path
             session.seconds = found.state.seconds
             say(f"resumed from {found.path}")
-    except BaseException:
-        if lock is not None:
-            lock.release()
-        raise
-    return session
+        session.resources = resources.pop_all()  # The run has begun: they are let go with the session, not here.
+        return session
 
 
 def wait_for_ranks() -> None:
@@ -199,29 +197,20 @@ def _plan_samples(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Say
     train, val = (shard_set.splits.get(split, ()) for split in ("train", "val"))
     order = SampleOrder([shard.num_tokens for shard in train], seq_len=seq_len, seed=recipe.train.seed)
     total, vocab_size = order.targets + order.cropped, recipe.model.vocab_size or shard_set.vocab_size
-    checks = [
-        (
-            batch % (micro_batch * ranks),
-            f"train.global_batch = {batch} with train.micro_batch = {micro_batch} on {ranks} ranks: the global batch "
-            "must be a whole number of micro-batches of all ranks. Choose another micro_batch.",
-        ),
-        (
-            vocab_size < shard_set.vocab_size,
-            f"model.vocab_size = {vocab_size}: {shard_set.path} has ids up to {shard_set.vocab_size - 1}. "
-            f"Choose vocab_size = {shard_set.vocab_size} or leave it out.",
-        ),
-        (
-            order.per_epoch < batch,
-            f"{shard_set.path}: the train split's {total} tokens in {len(train)} shards hold {order.per_epoch} windows "
-            f"of {seq_len} + 1 tokens; expected at least train.global_batch = {batch}. "
-            "Build a larger set, or lower seq_len or global_batch.",
-        ),
-        (
-            all(shard.num_tokens < 2 for shard in val),
-            f"{shard_set.path}: the val split has no token to predict. Build the set with a larger split.val_tokens.",
-        ),
-    ]
-    if problems := [message for wrong, message in checks if wrong]:
+    where, problems = shard_set.path, list[str]()
+    if batch % (micro_batch * ranks):
+        found = f"train.global_batch = {batch} with train.micro_batch = {micro_batch} on {ranks} ranks"
+        problems.append(f"{found}: expected a whole number of micro-batches of all ranks. Choose another micro_batch.")
+    if vocab_size < shard_set.vocab_size:
+        found = f"model.vocab_size = {vocab_size}: {where} has ids up to {shard_set.vocab_size - 1}"
+        problems.append(f"{found}. Choose vocab_size = {shard_set.vocab_size} or leave it out.")
+    if order.per_epoch < batch:
+        found = f"{where}: the train split's {total} tokens in {len(train)} shards hold {order.per_epoch} windows"
+        expected = f"of {seq_len} + 1 tokens; expected at least train.global_batch = {batch}"
+        problems.append(f"{found} {expected}. Build a larger set, or lower seq_len or global_batch.")
+    if all(shard.num_tokens < 2 for shard in val):
+        problems.append(f"{where}: the val split has no token to predict. Build the set with a larger val_tokens.")
+    if problems:
         raise InputError(problems)
     if order.short_shards:
         names = ", ".join(train[index].name for index in order.short_shards[:5])
