@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from contextlib import AbstractContextManager
 from typing import Literal
 
 import torch
@@ -62,8 +60,6 @@ def choose_precision(asked: Precision, device: torch.device) -> Literal["fp32", 
     return asked
 
 
-def autocast(precision: Literal["fp32", "bf16"], device: torch.device) -> AbstractContextManager[object]:
+def autocast(precision: Literal["fp32", "bf16"], device: torch.device) -> torch.autocast:
     """Return the context of a forward pass; weights, gradients and optimizer state stay fp32."""
-    if precision == "bf16":
-        return torch.autocast(device.type, torch.bfloat16)
-    return contextlib.nullcontext()
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")

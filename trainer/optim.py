@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import nn
@@ -25,16 +24,14 @@ def build_optimizers(model: nn.Module, config: OptimizerConfig) -> list[torch.op
     """
     muons = [weight for name, weight in model.named_parameters() if is_muons(name, weight, config)]
     others = [weight for name, weight in model.named_parameters() if not is_muons(name, weight, config)]
-    optimizers: list[torch.optim.Optimizer] = []
-    if muons:
-        decay: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay}
-        optimizers.append(torch.optim.Muon(muons, adjust_lr_fn="match_rms_adamw", **decay))
     groups = [
         {"params": [weight for weight in others if weight.ndim >= 2], "weight_decay": config.weight_decay},
         {"params": [weight for weight in others if weight.ndim < 2], "weight_decay": 0.0},
     ]
     adamw = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
-    return [*optimizers, adamw]
+    if not muons:
+        return [adamw]
+    return [torch.optim.Muon(muons, config.lr, config.weight_decay, adjust_lr_fn="match_rms_adamw"), adamw]
 
 
 def learning_rate(step: int, recipe: TrainRecipe) -> float:
