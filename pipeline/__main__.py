@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.flags import add_network, add_recipe, export_network, set_folder
-from shards.command_line import INTERRUPTED, PIPE_CLOSED, add_workers, number_in
+from shards.command_line import INTERRUPTED, add_workers, drop_output, number_in
 
 EPILOG = """\
 examples:
@@ -39,8 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
         print("interrupted; what is finished is kept. Run the same command again to go on.", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return PIPE_CLOSED
+        return drop_output()
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         remedy = "The disk is full. Free some space and run the same command again: it goes on where it stopped."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from shards import command_line
 from shards.command_line import number_in, positive_number
 
 _seconds = number_in(0.001, 10**6)
@@ -12,15 +13,8 @@ _seconds = number_in(0.001, 10**6)
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
     """Add the recipe, and what overrides its keys, as `options.recipe` and `options.overrides`."""
-    parser.add_argument("recipe", type=Path, metavar="RECIPE", help="a data recipe (TOML), or a set's recipe.json")
-    parser.add_argument(
-        "--set",
-        dest="overrides",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="override a key of the recipe, in TOML: --set mix.tokens=1_000_000 --set sources.NAME.weight=2",
-    )
+    example = "--set mix.tokens=1_000_000 --set sources.NAME.weight=2"
+    command_line.add_recipe(parser, "a data recipe (TOML), or a set's recipe.json", example)
     parser.add_argument(
         "--tokens",
         type=_tokens,

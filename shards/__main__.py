@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import signal
 import sys
 from collections.abc import Sequence
 
-from shards.command_line import COULD_NOT_RUN, INTERRUPTED, PIPE_CLOSED, CouldNotRunError, print_json
+from shards.command_line import COULD_NOT_RUN, INTERRUPTED, CouldNotRunError, drop_output, print_json
 from shards.commands import audit, export_set, import_set, inspect_set, pull, push, report, schema, trace, validate
 
 COMMANDS = (
@@ -39,9 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status: int = options.run(options)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of our output has gone (`| head`): nothing is left to say, nor anyone to say it to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return PIPE_CLOSED
+        return drop_output()
     except (OSError, CouldNotRunError) as error:
         return _fail(error, options)
     except KeyboardInterrupt:

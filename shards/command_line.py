@@ -8,6 +8,7 @@ import json
 import math
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -62,6 +63,13 @@ def add_workers(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_recipe(parser: argparse.ArgumentParser, about: str, example: str) -> None:
+    """Add a recipe, and what overrides its keys, as `options.recipe` and `options.overrides`."""
+    parser.add_argument("recipe", type=Path, metavar="RECIPE", help=about)
+    change = f"override a key of the recipe, value in TOML syntax: {example}"
+    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help=change)
+
+
 def require_folder(path: Path) -> None:
     """Check that the set's folder is there.
 
@@ -70,6 +78,12 @@ def require_folder(path: Path) -> None:
     """
     if not path.is_dir():
         raise CouldNotRunError(f"{path}: no such folder. Give the folder that holds manifest.json.")
+
+
+def drop_output() -> int:
+    """Send what is still to be printed nowhere, for nobody reads on (`| head`); return the exit status that says so."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return PIPE_CLOSED
 
 
 def print_json(value: dict[str, Any]) -> None:

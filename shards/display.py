@@ -226,6 +226,8 @@ def stdout_console() -> Any:
 
 def print_rows(rows: list[dict[str, Any]], *, title: str = "", header: bool = True) -> None:
     """Print a table on stdout: a column for each key, a row for each dict; all rows have the keys of the first."""
+    if not rows:
+        return
     table = plain_table(*(key.replace("_", " ") for key in rows[0]), right=header)
     table.show_header = header
     for row in rows:

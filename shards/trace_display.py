@@ -28,8 +28,7 @@ def print_trace(found: Trace) -> None:
     """Print the documents found, counts by source, and one line that sums up."""
     for hit in found.shown:
         print_hit(hit)
-    if found.sources:
-        print_rows([{"source": name, **asdict(counts)} for name, counts in found.sources.items()])
+    print_rows([{"source": name, **asdict(counts)} for name, counts in found.sources.items()])
     hold = "1 document holds" if found.documents == 1 else f"{found.documents:,} documents hold"
     print(f"{hold} it, {found.hits:,} times{_say_shown(len(found.shown), found.documents)}")
 

@@ -15,10 +15,11 @@ import argparse
 import importlib
 import os
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from shards.command_line import INTERRUPTED, PIPE_CLOSED, print_json
+from shards.command_line import INTERRUPTED, add_recipe, drop_output, print_json
 from trainer.errors import InputError, TrainerError
 
 if TYPE_CHECKING:
@@ -44,9 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
         code: int = options.run_command(options)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:  # Nobody is left to say anything to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return PIPE_CLOSED
+    except BrokenPipeError:
+        return drop_output()
     except KeyboardInterrupt:
         status, problems, code = "interrupted", ["interrupted; checkpoints saved before are whole"], INTERRUPTED
     except InputError as error:
@@ -56,8 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.json and is_first_rank():
         print_json({"status": status, "problems": problems})
     if code == 1 or is_first_rank():  # What is refused all ranks find; a failure may be of one alone.
-        for problem in problems:
-            print(f"error: {problem}", file=sys.stderr)
+        print(*(f"error: {problem}" for problem in problems), sep="\n", file=sys.stderr)
     return code
 
 
@@ -86,14 +85,12 @@ def build_parser(arguments: list[str]) -> argparse.ArgumentParser:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe `train`."""
-    parser.add_argument("recipe", type=Path, metavar="RECIPE", help="a train recipe (TOML)")
+    add_recipe(parser, "a train recipe (TOML)", "--set train.steps=100")
     parser.add_argument("--shards", type=Path, required=True, metavar="DIR", help="the shard set")
     parser.add_argument("--run", type=Path, required=True, metavar="RUN", help="folder for checkpoints and metrics")
     resume = "auto: from the newest whole checkpoint in RUN, if any (default); never: refuse a RUN that holds some; or "
     resume += "the folder of a checkpoint"
     parser.add_argument("--resume", default="auto", metavar="auto|never|CHECKPOINT", help=resume)
-    change = "override a key of the recipe, value in TOML syntax: --set train.steps=100"
-    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help=change)
     passed = "pass missed goals, spent budgets, a failed smoke test and spikes of the loss"
     parser.add_argument("--go-on", action="store_true", help=passed)
 
@@ -105,21 +102,17 @@ def run(options: argparse.Namespace) -> int:
     recipe = load_recipe(options.recipe, options.overrides)  # before torch: a bad recipe is reported at once
     # Threads of a CPU step wait for each other thousands of times; by default they spin for milliseconds, which on two
     # cores shared with other processes made a step of the demo 3 to 5 times slower (means of 2.6 s against 0.7 s).
-    if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
-        os.environ["GOMP_SPINCOUNT"] = "10000"
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
     from trainer.progress import say
     from trainer.session import open_session
     from trainer.train import run_training
 
     show = say if is_first_rank() else lambda message: None
-    session = open_session(recipe, options.shards, options.run, resume=options.resume, say=show)
-    try:
+    with closing(open_session(recipe, options.shards, options.run, resume=options.resume, say=show)) as session:
         outcome = run_training(session, show, go_on=options.go_on)
         if is_first_rank():
             print_outcome(outcome, as_json=options.json)
-    finally:
-        session.close()
     if outcome.off_ramp is not None:
         show(f"stopped: {outcome.off_ramp}. {session.saved} was saved; --go-on goes on from there.")
         return 3
@@ -158,9 +151,8 @@ def print_outcome(outcome: Outcome, *, as_json: bool) -> None:
     phases = make_ledger(session.recipe.phases, outcome.log.records)
     if as_json:
         print_json({**result, "phases": phases})
-        return
-    print_summary(session.recipe.name, result)
-    if phases:
+    else:
+        print_summary(session.recipe.name, result)
         print_rows(phases)
 
 
