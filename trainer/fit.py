@@ -104,23 +104,21 @@ def measure_step(recipe: TrainRecipe, layers: int, micro_batch: int, *, choice: 
     config, train = recipe.model.model_copy(update={"num_hidden_layers": layers}), recipe.train
     vocab_size = config.vocab_size or 0
     bf16 = torch.autocast("cpu", torch.bfloat16, enabled=train.precision != "fp32")
-    kept: dict[int, int] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        kept[storage._cdata] = storage.nbytes()
-        return tensor
-
     with FakeTensorMode():
         model = LanguageModel(config, vocab_size)
         ids = torch.zeros((micro_batch, train.seq_len), dtype=torch.int64)
         if train.compile and choice == "none":
+            kept = {weight.untyped_storage()._cdata: 0 for weight in model.parameters()}
+
+            def keep(tensor: torch.Tensor) -> torch.Tensor:
+                storage = tensor.untyped_storage()
+                kept.setdefault(storage._cdata, storage.nbytes())
+                return tensor
+
             torch.compiler.reset()  # a new model is not compiled as another size of the last
             compiled = torch.compile(model, backend="aot_eager_decomp_partition", dynamic=False, fullgraph=True)
             with bf16, saved_tensors_hooks(keep, lambda tensor: tensor):
                 compiled(ids, ids)
-            for weight in model.parameters():
-                kept.pop(weight.untyped_storage()._cdata, None)
             # At the backward pass's start the logits' gradient stands beside what is kept, in bf16.
             return sum(kept.values()) + 2 * micro_batch * train.seq_len * vocab_size
         model.activation_checkpointing = choice  # type: ignore[assignment]

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from trainer.config import PhaseConfig
 from trainer.errors import InputError
 
 LOSS = "loss\nnats a token"
@@ -36,13 +37,13 @@ def run(options: argparse.Namespace) -> int:
     if not (options.run / METRICS_FILE).is_file():
         raise InputError(f"{options.run / METRICS_FILE}: is missing. Expected the folder of a run.")
     recipe = load_recipe(options.run / "recipe.json")
-    figure = draw(read_metrics(options.run), [dict(phase) for phase in recipe.phases], title=recipe.name)
-    paths = write_figure(figure, options.out or options.run)
-    print(json.dumps({"plots": [str(path) for path in paths]}) if options.json else "\n".join(map(str, paths)))
+    figure = draw(read_metrics(options.run), recipe.phases, title=recipe.name)
+    paths = [str(path) for path in write_figure(figure, options.out or options.run)]
+    print(json.dumps({"plots": paths}) if options.json else "\n".join(paths))
     return 0
 
 
-def draw(records: list[dict[str, Any]], phases: list[dict[str, Any]], *, title: str) -> Any:
+def draw(records: list[dict[str, Any]], phases: list[PhaseConfig], *, title: str) -> Any:
     """Return a matplotlib figure of a run's metrics, one panel for each kind of number that they hold.
 
     Raises:
@@ -51,33 +52,31 @@ def draw(records: list[dict[str, Any]], phases: list[dict[str, Any]], *, title: 
     from matplotlib.figure import Figure
 
     series = {key: [(r["step"], r[key]) for r in records if r.get(key) is not None] for key in PANELS}
-    series = {key: points for key, points in series.items() if points}
     if wrong := [key for key, points in series.items() if not all(isinstance(y, int | float) for _, y in points)]:
         raise InputError([f"metrics.jsonl: {key}: expected a number in every line that has it" for key in wrong])
-    labels = list(dict.fromkeys(PANELS[key] for key in series))
+    labels = list(dict.fromkeys(PANELS[key] for key in PANELS if series[key]))
     if not labels:
         raise InputError("metrics.jsonl: no step is logged yet; nothing to draw")
     figure = Figure(figsize=(10, 1 + 2.4 * len(labels)), layout="constrained")
-    axes = dict(zip(labels, figure.subplots(len(labels), sharex=True, squeeze=False)[:, 0], strict=True))
+    axes = figure.subplot_mosaic([[label] for label in labels], sharex=True)
     for key, points in series.items():
-        style = {"marker": "o", "markersize": 3} if key == "val_loss" else {"linewidth": 0.9}
-        axes[PANELS[key]].plot(*zip(*points, strict=True), label=key, **style)
-    last = max(points[-1][0] for points in series.values())
-    began = 0
+        if points:
+            axes[PANELS[key]].plot(*zip(*points, strict=True), label=key, marker="." if key == "val_loss" else "")
+    began, last = 0, records[-1]["step"]
     for phase in phases:
-        for row, axis in enumerate(axes.values()):
-            if phase["until_step"] <= last:
-                axis.axvline(phase["until_step"], color="0.5", linestyle="--", linewidth=0.8)
-            if row == 0 and began < last:
-                middle = (began + min(phase["until_step"], last)) / 2
-                axis.annotate(phase["name"], (middle, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom")
-        began = phase["until_step"]
+        if began < last:
+            top, middle = axes[labels[0]], (began + min(phase.until_step, last)) / 2
+            top.annotate(phase.name, (middle, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom")
+        if phase.until_step <= last:
+            for axis in axes.values():
+                axis.axvline(phase.until_step, color="0.5", linestyle="--", linewidth=0.8)
+        began = phase.until_step
     for label, axis in axes.items():
         axis.set_ylabel(label)
         axis.grid(visible=True, alpha=0.3)
     if LOSS in axes:
         axes[LOSS].legend(loc="upper right")
-    axes[labels[-1]].set_xlabel("step")
+    figure.supxlabel("step")
     figure.suptitle(title)
     return figure
 
@@ -89,8 +88,8 @@ def write_figure(figure: Any, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / "metrics.png", folder / "metrics.svg"]
     with matplotlib.rc_context({"svg.hashsalt": "tokenmill"}):
-        figure.savefig(paths[0], dpi=120)
-        figure.savefig(paths[1], metadata={"Date": None})
+        for path in paths:
+            figure.savefig(path, dpi=120, metadata={"Date": None})
     return paths
 
 

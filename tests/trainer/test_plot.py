@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from trainer.config import PhaseConfig
 from trainer.errors import InputError
 from trainer.plot import draw, open_events, write_figure
 from trainer.recipe import load_recipe
 
-PHASES = [{"name": "smoke", "until_step": 10}, {"name": "long", "until_step": 40}, {"name": "later", "until_step": 90}]
+ENDS = {"smoke": 10, "long": 40, "later": 90}
+PHASES = [PhaseConfig(name=name, until_step=step) for name, step in ENDS.items()]
 
 
 def make_records(steps: int = 50, **changes: Any) -> list[dict[str, Any]]:
@@ -70,7 +72,7 @@ def test_the_same_figure_gives_the_same_bytes(tmp_path: Path):
 def test_the_command_draws_a_run_and_refuses_what_is_none(trainer: Any, recipe_file: Path, tmp_path: Path):
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in make_records()))
     recipe = load_recipe(recipe_file, ["train.steps=90"]).model_dump(mode="json")
-    (tmp_path / "recipe.json").write_text(json.dumps(recipe | {"phases": PHASES}))
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe | {"phases": [phase.model_dump() for phase in PHASES]}))
     done = trainer.run("plot", tmp_path, "--json")
     assert done.returncode == 0, done.stderr
     paths = json.loads(done.stdout)["plots"]
