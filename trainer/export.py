@@ -31,12 +31,10 @@ GPT2_NAMES |= {"self_attn.q_proj": "attn.c_attn", "self_attn.o_proj": "attn.c_pr
 GPT2_NAMES |= {"post_attention_layernorm": "ln_2", "mlp.up_proj": "mlp.c_fc", "mlp.down_proj": "mlp.c_proj"}
 """What transformers' GPT-2 calls the parts that we name as its LLaMA does."""
 
-LLAMA_KEYS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "intermediate_size")
-LLAMA_KEYS += ("max_position_embeddings", "rope_theta", "rms_norm_eps", "head_dim")
 GPT2_KEYS = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_inner": "intermediate_size"}
 GPT2_KEYS |= {"n_head": "num_attention_heads", "n_positions": "max_position_embeddings"}
 GPT2_KEYS |= {"layer_norm_epsilon": "rms_norm_eps"}
-"""What transformers' configurations call our settings."""
+"""What transformers' GPT-2 calls settings that we name as its LLaMA does."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,11 +63,8 @@ def run(options: argparse.Namespace) -> int:
         raise InputError(f"{out}: exists already; nothing is overwritten. Choose another folder, or delete it.")
     loaded = load_run(options.run, say, options.checkpoint)
     config, vocab_size, dtype = loaded.model.config, loaded.model.vocab_size, getattr(torch, options.dtype)
-    # Contiguous copies: a view would be written with all that it is a view of.
-    weights = {
-        name: tensor.to("cpu", dtype).clone(memory_format=torch.contiguous_format)
-        for name, tensor in convert_weights(loaded.model.state_dict(), config, vocab_size).items()
-    }
+    weights = convert_weights(loaded.model.state_dict(), config, vocab_size)
+    weights = {name: tensor.to("cpu", dtype).contiguous() for name, tensor in weights.items()}
     tokens = {token.content: index for index, token in loaded.tokenizer.get_added_tokens_decoder().items()}
     files = describe_files(config, vocab_size, loaded.eos_id, tokens, options.dtype)
     with stage_folder(out) as folder:
@@ -117,7 +112,7 @@ def describe_files(
     common = {**ids, "vocab_size": vocab_size, "tie_word_embeddings": config.tie_word_embeddings, "dtype": dtype}
     if config.kind == "llama":
         model = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu"}
-        model |= {key: getattr(config, key) for key in LLAMA_KEYS} | {"attention_bias": False, "mlp_bias": False}
+        model |= config.model_dump(exclude={"kind"}) | {"attention_bias": False, "mlp_bias": False}
     else:
         model = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "activation_function": "gelu_new"}
         model |= {theirs: getattr(config, ours) for theirs, ours in GPT2_KEYS.items()}
