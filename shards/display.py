@@ -11,7 +11,7 @@ import sys
 import time
 import unicodedata
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from shards.problems import Problem
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from shards.reader import Shard, ShardSet
-    from shards.validate import Progress, Report
+    from shards.validate import Report
 
 PLAIN_SECONDS = 5.0
 """Where stderr is no terminal, a line of progress this often."""
@@ -168,31 +168,38 @@ def print_set_problems(problems: Sequence[Problem], *, as_json: bool) -> None:
         print_problems(problems)
 
 
+class ReportProgress(Protocol):
+    """Shows how much of a work is done, with figures beside it."""
+
+    def __call__(self, done: int, total: int, figures: str = "") -> None: ...
+
+
 @contextmanager
-def show_progress(command: str = "validate", *, unit: str = "tokens") -> Generator[Progress]:
-    """Show a command's progress on stderr: a bar on a terminal, else a line every few seconds."""
-    if not sys.stderr.isatty():
+def show_progress(command: str = "validate", *, unit: str = "tokens", show: bool = True) -> Generator[ReportProgress]:
+    """Show a command's progress on stderr: a bar on a terminal, else a line every few seconds; or nothing."""
+    command = printable(command)
+    if not (show and sys.stderr.isatty()):
         last = time.monotonic()
 
-        def report_line(done: int, total: int) -> None:
+        def report_line(done: int, total: int, figures: str = "") -> None:
             nonlocal last
-            if time.monotonic() - last >= PLAIN_SECONDS:
+            if show and time.monotonic() - last >= PLAIN_SECONDS:
                 last = time.monotonic()
-                print(
-                    f"{command}: {done:,} of {total:,} {unit} ({done / max(total, 1):.0%})", file=sys.stderr, flush=True
-                )
+                line = f"{command}: {done:,} of {total:,} {unit} ({done / max(total, 1):.0%})  {figures}"
+                print(line.rstrip(), file=sys.stderr, flush=True)
 
         yield report_line
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn(command), BarColumn(), TaskProgressColumn(show_speed=True), TimeRemainingColumn())
+    name, figures = (TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[figures]"))
+    columns = (name, BarColumn(), TaskProgressColumn(show_speed=True), figures, TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(command, total=None)
+        task = bar.add_task(command, total=None, figures="")
 
-        def move_bar(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
+        def move_bar(done: int, total: int, figures: str = "") -> None:
+            bar.update(task, completed=done, total=total, figures=figures)
 
         yield move_bar
 

@@ -28,6 +28,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from shards import ShardSetError
+from shards.display import ReportProgress, show_progress
 from shards.samples import trace_documents
 from shards.writer import write_text
 from trainer.checkpoint import checkpoint_path, list_checkpoints, step_of
@@ -40,7 +41,7 @@ from trainer.loss_checks import REMEDY, find_fault
 from trainer.metrics import MetricsLog
 from trainer.model import count_parameters, label_documents
 from trainer.optim import learning_rate
-from trainer.progress import StepProgress
+from trainer.progress import describe_step
 from trainer.session import Session, wait_for_ranks
 
 
@@ -77,7 +78,7 @@ def run_training(session: Session, say: Callable[[str], None], *, go_on: bool = 
         with (
             MetricsLog(session.run, step=session.step, write=first) as log,
             Loader(shards, session.order, stop=last_sample) as loader,
-            StepProgress(recipe.name, steps=recipe.train.steps, done=session.step, show=first) as progress,
+            show_progress(recipe.name, unit="steps", show=first) as progress,
             catch_signals(say) as signals,
         ):
             wait_for_ranks()  # Every rank has read the log before one adds to it.
@@ -188,7 +189,7 @@ class _Run:
     session: Session
     loader: Loader
     log: MetricsLog
-    progress: StepProgress
+    progress: ReportProgress
     signals: list[int]
     say: Callable[[str], None]
     go_on: bool
@@ -272,7 +273,7 @@ class _Run:
             if fault is not None:
                 self._fail(record["step"], fault)
             self.log.write(record | timing)
-        self.progress.show_step(self.log.records[-1])
+        self.progress(session.step, train.steps, describe_step(self.log.records[-1]))
         self.taken = []
 
     def _fail(self, step: int, fault: str) -> None:

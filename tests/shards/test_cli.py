@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from shard_sets import write_set
 
+from shards import display
 from shards.__main__ import main
 from shards.display import printable
 from shards.manifest import Manifest, read_metadata
@@ -205,3 +206,29 @@ def test_printable():
     assert printable("naïve 中文 🙂") == "naïve 中文 🙂"
     assert printable("a\nb\tc", keep="\n\t") == "a\nb\tc"
     assert printable("a\nb\x1b\x7f\u2028\udc80") == "a\\nb\\x1b\\x7f\\u2028\\udc80"
+
+
+def test_progress_without_a_terminal_is_lines(monkeypatch, capsys):
+    monkeypatch.setattr(display, "PLAIN_SECONDS", 0.0)
+    with display.show_progress("tiny\x1b[31m", unit="steps") as progress:
+        progress(1_000, 4_000, "loss 3.2")
+        progress(2_000, 4_000)
+    with display.show_progress("another rank", show=False) as progress:
+        progress(1, 2)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "tiny\\x1b[31m: 1,000 of 4,000 steps (25%)  loss 3.2",
+        "tiny\\x1b[31m: 2,000 of 4,000 steps (50%)",
+    ]
+
+
+def test_rows_are_printed_as_people_read_them(capsys):
+    rows = [{"name": "a :smile: [red]\x1b", "tokens_used": 1_234_567, "loss": 3.14159, "met": True, "each": {"x": 1}}]
+    display.print_rows(rows, title="\x1btitle")
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == ["\\x1btitle"]
+    assert lines[2] == ["name", "tokens", "used", "loss", "met", "each"]
+    assert lines[4] == ["a", ":smile:", "[red]\\x1b", "1,234,567", "3.142", "yes", "x", "1"]
+    display.print_rows([])
+    assert capsys.readouterr().out == ""
