@@ -23,8 +23,6 @@ from shards.command_line import print_json
 from trainer.errors import InputError
 
 if TYPE_CHECKING:
-    import torch
-
     from trainer.config import TrainRecipe
 
 CONTEXT_BYTES, MARGIN = 750_000_000, 0.05
@@ -96,31 +94,24 @@ def measure_step(recipe: TrainRecipe, layers: int, micro_batch: int, *, choice: 
     """
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.autograd.graph import saved_tensors_hooks
     from torch.distributed._tools.mem_tracker import MemTracker
 
     from trainer.model import LanguageModel
 
     config, train = recipe.model.model_copy(update={"num_hidden_layers": layers}), recipe.train
-    vocab_size = config.vocab_size or 0
     bf16 = torch.autocast("cpu", torch.bfloat16, enabled=train.precision != "fp32")
     with FakeTensorMode():
-        model = LanguageModel(config, vocab_size)
+        model = LanguageModel(config, config.vocab_size or 0)
+        weights = sum(weight.nbytes for weight in model.parameters())
         ids = torch.zeros((micro_batch, train.seq_len), dtype=torch.int64)
         if train.compile and choice == "none":
-            kept = {weight.untyped_storage()._cdata: 0 for weight in model.parameters()}
-
-            def keep(tensor: torch.Tensor) -> torch.Tensor:
-                storage = tensor.untyped_storage()
-                kept.setdefault(storage._cdata, storage.nbytes())
-                return tensor
-
             torch.compiler.reset()  # a new model is not compiled as another size of the last
             compiled = torch.compile(model, backend="aot_eager_decomp_partition", dynamic=False, fullgraph=True)
-            with bf16, saved_tensors_hooks(keep, lambda tensor: tensor):
-                compiled(ids, ids)
+            with bf16:
+                tensors = [*model.parameters(), *compiled(ids, ids).grad_fn.saved_tensors]
+            storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}
             # At the backward pass's start the logits' gradient stands beside what is kept, in bf16.
-            return sum(kept.values()) + 2 * micro_batch * train.seq_len * vocab_size
+            return sum(storages.values()) - weights + 2 * micro_batch * train.seq_len * model.vocab_size
         model.activation_checkpointing = choice  # type: ignore[assignment]
         for weight in model.parameters():
             weight.grad = torch.zeros_like(weight)
@@ -131,7 +122,7 @@ def measure_step(recipe: TrainRecipe, layers: int, micro_batch: int, *, choice: 
                 loss = model(ids, ids)
             loss.backward()
         (peak,) = tracker.get_tracker_snapshot("peak").values()
-        return peak["Total"] - 2 * sum(weight.nbytes for weight in model.parameters())
+        return peak["Total"] - 2 * weights
 
 
 def estimate(recipe: TrainRecipe, memory: int, points: Points) -> dict[str, Any]:
