@@ -47,20 +47,19 @@ def run(options: argparse.Namespace) -> int:
     if recipe.model.vocab_size is None:
         raise InputError(f"{options.recipe}: no model.vocab_size. Add --set model.vocab_size=N, of your shard set.")
     result = estimate(recipe, memory, measure(recipe))
-    best = result["recommended"]
+    advice = "nothing fits: lower seq_len or the model's size, or choose a larger card"
+    if best := result["recommended"]:
+        chosen = f'train.activation_checkpointing = "{best["activation_checkpointing"]}"'
+        advice = f"train.micro_batch = {best['micro_batch']}, {chosen}"
     if options.json:
         print_json(result)
-        return 0 if best else 1
-    static = {key: result[key] / 1e9 for key in ("weights", "gradients", "optimizer", "context", "usable")}
-    print_summary(f"{recipe.name}: {result['parameters']:,} parameters; in GB:", static)
-    sizes = ("activations", "logits", "total")
-    print_rows([row | {key: row[key] / 1e9 for key in sizes} for row in result["estimates"]])
-    if best is None:
-        print("nothing fits: lower seq_len or the model's size, or choose a larger card")
-        return 1
-    chosen = f'train.activation_checkpointing = "{best["activation_checkpointing"]}"'
-    print(f"train.micro_batch = {best['micro_batch']}, {chosen}")
-    return 0
+    else:
+        static = {key: result[key] / 1e9 for key in ("weights", "gradients", "optimizer", "context", "usable")}
+        print_summary(f"{recipe.name}: {result['parameters']:,} parameters; in GB:", static)
+        sizes = ("activations", "logits", "total")
+        print_rows([row | {key: row[key] / 1e9 for key in sizes} for row in result["estimates"]])
+        print(advice)
+    return 0 if best else 1
 
 
 def parse_bytes(text: str) -> int:

@@ -16,9 +16,8 @@ from typing import Any
 from trainer.config import PhaseConfig
 from trainer.errors import InputError
 
-LOSS = "loss\nnats a token"
-PANELS = {"loss": LOSS, "val_loss": LOSS, "lr": "learning rate", "tokens_per_s": "throughput\ntokens/s"}
-PANELS |= {"usd": "cost\ndollars"}
+PANELS = {"loss": "loss\nnats a token", "val_loss": "loss\nnats a token", "lr": "learning rate"}
+PANELS |= {"tokens_per_s": "throughput\ntokens/s", "usd": "cost\ndollars"}
 """The panel, by its label, that each key of metrics.jsonl is drawn in."""
 
 
@@ -74,8 +73,7 @@ def draw(records: list[dict[str, Any]], phases: list[PhaseConfig], *, title: str
     for label, axis in axes.items():
         axis.set_ylabel(label)
         axis.grid(visible=True, alpha=0.3)
-    if LOSS in axes:
-        axes[LOSS].legend(loc="upper right")
+        axis.legend(loc="upper right")
     figure.supxlabel("step")
     figure.suptitle(title)
     return figure
