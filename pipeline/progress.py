@@ -9,6 +9,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from shards.display import say
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -31,7 +33,7 @@ class Progress:
     def note(self, message: str) -> None:
         """Print one line for a person."""
         if not self._quiet:
-            print(message, file=sys.stderr, flush=True)
+            say(message)
 
     @contextmanager
     def stage(self, name: str, *, total: int, tasks: int, read: Counters) -> Generator[None]:

@@ -15,7 +15,6 @@ from pydantic import AfterValidator, Field, JsonValue, PrivateAttr, model_valida
 from pipeline.recipe_values import (
     Name,
     Patterns,
-    PositiveFloat,
     SizeBytes,
     Whole,
     checked_keep,
@@ -23,7 +22,7 @@ from pipeline.recipe_values import (
     known_encoding,
     no_empty_token,
 )
-from shards.settings import Settings, load_settings
+from shards.settings import PositiveFloat, Settings, load_settings
 
 if TYPE_CHECKING:
     from pipeline.block_lists import BlockList

@@ -79,6 +79,5 @@ def known_encoding(name: str) -> str:
 
 SizeBytes = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
 Whole = BeforeValidator(parse_count)
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Patterns = Annotated[list[Annotated[str, AfterValidator(_checked_pattern)]], AfterValidator(distinct)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]

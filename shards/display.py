@@ -42,6 +42,11 @@ def printable(text: str, *, keep: str = "") -> str:
     )
 
 
+def say(message: str) -> None:
+    """Print a line for the user on stderr; above the bar where there is one."""
+    print(printable(message, keep="\n\t"), file=sys.stderr, flush=True)
+
+
 def describe_set(shard_set: ShardSet) -> dict[str, Any]:
     """Return what `inspect --json` prints of a set: the manifest's numbers, with sizes and ratios beside them."""
     manifest = shard_set.manifest
@@ -186,7 +191,7 @@ def show_progress(command: str = "validate", *, unit: str = "tokens", show: bool
             if show and time.monotonic() - last >= PLAIN_SECONDS:
                 last = time.monotonic()
                 line = f"{command}: {done:,} of {total:,} {unit} ({done / max(total, 1):.0%})  {figures}"
-                print(line.rstrip(), file=sys.stderr, flush=True)
+                say(line.rstrip())
 
         yield report_line
         return

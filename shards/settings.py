@@ -14,18 +14,20 @@ import tomllib
 import types
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, Union, cast, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
+Positive = Annotated[int, Field(ge=1)]
+PositiveFloat = Annotated[float, Field(gt=0)]
 Check = Callable[[dict[str, Any]], Iterator[str]]
 
 
 class Settings(BaseModel):
-    """Base of all settings models: frozen, unknown keys and loose types refused."""
+    """Base of all settings models: frozen; unknown keys, loose types, infinities and NaN are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class SettingsError(ValueError):

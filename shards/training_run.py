@@ -19,13 +19,11 @@ from pydantic import ConfigDict, Field, ValidationError
 from shards.manifest import Sha256
 from shards.reader import ShardSet
 from shards.samples import SampleOrder
-from shards.settings import Settings, load_settings
+from shards.settings import Positive, Settings, load_settings
 
 _CHECKPOINT = re.compile(r"step-(\d{8,})")
 _TAIL_BYTES = 1 << 20
 """A line of the metrics is some hundred bytes, more with many sources; the last one lies in here."""
-
-Positive = Annotated[int, Field(ge=1)]
 
 
 class _Model(Settings):

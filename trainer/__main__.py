@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
     # cores shared with other processes made a step of the demo 3 to 5 times slower (means of 2.6 s against 0.7 s).
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
-    from trainer.progress import say
+    from shards.display import say
     from trainer.session import open_session
     from trainer.train import run_training
 

@@ -9,22 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from shards.settings import Settings, read_partly
+from shards.settings import Positive, PositiveFloat, Settings, read_partly
 
-Positive = Annotated[int, Field(ge=1)]
 Size = Annotated[int, Field(ge=1, le=1 << 24)]
 """Of a model: so that the number of a matrix's weights fits in 64 bits."""
 Fraction = Annotated[float, Field(ge=0, lt=1)]
-PositiveFloat = Annotated[float, Field(gt=0)]
 Precision = Literal["auto", "fp32", "bf16"]
-
-
-class Section(Settings):
-    """A table of the recipe: beside what all settings refuse, infinities and NaN."""
-
-    model_config = ConfigDict(allow_inf_nan=False)
 
 
 def _default_feed_forward(model: dict[str, Any]) -> int:
@@ -32,7 +24,7 @@ def _default_feed_forward(model: dict[str, Any]) -> int:
     return 4 * width if model.get("kind") == "gpt2" else -(-8 * width // (3 * 256)) * 256
 
 
-class ModelConfig(Section):
+class ModelConfig(Settings):
     """`[model]`: a decoder of the LLaMA or the GPT-2 class."""
 
     kind: Literal["llama", "gpt2"]
@@ -58,7 +50,7 @@ class ModelConfig(Section):
         return self.hidden_size // self.num_attention_heads
 
 
-class TrainConfig(Section):
+class TrainConfig(Settings):
     """`[train]`: batches, length and arithmetic."""
 
     seq_len: Positive
@@ -89,7 +81,7 @@ class TrainConfig(Section):
     """Decides the initial weights and the order of the data."""
 
 
-class OptimizerConfig(Section):
+class OptimizerConfig(Settings):
     """`[optimizer]`: AdamW, or Muon for the layers' matrices and AdamW for the rest."""
 
     kind: Literal["adamw", "muon"] = "adamw"
@@ -103,14 +95,14 @@ class OptimizerConfig(Section):
     """Largest L2 norm of the whole gradient."""
 
 
-class ScheduleConfig(Section):
+class ScheduleConfig(Settings):
     """`[schedule]`: linear warm-up, then a cosine down to `min_lr_ratio` of the peak at the last step."""
 
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
 
 
-class EvalConfig(Section):
+class EvalConfig(Settings):
     """`[eval]`: validation, also done after the last step."""
 
     every_steps: Positive = 250
@@ -120,7 +112,7 @@ class EvalConfig(Section):
     """Continued at each phase's end, into `samples/` of the run."""
 
 
-class CheckpointConfig(Section):
+class CheckpointConfig(Settings):
     """`[checkpoint]`: saving, also done at each phase's end, after the last step and when interrupted."""
 
     every_steps: Positive = 250
@@ -128,7 +120,7 @@ class CheckpointConfig(Section):
     """Beside these, milestones and the one with the best validation loss are kept."""
 
 
-class CostConfig(Section):
+class CostConfig(Settings):
     """`[cost]`: what the machine costs."""
 
     gpu_usd_per_hour: Annotated[float, Field(ge=0)] = 0.0
@@ -137,7 +129,7 @@ class CostConfig(Section):
     """Dense peak of one device, for MFU; known for the usual GPUs."""
 
 
-class PhaseConfig(Section):
+class PhaseConfig(Settings):
     """One of `[[phases]]`: from the end of the one before until a step, with an off-ramp there."""
 
     name: Annotated[str, Field(min_length=1)]
@@ -150,7 +142,7 @@ class PhaseConfig(Section):
     """Steps whose checkpoints are kept, beside that of `until_step`."""
 
 
-class TrainRecipe(Section):
+class TrainRecipe(Settings):
     """A whole train recipe, resolved."""
 
     name: Annotated[str, Field(min_length=1)]

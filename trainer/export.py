@@ -50,11 +50,10 @@ def run(options: argparse.Namespace) -> int:
     """Write the folder, whole or not at all, and print what it holds."""
     import torch
 
-    from shards.display import print_summary
+    from shards.display import print_summary, say
     from shards.staging import stage_folder
     from shards.writer import write_text
     from trainer.checkpoint import write_tensors
-    from trainer.progress import say
     from trainer.sample import load_run
     from trainer.session import TOKENIZER_FILE
 

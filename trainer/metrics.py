@@ -83,3 +83,11 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
             if whole and isinstance(record.get("seconds", 0.0), int | float):
                 records.append(record)
     return records
+
+
+def describe_step(record: dict[str, Any]) -> str:
+    """Return a step's metrics in a few words."""
+    words = [f"loss {record['loss']:.3f}", f"lr {record['lr']:.2e}", f"{record['tokens_per_s']:,.0f} tokens/s"]
+    words += [f"MFU {record['mfu']:.1%}"] if record["mfu"] is not None else []
+    words += [f"${record['usd']:,.2f}"] if record["usd"] else []
+    return "  ".join(words)

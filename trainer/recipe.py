@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from shards.settings import SettingsError, check_settings, load_settings
-from trainer.config import Section, TrainRecipe, check_rules
+from shards.settings import Settings, SettingsError, check_settings, load_settings
+from trainer.config import TrainRecipe, check_rules
 from trainer.errors import InputError
 
 
@@ -40,11 +40,11 @@ def _refusals() -> Iterator[None]:
         raise InputError([f"{error.where}: {fault}" for fault in error.faults]) from error
 
 
-def find_changes(old: Section, new: Section) -> dict[str, tuple[Any, Any]]:
+def find_changes(old: Settings, new: Settings) -> dict[str, tuple[Any, Any]]:
     """Return the dotted keys whose values differ, each with its (old, new) values."""
     changes: dict[str, tuple[Any, Any]] = {}
     for (key, before), (_, after) in zip(old, new, strict=True):
-        if isinstance(before, Section):
+        if isinstance(before, Settings):
             changes |= {f"{key}.{name}": values for name, values in find_changes(before, after).items()}
         elif before != after:
             changes[key] = before, after

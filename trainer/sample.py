@@ -66,8 +66,7 @@ def utf8(text: str) -> str:
 
 def run(options: argparse.Namespace) -> int:
     """Sample; prints each prompt and its continuation, of a single prompt as it comes. JSON: a line a prompt."""
-    from shards.display import printable
-    from trainer.progress import say
+    from shards.display import printable, say
 
     chosen = SampleOptions(**{option.name: getattr(options, option.name) for option in fields(SampleOptions)})
     loaded = load_run(options.run, say, options.checkpoint)

@@ -38,10 +38,9 @@ from trainer.errors import RunError
 from trainer.evaluate import evaluate, summarise
 from trainer.ledger import describe, last_value, make_ledger
 from trainer.loss_checks import REMEDY, find_fault
-from trainer.metrics import MetricsLog
+from trainer.metrics import MetricsLog, describe_step
 from trainer.model import count_parameters, label_documents
 from trainer.optim import learning_rate
-from trainer.progress import describe_step
 from trainer.session import Session, wait_for_ranks
 
 

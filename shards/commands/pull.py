@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,6 +82,6 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _note(text: str) -> None:
-    from shards.display import printable
+    from shards.display import say
 
-    print(f"pull: {printable(text)}", file=sys.stderr, flush=True)
+    say(f"pull: {text}")

@@ -181,6 +181,6 @@ def _describe(plan: Plan) -> dict[str, Any]:
 
 
 def _note(text: str) -> None:
-    from shards.display import printable
+    from shards.display import say
 
-    print(f"push: {printable(text)}", file=sys.stderr, flush=True)
+    say(f"push: {text}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +111,7 @@ def _show_place(options: argparse.Namespace) -> int:
 
 
 def _show_batch(options: argparse.Namespace) -> int:
-    from shards.display import printable
+    from shards.display import say
     from shards.reader import open_set
     from shards.trace_display import print_batch
     from shards.trace_step import trace_step
@@ -121,7 +120,7 @@ def _show_batch(options: argparse.Namespace) -> int:
     shard_set, run = open_set(options.set), read_run(options.training_run)
     batch = trace_step(shard_set, run, options.step, options.row, limit=options.limit or None)
     for note in batch.notes:
-        print(f"trace: {printable(note)}", file=sys.stderr)
+        say(f"trace: {note}")
     written = _write(options, batch, shard_set)
     if options.json:
         print_json(batch.to_dict() | written)
