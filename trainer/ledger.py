@@ -46,15 +46,6 @@ def make_ledger(phases: list[PhaseConfig], records: list[dict[str, Any]]) -> lis
     return rows
 
 
-def describe(row: dict[str, Any]) -> str:
-    """Return a phase's line of the ledger."""
-    price = row["usd_per_loss"]
-    each = "the loss did not fall" if price is None else f"${price:,.4g} for each unit of loss"
-    goal = f"; goal {row['goal']}: {'met' if row['goal_met'] else 'missed'}" if row["goal"] else ""
-    drop = f"loss {row['loss']:.3f}, {row['loss_drop']:+.3f} lower, ${row['usd']:,.2f}"
-    return f"phase {row['phase']!r}: {drop}, {each}{goal}"
-
-
 def last_value(records: list[dict[str, Any]], key: str, default: Any, *, until_step: int | None = None) -> Any:
     """Return the value of the last line that has a key, of those until a step; quick at the end of a long log."""
     end = _end(records, until_step) if until_step is not None else len(records)

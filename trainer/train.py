@@ -28,7 +28,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from shards import ShardSetError
-from shards.display import ReportProgress, show_progress
+from shards.display import ReportProgress, format_value, show_progress
 from shards.samples import trace_documents
 from shards.writer import write_text
 from trainer.checkpoint import checkpoint_path, list_checkpoints, step_of
@@ -36,7 +36,7 @@ from trainer.data import Loader
 from trainer.device import autocast
 from trainer.errors import RunError
 from trainer.evaluate import evaluate, summarise
-from trainer.ledger import describe, last_value, make_ledger
+from trainer.ledger import last_value, make_ledger
 from trainer.loss_checks import REMEDY, find_fault
 from trainer.metrics import MetricsLog, describe_step
 from trainer.model import count_parameters, label_documents
@@ -331,7 +331,7 @@ class _Run:
             row = rows[-1]
             if log.last("phase").get("step") != session.step:
                 log.write({"step": session.step, "phase": row})
-                self.say(describe(row))
+                self.say(format_value(row))
                 if session.recipe.eval.prompts and isinstance(session.forward, FSDPModule):
                     self.say("no samples here: the weights are split over ranks. Use python -m trainer sample RUN")
                 elif session.recipe.eval.prompts and session.rank == 0:

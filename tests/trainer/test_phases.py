@@ -13,7 +13,7 @@ import pytest
 from shards import ShardSet
 from trainer.config import PhaseConfig
 from trainer.errors import InputError, RunError
-from trainer.ledger import describe, make_ledger
+from trainer.ledger import make_ledger
 from trainer.recipe import load_recipe
 from trainer.session import Session, open_session
 from trainer.train import run_training
@@ -58,7 +58,6 @@ def test_the_ledger_says_what_each_phase_brought_for_its_money():
     assert second["loss_drop"] == pytest.approx(2.0)  # from validation to validation
     assert (second["steps"], second["usd"], second["goal_met"], second["over_budget"]) == (20, 20.0, False, True)
     assert (third["steps"], third["goal_met"]) == (10, None)  # it has not ended
-    assert "$25 for each unit of loss; goal val_loss < 7.6: met" in describe(first)
 
 
 def test_a_loss_that_did_not_fall_has_no_price():
@@ -66,7 +65,6 @@ def test_a_loss_that_did_not_fall_has_no_price():
     (row,) = make_ledger([make_phase(2, goal="loss <= 4.5")], records)
     assert row["usd_per_loss"] is None
     assert row["goal_met"]
-    assert "the loss did not fall" in describe(row)
     assert not make_ledger([make_phase(2)], [])
 
 
@@ -74,7 +72,6 @@ def test_a_run_without_a_price_costs_nothing():
     records = [{"step": step, "loss": 3.0 - step, "tokens": step} for step in (1, 2)]
     (row,) = make_ledger([make_phase(2)], records)
     assert (row["usd"], row["usd_per_loss"]) == (0.0, 0.0)
-    assert "$0 for each unit of loss" in describe(row)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +104,8 @@ def test_a_missed_goal_stops_the_run_until_it_is_told_to_go_on(
     assert (result["status"], result["steps"]) == ("stopped", 10)
     assert "phase 'hard' ended at step 10" in result["off_ramp"]
     assert [(row["phase"], row["goal_met"]) for row in result["phases"]] == [("easy", True), ("hard", False)]
-    assert "phase 'easy': loss" in done.stderr
+    assert "phase easy  steps 5  tokens 1,280  loss " in done.stderr
+    assert "goal val_loss < 9  goal_met yes" in done.stderr
     assert trainer.run(*arguments).returncode == 3  # asked again, it stops again
     samples = (tmp_path / "samples/step-00000005.txt").read_text()
     assert samples.startswith("the mill")
