@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from shards.command_line import INTERRUPTED, add_recipe, drop_output, print_json
-from trainer.errors import InputError, TrainerError
+from trainer.errors import InputError, RunError
 
 if TYPE_CHECKING:
     from trainer.train import Outcome
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
         status, problems, code = "interrupted", ["interrupted; checkpoints saved before are whole"], INTERRUPTED
     except InputError as error:
         status, problems, code = "refused", error.problems, 2
-    except (TrainerError, OSError) as error:
+    except (RunError, OSError) as error:
         status, problems, code = "failed", [str(error)], 1
     if options.json and is_first_rank():
         print_json({"status": status, "problems": problems})
@@ -71,10 +71,9 @@ def build_parser(arguments: list[str]) -> argparse.ArgumentParser:
     """Describe the command line: every command by name, the one that is called with its arguments."""
     parser = _Parser(prog="python -m trainer", description="From a shard set to a model.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    called = next((argument for argument in arguments if not argument.startswith("-")), None)
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
-        if name == called:
+        if arguments[:1] == [name]:
             # `train` describes itself here: its recipe is checked, and OpenMP told how to wait, before torch is there.
             module = sys.modules[__name__] if name == "train" else importlib.import_module(f"trainer.{name}")
             module.add_arguments(command)
@@ -88,8 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe(parser, "a train recipe (TOML)", "--set train.steps=100")
     parser.add_argument("--shards", type=Path, required=True, metavar="DIR", help="the shard set")
     parser.add_argument("--run", type=Path, required=True, metavar="RUN", help="folder for checkpoints and metrics")
-    resume = "auto: from the newest whole checkpoint in RUN, if any (default); never: refuse a RUN that holds some; or "
-    resume += "the folder of a checkpoint"
+    resume = "auto (default): where RUN stopped, if it began; never: refuse a RUN that began; or a checkpoint's folder"
     parser.add_argument("--resume", default="auto", metavar="auto|never|CHECKPOINT", help=resume)
     passed = "pass missed goals, spent budgets, a failed smoke test and spikes of the loss"
     parser.add_argument("--go-on", action="store_true", help=passed)
@@ -132,9 +130,8 @@ def print_outcome(outcome: Outcome, *, as_json: bool) -> None:
 
     session, step, validation = outcome.session, outcome.log.last("loss"), outcome.log.last("val_loss")
     names = [source.name for source in session.shard_set.manifest.sources]
-    ended = "interrupted" if outcome.interrupted_by else "complete"
     result = {
-        "status": "stopped" if outcome.off_ramp is not None else ended,
+        "status": "stopped" if outcome.off_ramp else "interrupted" if outcome.interrupted_by else "complete",
         "run": str(session.run),
         "checkpoint": str(session.saved),
         "steps": session.step,

@@ -1,19 +1,10 @@
-"""What can stop a command: bad input before the work (exit 2) or a failure during it (exit 1).
-
-TrainerError
-├── InputError   the run could not start; carries every problem found
-└── RunError     the run started and failed; says what is left and how to go on
-"""
+"""What can stop a command and is told without a traceback: bad input (exit 2) or a failure of the work (exit 1)."""
 
 from __future__ import annotations
 
 
-class TrainerError(Exception):
-    """Anything the trainer reports to its user without a traceback."""
-
-
-class InputError(TrainerError, ValueError):
-    """Input that cannot be used: a recipe, a shard set, a checkpoint or an option.
+class InputError(ValueError):
+    """Input that cannot be used, before anything is done: a recipe, a shard set, a checkpoint or an option.
 
     Attributes:
         problems: one message per fault, each naming its place, what was found and what was expected.
@@ -24,5 +15,5 @@ class InputError(TrainerError, ValueError):
         super().__init__("\n".join(self.problems))
 
 
-class RunError(TrainerError, RuntimeError):
-    """A run that started and could not go on."""
+class RunError(RuntimeError):
+    """A run that started and could not go on; says what is left and how to go on."""

@@ -16,10 +16,9 @@ import argparse
 import contextlib
 from collections.abc import Sequence
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shards.command_line import print_json
+from shards.command_line import add_recipe, print_json
 from trainer.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,9 +32,8 @@ DEPTHS, BATCHES = (2, 3), (16, 32)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
-    parser.add_argument("recipe", type=Path, metavar="RECIPE", help="a train recipe (TOML) with model.vocab_size")
+    add_recipe(parser, "a train recipe (TOML) with model.vocab_size", "--set model.vocab_size=32_000")
     parser.add_argument("--gpu-memory", required=True, metavar="SIZE", help="of the card: 80GB, 24GB, 141GB, 79.1GiB")
-    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help="as in train")
 
 
 def run(options: argparse.Namespace) -> int:
