@@ -37,7 +37,11 @@ def run(options: argparse.Namespace) -> int:
         raise InputError(f"{options.run / METRICS_FILE}: is missing. Expected the folder of a run.")
     recipe = load_recipe(options.run / "recipe.json")
     figure = draw(read_metrics(options.run), recipe.phases, title=recipe.name)
-    paths = [str(path) for path in write_figure(figure, options.out or options.run)]
+    folder: Path = options.out or options.run
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [str(folder / "metrics.png"), str(folder / "metrics.svg")]
+    for path in paths:
+        figure.savefig(path, dpi=120)
     print(json.dumps({"plots": paths}) if options.json else "\n".join(paths))
     return 0
 
@@ -77,18 +81,6 @@ def draw(records: list[dict[str, Any]], phases: list[PhaseConfig], *, title: str
     figure.supxlabel("step")
     figure.suptitle(title)
     return figure
-
-
-def write_figure(figure: Any, folder: Path) -> list[Path]:
-    """Write a figure as metrics.png and metrics.svg; the same figure gives the same bytes."""
-    import matplotlib
-
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / "metrics.png", folder / "metrics.svg"]
-    with matplotlib.rc_context({"svg.hashsalt": "tokenmill"}):
-        for path in paths:
-            figure.savefig(path, dpi=120, metadata={"Date": None})
-    return paths
 
 
 def open_events(run: Path) -> Callable[[dict[str, Any]], None] | None:

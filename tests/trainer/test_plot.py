@@ -13,7 +13,7 @@ import pytest
 
 from trainer.config import PhaseConfig
 from trainer.errors import InputError
-from trainer.plot import draw, open_events, write_figure
+from trainer.plot import draw, open_events
 from trainer.recipe import load_recipe
 
 ENDS = {"smoke": 10, "long": 40, "later": 90}
@@ -60,15 +60,6 @@ def test_nothing_logged_is_nothing_to_draw():
         draw([], [], title="run")
 
 
-def test_the_same_figure_gives_the_same_bytes(tmp_path: Path):
-    for name in ("one", "two"):
-        write_figure(draw(make_records(), PHASES, title="run"), tmp_path / name)
-    for file in ("metrics.png", "metrics.svg"):
-        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
-    assert (tmp_path / "one/metrics.png").read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in (tmp_path / "one/metrics.svg").read_text()
-
-
 def test_the_command_draws_a_run_and_refuses_what_is_none(trainer: Any, recipe_file: Path, tmp_path: Path):
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in make_records()))
     recipe = load_recipe(recipe_file, ["train.steps=90"]).model_dump(mode="json")
@@ -78,6 +69,10 @@ def test_the_command_draws_a_run_and_refuses_what_is_none(trainer: Any, recipe_f
     paths = json.loads(done.stdout)["plots"]
     assert [Path(path).name for path in paths] == ["metrics.png", "metrics.svg"]
     assert all(Path(path).stat().st_size > 10_000 for path in paths)
+    assert Path(paths[0]).read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in Path(paths[1]).read_text()
+    done = trainer.run("plot", tmp_path, "--out", tmp_path / "new/plots")
+    assert done.stdout.split() == [str(tmp_path / "new/plots" / f"metrics.{suffix}") for suffix in ("png", "svg")]
     refused = trainer.run("plot", tmp_path / "absent")
     assert refused.returncode == 2
     assert "metrics.jsonl: is missing" in refused.stderr
