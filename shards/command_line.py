@@ -27,13 +27,13 @@ class CouldNotRunError(Exception):
 
 
 def number_in(least: float, most: float, kind: type[float] = float) -> Callable[[str], float]:
-    """Return the type of a flag whose value is a finite number of a kind, from `least` to `most`."""
+    """Return the type of a flag whose value is a number from `least` to `most`."""
     name = "a whole number" if kind is int else "a number"
     bounds = f"from {least}" if most == math.inf else f"from {least} to {most}"
 
     def parse(text: str) -> float:
         with contextlib.suppress(ValueError):
-            if least <= (number := kind(text)) <= most and number != math.inf:
+            if least <= (number := kind(text)) <= most:
                 return number
         raise argparse.ArgumentTypeError(f"expected {name} {bounds}, got {text!r:.40}")
 

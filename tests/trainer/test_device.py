@@ -1,0 +1,43 @@
+"""Where and in which arithmetic a model runs."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+import torch
+
+from trainer.device import autocast, choose_device, choose_precision, peak_flops
+from trainer.errors import InputError
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(("precision", "product"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+def test_bf16_is_for_products_and_weights_stay_fp32(precision: Literal["fp32", "bf16"], product: torch.dtype):
+    layer = torch.nn.Linear(8, 8)
+    with autocast(precision, CPU):
+        out = layer(torch.ones(1, 8))
+    out.float().sum().backward()
+    assert out.dtype == product
+    assert layer.weight.grad is not None
+    assert (layer.weight.dtype, layer.weight.grad.dtype) == (torch.float32, torch.float32)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_refused():
+    assert choose_device("auto") == CPU
+    with pytest.raises(InputError, match=r"train\.device = 'cuda': torch finds 0 GPUs, expected 1"):
+        choose_device("cuda")
+
+
+@pytest.mark.parametrize("has_tiles", [True, False])
+def test_auto_is_bf16_where_the_processor_has_tiles(has_tiles: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"amx_bf16": has_tiles})
+    assert choose_precision("auto", CPU) == ("bf16" if has_tiles else "fp32")
+    assert choose_precision("bf16", CPU) == "bf16"
+
+
+def test_the_peak_is_the_recipes_or_that_of_a_known_card():
+    assert peak_flops(CPU, None) is None
+    assert peak_flops(CPU, 1.5) == 1.5e12
