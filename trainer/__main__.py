@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from shards.command_line import INTERRUPTED, add_recipe, drop_output, print_json
+from shards.display import print_rows, print_summary, say
 from trainer.errors import InputError, RunError
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.json and is_first_rank():
         print_json({"status": status, "problems": problems})
     if code == 1 or is_first_rank():  # What is refused all ranks find; a failure may be of one alone.
-        print(*(f"error: {problem}" for problem in problems), sep="\n", file=sys.stderr)
+        say("\n".join(f"error: {problem}" for problem in problems))
     return code
 
 
@@ -102,7 +103,6 @@ def run(options: argparse.Namespace) -> int:
     # cores shared with other processes made a step of the demo 3 to 5 times slower (means of 2.6 s against 0.7 s).
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
-    from shards.display import say
     from trainer.session import open_session
     from trainer.train import run_training
 
@@ -124,7 +124,6 @@ def is_first_rank() -> bool:
 
 def print_outcome(outcome: Outcome, *, as_json: bool) -> None:
     """Print how a run ended: a JSON object, or tables."""
-    from shards.display import print_rows, print_summary
     from shards.samples import account_tokens
     from trainer.ledger import make_ledger
 
