@@ -77,7 +77,7 @@ def draw(records: list[dict[str, Any]], phases: list[PhaseConfig], *, title: str
     for label, axis in axes.items():
         axis.set_ylabel(label)
         axis.grid(visible=True, alpha=0.3)
-        axis.legend(loc="upper right")
+        axis.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
     figure.supxlabel("step")
     figure.suptitle(title)
     return figure
