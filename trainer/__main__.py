@@ -24,7 +24,7 @@ from shards.display import print_rows, print_summary, say
 from trainer.errors import InputError, RunError
 
 if TYPE_CHECKING:
-    from trainer.train import Outcome
+    from trainer.train import Run
 
 COMMANDS = {
     "train": "train a model; resume where a run stopped",
@@ -122,7 +122,7 @@ def is_first_rank() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def print_outcome(outcome: Outcome, *, as_json: bool) -> None:
+def print_outcome(outcome: Run, *, as_json: bool) -> None:
     """Print how a run ended: a JSON object, or tables."""
     from shards.samples import account_tokens
     from trainer.ledger import make_ledger

@@ -44,25 +44,16 @@ from trainer.optim import learning_rate
 from trainer.session import Session, wait_for_ranks
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a run ended: every step done, the number of the signal that ended it, or why it took an off-ramp."""
-
-    session: Session
-    seconds: float
-    interrupted_by: int
-    """0 when no signal did."""
-    off_ramp: str | None
-    log: MetricsLog
-
-
-def run_training(session: Session, say: Callable[[str], None], *, go_on: bool = False) -> Outcome:
+def run_training(session: Session, say: Callable[[str], None], *, go_on: bool = False) -> Run:
     """Train until the recipe's last step, an off-ramp, or until asked to stop.
 
     Args:
         session: the run.
         say: called with each line the user should know.
         go_on: pass off-ramps, a failed smoke test and spikes of the loss.
+
+    Returns:
+        The run as it ended: every step done, interrupted, or at an off-ramp.
 
     Raises:
         RunError: the loss is not finite or rises suddenly, memory is too small, the data cannot be read, or metrics or
@@ -84,9 +75,9 @@ def run_training(session: Session, say: Callable[[str], None], *, go_on: bool = 
             session.seconds = max(session.seconds, log.seconds)
             if log.removed:
                 say(f"metrics.jsonl: removed {log.removed} lines after step {session.step}; these are done again")
-            run = _Run(session, loader, log, progress, signals, say, go_on)
-            off_ramp = run.take_steps()
-            return Outcome(session, run.seconds, run.stopped_by, off_ramp, log)
+            run = Run(session, loader, log, progress, signals, say, go_on)
+            run.take_steps()
+            return run
     except (ShardSetError, OSError) as error:
         raise RunError(f"{error}\nStopped after step {session.step}. {session.describe_saved()}") from error
 
@@ -182,8 +173,8 @@ def fetch_losses(session: Session, taken: list[dict[str, Any]]) -> None:
 
 
 @dataclass
-class _Run:
-    """The loop's state between two steps."""
+class Run:
+    """The loop's state between two steps, and how it ended."""
 
     session: Session
     loader: Loader
@@ -192,7 +183,10 @@ class _Run:
     signals: list[int]
     say: Callable[[str], None]
     go_on: bool
-    stopped_by: int = 0
+    interrupted_by: int = 0
+    """The number of the signal that ended it; 0 when none did."""
+    off_ramp: str | None = None
+    """Why it stopped at a phase's end or over its budget, if it did."""
     taken: list[dict[str, Any]] = field(default_factory=list)
     """Steps whose losses are still on the device."""
     began: float = field(default_factory=time.perf_counter)
@@ -209,13 +203,13 @@ class _Run:
         """Return what the run has cost so far."""
         return self.seconds / 3600 * self.session.recipe.cost.gpu_usd_per_hour * self.session.ranks
 
-    def take_steps(self) -> str | None:
-        """Take steps until the end, a signal, or an off-ramp, whose reason is returned."""
+    def take_steps(self) -> None:
+        """Take steps until the end, a signal, or an off-ramp."""
         session, recipe = self.session, self.session.recipe
         if self._is_due(recipe.eval.every_steps) and self.log.last("val_loss").get("step") != session.step:
             self._validate()  # The run was stopped between this step and its validation.
-        off_ramp = self._close_phase()
-        while session.step < recipe.train.steps and not self.stopped_by and off_ramp is None:
+        self.off_ramp = self._close_phase()
+        while session.step < recipe.train.steps and not self.interrupted_by and self.off_ramp is None:
             fits = True
             try:
                 self.taken.append(take_step(session, self.loader))
@@ -229,17 +223,16 @@ class _Run:
             if not (session.step % recipe.train.log_every == 0 or save or validate or asked):
                 continue
             self._settle()
-            self.stopped_by = self._largest(max(self.signals, default=0))
-            if save or self.stopped_by:
+            self.interrupted_by = self._largest(max(self.signals, default=0))
+            if save or self.interrupted_by:
                 self._save()
-            if not self.stopped_by:
+            if not self.interrupted_by:
                 if validate and self._validate() and not self._is_saved:
                     self._save()  # The best validation so far.
-                off_ramp = self._close_phase()
+                self.off_ramp = self._close_phase()
             self.mark = time.perf_counter()
         if not self._is_saved:
             self._save()
-        return off_ramp
 
     @property
     def _is_saved(self) -> bool:
