@@ -1,110 +1,123 @@
-"""A trainer's steps on a recipe, timed in this process.
+"""A trainer's steps on a recipe, timed in this process: ours, or those of transformers' Trainer.
 
 Ours are steps of `trainer.train` in a real session: the recipe's model, optimizer, precision, compilation and
 recomputation, fed from the compressed shards of a small set of made-up tokens, losses fetched as often as in a run.
 
-Times are those of CUDA events, for which nothing waits; the first steps, which compile, count for `warmup_s` alone.
-Peak memory is torch's own (`max_memory_allocated`, after the warm-up); without a GPU, what the process's resident
-memory grew by at its peak (Linux).
+Theirs train LlamaForCausalLM or GPT2LMHeadModel as `export` describes them, with the weights that ours begins with, the
+same windows in the same order (at hand in memory), micro-batch, learning rates and fused AdamW: the losses are equal.
+What makes it fast is on: SDPA, and bf16 and torch.compile where ours has them; its check of every loss for NaN, which
+waits for the GPU, is off. It knows no `document_mask` and no Muon, and recomputes everything where ours is `selective`.
 """
 
 from __future__ import annotations
 
-import itertools
+import importlib
 import statistics
+import tempfile
 import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from tokenizers import AddedToken, Tokenizer, models
 
+from shards import open_set
 from shards.imports.import_set import ImportOptions, import_set
+from shards.manifest import Split, dtype_for
+from shards.samples import SampleOrder
+from trainer.config import TrainRecipe
 from trainer.data import Loader
 from trainer.device import choose_device, choose_precision, peak_flops
-from trainer.model import flops_per_token
+from trainer.export import convert_weights, describe_files
+from trainer.model import build_model, flops_per_token
+from trainer.optim import build_optimizers, learning_rate
 from trainer.session import Session, open_session
 from trainer.train import fetch_losses, take_step
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from shards.manifest import Split
-    from trainer.config import TrainRecipe
-
+WARMUP = 5
+"""Steps that are not timed: they compile, start threads and take memory."""
 SET_BATCHES, DOCUMENT_TOKENS = 32, 500
 """Global batches that the made-up set holds, after which it repeats; tokens of a document."""
 
 
 def write_made_up_set(recipe: TrainRecipe, folder: Path) -> Path:
     """Write a set of random tokens, about as unevenly frequent as words (Zipf), so that the loss can fall."""
-    eos_id = (recipe.model.vocab_size or 0) - 1
+    vocab_size, train = recipe.model.vocab_size or 0, recipe.train
+    eos_id = vocab_size - 1
     tokenizer = Tokenizer(models.BPE({f"{index:x}": index for index in range(eos_id)}, []))
     tokenizer.add_special_tokens([AddedToken("<|endoftext|>", special=True)])
     tokenizer.save(str(folder / "tokenizer.json"))
-    random = np.random.default_rng(recipe.train.seed)
+    documents = SET_BATCHES * train.global_batch * train.seq_len // DOCUMENT_TOKENS + 2
+    random = np.random.default_rng(train.seed).random((documents, DOCUMENT_TOKENS))
+    ids = (eos_id**random).astype(dtype_for(vocab_size)) - 1
+    ids[:, -1] = eos_id
+    ids[0].tofile(folder / "val.bin")
+    ids[1:].tofile(folder / "train.bin")
     bins: dict[Split, Sequence[Path]] = {"train": [folder / "train.bin"], "val": [folder / "val.bin"]}
-    sizes = SET_BATCHES * recipe.train.global_batch * recipe.train.seq_len + 1, DOCUMENT_TOKENS
-    for (path,), size in zip(bins.values(), sizes, strict=True):
-        ids = (eos_id ** random.random(size)).astype("<u2" if eos_id < 1 << 16 else "<u4") - 1
-        ids[DOCUMENT_TOKENS - 1 :: DOCUMENT_TOKENS] = ids[-1] = eos_id
-        ids.tofile(path)
-    options = ImportOptions(name="made-up")
-    import_set(bins, tokenizer=folder / "tokenizer.json", out=folder / "set", options=options)
+    import_set(bins, tokenizer=folder / "tokenizer.json", out=folder / "set", options=ImportOptions(name="made-up"))
     return folder / "set"
 
 
-def measure(trainer: str, recipe: TrainRecipe, shards: Path, steps: int, warmup: int) -> dict[str, Any]:
-    """Take steps under a trainer in this process; return where it ran and its figures, or its `error`."""
-    take = measure_our_steps
+def measure(trainer: str, recipe: TrainRecipe, shards: Path, steps: int) -> dict[str, Any]:
+    """Take `WARMUP` steps on a set's first samples, then time `steps`. Once in a process.
+
+    The clock is CUDA's events, for which nothing waits, or the host's. Peak memory is what torch allocated after the
+    warm-up; without a GPU, what the process's resident memory grew by at its peak (Linux).
+
+    Args:
+        trainer: `ours` or `transformers`.
+        recipe: what to train; it has a vocabulary's size.
+        shards: a set's folder; ours makes a run beside it.
+        steps: optimizer steps, at least 1.
+
+    Returns:
+        `device`, `precision`, `tokens_per_s`, `mfu` (None where the device's peak is not known), `loss` (mean of all
+        steps, in nats), `peak_gb`.
+
+    Raises:
+        InputError: it cannot run here; as `train` says it.
+        torch.OutOfMemoryError: the GPU's memory is too small.
+    """
+    train, device = recipe.train, choose_device(recipe.train.device)
+    vocab_size, steps_in_all = recipe.model.vocab_size or 0, WARMUP + steps
+    cuda, marks = torch.cuda if device.type == "cuda" else None, list[Any]()
     if trainer == "transformers":
-        from trainer.beside import measure_their_steps as take
-    device = choose_device(recipe.train.device)
-    cuda = torch.cuda if device.type == "cuda" else None
-    figures: dict[str, Any] = {
-        "device": cuda.get_device_name(device) if cuda else f"CPU, {torch.get_num_threads()} threads",
-        "device_memory": cuda.get_device_properties(device).total_memory if cuda else None,
-        "precision": choose_precision(recipe.train.precision, device),
-    }
-    resident, marks = _resident("VmRSS"), list[Any]()
+        importlib.import_module("transformers.trainer")  # code is not what is measured
+    resident = _resident("VmRSS")
 
     def mark() -> None:
-        if cuda and len(marks) == warmup:
-            cuda.reset_peak_memory_stats(device)
         marks.append(cuda.Event(enable_timing=True) if cuda else time.perf_counter())
         if cuda:
-            marks[-1].record()
+            marks[-1].record()  # on the GPU's stream, which runs behind the host
+            if len(marks) == WARMUP:
+                cuda.reset_peak_memory_stats()
 
-    # A GPU's stream runs behind the host: its events tell when a step ended there.
-    try:
-        records = take(recipe, shards, warmup + steps, mark)
-    except torch.OutOfMemoryError:
-        return figures | {"error": "out of memory"}
-    except Exception as error:
+    split = open_set(shards).splits["train"]
+    order = SampleOrder([shard.num_tokens for shard in split], seq_len=train.seq_len, seed=train.seed)
+    with Loader(split, order) as loader:
         if trainer == "ours":
-            raise
-        return figures | {"error": repr(error)}  # ours are not lost because theirs failed
+            with closing(open_session(recipe, shards, shards.with_name("run"), resume="never", say=print)) as session:
+                records = take_our_steps(session, loader, steps_in_all, mark)
+            loss = statistics.fmean(record["loss"] for record in records)
+        else:
+            windows = loader.read(0, steps_in_all * train.global_batch)
+            loss = take_their_steps(build_theirs(recipe, vocab_size), recipe, windows, mark)
     if cuda:
-        cuda.synchronize(device)
-    seconds = [a.elapsed_time(b) / 1000 if cuda else b - a for a, b in itertools.pairwise(marks)]
-    timed, train = seconds[warmup:], recipe.train
-    waits = [record["data_wait_ms"] for record in records[warmup:] if "data_wait_ms" in record]
-    speed = steps * train.global_batch * train.seq_len / sum(timed)
+        cuda.synchronize()
+    began, ended = marks[WARMUP - 1], marks[-1]
+    seconds = began.elapsed_time(ended) / 1000 if cuda else ended - began
+    speed = steps * train.global_batch * train.seq_len / seconds
     peak = peak_flops(device, recipe.cost.peak_tflops)
-    flops = flops_per_token(recipe.model, recipe.model.vocab_size or 0, train.seq_len)
-    return figures | {
-        "tokens_per_s": speed,
-        "mfu": speed * flops / peak if peak else None,
-        "step_ms": 1000 * statistics.median(timed),
-        "fastest_ms": 1000 * min(timed),
-        "slowest_ms": 1000 * max(timed),
-        "peak_memory": cuda.max_memory_allocated(device) if cuda else _resident("VmHWM") - resident,
-        "reserved_memory": cuda.max_memory_reserved(device) if cuda else None,
-        "loss_first": records[0]["loss"],
-        "loss_last": records[-1]["loss"],
-        "data_wait_ms": statistics.median(waits) if waits else None,
-        "warmup_s": sum(seconds[:warmup]),
+    return {
+        "device": cuda.get_device_name() if cuda else f"CPU, {torch.get_num_threads()} threads",
+        "precision": choose_precision(train.precision, device),
+        "tokens_per_s": round(speed),
+        "mfu": speed * flops_per_token(recipe.model, vocab_size, train.seq_len) / peak if peak else None,
+        "loss": loss,
+        "peak_gb": (cuda.max_memory_allocated() if cuda else _resident("VmHWM") - resident) / 1e9,
     }
 
 
@@ -113,19 +126,8 @@ def _resident(field: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(f"{field}:"))
 
 
-def measure_our_steps(recipe: TrainRecipe, shards: Path, steps: int, mark: Callable[[], None]) -> list[dict[str, Any]]:
-    """Take steps on a set's first samples in a session of their own; return their records."""
-    session = open_session(recipe, shards, shards.with_name("run"), resume="never", say=lambda line: None)
-    try:
-        with Loader(session.shard_set.splits["train"], session.order) as loader:
-            return take_our_steps(session, loader, steps, mark)
-    finally:
-        session.close()
-
-
 def take_our_steps(session: Session, loader: Loader, steps: int, mark: Callable[[], None]) -> list[dict[str, Any]]:
-    """Take steps as a run does and return their records; `mark` is called before the first and after each."""
-    mark()
+    """Take steps as a run does and return their records; `mark` is called after each."""
     records: list[dict[str, Any]] = []
     fetched = 0
     for step in range(1, steps + 1):
@@ -135,3 +137,61 @@ def take_our_steps(session: Session, loader: Loader, steps: int, mark: Callable[
             fetch_losses(session, records[fetched:])
             fetched = step
     return records
+
+
+def build_theirs(recipe: TrainRecipe, vocab_size: int) -> Any:
+    """Build transformers' model of the recipe on the CPU, with the weights that ours begins with."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = describe_files(recipe.model, vocab_size, 0, {"eos": 0}, "float32")["config.json"]
+    config["pad_token_id"] = None  # whose embedding would not be trained
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), attn_implementation="sdpa")
+    weights = build_model(recipe.model, vocab_size, seed=recipe.train.seed).state_dict()
+    # Where it is tied, theirs lists its head once more.
+    strict = not recipe.model.tie_word_embeddings
+    model.load_state_dict(convert_weights(weights, recipe.model, vocab_size), strict=strict)
+    return model
+
+
+def take_their_steps(model: Any, recipe: TrainRecipe, windows: torch.Tensor, mark: Callable[[], None]) -> float:
+    """Train on windows in their order.
+
+    Args:
+        model: from `build_theirs`.
+        recipe: batches and the optimizer's settings.
+        windows: int64 `(steps * global_batch, seq_len + 1)`.
+        mark: called after each step.
+
+    Returns:
+        The mean loss of the steps, in nats.
+    """
+    from transformers import ProgressCallback, Trainer, TrainerCallback, TrainingArguments
+
+    class Marks(TrainerCallback):
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            mark()
+
+    train, device = recipe.train, choose_device(recipe.train.device)
+    # Shifted as ours are: no target is lost.
+    rows: Any = [{"input_ids": row[:-1], "labels": row[1:], "shift_labels": row[1:]} for row in windows]
+    (adamw,) = build_optimizers(model.to(device), recipe.optimizer.model_copy(update={"kind": "adamw"}))
+    schedule = torch.optim.lr_scheduler.LambdaLR(adamw, lambda step: learning_rate(step, recipe) / recipe.optimizer.lr)
+    settings = TrainingArguments(
+        output_dir=tempfile.gettempdir(),  # nothing is saved
+        save_strategy="no",
+        use_cpu=device.type == "cpu",
+        max_steps=len(rows) // train.global_batch,
+        per_device_train_batch_size=train.micro_batch,
+        gradient_accumulation_steps=train.global_batch // train.micro_batch,
+        bf16=choose_precision(train.precision, device) == "bf16",
+        torch_compile=train.compile,
+        activation_checkpointing=train.activation_checkpointing != "none",
+        max_grad_norm=recipe.optimizer.grad_clip,
+        train_sampling_strategy="sequential",
+        remove_unused_columns=False,
+        logging_nan_inf_filter=False,
+    )
+    settings._n_gpu = min(settings.n_gpu, 1)  # else it spreads over all GPUs of the machine
+    trainer = Trainer(model, settings, train_dataset=rows, callbacks=[Marks()], optimizers=(adamw, schedule))
+    trainer.remove_callback(ProgressCallback)
+    return trainer.train().training_loss

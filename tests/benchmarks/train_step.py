@@ -1,8 +1,8 @@
 """A training step on the CPU beside a plain loop over the same model and beside transformers with its Trainer.
 
 All three train a LLaMA of one size, in fp32, with fused AdamW and clipped gradients, on windows of the same set. Ours
-and transformers read the compressed shards as they go; the plain loop is handed its windows in memory. They take
-turns, a few steps each, and the first steps of each turn are left out. `python -m trainer bench` has the same steps.
+reads the compressed shards as it goes; the others are handed their windows in memory. They take turns, a few steps
+each, and the first steps of each turn are left out. `python -m trainer bench` has the same steps.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,8 @@ def bench_trainer(work: Path, quick: bool = False) -> dict[str, Any]:
 
     import torch
 
-    from trainer.beside import build_theirs, take_their_steps
     from trainer.data import Loader
-    from trainer.measure import take_our_steps
+    from trainer.measure import build_theirs, take_our_steps, take_their_steps
     from trainer.recipe import load_recipe
     from trainer.session import open_session
 
@@ -78,8 +78,7 @@ def bench_trainer(work: Path, quick: bool = False) -> dict[str, Any]:
         try:
             order, shards = session.order, session.shard_set.splits["train"]
             with Loader(shards, order) as memory:
-                batch = recipe.train.global_batch
-                windows = [memory.read(index * batch, batch) for index in range(steps)]
+                windows = memory.read(0, steps * recipe.train.global_batch)
             plain = _PlainLoop(recipe, session.shard_set.vocab_size)
             theirs = build_theirs(recipe, session.shard_set.vocab_size)
             marks: list[float] = []
@@ -88,15 +87,15 @@ def bench_trainer(work: Path, quick: bool = False) -> dict[str, Any]:
                 marks.append(time.perf_counter())
 
             def end_turn(name: str) -> None:
-                times[name] += [after - before for before, after in itertools.pairwise(marks)][WARM_UP:]
+                times[name] += [after - before for before, after in itertools.pairwise(marks[WARM_UP - 1 :])]
                 marks.clear()
 
-            with Loader(shards, order) as loader, Loader(shards, order) as memory:
+            with Loader(shards, order) as loader:
                 for _ in range(rounds):
                     waits += [record["data_wait_ms"] for record in take_our_steps(session, loader, steps, mark)]
                     end_turn("ours")
-                    times["plain"] += plain.take_steps(windows)[WARM_UP:]
-                    take_their_steps(theirs, recipe, memory, steps, mark, folder=Path(folder))
+                    times["plain"] += plain.take_steps(windows.split(recipe.train.global_batch))[WARM_UP:]
+                    take_their_steps(theirs, recipe, windows, mark)
                     end_turn("transformers")
             parameters = sum(parameter.numel() for parameter in session.model.parameters())
         finally:
@@ -126,14 +125,14 @@ class _PlainLoop:
         self.model = build_model(recipe.model, vocab_size, seed=recipe.train.seed)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, betas=(0.9, 0.95), fused=True)
 
-    def take_steps(self, windows: list[Any]) -> list[float]:
+    def take_steps(self, batches: Sequence[Any]) -> list[float]:
         """Return the seconds of each step."""
         import torch
 
         seconds = []
-        for window in windows:
+        for windows in batches:
             began = time.perf_counter()
-            loss = self.model(window[:, :-1], window[:, 1:])
+            loss = self.model(windows[:, :-1], windows[:, 1:])
             loss.backward()
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
             self.optimizer.step()
