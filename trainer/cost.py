@@ -62,14 +62,21 @@ def parse_gpu(text: str) -> Gpu:
 
 
 def measure_throughput(run: Path) -> float:
-    """Return a run's median tokens/s, without its first tenth (compilation); raises InputError when there is none."""
+    """Return a run's median tokens/s of one card, without its first tenth (compilation).
+
+    Raises:
+        InputError: there is none.
+    """
     from trainer.metrics import METRICS_FILE, read_metrics
 
     records = read_metrics(run) if (run / METRICS_FILE).is_file() else []
-    speeds = [record["tokens_per_s"] for record in records if record.get("tokens_per_s")]
-    if not speeds or not all(isinstance(speed, int | float) for speed in speeds):
-        raise InputError(f"{run / METRICS_FILE}: no step with a throughput, or no number. Expected a run's folder.")
-    return statistics.median(speeds[len(speeds) // 10 :])
+    steps = [record for record in records if record.get("tokens_per_s")]
+    try:
+        speeds = [record["tokens_per_s"] / record.get("ranks", 1) for record in steps]
+        return statistics.median(speeds[len(speeds) // 10 :])
+    except (TypeError, ZeroDivisionError, statistics.StatisticsError) as error:
+        found = "no step with a throughput, or no number"
+        raise InputError(f"{run / METRICS_FILE}: {found}. Expected a run's folder.") from error
 
 
 def compare(gpus: list[Gpu], tokens: int) -> list[dict[str, Any]]:

@@ -257,7 +257,7 @@ class Run:
         fetch_losses(session, self.taken)
         rate = len(self.taken) * train.global_batch * train.seq_len / (time.perf_counter() - self.mark)
         mfu = round(rate / session.peak_tokens_per_s, 4) if session.peak_tokens_per_s else None
-        timing = {"tokens_per_s": round(rate, 1), "mfu": mfu}
+        timing = {"ranks": session.ranks, "tokens_per_s": round(rate, 1), "mfu": mfu}
         timing |= {"seconds": round(self.seconds, 3), "usd": round(self.usd, 6)}
         for record in self.taken:
             vocab_size = session.model.vocab_size

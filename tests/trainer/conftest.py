@@ -286,7 +286,7 @@ def read_lines() -> Callable[[Path], list[dict[str, Any]]]:
     """Return the function that reads a run's metrics without timings."""
 
     def read(run: Path) -> list[dict[str, Any]]:
-        timings = ("tokens_per_s", "data_wait_ms", "mfu", "seconds", "usd")
+        timings = ("ranks", "tokens_per_s", "data_wait_ms", "mfu", "seconds", "usd")
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         return [{key: value for key, value in line.items() if key not in timings} for line in lines]
 

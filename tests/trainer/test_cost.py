@@ -66,6 +66,8 @@ def test_a_runs_throughput_is_its_median_without_the_start(tmp_path: Path):
     lines = [{"step": step, "tokens_per_s": speed} for step, speed in enumerate(speeds)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [*lines, {"val_loss": 1.0}]))
     assert measure_throughput(tmp_path) == 100.0
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "tokens_per_s": 100.0, "ranks": 4}\n')
+    assert measure_throughput(tmp_path) == 25.0  # of one card, as its price is
     with pytest.raises(InputError, match="no step with a throughput"):
         measure_throughput(tmp_path / "absent")
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "tokens_per_s": "a"}\n')
