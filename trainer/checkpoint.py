@@ -142,11 +142,8 @@ def check_disk(folder: Path, needed: int, what: Path | str) -> None:
     needed += 1 << 20
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise OSError(
-            errno.ENOSPC,
-            f"{needed / 1e6:,.1f} MB are needed, {free / 1e6:,.1f} MB are free. Delete something",
-            str(what),
-        )
+        found = f"{needed / 1e6:,.1f} MB are needed, {free / 1e6:,.1f} MB are free. Delete something"
+        raise OSError(errno.ENOSPC, found, str(what))
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from numpy.lib.stride_tricks import sliding_window_view
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
+from shards import Shard
+from shards.samples import SampleOrder, Visit
 
-    from shards import Shard
-    from shards.samples import SampleOrder, Visit
-
-    Tokens = npt.NDArray[np.unsignedinteger]
+Tokens = npt.NDArray[np.unsignedinteger]
 
 
-class Loader:
+class Loader(AbstractContextManager["Loader"]):
     """Reads samples by number. Reading them in order is fast: the next shard is decoded meanwhile.
 
     Use as a context manager, or `close` it. Not for use from several threads.
@@ -41,9 +39,6 @@ class Loader:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="decode-ahead")
         self._current: tuple[int, Tokens] | None = None
         self._ahead: tuple[int, Future[Tokens]] | None = None
-
-    def __enter__(self) -> Loader:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -12,26 +12,22 @@ bytes that they decode to (an end of document decodes to none). It compares mode
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
+from shards import Shard, ShardSet
 from shards.samples import read_sources
 from shards.tokens import token_bytes
+from trainer.config import TrainConfig
 from trainer.device import autocast
-from trainer.model import label_documents
+from trainer.model import LanguageModel, label_documents
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from shards import Shard, ShardSet
-    from trainer.config import TrainConfig
-    from trainer.model import LanguageModel
-
-    Sums: TypeAlias = dict[str, npt.NDArray[np.float64]]
-    """For each source that had targets: their summed loss in nats, their number, the bytes of their text, `(3,)`."""
+Sums = dict[str, npt.NDArray[np.float64]]
+"""For each source that had targets: their summed loss in nats, their number, the bytes of their text, `(3,)`."""
 
 
 def evaluate(

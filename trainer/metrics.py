@@ -19,7 +19,7 @@ from trainer.plot import open_events
 METRICS_FILE = "metrics.jsonl"
 
 
-class MetricsLog:
+class MetricsLog(contextlib.AbstractContextManager["MetricsLog"]):
     """Appends lines to a run's metrics.jsonl.
 
     Attributes:
@@ -39,9 +39,6 @@ class MetricsLog:
             write_text(path, "".join(json.dumps(record) + "\n" for record in self.records))
         self._file = path.open("a", encoding="utf-8") if write else None
         self._events = open_events(run) if write else None
-
-    def __enter__(self) -> MetricsLog:
-        return self
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:

@@ -14,9 +14,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import filelock
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -38,10 +40,6 @@ from trainer.metrics import copy_metrics
 from trainer.model import LanguageModel, build_model, count_parameters, flops_per_token
 from trainer.optim import build_optimizers
 from trainer.recipe import find_changes, parse_recipe
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 RECIPE_FILE, TOKENIZER_FILE, LOCK_FILE = "recipe.json", "tokenizer.json", ".lock"
 
