@@ -56,8 +56,7 @@ def run(options: argparse.Namespace) -> int:
         raise InputError([f"{name}: no model.vocab_size. Add --set model.vocab_size=N." for name in nameless])
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # for the CPU, as train does
     trainers = ["ours"] if options.alone else ["ours", "transformers"]
-    goals = {} if any("model." in override for override in options.overrides) else GOALS
-    rows = [row for recipe in recipes for row in bench(recipe, trainers, options.steps, goals.get(recipe.name))]
+    rows = [row for recipe in recipes for row in bench(recipe, trainers, options.steps)]
     measured, failed = [row for row in rows if "error" not in row], [row for row in rows if "error" in row]
     if options.json:
         print_json({"trainers": rows})
@@ -69,12 +68,12 @@ def run(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def bench(recipe: TrainRecipe, trainers: list[str], steps: int, goal: int | None = None) -> list[dict[str, Any]]:
+def bench(recipe: TrainRecipe, trainers: list[str], steps: int) -> list[dict[str, Any]]:
     """Measure a recipe under each of `trainers`: `ours`, `transformers`.
 
     Returns:
         For each `recipe`, `trainer` and why it failed (`error`), or what `measure` returns with `fit_gb`, what `fit`
-        expects torch to allocate for ours, and `h200_goal`, whether `goal` tokens/s were `met` or `missed` there.
+        expects torch to allocate for ours.
 
     Raises:
         InputError: it cannot run here; as `train` says it.
@@ -102,13 +101,5 @@ def bench(recipe: TrainRecipe, trainers: list[str], steps: int, goal: int | None
                 row["error"] = f"{error!r}. {REMEDY}"
             else:
                 row |= future.result() | {"fit_gb": expected / 1e9 if trainer == "ours" else None}
-                row["h200_goal"] = judge(row, goal)
             rows.append(row)
     return rows
-
-
-def judge(row: dict[str, Any], goal: int | None) -> str | None:
-    """Return whether the goal was `met` or `missed`; None where there is none, or no H200."""
-    if goal is None or "H200" not in row["device"]:
-        return None
-    return "met" if row["tokens_per_s"] >= goal else "missed"

@@ -62,7 +62,7 @@ class TrainConfig(Settings):
     steps: Positive
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Precision = "auto"
-    """`bf16` is autocast over fp32 weights; `trainer.device.choose_precision` says what `auto` means and why."""
+    """`bf16` is autocast over fp32 weights, residual stream included; `auto`: see `trainer.device.choose_precision`."""
     compile: bool = False
     """Compile the model with torch.compile."""
     activation_checkpointing: Literal["none", "selective", "full"] = "none"

@@ -206,9 +206,17 @@ class FeedForward(nn.Module):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
+class RMSNorm(nn.RMSNorm):
+    """Root-mean-square normalisation, in float32 whatever the residual stream is in."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x `(batch, length, hidden_size)` to the same shape and dtype."""
+        return super().forward(x.float()).to(x.dtype)
+
+
 def build_norm(config: ModelConfig) -> nn.Module:
     """Build the class's normalisation of the residual stream."""
-    kind = nn.LayerNorm if config.kind == "gpt2" else nn.RMSNorm
+    kind = nn.LayerNorm if config.kind == "gpt2" else RMSNorm
     return kind(config.hidden_size, eps=config.rms_norm_eps)
 
 
@@ -288,6 +296,8 @@ class LanguageModel(nn.Module):
         else:
             cos, sin = rotary_tables(self.config, positions)
             rotary = (cos.unsqueeze(-3), sin.unsqueeze(-3))  # an axis for the heads
+        if torch.is_autocast_enabled(x.device.type):
+            x = x.to(torch.get_autocast_dtype(x.device.type))  # else the whole residual stream would be float32
         for layer in self.model.layers:
             x = self._run_layer(layer, x, rotary, mask, cache)
         head = self.model.embed_tokens.weight if self.lm_head is None else self.lm_head.weight

@@ -103,11 +103,11 @@ def test_recomputation_bf16_and_the_compiler_each_take_less():
     compiled = make_recipe(precision="bf16", compile=True)
     taken = [measure_step(compiled, layers, 8, choice="none") for layers in (2, 3)]
     assert taken[1] < 0.8 * none
-    # By hand, in bytes a token and layer: the residual stream before both norms (fp32) and what each matrix product is
-    # given or, before an activation, gives (bf16): two normed, q, k, v, attended twice (as given and as got), the gate,
+    # By hand, in bytes a token and layer, bf16: the residual stream before both norms and what each matrix product is
+    # given or, before an activation, gives: two normed, q, k, v, attended twice (as given and as got), the gate,
     # up, their product; two norms' scale, attention's normaliser. And the bf16 copies of the layer's weights.
     width, inner, heads, tokens = 128, 384, 4, 8 * 256
-    a_token = 2 * 4 * width + 2 * (2 * width + 3 * width + 2 * width + 3 * inner) + 4 * (2 + heads)
+    a_token = 2 * 2 * width + 2 * (2 * width + 3 * width + 2 * width + 3 * inner) + 4 * (2 + heads)
     weights = 2 * (4 * width * width + 3 * width * inner)
     assert taken[1] - taken[0] == pytest.approx(tokens * a_token + weights, rel=0.1)
     # In fp32 what attention gives is kept once, and weights have no copies: they are not counted again.

@@ -266,3 +266,19 @@ def test_activation_checkpointing_changes_no_gradient_and_keeps_less(kind: str, 
     assert gradients[0].keys() == gradients[1].keys()
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_under_autocast_the_residual_stream_is_bf16_too(kind: str):
+    model, ids = build_model(make_config(kind=kind, num_key_value_heads=4), VOCAB_SIZE, seed=1), make_ids(4, 32)
+    streams: list[torch.Tensor] = []
+    for layer in model.model.layers:
+        layer.register_forward_hook(lambda _layer, arguments, out: streams.extend((arguments[0], out)))
+    with torch.no_grad():
+        expected = model(ids[:, :-1], ids[:, 1:])
+        assert {stream.dtype for stream in streams} == {torch.float32}
+        streams.clear()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(ids[:, :-1], ids[:, 1:])
+    assert {stream.dtype for stream in streams} == {torch.bfloat16}
+    torch.testing.assert_close(loss, expected, rtol=1e-3, atol=0)
