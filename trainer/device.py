@@ -45,8 +45,9 @@ def choose_precision(asked: Precision, device: torch.device) -> Literal["fp32", 
 
     Measured on a Xeon with AMX (torch 2.13, tokens a CPU-second of whole steps, one thread): 6.5 M parameters 3,770
     in bf16 against 2,310 in fp32; 3.2 M parameters 5,040 against 4,330. Validation loss of the latter after 512,000
-    tokens: 6.39 against 6.49, so nothing is lost. Nor by a residual stream in bf16 (3.1 M
-    parameters, 307,200 tokens, two seeds): 4.086 and 4.083 against 4.100 and 4.082. A CPU without AMX has no fast bf16 matrix product: fp32 there.
+    tokens: 6.39 against 6.49, so nothing is lost. Nor is it by a residual stream in bf16: 4.097 and 4.082 against
+    4.100 and 4.082 (two seeds, 3.1 M parameters, 307,200 tokens of stories), with activations a tenth smaller. A CPU
+    without AMX has no fast bf16 matrix product: fp32 there.
 
     Raises:
         InputError: bf16 was asked for and the GPU lacks it.

@@ -85,7 +85,7 @@ class Session:
         needed = flops_per_token(self.recipe.model, self.model.vocab_size, self.recipe.train.seq_len)
         return peak * self.ranks / needed if peak is not None else None
 
-    def save(self, *, seconds: float, keep_steps: set[int]) -> Path:
+    def save(self, *, seconds: float, keep_steps: set[int]) -> None:
         """Write a checkpoint of this moment; called by every rank.
 
         Raises:
@@ -101,11 +101,8 @@ class Session:
             manifest_sha256=self.shard_set.manifest_sha256,
             tokenizer_sha256=self.shard_set.manifest.tokenizer.sha256,
         )
-        kept = {"keep_last": self.recipe.checkpoint.keep_last, "keep_steps": keep_steps}
-        self.saved = checkpoint.save_checkpoint(
-            self.run, state, self.model, self.optimizers, write=self.rank == 0, **kept
-        )
-        return self.saved
+        kept = {"keep_last": self.recipe.checkpoint.keep_last, "keep_steps": keep_steps, "write": self.rank == 0}
+        self.saved = checkpoint.save_checkpoint(self.run, state, self.model, self.optimizers, **kept)
 
     def describe_saved(self) -> str:
         """Say what is left when the run cannot go on."""
