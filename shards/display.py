@@ -1,4 +1,4 @@
-"""What the commands print: the table of a set, one document, the list of problems, progress.
+"""How the commands print: lines for the user, progress, rows, names with their values. What they print is elsewhere.
 
 Names and texts come from files that others wrote: whatever goes to a terminal passes through `printable`, so that no
 document can move the cursor, rename the window or reverse the line. `--json` output keeps texts exact.
@@ -6,22 +6,16 @@ document can move the cursor, rename the window or reverse the line. `--json` ou
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 import unicodedata
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from shards.problems import Problem
-
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator
 
     from rich.table import Table
-
-    from shards.reader import Shard, ShardSet
-    from shards.validate import Report
 
 PLAIN_SECONDS = 5.0
 """Where stderr is no terminal, a line of progress this often."""
@@ -47,132 +41,6 @@ def say(message: str) -> None:
     print(printable(message, keep="\n\t"), file=sys.stderr, flush=True)
 
 
-def describe_set(shard_set: ShardSet) -> dict[str, Any]:
-    """Return what `inspect --json` prints of a set: the manifest's numbers, with sizes and ratios beside them."""
-    manifest = shard_set.manifest
-    return {
-        "path": str(shard_set.path),
-        "manifest_sha256": shard_set.manifest_sha256,
-        "name": manifest.name,
-        "dtype": manifest.dtype,
-        "vocab_size": manifest.vocab_size,
-        "tokenizer": manifest.tokenizer.model_dump(),
-        "splits": {name: split.model_dump() for name, split in manifest.splits.items()},
-        "sources": [source.model_dump() for source in manifest.sources],
-        "mix": [row.model_dump() for row in manifest.mix],
-        "shards": [
-            {
-                "name": shard.name,
-                "split": shard.entry.split,
-                "tokens": shard.num_tokens,
-                "documents": shard.num_documents,
-                "bytes": sum(file.bytes for file in _files(shard)),
-                "compression_ratio": compression_ratio(shard),
-            }
-            for shard in shard_set.shards
-        ],
-    }
-
-
-def compression_ratio(shard: Shard) -> float:
-    """Return the plain tokens' bytes for each byte of the compressed tokens file."""
-    return shard.num_tokens * shard.dtype.itemsize / max(1, shard.entry.files.tokens.bytes)
-
-
-def print_set(shard_set: ShardSet) -> None:
-    """Print the set's tables: splits, sources with what was asked for and got, shards."""
-    from rich.text import Text
-
-    manifest = shard_set.manifest
-    train = manifest.splits.get("train")
-    head = (
-        f"{printable(manifest.name)}: {len(manifest.shards)} shards, {manifest.dtype}, vocabulary of "
-        f"{manifest.vocab_size:,}, EOS {manifest.tokenizer.eos_id}, manifest {shard_set.manifest_sha256[:12]}"
-    )
-    found = {source.name: source for source in manifest.sources}
-    partly = any(source.unread_files or source.unread_bytes for source in manifest.sources)
-    unread = ("unread files", "unread bytes") if partly else ()
-    sources = plain_table("source", "requested", "achieved", "tokens", "documents", "dropped", "epochs", *unread)
-    for row in manifest.mix:
-        source = found.get(row.source)
-        counts = train.sources.get(row.source) if train else None
-        sources.add_row(
-            Text(printable(row.source)),
-            f"{row.requested:.4%}",
-            f"{row.achieved:.4%}",
-            f"{row.achieved_tokens:,}",
-            f"{counts.documents:,}" if counts else "0",
-            f"{sum(source.dropped.values()):,}" if source else "",
-            str(source.epochs) if source else "",
-            *((f"{source.unread_files:,}", f"{source.unread_bytes:,}") if partly and source else ()),
-        )
-    splits = plain_table("split", "tokens", "documents", "shards")
-    for name, split in manifest.splits.items():
-        splits.add_row(name, f"{split.tokens:,}", f"{split.documents:,}", str(len(shard_set.splits[name])))
-    shards = plain_table("shard", "tokens", "documents", "bytes", "ratio")
-    for shard in shard_set.shards:
-        size = sum(file.bytes for file in _files(shard))
-        ratio = f"{compression_ratio(shard):.2f}"
-        shards.add_row(shard.name, f"{shard.num_tokens:,}", f"{shard.num_documents:,}", f"{size:,}", ratio)
-    console = stdout_console()
-    console.print(Text(head))
-    for table in (splits, sources, shards):
-        console.print(table)
-
-
-def print_document(document: dict[str, Any]) -> None:
-    """Print a document's text under a line that tells where it came from."""
-    about = (
-        f"{document['shard']} document {document['document']}: {document['tokens']} tokens from {document['start']}, "
-        f"source {document['source']}, unit {document['unit']}, row {document['row']}, hash {document['hash']}"
-    )
-    print(f"# {printable(about)}")
-    print(printable(document["text"], keep="\n\t"))
-
-
-def print_report(report: Report) -> None:
-    """Print the problems as a table, then one line that sums up."""
-    print_problems(report.problems)
-    for reason in report.not_run:
-        print(f"could not run: {printable(reason)}")
-    number = len(report.problems)
-    verdict = "whole" if report.ok else f"{number} problem{'' if number == 1 else 's'}"
-    if report.not_run and not report.problems:
-        verdict = "no problem found, but not everything could be checked"
-    speed = f", {report.tokens / report.seconds / 1e6:.0f} M tokens/s" if report.level == "full" else ""
-    compared = (
-        f", {report.compared_documents} documents compared with their sources" if report.compared_documents else ""
-    )
-    print(
-        f"{printable(str(report.path))}: {verdict} ({report.level}: {report.shards} shards, {report.tokens:,} tokens, "
-        f"{report.documents:,} documents{compared}, {report.seconds:.2f} s{speed})"
-    )
-
-
-def print_problems(problems: Sequence[Problem]) -> None:
-    """Print a table of problems; plain lines where stdout is no terminal."""
-    if not problems:
-        return
-    if not sys.stdout.isatty():
-        for problem in problems:
-            print(printable(f"{problem.kind}: {problem.where}: {problem.message}"))
-        return
-    from rich.text import Text
-
-    table = plain_table("kind", "where", "what is wrong", right=False)
-    for problem in problems:
-        table.add_row(problem.kind, Text(printable(problem.where)), Text(printable(problem.message)))
-    stdout_console().print(table)
-
-
-def print_set_problems(problems: Sequence[Problem], *, as_json: bool) -> None:
-    """Print why a set cannot be used, as JSON or as a table."""
-    if as_json:
-        print(json.dumps({"problems": [problem.to_dict() for problem in problems]}, indent=2))
-    else:
-        print_problems(problems)
-
-
 class ReportProgress(Protocol):
     """Shows how much of a work is done, with figures beside it."""
 
@@ -180,7 +48,7 @@ class ReportProgress(Protocol):
 
 
 @contextmanager
-def show_progress(command: str = "validate", *, unit: str = "tokens", show: bool = True) -> Generator[ReportProgress]:
+def show_progress(command: str, *, unit: str = "tokens", show: bool = True) -> Generator[ReportProgress]:
     """Show a command's progress on stderr: a bar on a terminal, else a line every few seconds; or nothing."""
     command = printable(command)
     if not (show and sys.stderr.isatty()):
@@ -198,19 +66,20 @@ def show_progress(command: str = "validate", *, unit: str = "tokens", show: bool
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    name, figures = (TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[figures]"))
-    columns = (name, BarColumn(), TaskProgressColumn(show_speed=True), figures, TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(show_speed=True),
+        TextColumn("{task.fields[figures]}", markup=False),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(command, total=None, figures="")
 
         def move_bar(done: int, total: int, figures: str = "") -> None:
-            bar.update(task, completed=done, total=total, figures=figures)
+            bar.update(task, completed=done, total=total, figures=f"{done:,} of {total:,} {unit}  {figures}".rstrip())
 
         yield move_bar
-
-
-def _files(shard: Shard) -> tuple[Any, ...]:
-    return (shard.entry.files.tokens, shard.entry.files.documents, shard.entry.files.metadata)
 
 
 def plain_table(*columns: str, right: bool = True) -> Table:
@@ -244,7 +113,10 @@ def print_rows(rows: list[dict[str, Any]], *, title: str = "", header: bool = Tr
     table.show_header = header
     for row in rows:
         table.add_row(*map(format_value, row.values()))
-    stdout_console().print(*filter(None, (printable(title), table)), sep="\n")
+    console = stdout_console()
+    if title:
+        console.print(printable(title))
+    console.print(table)
 
 
 def print_summary(title: str, values: dict[str, Any]) -> None:

@@ -45,8 +45,9 @@ def add_command(commands: Subparsers) -> None:
 def _run(options: argparse.Namespace) -> int:
     from shards.audit import audit
     from shards.audit_display import print_audit
-    from shards.display import print_set_problems, show_progress
+    from shards.display import show_progress
     from shards.problems import ShardSetError
+    from shards.set_display import print_set_problems
 
     require_folder(options.set)
     try:

@@ -32,10 +32,11 @@ def add_command(commands: Subparsers) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shards.display import print_set_problems, printable, show_progress
+    from shards.display import printable, show_progress
     from shards.exports.export import ExportError, export_set
     from shards.problems import ShardSetError
     from shards.reader import open_set
+    from shards.set_display import print_set_problems
 
     require_folder(options.set)
     began = time.perf_counter()

@@ -52,9 +52,9 @@ def find_shard(shard_set: ShardSet, name: str, *, command: str) -> Shard:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shards.display import describe_set, print_document, print_set, print_set_problems
     from shards.problems import ShardSetError
     from shards.reader import open_set
+    from shards.set_display import describe_set, print_document, print_set, print_set_problems
 
     if (options.shard is None) != (options.document is None):
         raise CouldNotRunError("inspect: --shard and --document go together. Give both, or neither.")

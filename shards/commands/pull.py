@@ -30,10 +30,11 @@ def add_command(commands: Subparsers) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shards.display import print_set_problems, printable, show_progress
+    from shards.display import printable, show_progress
     from shards.hub import HubError, PassingError, parse_address, quiet_client
     from shards.hub_pull import pull
     from shards.problems import ShardSetError
+    from shards.set_display import print_set_problems
 
     began = time.perf_counter()
     try:

@@ -50,10 +50,11 @@ def add_command(commands: Subparsers) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shards.display import print_set_problems, show_progress
+    from shards.display import show_progress
     from shards.hub import HubError, parse_address, quiet_client
     from shards.hub_push import push
     from shards.problems import ShardSetError
+    from shards.set_display import print_set_problems
     from shards.validate import validate
 
     require_folder(options.set)

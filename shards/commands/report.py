@@ -45,10 +45,11 @@ def add_command(commands: Subparsers) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shards.display import print_set_problems, printable, show_progress
+    from shards.display import printable, show_progress
     from shards.problems import ShardSetError
     from shards.report.compare import parse_compare
     from shards.report.write import CARD_FILE, PAGE_FILE, write_report
+    from shards.set_display import print_set_problems
 
     require_folder(options.set)
     try:

@@ -60,8 +60,8 @@ def add_command(commands: Subparsers) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from shards.block_list import check_out
-    from shards.display import print_set_problems
     from shards.problems import ShardSetError
+    from shards.set_display import print_set_problems
 
     if (options.shard is None) != (options.offset is None):
         raise CouldNotRunError("trace: --shard and --offset go together. Give both, or neither.")

@@ -39,11 +39,12 @@ def add_command(commands: Subparsers) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shards.display import print_report, show_progress
+    from shards.display import show_progress
+    from shards.set_display import print_report
     from shards.validate import validate
 
     require_folder(options.set)
-    with show_progress() if options.level == "full" else nullcontext() as progress:
+    with show_progress("validate") if options.level == "full" else nullcontext() as progress:
         report = validate(
             options.set,
             level=options.level,

@@ -1,6 +1,7 @@
 """The commands: exit status, JSON, and output that no document can abuse."""
 
 import dataclasses
+import io
 import json
 import re
 import shutil
@@ -221,6 +222,21 @@ def test_progress_without_a_terminal_is_lines(monkeypatch, capsys):
         "tiny\\x1b[31m: 1,000 of 4,000 steps (25%)  loss 3.2",
         "tiny\\x1b[31m: 2,000 of 4,000 steps (50%)",
     ]
+
+
+def test_progress_on_a_terminal_is_a_bar_with_the_same_figures(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("COLUMNS", "120")
+    with display.show_progress("tiny[red]", unit="steps") as progress:
+        progress(1_000, 4_000, "loss 3.2 [b]")
+        display.say("a line")
+    for written in ("tiny[red] ", " 25%", " 1,000 of 4,000 steps  loss 3.2 [b] ", "a line\n"):
+        assert written in terminal.getvalue()
 
 
 def test_rows_are_printed_as_people_read_them(capsys):

@@ -1,0 +1,149 @@
+"""What the commands print of a set: its table, one document, the verdict of `validate`, the list of problems.
+
+Every name and text goes through `display.printable`: a document cannot control the terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from shards.display import plain_table, printable, stdout_console
+from shards.problems import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shards.reader import Shard, ShardSet
+    from shards.validate import Report
+
+
+def describe_set(shard_set: ShardSet) -> dict[str, Any]:
+    """Return what `inspect --json` prints of a set: the manifest's numbers, with sizes and ratios beside them."""
+    manifest = shard_set.manifest
+    return {
+        "path": str(shard_set.path),
+        "manifest_sha256": shard_set.manifest_sha256,
+        "name": manifest.name,
+        "dtype": manifest.dtype,
+        "vocab_size": manifest.vocab_size,
+        "tokenizer": manifest.tokenizer.model_dump(),
+        "splits": {name: split.model_dump() for name, split in manifest.splits.items()},
+        "sources": [source.model_dump() for source in manifest.sources],
+        "mix": [row.model_dump() for row in manifest.mix],
+        "shards": [
+            {
+                "name": shard.name,
+                "split": shard.entry.split,
+                "tokens": shard.num_tokens,
+                "documents": shard.num_documents,
+                "bytes": sum(file.bytes for file in _files(shard)),
+                "compression_ratio": compression_ratio(shard),
+            }
+            for shard in shard_set.shards
+        ],
+    }
+
+
+def compression_ratio(shard: Shard) -> float:
+    """Return the plain tokens' bytes for each byte of the compressed tokens file."""
+    return shard.num_tokens * shard.dtype.itemsize / max(1, shard.entry.files.tokens.bytes)
+
+
+def print_set(shard_set: ShardSet) -> None:
+    """Print the set's tables: splits, sources with what was asked for and got, shards."""
+    from rich.text import Text
+
+    manifest = shard_set.manifest
+    train = manifest.splits.get("train")
+    head = (
+        f"{printable(manifest.name)}: {len(manifest.shards)} shards, {manifest.dtype}, vocabulary of "
+        f"{manifest.vocab_size:,}, EOS {manifest.tokenizer.eos_id}, manifest {shard_set.manifest_sha256[:12]}"
+    )
+    found = {source.name: source for source in manifest.sources}
+    partly = any(source.unread_files or source.unread_bytes for source in manifest.sources)
+    unread = ("unread files", "unread bytes") if partly else ()
+    sources = plain_table("source", "requested", "achieved", "tokens", "documents", "dropped", "epochs", *unread)
+    for row in manifest.mix:
+        source = found.get(row.source)
+        counts = train.sources.get(row.source) if train else None
+        sources.add_row(
+            Text(printable(row.source)),
+            f"{row.requested:.4%}",
+            f"{row.achieved:.4%}",
+            f"{row.achieved_tokens:,}",
+            f"{counts.documents:,}" if counts else "0",
+            f"{sum(source.dropped.values()):,}" if source else "",
+            str(source.epochs) if source else "",
+            *((f"{source.unread_files:,}", f"{source.unread_bytes:,}") if partly and source else ()),
+        )
+    splits = plain_table("split", "tokens", "documents", "shards")
+    for name, split in manifest.splits.items():
+        splits.add_row(name, f"{split.tokens:,}", f"{split.documents:,}", str(len(shard_set.splits[name])))
+    shards = plain_table("shard", "tokens", "documents", "bytes", "ratio")
+    for shard in shard_set.shards:
+        size = sum(file.bytes for file in _files(shard))
+        ratio = f"{compression_ratio(shard):.2f}"
+        shards.add_row(shard.name, f"{shard.num_tokens:,}", f"{shard.num_documents:,}", f"{size:,}", ratio)
+    console = stdout_console()
+    console.print(Text(head))
+    for table in (splits, sources, shards):
+        console.print(table)
+
+
+def print_document(document: dict[str, Any]) -> None:
+    """Print a document's text under a line that tells where it came from."""
+    about = (
+        f"{document['shard']} document {document['document']}: {document['tokens']} tokens from {document['start']}, "
+        f"source {document['source']}, unit {document['unit']}, row {document['row']}, hash {document['hash']}"
+    )
+    print(f"# {printable(about)}")
+    print(printable(document["text"], keep="\n\t"))
+
+
+def print_report(report: Report) -> None:
+    """Print the problems as a table, then one line that sums up."""
+    print_problems(report.problems)
+    for reason in report.not_run:
+        print(f"could not run: {printable(reason)}")
+    number = len(report.problems)
+    verdict = "whole" if report.ok else f"{number} problem{'' if number == 1 else 's'}"
+    if report.not_run and not report.problems:
+        verdict = "no problem found, but not everything could be checked"
+    speed = f", {report.tokens / report.seconds / 1e6:.0f} M tokens/s" if report.level == "full" else ""
+    compared = (
+        f", {report.compared_documents} documents compared with their sources" if report.compared_documents else ""
+    )
+    print(
+        f"{printable(str(report.path))}: {verdict} ({report.level}: {report.shards} shards, {report.tokens:,} tokens, "
+        f"{report.documents:,} documents{compared}, {report.seconds:.2f} s{speed})"
+    )
+
+
+def print_problems(problems: Sequence[Problem]) -> None:
+    """Print a table of problems; plain lines where stdout is no terminal."""
+    if not problems:
+        return
+    if not sys.stdout.isatty():
+        for problem in problems:
+            print(printable(f"{problem.kind}: {problem.where}: {problem.message}"))
+        return
+    from rich.text import Text
+
+    table = plain_table("kind", "where", "what is wrong", right=False)
+    for problem in problems:
+        table.add_row(problem.kind, Text(printable(problem.where)), Text(printable(problem.message)))
+    stdout_console().print(table)
+
+
+def print_set_problems(problems: Sequence[Problem], *, as_json: bool) -> None:
+    """Print why a set cannot be used, as JSON or as a table."""
+    if as_json:
+        print(json.dumps({"problems": [problem.to_dict() for problem in problems]}, indent=2))
+    else:
+        print_problems(problems)
+
+
+def _files(shard: Shard) -> tuple[Any, ...]:
+    return (shard.entry.files.tokens, shard.entry.files.documents, shard.entry.files.metadata)
