@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, JsonValue, PrivateAttr, model_validator
+from pydantic import AfterValidator, Field, JsonValue, PositiveFloat, PrivateAttr, model_validator
 
 from pipeline.recipe_values import (
     Name,
@@ -22,7 +22,7 @@ from pipeline.recipe_values import (
     known_encoding,
     no_empty_token,
 )
-from shards.settings import PositiveFloat, Settings, load_settings
+from shards.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from pipeline.block_lists import BlockList

@@ -1,4 +1,4 @@
-"""What the commands share: exit statuses, types of flags, JSON on stdout. Light: imported before anything is known."""
+"""What the commands share: exit statuses, flags and their types, JSON on stdout. Light: it is always imported."""
 
 from __future__ import annotations
 

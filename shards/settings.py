@@ -14,13 +14,11 @@ import tomllib
 import types
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
+from typing import Any, TypeVar, Union, cast, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
-Positive = Annotated[int, Field(ge=1)]
-PositiveFloat = Annotated[float, Field(gt=0)]
 Check = Callable[[dict[str, Any]], Iterator[str]]
 
 
@@ -98,7 +96,7 @@ def check_settings(
 
 
 def read_partly(model: type[ModelT], data: Any) -> ModelT:
-    """Return a model for `checks`: each key that is missing or refused is NaN, with which no comparison holds."""
+    """Return a model for `checks`. A key that is refused or lacks its value is NaN, for which no `<` or `>` holds."""
     given = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
     try:
         return model.model_validate(given)

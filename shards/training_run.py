@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, PositiveInt, ValidationError
 
 from shards.manifest import Sha256
 from shards.reader import ShardSet
 from shards.samples import SampleOrder
-from shards.settings import Positive, Settings, load_settings
+from shards.settings import Settings, load_settings
 
 _CHECKPOINT = re.compile(r"step-(\d{8,})")
 _TAIL_BYTES = 1 << 20
@@ -33,10 +33,10 @@ class _Model(Settings):
 
 
 class _Train(_Model):
-    seq_len: Positive
-    global_batch: Positive
+    seq_len: PositiveInt
+    global_batch: PositiveInt
     seed: Annotated[int, Field(ge=0, lt=1 << 32)]
-    steps: Positive
+    steps: PositiveInt
 
 
 class _Recipe(_Model):

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveFloat, PositiveInt
 
-from shards.settings import Positive, PositiveFloat, Settings, read_partly
+from shards.settings import Settings, read_partly
 
 Size = Annotated[int, Field(ge=1, le=1 << 24)]
 """Of a model: so that the number of a matrix's weights fits in 64 bits."""
@@ -53,16 +53,17 @@ class ModelConfig(Settings):
 class TrainConfig(Settings):
     """`[train]`: batches, length and arithmetic."""
 
-    seq_len: Positive
+    seq_len: PositiveInt
     """Tokens predicted in each sequence."""
-    global_batch: Positive
+    global_batch: PositiveInt
     """Sequences in one optimizer step, over all ranks."""
-    micro_batch: Positive
+    micro_batch: PositiveInt
     """Sequences in one forward pass of a rank; gradients accumulate until the global batch is full."""
-    steps: Positive
+    steps: PositiveInt
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Precision = "auto"
-    """`bf16` is autocast over fp32 weights, residual stream included; `auto`: see `trainer.device.choose_precision`."""
+    """`bf16` is autocast over fp32 weights, with the residual stream in bf16 too. `auto`: see `choose_precision` of
+    `trainer.device`."""
     compile: bool = False
     """Compile the model with torch.compile."""
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
@@ -71,7 +72,7 @@ class TrainConfig(Settings):
     """No attention across documents, and positions that begin anew in each."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
     """Under torchrun: a whole model on each rank, or FSDP2 (weights, gradients and optimizer state in shares)."""
-    log_every: Positive = 10
+    log_every: PositiveInt = 10
     """Steps between two moments at which losses are fetched from the device, checked and written."""
     smoke_steps: Annotated[int, Field(ge=0)] = 100
     """The loss must begin near ln(vocabulary) and be lower after so many steps; 0 for no such test."""
@@ -105,8 +106,8 @@ class ScheduleConfig(Settings):
 class EvalConfig(Settings):
     """`[eval]`: validation, also done after the last step."""
 
-    every_steps: Positive = 250
-    max_tokens: Positive = 1_000_000
+    every_steps: PositiveInt = 250
+    max_tokens: PositiveInt = 1_000_000
     """Tokens of the val split that are predicted each time, from its start."""
     prompts: list[Annotated[str, Field(min_length=0)]] = Field(default_factory=list)  # a bound: UTF-8 is checked, too
     """Continued at each phase's end, into `samples/` of the run."""
@@ -115,8 +116,8 @@ class EvalConfig(Settings):
 class CheckpointConfig(Settings):
     """`[checkpoint]`: saving, also done at each phase's end, after the last step and when interrupted."""
 
-    every_steps: Positive = 250
-    keep_last: Positive = 2
+    every_steps: PositiveInt = 250
+    keep_last: PositiveInt = 2
     """Beside these, milestones and the one with the best validation loss are kept."""
 
 
@@ -133,12 +134,12 @@ class PhaseConfig(Settings):
     """One of `[[phases]]`: from the end of the one before until a step, with an off-ramp there."""
 
     name: Annotated[str, Field(min_length=1)]
-    until_step: Positive
+    until_step: PositiveInt
     budget_usd: PositiveFloat | None = None
     """The run stops when the phase has cost more."""
     goal: Annotated[str, Field(pattern=r"^(val_loss|loss) <=? \d+(\.\d+)?$")] | None = None
     """Such as `val_loss < 4.0`; the run stops at the phase's end where it is missed."""
-    milestones: list[Positive] = Field(default_factory=list)
+    milestones: list[PositiveInt] = Field(default_factory=list)
     """Steps whose checkpoints are kept, beside that of `until_step`."""
 
 
