@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
-import sys
 import tempfile
 import traceback
 from concurrent.futures import ProcessPoolExecutor
@@ -46,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print what was measured; exit code 1 when a trainer failed, such as for want of memory."""
-    from shards.display import print_rows
+    from shards.display import print_rows, say
     from trainer.recipe import load_recipe
 
     if os.environ.get("WORLD_SIZE", "1") != "1":
@@ -64,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
         print_rows(measured)
         print(NOTES)
     for row in failed:
-        print(f"error: {row['recipe']}: {row['trainer']}: {row['error']}", file=sys.stderr)
+        say(f"error: {row['recipe']}: {row['trainer']}: {row['error']}")
     return 1 if failed else 0
 
 
@@ -72,24 +71,21 @@ def bench(recipe: TrainRecipe, trainers: list[str], steps: int) -> list[dict[str
     """Measure a recipe under each of `trainers`: `ours`, `transformers`.
 
     Returns:
-        For each `recipe`, `trainer` and why it failed (`error`), or what `measure` returns with `fit_gb`, what `fit`
-        expects torch to allocate for ours.
+        For each its `recipe`, its `trainer`, and why it failed (`error`) or what `measure` returns, with `fit_gb`: see
+        `expect_memory`; of ours alone.
 
     Raises:
         InputError: it cannot run here; as `train` says it.
     """
-    from trainer import fit
+    from shards.display import say
     from trainer.measure import measure, write_made_up_set
 
-    train, rows = recipe.train, list[dict[str, Any]]()
-    estimate = fit.estimate(recipe, 1 << 62, fit.measure(recipe, [train.activation_checkpointing]))
-    (expected,) = [row["total"] for row in estimate["estimates"] if row["micro_batch"] == train.micro_batch]
-    expected -= estimate["context"]  # which torch does not count
+    rows: list[dict[str, Any]] = []
     spawn = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
     with tempfile.TemporaryDirectory(prefix="trainer-bench-") as folder:
         shards = write_made_up_set(recipe, Path(folder))
         for trainer in trainers:
-            print(f"{recipe.name}: {trainer}: {steps} steps after the warm-up", file=sys.stderr, flush=True)
+            say(f"{recipe.name}: {trainer}: {steps} steps after the warm-up")
             row: dict[str, Any] = {"recipe": recipe.name, "trainer": trainer}
             # What libraries print on stdout is no result: it goes where messages go.
             with ProcessPoolExecutor(1, spawn, initializer=os.dup2, initargs=(2, 1)) as pool:
@@ -100,6 +96,18 @@ def bench(recipe: TrainRecipe, trainers: list[str], steps: int) -> list[dict[str
                 traceback.print_exception(error)
                 row["error"] = f"{error!r}. {REMEDY}"
             else:
-                row |= future.result() | {"fit_gb": expected / 1e9 if trainer == "ours" else None}
+                row |= future.result()
+                row["fit_gb"] = expect_memory(recipe, row["precision"]) if trainer == "ours" else None
             rows.append(row)
     return rows
+
+
+def expect_memory(recipe: TrainRecipe, precision: str) -> float:
+    """Return what `fit` expects torch to allocate for a recipe's steps in a precision, in GB."""
+    from trainer import fit
+
+    train = recipe.train.model_copy(update={"precision": precision})  # `auto` would be bf16 to `fit`
+    points = fit.measure(recipe.model_copy(update={"train": train}), [train.activation_checkpointing])
+    estimate = fit.estimate(recipe, 1 << 62, points)
+    (total,) = [row["total"] for row in estimate["estimates"] if row["micro_batch"] == train.micro_batch]
+    return (total - estimate["context"]) / 1e9  # which torch does not count

@@ -5,7 +5,8 @@
 Rows that pad the vocabulary are cut off; a `gpt2` gets GPT-2's own parameter names, with query, key and value in one
 matrix and matrices transposed. Text begins after an end of document, as in training: `generate` starts so from no
 prompt, but the tokenizer adds nothing. Special tokens spelled in a text are matched, as transformers does by default;
-`split_special_tokens=True` gives the ids of training, where text is never control. Holds the weights in memory twice.
+`split_special_tokens=True` gives the ids of training, where text is never control. The weights are in
+memory twice at most.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import re
 from collections.abc import Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -64,8 +65,9 @@ def parse_bytes(text: str) -> int:
     """Parse `80GB` (powers of ten) or `80GiB`; raises InputError when it is not that, or less than a megabyte."""
     from pydantic import ByteSize, TypeAdapter, ValidationError
 
+    whole = re.fullmatch(r"\s*[\d.]+\s*[a-zA-Z]+\s*", text)  # pydantic passes over what stands behind a size
     with contextlib.suppress(ValidationError):
-        if (size := TypeAdapter(ByteSize).validate_python(text)) >= 1_000_000:
+        if whole and (size := TypeAdapter(ByteSize).validate_python(text)) >= 1_000_000:
             return size
     raise InputError(f"--gpu-memory {text}: expected a size such as 80GB or 79.1GiB")
 
@@ -87,7 +89,8 @@ def measure(recipe: TrainRecipe, choices: Sequence[str] = CHOICES) -> Points:
 def measure_step(recipe: TrainRecipe, layers: int, micro_batch: int, *, choice: str) -> int:
     """Return the bytes of a micro-batch at its peak, without weights, gradients and optimizer, at some depth.
 
-    With `train.compile` (and nothing recomputed): what the compiler's own partitioner keeps for the backward pass.
+    Otherwise torch's own `MemTracker` counts; with `train.compile` (and nothing recomputed) it is what the compiler's
+    partitioner keeps for the backward pass. torch offers neither in public: another version may have moved them.
     """
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode

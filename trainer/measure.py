@@ -4,9 +4,10 @@ Ours are steps of `trainer.train` in a real session: the recipe's model, optimiz
 recomputation, fed from the compressed shards of a small set of made-up tokens, losses fetched as often as in a run.
 
 Theirs train LlamaForCausalLM or GPT2LMHeadModel as `export` describes them, with the weights that ours begins with, the
-same windows in the same order (at hand in memory), micro-batch, learning rates and fused AdamW: the losses are equal.
-What makes it fast is on: SDPA, and bf16 and torch.compile where ours has them; its check of every loss for NaN, which
-waits for the GPU, is off. It knows no `document_mask` and no Muon, and recomputes everything where ours is `selective`.
+same windows in the same order (at hand in memory), micro-batch, learning rates and fused AdamW: in fp32 the losses are
+equal. What makes it fast is on: SDPA, and bf16 and torch.compile where ours has them; its check of every loss for NaN,
+which waits for the GPU, is off. It knows no `document_mask` and no Muon, and recomputes everything where ours is
+`selective`; in bf16 its residual stream is fp32.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer, models
 
 from shards import open_set
+from shards.display import say
 from shards.imports.import_set import ImportOptions, import_set
 from shards.manifest import Split, dtype_for
 from shards.samples import SampleOrder
@@ -99,7 +101,7 @@ def measure(trainer: str, recipe: TrainRecipe, shards: Path, steps: int) -> dict
     order = SampleOrder([shard.num_tokens for shard in split], seq_len=train.seq_len, seed=train.seed)
     with Loader(split, order) as loader:
         if trainer == "ours":
-            with closing(open_session(recipe, shards, shards.with_name("run"), resume="never", say=print)) as session:
+            with closing(open_session(recipe, shards, shards.with_name("run"), resume="never", say=say)) as session:
                 records = take_our_steps(session, loader, steps_in_all, mark)
             loss = statistics.fmean(record["loss"] for record in records)
         else:

@@ -31,7 +31,8 @@ def build_optimizers(model: nn.Module, config: OptimizerConfig) -> list[torch.op
     adamw = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
     if not muons:
         return [adamw]
-    return [torch.optim.Muon(muons, config.lr, config.weight_decay, adjust_lr_fn="match_rms_adamw"), adamw]
+    muon = torch.optim.Muon(muons, lr=config.lr, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw")
+    return [muon, adamw]
 
 
 def learning_rate(step: int, recipe: TrainRecipe) -> float:

@@ -64,6 +64,11 @@ def test_the_figures_agree_with_each_other(rows: dict[str, dict[str, Any]], reci
     assert rows["transformers"]["fit_gb"] is None
 
 
+def test_memory_is_expected_of_the_precision_that_ran(rows: dict[str, dict[str, Any]], recipe_file: Path):
+    recipe = load_recipe(recipe_file, [*SETTINGS, 'train.precision="auto"'])
+    assert bench.expect_memory(recipe, "fp32") == pytest.approx(rows["ours"]["fit_gb"])
+
+
 def test_the_shipped_recipes_with_goals_are_measured_by_default(trainer: Any, monkeypatch: pytest.MonkeyPatch):
     asked: list[TrainRecipe] = []
     monkeypatch.setattr(bench, "bench", lambda recipe, *_: asked.append(recipe) or [])

@@ -150,7 +150,7 @@ def test_sizes(text: str, size: int):
     assert parse_bytes(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "80", "GB", "0GB", "-1GB", "80TBX", "nanGB"])
+@pytest.mark.parametrize("text", ["", "80", "GB", "0GB", "-1GB", "80TBX", "nanGB", "80GB-10GB", "80 GB 2"])
 def test_what_is_no_size_is_refused(text: str):
     with pytest.raises(InputError, match="expected a size such as 80GB"):
         parse_bytes(text)
