@@ -16,6 +16,7 @@ from typing import Any
 
 from pipeline.flags import add_network, add_recipe, export_network, set_folder
 from shards.command_line import INTERRUPTED, add_workers, drop_output, number_in
+from shards.display import say
 
 EPILOG = """\
 examples:
@@ -36,20 +37,20 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        print("interrupted; what is finished is kept. Run the same command again to go on.", file=sys.stderr)
+        say("interrupted; what is finished is kept. Run the same command again to go on.")
         return INTERRUPTED
     except BrokenPipeError:
         return drop_output()
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         remedy = "The disk is full. Free some space and run the same command again: it goes on where it stopped."
-        print(f"error: {error}\n{remedy if full else ''}".rstrip(), file=sys.stderr)
+        say(f"error: {error}\n{remedy if full else ''}".rstrip())
         return 1 if full else 2
     except (ValueError, RuntimeError) as error:
         # Our own errors say what to do; any other is a fault of ours and shows its trace.
         if not type(error).__module__.startswith(("pipeline.", "shards.")):
             raise
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}")
         return 1 if type(error).__name__ in ("EncodeError", "WorkerLostError") else 2
 
 

@@ -30,7 +30,8 @@ Loss: the mean of all steps, of made-up tokens. Peak: what torch allocated after
 that, without margin and context. On a CPU the peak is the growth of the process's resident memory.
 Goals on an H200, in tokens/s: {", ".join(f"{name} {goal:,}" for name, goal in GOALS.items())}."""
 
-REMEDY = "If memory was too small: --set train.micro_batch=N (`fit` says what fits) or train.activation_checkpointing."
+REMEDY = "If memory was too small: --set train.micro_batch=N (`fit` says what fits) or train.activation_checkpointing. "
+REMEDY += "Where transformers or accelerate is not installed: --alone."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipes", type=Path, nargs="*", default=shipped, metavar="RECIPE", help=names)
     parser.add_argument("--steps", type=positive_number, default=20, metavar="N", help="timed; default %(default)s")
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help="as in train")
-    parser.add_argument("--alone", action="store_true", help="leave transformers' Trainer out")
+    parser.add_argument("--alone", action="store_true", help="without transformers' Trainer, which is installed apart")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -111,7 +110,7 @@ def _find_card(options: argparse.Namespace) -> Path | None:
 
     card = default_out(options.set) / CARD_FILE
     if not card.is_file() and not options.dry_run:
-        print(f"push: making the card {card}, with an audit where there is none", file=sys.stderr)
+        _note(f"making the card {card}, with an audit where there is none")
         with show_progress("report") as progress:
             write_report(options.set, progress=progress)
     if not card.is_file():
