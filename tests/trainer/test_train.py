@@ -14,7 +14,7 @@ from shards import ShardSet
 from trainer.config import PhaseConfig, TrainRecipe
 from trainer.data import Loader
 from trainer.errors import InputError, RunError
-from trainer.metrics import MetricsLog, read_metrics
+from trainer.metrics import MetricsLog, describe_step, read_metrics
 from trainer.model import flops_per_token, label_documents
 from trainer.recipe import load_recipe
 from trainer.session import Session, open_session
@@ -124,6 +124,12 @@ def test_steps_after_the_checkpoint_leave_the_log(tmp_path: Path):
         assert log.last("val_loss") == {"step": 2, "val_loss": 2.5}
         log.write({"step": 3, "loss": 1.5})
     assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2, 2, 3]
+
+
+def test_a_step_is_told_in_a_few_words_without_what_is_not_known():
+    record: dict[str, Any] = {"loss": 3.14159, "lr": 0.001, "tokens_per_s": 12345.6, "mfu": None, "usd": 0.0}
+    assert describe_step(record) == "loss 3.142  lr 1.00e-03  12,346 tokens/s"
+    assert describe_step(record | {"mfu": 0.4512, "usd": 1234.5}).endswith(" tokens/s  MFU 45.1%  $1,234.50")
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
