@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -218,17 +219,23 @@ def test_activation_checkpointing_changes_no_loss(open_run: Callable[..., Sessio
     assert [step["loss"] for step in less] == pytest.approx([step["loss"] for step in plain], rel=1e-5)
 
 
-def test_too_large_a_micro_batch_is_answered_with_one_that_fits(open_run: Callable[..., Session]):
+@pytest.mark.parametrize(
+    ("fits", "advice"),
+    [(3, "The next smaller that fits is 2: "), (0, "Choose a smaller one: --set train.micro_batch=N")],
+)
+def test_too_large_a_micro_batch_is_answered_with_one_that_fits(
+    open_run: Callable[..., Session], fits: int, advice: str
+):
     session = open_run("train.micro_batch=8")
     forward = session.forward
 
     def small_memory(ids: torch.Tensor, *arguments: Any, **more: Any) -> torch.Tensor:
-        if len(ids) > 3:
+        if len(ids) > fits:
             raise torch.OutOfMemoryError
         return forward(ids, *arguments, **more)
 
     session.forward = small_memory  # type: ignore[assignment]
-    with pytest.raises(RunError, match=r"train\.micro_batch = 8: out of memory\. The next smaller that fits is 2"):
+    with pytest.raises(RunError, match=re.escape(f"train.micro_batch = 8: out of memory. {advice}")):
         run_training(session, lambda line: None)
 
 
