@@ -19,9 +19,8 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from shards import Shard, ShardSet
+from shards import Shard, ShardSet, tokens
 from shards.samples import read_sources
-from shards.tokens import token_bytes
 from trainer.config import TrainConfig
 from trainer.device import autocast
 from trainer.model import LanguageModel, label_documents
@@ -77,7 +76,7 @@ def count_token_bytes(shard_set: ShardSet) -> npt.NDArray[np.int64] | None:
     """
     tokenizer = shard_set.manifest.tokenizer
     try:
-        table = token_bytes(shard_set.path / tokenizer.file)
+        table = tokens.token_bytes(shard_set.path / tokenizer.file)
     except ValueError:
         return None
     lengths = np.array([len(content) for content in table], dtype=np.int64)

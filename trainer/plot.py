@@ -11,10 +11,12 @@ import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainer.config import PhaseConfig
 from trainer.errors import InputError
+
+if TYPE_CHECKING:
+    from trainer.config import PhaseConfig
 
 PANELS = {"loss": "loss\nnats a token", "val_loss": "loss\nnats a token", "lr": "learning rate"}
 PANELS |= {"tokens_per_s": "throughput\ntokens/s", "usd": "cost\ndollars"}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, astuple, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -55,7 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--repetition-penalty", number_in(0.01, 100), "0.01 to 100; above 1: what occurred is less likely"),
         ("--seed", number_in(0, (1 << 63) - 1, int), "0 or more"),
     )
-    for (flag, kind, note), default in zip(flags, astuple(SampleOptions()), strict=True):
+    for flag, kind, note in flags:
+        default = getattr(SampleOptions(), flag[2:].replace("-", "_"))
         parser.add_argument(flag, type=kind, default=default, metavar="N", help=f"{note}; default %(default)s")
 
 

@@ -200,11 +200,12 @@ def _plan_samples(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Say
         found = f"model.vocab_size = {vocab_size}: {where} has ids up to {shard_set.vocab_size - 1}"
         problems.append(f"{found}. Choose vocab_size = {shard_set.vocab_size} or leave it out.")
     if order.per_epoch < batch:
-        found = f"{where}: the train split's {total} tokens in {len(train)} shards hold {order.per_epoch} windows"
-        expected = f"of {seq_len} + 1 tokens; expected at least train.global_batch = {batch}"
-        problems.append(f"{found} {expected}. Build a larger set, or lower seq_len or global_batch.")
+        windows = f"{order.per_epoch} windows of {seq_len} + 1 tokens"
+        found = f"{where}: the train split's {total} tokens in {len(train)} shards hold {windows}"
+        expected = f"expected at least train.global_batch = {batch}"
+        problems.append(f"{found}; {expected}. Build a larger set, or lower seq_len or global_batch.")
     if all(shard.num_tokens < 2 for shard in val):
-        problems.append(f"{where}: the val split has no token to predict. Build the set with a larger val_tokens.")
+        problems.append(f"{where}: the val split has no token to predict. Build it with a larger split.val_tokens.")
     if problems:
         raise InputError(problems)
     if order.short_shards:

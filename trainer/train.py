@@ -354,8 +354,9 @@ class Run:
 def _advise_on_memory(session: Session) -> str:
     """Try smaller micro-batches, and say which is the next that fits."""
     train, moments = session.recipe.train, list[torch.Tensor]()
-    # Several ranks would have to try together, and the others are not here.
-    sizes = [size for size in range(1, train.micro_batch) if train.global_batch % size == 0 and session.ranks == 1]
+    sizes = [size for size in range(1, train.micro_batch) if train.global_batch % size == 0]
+    if session.ranks > 1:
+        sizes = []  # They would have to try together, and the others are not here.
     while sizes:
         for optimizer in session.optimizers:
             optimizer.zero_grad(set_to_none=True)
