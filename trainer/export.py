@@ -109,7 +109,9 @@ def describe_files(
     names = {index: token for token, index in tokens.items()}
     eos, pad = names[eos_id], "<|pad|>" if "<|pad|>" in tokens else names[eos_id]
     ids = {"bos_token_id": eos_id, "eos_token_id": eos_id, "pad_token_id": tokens[pad]}
-    common = {**ids, "vocab_size": vocab_size, "tie_word_embeddings": config.tie_word_embeddings, "dtype": dtype}
+    # Whatever trains the model further leaves the embedding of what its config calls padding as it is: not the EOS.
+    common = ids | {"pad_token_id": tokens[pad] if pad != eos else None, "dtype": dtype}
+    common |= {"vocab_size": vocab_size, "tie_word_embeddings": config.tie_word_embeddings}
     if config.kind == "llama":
         model = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu"}
         model |= config.model_dump(exclude={"kind"}) | {"attention_bias": False, "mlp_bias": False}

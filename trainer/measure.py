@@ -146,7 +146,6 @@ def build_theirs(recipe: TrainRecipe, vocab_size: int) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = describe_files(recipe.model, vocab_size, 0, {"eos": 0}, "float32")["config.json"]
-    config["pad_token_id"] = None  # whose embedding would not be trained
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), attn_implementation="sdpa")
     weights = build_model(recipe.model, vocab_size, seed=recipe.train.seed).state_dict()
     # Where it is tied, theirs lists its head once more.

@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from shards import ShardSet
+from trainer.config import ModelConfig
+from trainer.export import describe_files
 from trainer.sample import SampleOptions, iter_tokens, load_run
 
 transformers = pytest.importorskip("transformers")
@@ -110,6 +112,20 @@ def test_special_tokens_are_set_everywhere(exported: tuple[Path, Path]):
     assert tokenizer.model_max_length == 64
     for settings in (model.config, model.generation_config):
         assert (settings.bos_token_id, settings.eos_token_id, settings.pad_token_id) == (318, 318, 319)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_an_eos_that_pads_too_is_trained_further(kind: Any):
+    config = ModelConfig(
+        kind=kind, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=8
+    )
+    files = describe_files(config, 10, 3, {"<|endoftext|>": 3}, "float32")
+    assert files["tokenizer_config.json"]["pad_token"] == "<|endoftext|>"
+    assert files["generation_config.json"]["pad_token_id"] == 3
+    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**files["config.json"]))
+    ids = torch.tensor([[3, 1, 2]])
+    model(input_ids=ids, labels=ids).loss.backward()
+    assert model.get_input_embeddings().weight.grad[3].any()
 
 
 def test_it_generates_what_we_sample(exported: tuple[Path, Path]):
