@@ -141,6 +141,17 @@ def read_sources(shard: Shard, names: list[str]) -> tuple[npt.NDArray[np.int64],
     return np.concatenate(lengths), np.concatenate(sources)
 
 
+def label_sources(shard: Shard, names: list[str], stop: int) -> npt.NDArray[np.int64]:
+    """Return the source of each token in [0, stop) of a shard as an index into `names`, int64 `(stop,)`.
+
+    Raises:
+        ShardSetError: the document table names a source that is not in `names`.
+    """
+    lengths, sources = read_sources(shard, names)
+    documents = int(np.searchsorted(np.cumsum(lengths), stop)) + 1
+    return np.repeat(sources[:documents], lengths[:documents])[:stop]
+
+
 def account_tokens(shards: Sequence[Shard], names: list[str], order: SampleOrder, samples: int) -> dict[str, Any]:
     """Say what became of the tokens after so many samples: predicted, predicted again, or never, and of which source.
 

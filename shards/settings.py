@@ -126,7 +126,7 @@ def apply_override(data: dict[str, Any], override: str) -> Iterator[str]:
     """
     key, separator, text = override.partition("=")
     if not separator or not key.strip():
-        yield f"--set {override!r}: expected KEY=VALUE, such as --set mix.tokens=1_000_000"
+        yield f"--set {override!r}: expected KEY=VALUE, a dotted key and its value in TOML syntax"
         return
     try:
         parsed = tomllib.loads(f"value = {text}")
@@ -185,7 +185,8 @@ def _keys(loc: tuple[int | str, ...], data: Any) -> tuple[int | str, ...]:
         if isinstance(data, dict):
             data = cast("dict[Any, Any]", data).get(part)
         elif isinstance(data, list) and isinstance(part, int):
-            data = cast("list[Any]", data)[part]
+            items = cast("list[Any]", data)
+            data = items[part] if part < len(items) else None  # a tuple's item that is missing
         else:
             return loc[:depth]
     return loc

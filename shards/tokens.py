@@ -10,10 +10,16 @@ import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from shards.manifest import Manifest
 from shards.problems import Problem
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from shards.reader import ShardSet
 
 MAX_TOKENIZER_BYTES = 1 << 27
 """A larger tokenizer.json is refused before it is read; 262,144 entries take 33 MB."""
@@ -61,6 +67,23 @@ def token_bytes(tokenizer_json: Path | bytes) -> list[bytes]:
     for text, token in added.items():
         table[token] = text.encode()
     return table
+
+
+def count_text_bytes(shard_set: ShardSet) -> npt.NDArray[np.int64] | None:
+    """Return how many bytes of text each id of a set stands for, int64 `(vocab_size,)`; a special token has none.
+
+    None where the tokenizer is not byte-level: a token alone has no certain length there.
+    """
+    import numpy as np
+
+    tokenizer = shard_set.manifest.tokenizer
+    try:
+        table = token_bytes(shard_set.path / tokenizer.file)
+    except ValueError:
+        return None
+    lengths = np.array([len(content) for content in table], dtype=np.int64)
+    lengths[list(tokenizer.special_tokens.values())] = 0
+    return lengths
 
 
 def decode(tokens: Iterable[int], table: list[bytes]) -> bytes:

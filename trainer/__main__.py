@@ -55,7 +55,11 @@ def main(arguments: list[str] | None = None) -> int:
     except (RunError, OSError) as error:
         status, problems, code = "failed", [str(error)], 1
     if options.json and is_first_rank():
-        print_json({"status": status, "problems": problems})
+        try:
+            print_json({"status": status, "problems": problems})
+            sys.stdout.flush()
+        except BrokenPipeError:
+            code = drop_output()
     if code == 1 or is_first_rank():  # What is refused all ranks find; a failure may be of one alone.
         say("\n".join(f"error: {problem}" for problem in problems))
     return code
@@ -107,7 +111,11 @@ def run(options: argparse.Namespace) -> int:
     from trainer.train import run_training
 
     show = say if is_first_rank() else lambda message: None
-    with closing(open_session(recipe, options.shards, options.run, resume=options.resume, say=show)) as session:
+    try:
+        session = open_session(recipe, options.shards, options.run, resume=options.resume, say=show)
+    except OSError as error:  # such as a disk too small for a checkpoint: nothing has begun
+        raise InputError(str(error)) from error
+    with closing(session):
         outcome = run_training(session, show, go_on=options.go_on)
         if is_first_rank():
             print_outcome(outcome, as_json=options.json)
@@ -141,7 +149,7 @@ def print_outcome(outcome: Run, *, as_json: bool) -> None:
         **{key: value for key, value in validation.items() if key != "step"},
         "validated_at_step": validation.get("step"),
         "seconds": round(outcome.seconds, 3),
-        "usd": step.get("usd"),
+        "usd": outcome.log.last("usd").get("usd"),
         "off_ramp": outcome.off_ramp,
     }
     phases = make_ledger(session.recipe.phases, outcome.log.records)

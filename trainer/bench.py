@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import signal
 import tempfile
 import traceback
 from concurrent.futures import ProcessPoolExecutor
@@ -54,6 +55,7 @@ def run(options: argparse.Namespace) -> int:
     recipes = [load_recipe(path, options.overrides) for path in options.recipes]
     if nameless := [recipe.name for recipe in recipes if recipe.model.vocab_size is None]:
         raise InputError([f"{name}: no model.vocab_size. Add --set model.vocab_size=N." for name in nameless])
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it, too, leaves nothing behind
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # for the CPU, as train does
     trainers = ["ours"] if options.alone else ["ours", "transformers"]
     rows = [row for recipe in recipes for row in bench(recipe, trainers, options.steps)]
@@ -90,8 +92,14 @@ def bench(recipe: TrainRecipe, trainers: list[str], steps: int) -> list[dict[str
             row: dict[str, Any] = {"recipe": recipe.name, "trainer": trainer}
             # What libraries print on stdout is no result: it goes where messages go.
             with ProcessPoolExecutor(1, spawn, initializer=os.dup2, initargs=(2, 1)) as pool:
-                future = pool.submit(measure, trainer, recipe, shards, steps)
-            if isinstance(error := future.exception(), InputError):
+                try:
+                    future = pool.submit(measure, trainer, recipe, shards, steps)
+                    error = future.exception()
+                except KeyboardInterrupt:
+                    for worker in multiprocessing.active_children():
+                        worker.terminate()  # else it would be waited for
+                    raise
+            if isinstance(error, InputError):
                 raise error
             if error is not None:
                 traceback.print_exception(error)

@@ -163,9 +163,12 @@ def read_checkpoint(path: Path) -> Checkpoint:
         if not isinstance(expected, dict) or expected.get(name) != checksum:
             raise CheckpointError(f"{path / name}: corrupt: its checksum {checksum} is not in {CHECKSUMS_FILE}")
     try:
-        return Checkpoint(path, CheckpointState.model_validate_json((path / STATE_FILE).read_bytes()))
+        state = CheckpointState.model_validate_json((path / STATE_FILE).read_bytes())
     except ValidationError as error:
         raise CheckpointError(f"{path / STATE_FILE}: not a state that this version reads: {error}") from error
+    if _NAME.fullmatch(path.name) and step_of(path) != state.step:
+        raise CheckpointError(f"{path / STATE_FILE}: step {state.step}; expected that of the folder's name")
+    return Checkpoint(path, state)
 
 
 def find_newest(run: Path, say: Callable[[str], None]) -> Checkpoint | None:

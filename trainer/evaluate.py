@@ -19,8 +19,8 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from shards import Shard, ShardSet, tokens
-from shards.samples import read_sources
+from shards import ShardSet
+from shards.samples import label_sources
 from trainer.config import TrainConfig
 from trainer.device import autocast
 from trainer.model import LanguageModel, label_documents
@@ -69,21 +69,6 @@ def evaluate(
     return {name: sums[:, index] for index, name in enumerate(names) if sums[1, index]}
 
 
-def count_token_bytes(shard_set: ShardSet) -> npt.NDArray[np.int64] | None:
-    """Return how many bytes of text each id stands for, int64 `(vocab_size,)`; a special token has none.
-
-    None where the tokenizer is not byte-level: a token alone has no certain length there.
-    """
-    tokenizer = shard_set.manifest.tokenizer
-    try:
-        table = tokens.token_bytes(shard_set.path / tokenizer.file)
-    except ValueError:
-        return None
-    lengths = np.array([len(content) for content in table], dtype=np.int64)
-    lengths[list(tokenizer.special_tokens.values())] = 0
-    return lengths
-
-
 def summarise(sums: Sums) -> dict[str, Any]:
     """Return the fields of a validation line in metrics.jsonl; bits a byte are None where no bytes are known."""
     total = sum(sums.values(), start=np.zeros(3))
@@ -98,17 +83,6 @@ def summarise(sums: Sums) -> dict[str, Any]:
         "val_loss_by_source": {name: float(row[0] / row[1]) for name, row in sums.items()},
         "val_bits_per_byte_by_source": {name: bits(row) for name, row in sums.items()},
     }
-
-
-def label_sources(shard: Shard, names: list[str], stop: int) -> npt.NDArray[np.int64]:
-    """Return the source of each token in [0, stop) of a shard as an index into `names`, int64 `(stop,)`.
-
-    Raises:
-        ShardSetError: the document table names a source that is not in `names`.
-    """
-    lengths, sources = read_sources(shard, names)
-    documents = int(np.searchsorted(np.cumsum(lengths), stop)) + 1
-    return np.repeat(sources[:documents], lengths[:documents])[:stop]
 
 
 @torch.no_grad()

@@ -4,6 +4,8 @@ A step runs on tensors that have shapes but no storage, at two depths and two mi
 layers and in micro-batch, so four runs give all. One GPU is assumed, bf16 unless the recipe says fp32. Takes some
 fifteen seconds.
 
+What is recomputed is counted as without the compiler, with which it needs less.
+
 Not counted: what kernels allocate inside, buffers of several ranks, and the masks of `document_mask`. The margin for
 these and for fragmentation is 5 % of the card beside 0.75 GB for the CUDA context and cuBLAS: a rule of thumb, held
 against no card yet. Fragmentation grows with recomputation; GMLake (arXiv:2401.08156) measured 15 % on average in
@@ -57,6 +59,8 @@ def run(options: argparse.Namespace) -> int:
         print_summary(f"{recipe.name}: {result['parameters']:,} parameters; in GB:", static)
         sizes = ("activations", "logits", "total")
         print_rows([row | {key: row[key] / 1e9 for key in sizes} for row in result["estimates"]])
+        if recipe.train.compile:
+            print("selective and full are counted without the compiler, with which they need less")
         print(advice)
     return 0 if best else 1
 

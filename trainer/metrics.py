@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from shards.writer import write_text
+from trainer.errors import InputError
 from trainer.plot import open_events
 
 METRICS_FILE = "metrics.jsonl"
+NUMBERS = ("step", "tokens", "loss", "grad_norm", "lr", "tokens_per_s", "seconds", "usd", "val_loss")
+"""What is a number in every line that has it; all have a step."""
 
 
 class MetricsLog(contextlib.AbstractContextManager["MetricsLog"]):
@@ -71,14 +74,23 @@ def copy_metrics(source: Path, run: Path, *, until_step: int) -> None:
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """Return every whole line of a run's metrics, in order; a crash may have cut one off."""
+    """Return every whole line of a run's metrics, in order; a crash may have cut one off.
+
+    Raises:
+        InputError: a line holds something else than metrics.
+    """
     records: list[dict[str, Any]] = []
-    for line in (run / METRICS_FILE).read_bytes().splitlines(keepends=True):
-        with contextlib.suppress(ValueError):
+    for number, line in enumerate((run / METRICS_FILE).read_bytes().splitlines(keepends=True), 1):
+        try:
             record = json.loads(line)
-            whole = line.endswith(b"\n") and isinstance(record, dict) and isinstance(record.get("step"), int)
-            if whole and isinstance(record.get("seconds", 0.0), int | float):
-                records.append(record)
+        except ValueError:
+            continue
+        fits = isinstance(record, dict) and all(isinstance(record.get(key, 0), int | float) for key in NUMBERS)
+        if not fits or "step" not in record:
+            expected = f"expected a step, and numbers as {', '.join(NUMBERS)}"
+            raise InputError(f"{run / METRICS_FILE}: line {number}: {expected}; got {line!r:.200}. Mend or delete it.")
+        if line.endswith(b"\n"):
+            records.append(record)
     return records
 
 

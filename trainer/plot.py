@@ -52,13 +52,11 @@ def draw(records: list[dict[str, Any]], phases: list[PhaseConfig], *, title: str
     """Return a matplotlib figure of a run's metrics, one panel for each kind of number that they hold.
 
     Raises:
-        InputError: there is nothing to draw, or a value is no number.
+        InputError: there is nothing to draw.
     """
     from matplotlib.figure import Figure
 
     series = {key: [(r["step"], r[key]) for r in records if r.get(key) is not None] for key in PANELS}
-    if wrong := [key for key, points in series.items() if not all(isinstance(y, int | float) for _, y in points)]:
-        raise InputError([f"metrics.jsonl: {key}: expected a number in every line that has it" for key in wrong])
     labels = list(dict.fromkeys(PANELS[key] for key in PANELS if series[key]))
     if not labels:
         raise InputError("metrics.jsonl: no step is logged yet; nothing to draw")
@@ -67,15 +65,16 @@ def draw(records: list[dict[str, Any]], phases: list[PhaseConfig], *, title: str
     for key, points in series.items():
         if points:
             axes[PANELS[key]].plot(*zip(*points, strict=True), label=key, marker="." if key == "val_loss" else "")
-    began, last = 0, records[-1]["step"]
+    began, last = records[0]["step"] - 1, records[-1]["step"]
     for phase in phases:
-        if began < last:
-            top, middle = axes[labels[0]], (began + min(phase.until_step, last)) / 2
+        end = min(phase.until_step, last)
+        if began < end:
+            top, middle = axes[labels[0]], (began + end) / 2
             top.annotate(phase.name, (middle, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom")
-        if phase.until_step <= last:
+        if began < phase.until_step <= last:
             for axis in axes.values():
                 axis.axvline(phase.until_step, color="0.5", linestyle="--", linewidth=0.8)
-        began = phase.until_step
+        began = max(began, end)
     for label, axis in axes.items():
         axis.set_ylabel(label)
         axis.grid(visible=True, alpha=0.3)

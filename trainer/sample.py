@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     prompts = "the beginning of a document; may be empty. Repeat it: several are continued at once"
     text = {"action": "append", "required": True, "type": utf8, "metavar": "TEXT"}
     parser.add_argument("--prompt", dest="prompts", **text, help=prompts)
+    parser.epilog = "With --json a line for each prompt."
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="a checkpoint; default: the newest of RUN")
     flags = (
         ("--max-new-tokens", positive_number, "1 or more"),

@@ -28,6 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from shards import ShardSet, open_set
 from shards.samples import SampleOrder
+from shards.tokens import count_text_bytes
 from shards.validate import validate
 from shards.writer import write_text
 from trainer import checkpoint
@@ -35,7 +36,6 @@ from trainer.checkpoint import Checkpoint, CheckpointState
 from trainer.config import FIXED_BY_CHECKPOINT, TrainRecipe
 from trainer.device import choose_device, choose_precision, peak_flops
 from trainer.errors import InputError
-from trainer.evaluate import count_token_bytes
 from trainer.metrics import copy_metrics
 from trainer.model import LanguageModel, build_model, count_parameters, flops_per_token
 from trainer.optim import build_optimizers
@@ -76,7 +76,7 @@ class Session:
     @cached_property
     def token_bytes(self) -> npt.NDArray[np.int64] | None:
         """Bytes of text of each id; None where the tokenizer does not tell."""
-        return count_token_bytes(self.shard_set)
+        return count_text_bytes(self.shard_set)
 
     @cached_property
     def peak_tokens_per_s(self) -> float | None:

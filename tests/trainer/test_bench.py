@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +105,23 @@ def test_a_failure_of_theirs_does_not_cost_our_figures(
     (row,) = [line.split() for line in done.stdout.splitlines() if line.strip().startswith("tiny")]
     assert row[:3] == ["tiny", "ours", "CPU,"]
     assert "6 * weights that are multiplied" in done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_at_once_and_leaves_nothing(
+    trainer: Any, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    with trainer.start("bench", recipe_file, *OVERRIDES, "--steps", 10**7, "--alone", "--json") as process:
+        assert "10000000 steps after the warm-up" in process.stderr.readline()
+        (folder,) = tmp_path.glob("trainer-bench-*")
+        while not (folder / "run/recipe.json").exists():  # its process begins to train
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(number)  # to it alone
+        assert json.loads(process.stdout.read())["status"] == "interrupted"
+    assert process.returncode == 130
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_out_of_memory_says_what_to_do(trainer: Any, recipe_file: Path, monkeypatch: pytest.MonkeyPatch):

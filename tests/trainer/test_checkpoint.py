@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,15 @@ def test_a_changed_number_in_the_state_is_found(run: Path):
     file.write_text(json.dumps({**state, "samples": 239}, indent=2) + "\n")
     with pytest.raises(CheckpointError, match="checksum"):
         checkpoint.read_checkpoint(file.parent)
+
+
+def test_the_files_of_another_step_are_found(run: Path):
+    shutil.copytree(run / "checkpoints/step-00000020", run / "checkpoints/step-00000030", dirs_exist_ok=True)
+    with pytest.raises(CheckpointError, match="step 20; expected that of the folder's name"):
+        checkpoint.read_checkpoint(run / "checkpoints/step-00000030")
+    found = checkpoint.find_newest(run, lambda message: None)
+    assert found is not None
+    assert found.path.name == "step-00000020"
 
 
 def test_when_all_are_corrupt_it_says_so(run: Path):

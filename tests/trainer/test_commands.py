@@ -193,6 +193,14 @@ def test_nobody_reading_the_output_is_no_failure(trainer: Any, run: Path):
     assert process.returncode == 128 + signal.SIGPIPE
 
 
+def test_nobody_reading_a_refusal_is_no_failure_either(trainer: Any, tmp_path: Path):
+    with trainer.start("plot", tmp_path, "--json") as process:
+        process.stdout.close()
+        assert "Traceback" not in (errors := process.stderr.read())
+        assert "metrics.jsonl: is missing" in errors
+    assert process.returncode == 128 + signal.SIGPIPE
+
+
 @pytest.mark.parametrize("place", ["trainer.session.open_session", "trainer.train.take_step"])
 def test_an_interrupt_at_once_is_one_line(
     trainer: Command,

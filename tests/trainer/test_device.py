@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 import torch
 
-from trainer.device import autocast, choose_device, choose_precision, peak_flops
+from trainer.device import autocast, choose_device, choose_precision, peak_flops, peak_tflops
 from trainer.errors import InputError
 
 CPU = torch.device("cpu")
@@ -41,3 +41,26 @@ def test_auto_is_bf16_where_the_processor_has_tiles(has_tiles: bool, monkeypatch
 def test_the_peak_is_the_recipes_or_that_of_a_known_card():
     assert peak_flops(CPU, None) is None
     assert peak_flops(CPU, 1.5) == 1.5e12
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 312.0),
+        ("NVIDIA H100 80GB HBM3", 989.4),
+        ("NVIDIA H100 PCIe", 756.0),
+        ("NVIDIA H200 NVL", 835.5),
+        ("NVIDIA L4", 121.0),
+        ("NVIDIA L40", 181.0),
+        ("NVIDIA L40S", 362.0),
+        ("NVIDIA GeForce RTX 4090", 165.2),
+        ("rtx4090", 165.2),
+        ("NVIDIA RTX A1000", None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA GeForce RTX 3090 Ti", None),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
+        ("NVIDIA GB200", None),
+    ],
+)
+def test_a_cards_peak_is_found_by_whole_words(name: str, expected: float | None):
+    assert peak_tflops(name) == expected

@@ -14,8 +14,10 @@ import pytest
 import torch
 
 from shards import ShardSet, open_set
+from shards.samples import label_sources
+from shards.tokens import count_text_bytes
 from trainer.config import ModelConfig, TrainConfig
-from trainer.evaluate import count_token_bytes, evaluate, label_sources, summarise
+from trainer.evaluate import evaluate, summarise
 from trainer.model import LanguageModel, build_model
 
 SEQ_LEN = 24
@@ -49,7 +51,7 @@ def run_evaluation(
         TrainConfig(seq_len=SEQ_LEN, global_batch=batch, micro_batch=batch, steps=1),
         max_tokens=max_tokens,
         precision="fp32",
-        token_bytes=count_token_bytes(shard_set),
+        token_bytes=count_text_bytes(shard_set),
     )
 
 
@@ -121,7 +123,7 @@ def test_every_token_has_its_documents_source(shard_set: ShardSet):
 
 
 def test_token_bytes_add_up_to_the_text(shard_set: ShardSet):
-    lengths = count_token_bytes(shard_set)
+    lengths = count_text_bytes(shard_set)
     assert lengths is not None
     text = "naïve café 中文 🙂 grind ( grain )\n"
     assert lengths[shard_set.tokenizer().encode(text).ids].sum() == len(text.encode())
@@ -131,10 +133,10 @@ def test_token_bytes_add_up_to_the_text(shard_set: ShardSet):
 def test_a_tokenizer_that_is_not_byte_level_has_no_byte_lengths(tmp_path: Path, shard_set: ShardSet):
     copy = open_set(shutil.copytree(shard_set.path, tmp_path / "set"))
     tokenizer = json.loads((copy.path / "tokenizer.json").read_bytes())
-    assert count_token_bytes(copy) is not None
+    assert count_text_bytes(copy) is not None
     tokenizer["model"]["vocab"]["\u2581the"] = tokenizer["model"]["vocab"].pop("t")  # as SentencePiece writes a space
     (copy.path / "tokenizer.json").write_text(json.dumps(tokenizer))
-    assert count_token_bytes(copy) is None
+    assert count_text_bytes(copy) is None
 
 
 def test_one_target_can_be_evaluated(tmp_path: Path, model: LanguageModel, make_set: Callable[..., ShardSet]):

@@ -83,10 +83,10 @@ def test_the_command_draws_a_run_and_refuses_what_is_none(trainer: Any, recipe_f
         assert "recipe.json" in json.loads(refused.stdout)["problems"][0]
 
 
-@pytest.mark.parametrize("key", ["loss", "usd", "tokens_per_s"])
-def test_a_value_that_is_no_number_is_named(key: str):
-    with pytest.raises(InputError, match=f"metrics.jsonl: {key}: expected a number"):
-        draw([*make_records(3), {"step": 4, key: "a"}], [], title="run")
+def test_phases_that_ended_before_the_first_line_are_left_out():
+    phases = [PhaseConfig(name=name, until_step=step) for name, step in (("early", 5), ("late", 30))]
+    figure = draw([{"step": step, "loss": 1.0} for step in range(11, 21)], phases, title="run")
+    assert [text.get_text() for text in figure.axes[0].texts] == ["late"]
 
 
 def test_events_only_where_the_package_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

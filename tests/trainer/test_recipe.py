@@ -68,6 +68,7 @@ def test_all_faults_are_reported_at_once(recipe_file: Path, tmp_path: Path):
         ("optimizer.lr=0", "optimizer.lr"),
         ("optimizer.lr=inf", "optimizer.lr"),
         ("optimizer.betas=[0.9, 1.0]", "optimizer.betas.1"),
+        ("optimizer.betas=[0.9]", "optimizer.betas.1: required key is missing"),
         ("model.kind=gpt3", "model.kind"),
         ("train.compile=1", "train.compile"),
         ("train.seed=-1", "train.seed"),

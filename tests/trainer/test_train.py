@@ -127,6 +127,13 @@ def test_steps_after_the_checkpoint_leave_the_log(tmp_path: Path):
     assert [line["step"] for line in read_metrics(tmp_path)] == [1, 2, 2, 3]
 
 
+@pytest.mark.parametrize("line", ["[]", "3", '{"loss": 1.0}', '{"step": 1, "loss": "x"}', '{"step": 1, "usd": null}'])
+def test_a_line_that_holds_no_metrics_is_named(tmp_path: Path, line: str):
+    (tmp_path / "metrics.jsonl").write_text(f'{{"step": 1, "loss": 3.0}}\n{line}\n')
+    with pytest.raises(InputError, match=r"metrics.jsonl: line 2: expected a step, and numbers as"):
+        MetricsLog(tmp_path, step=2)
+
+
 def test_a_step_is_told_in_a_few_words_without_what_is_not_known():
     record: dict[str, Any] = {"loss": 3.14159, "lr": 0.001, "tokens_per_s": 12345.6, "mfu": None, "usd": 0.0}
     assert describe_step(record) == "loss 3.142  lr 1.00e-03  12,346 tokens/s"
