@@ -138,8 +138,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask | None) -> Tens
         run = _compiled_flex_attention() if compiled else flex_attention
         return run(query, key, value, block_mask=mask, enable_gqa=grouped)
     # A single new position attends to everything cached; is_causal would align it with the first key instead.
-    causal = mask is None and query.shape[2] > 1
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal, enable_gqa=grouped)
+    how: dict[str, Any] = {"is_causal": True} if mask is None and query.shape[2] > 1 else {"attn_mask": mask}
+    return F.scaled_dot_product_attention(query, key, value, enable_gqa=grouped, **how)
 
 
 class KeyValueCache:

@@ -282,3 +282,13 @@ def test_under_autocast_the_residual_stream_is_bf16_too(kind: str):
             loss = model(ids[:, :-1], ids[:, 1:])
     assert {stream.dtype for stream in streams} == {torch.bfloat16}
     torch.testing.assert_close(loss, expected, rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_lengths_that_are_compiled_as_dynamic_break_no_graph(kind: str):
+    model, ids = build_model(make_config(kind=kind, num_key_value_heads=4), VOCAB_SIZE, seed=1), make_ids(4, 32)
+    expected = [model(ids[:, : length - 1], ids[:, 1:length]) for length in (32, 17)]
+    torch.compiler.reset()
+    model.compile(backend="aot_eager", fullgraph=True, dynamic=True)
+    for length, loss in zip((32, 17), expected, strict=True):
+        torch.testing.assert_close(model(ids[:, : length - 1], ids[:, 1:length]), loss)
