@@ -104,7 +104,11 @@ def plan_mix(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -> P
         _cut_split(axis, start, shares.targets(s, total, num_train))
         for s, (axis, start) in enumerate(zip(axes, starts, strict=True))
     ]
-    _check_shard_size(recipe, train_cuts, val_cuts)
+    # Where cuts lie, in tokens: the same boundary may have several keys, and so may the end of an epoch.
+    ends = [
+        [epoch * length + cut.tokens for epoch, cut in cuts] for length, cuts in zip(available, train_cuts, strict=True)
+    ]
+    _check_shard_size(recipe, ends, [[cut.tokens for _, cut in cuts] for cuts in val_cuts])
     train = _shard_plans("train", train_cuts, starts, num_train)
     val = _shard_plans("val", val_cuts, [Cut(0, FIRST_KEY)] * len(axes), num_val)
     epochs = [
@@ -195,8 +199,8 @@ def _limit(available: int, repeats: int, shares: Shares, source: int) -> int:
     return int(available * repeats / shares.fractions[source])
 
 
-def _check_shard_size(recipe: Recipe, *splits: list[list[tuple[int, Cut]]]) -> None:
-    """Refuse shards smaller than their documents: some would hold nothing."""
+def _check_shard_size(recipe: Recipe, *splits: list[list[int]]) -> None:
+    """Refuse shards smaller than their documents, of which some would hold nothing, by each source's cuts in tokens."""
     for cuts in splits:
         for places in zip(*(itertools.pairwise(source) for source in cuts), strict=True):
             if all(begin == end for begin, end in places):

@@ -167,6 +167,7 @@ def check_shares(plan: Plan, kept: list[list[Document]], shards: Any, weights: l
 
 
 @settings(max_examples=40)
+@example(corpus_of(2097153, 3, 64), [1, 1, 1], [[[], [], []], [[], [], []]], 100)  # a shard would be empty
 @given(sources=CORPORA, weights=WEIGHTS, cuts=st.lists(CUTS, min_size=2, max_size=2), shard=st.integers(100, 900))
 def test_partitions_and_runs_change_nothing(
     sources: list[list[Document]], weights: list[float], cuts: list[list[list[int]]], shard: int
