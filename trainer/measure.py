@@ -13,6 +13,7 @@ which waits for the GPU, is off. It knows no `document_mask` and no Muon, and re
 from __future__ import annotations
 
 import importlib
+import math
 import statistics
 import tempfile
 import time
@@ -33,6 +34,7 @@ from shards.samples import SampleOrder
 from trainer.config import TrainRecipe
 from trainer.data import Loader
 from trainer.device import choose_device, choose_precision, peak_flops
+from trainer.errors import RunError
 from trainer.export import convert_weights, describe_files
 from trainer.model import build_model, flops_per_token
 from trainer.optim import build_optimizers, learning_rate
@@ -81,6 +83,7 @@ def measure(trainer: str, recipe: TrainRecipe, shards: Path, steps: int) -> dict
 
     Raises:
         InputError: it cannot run here; as `train` says it.
+        RunError: the loss is not finite.
         torch.OutOfMemoryError: the GPU's memory is too small.
     """
     train, device = recipe.train, choose_device(recipe.train.device)
@@ -107,6 +110,8 @@ def measure(trainer: str, recipe: TrainRecipe, shards: Path, steps: int) -> dict
         else:
             windows = loader.read(0, steps_in_all * train.global_batch)
             loss = take_their_steps(build_theirs(recipe, vocab_size), recipe, windows, mark)
+    if not math.isfinite(loss):
+        raise RunError(f"the mean loss is {loss}; expected a finite one. Lower optimizer.lr")
     if cuda:
         cuda.synchronize()
     began, ended = marks[WARMUP - 1], marks[-1]

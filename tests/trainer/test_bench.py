@@ -124,6 +124,14 @@ def test_a_signal_ends_it_at_once_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_loss_that_is_not_finite_is_no_figure(trainer: Any, recipe_file: Path):
+    done = trainer.run(
+        "bench", recipe_file, *OVERRIDES, "--alone", "--steps", 1, "--json", "--set", "optimizer.lr=1e30"
+    )
+    assert done.returncode == 1
+    assert "the mean loss is nan; expected a finite one" in json.loads(done.stdout)["trainers"][0]["error"]
+
+
 def test_out_of_memory_says_what_to_do(trainer: Any, recipe_file: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("trainer.measure.measure", run_out_of_memory)
     done = trainer.run("bench", recipe_file, *OVERRIDES, "--alone", "--json")
