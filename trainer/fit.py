@@ -93,7 +93,7 @@ def measure(recipe: TrainRecipe, choices: Sequence[str] = CHOICES) -> Points:
 def measure_step(recipe: TrainRecipe, layers: int, micro_batch: int, *, choice: str) -> int:
     """Return the bytes of a micro-batch at its peak, without weights, gradients and optimizer, at some depth.
 
-    Otherwise torch's own `MemTracker` counts; with `train.compile` (and nothing recomputed) it is what the compiler's
+    torch's own `MemTracker` counts it; with `train.compile`, where nothing is recomputed, it is what the compiler's
     partitioner keeps for the backward pass. torch offers neither in public: another version may have moved them.
     """
     import torch

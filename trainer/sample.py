@@ -2,7 +2,7 @@
 
 A prompt is text, never control: `<|endoftext|>` in it is encoded as these characters. It is taken as the beginning of
 a document, and so follows an end of document as in training. Several prompts are continued in one batch, each with a
-generator and positions of its own: the text of each is what it would be alone.
+generator of its own: the text of each is what it would be alone.
 """
 
 from __future__ import annotations

@@ -58,6 +58,7 @@ def run_training(session: Session, say: Callable[[str], None], *, go_on: bool = 
     Raises:
         RunError: the loss is not finite or rises suddenly, memory is too small, the data cannot be read, or metrics or
             a checkpoint cannot be written; earlier checkpoints are whole. Says which is left and how to go on.
+        InputError: the run's metrics.jsonl holds something else than metrics.
     """
     recipe, shards, first = session.recipe, session.shard_set.splits["train"], session.rank == 0
     parameters = count_parameters(recipe.model, session.model.vocab_size)
