@@ -139,7 +139,6 @@ def open_session(recipe: TrainRecipe, shards_path: Path, run: Path, *, resume: s
     with ExitStack() as resources:
         if ranks > 1:
             dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-            resources.callback(dist.destroy_process_group)
         if rank == 0:
             resources.callback(_lock_run(run).release)
         found = _find_checkpoint(run, resume, say)
@@ -166,6 +165,8 @@ def open_session(recipe: TrainRecipe, shards_path: Path, run: Path, *, resume: s
             session.step, session.samples, session.saved = found.state.step, found.state.samples, found.path
             session.seconds = found.state.seconds
             say(f"resumed from {found.path}")
+        if ranks > 1:  # Only now: a rank that is refused must not wait for the others, which wait for it.
+            resources.callback(dist.destroy_process_group)
         session.resources = resources.pop_all()  # The run has begun: they are let go with the session, not here.
         return session
 
