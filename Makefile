@@ -27,7 +27,7 @@ test: $(STAMP)  ## run the tests
 
 test-exports: $(STAMP) $(EXPORTS_VENV)/.stamp  ## read exports with the libraries they are for, in an environment of their own
 	rm -rf out/test-exports
-	$(BIN)/python tests/exports/write_exports.py out/test-exports
+	$(BIN)/python -m tests.exports.write_exports out/test-exports
 	$(EXPORTS_VENV)/bin/python tests/exports/read_exports.py out/test-exports
 
 $(EXPORTS_VENV)/.stamp: constraints-exports.txt
@@ -42,7 +42,7 @@ check: $(STAMP)  ## lint, format, types, import rules
 	$(BIN)/lint-imports
 
 bench: $(STAMP)  ## measure speed and memory on real text (minutes)
-	$(BIN)/python tests/benchmarks/bench.py
+	$(BIN)/python -m tests.benchmarks.bench
 
 clean:  ## remove what the commands above wrote
 	rm -rf out $(VENV) $(EXPORTS_VENV) .pytest_cache .ruff_cache .hypothesis

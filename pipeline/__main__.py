@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import gc
 import json
 import os
@@ -14,9 +13,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from pipeline.flags import add_network, add_recipe, export_network, set_folder
-from shards.command_line import INTERRUPTED, add_workers, drop_output, number_in
-from shards.display import say
+from pipeline.cli.flags import add_network, add_recipe, export_network, set_folder
+from shards.terminal.arguments import add_workers, number_in
+from shards.terminal.command import run_command
 
 EPILOG = """\
 examples:
@@ -32,26 +31,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command and return the exit code."""
     options = _parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        code: int = options.run(options)
-        sys.stdout.flush()
-        return code
-    except KeyboardInterrupt:
-        say("interrupted; what is finished is kept. Run the same command again to go on.")
-        return INTERRUPTED
-    except BrokenPipeError:
-        return drop_output()
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        remedy = "The disk is full. Free some space and run the same command again: it goes on where it stopped."
-        say(f"error: {error}\n{remedy if full else ''}".rstrip())
-        return 1 if full else 2
-    except (ValueError, RuntimeError) as error:
-        # Our own errors say what to do; any other is a fault of ours and shows its trace.
-        if not type(error).__module__.startswith(("pipeline.", "shards.")):
-            raise
-        say(f"error: {error}")
-        return 1 if type(error).__name__ in ("EncodeError", "WorkerLostError") else 2
+    interrupted = "interrupted; what is finished is kept. Run the same command again to go on."
+    as_json = getattr(options, "json", False)
+    return run_command(lambda: options.run(options), as_json=as_json, interrupted=interrupted)
 
 
 def _interrupt(number: int, frame: Any) -> None:
@@ -127,14 +109,14 @@ def _build(options: argparse.Namespace) -> int:
     gc.disable()  # what the imports make stays; looking through it for garbage takes 0.1 s
     work = options.work or options.out.with_name(options.out.name + ".work")
     export_network(options, work / "cache")
-    from pipeline.executor import DatatroveExecutor, LocalExecutor
+    from pipeline.engine.executors import DatatroveExecutor, LocalExecutor
 
     # Made first: its fork server loads the libraries while this process does.
     with closing((LocalExecutor if options.engine == "local" else DatatroveExecutor)(options.workers)) as executor:
-        from pipeline import display
-        from pipeline.build import build
-        from pipeline.progress import Progress
-        from pipeline.recipe import load_recipe
+        from pipeline.build.build import build
+        from pipeline.cli import display
+        from pipeline.engine.progress import Progress
+        from pipeline.recipe.schema import load_recipe
 
         gc.freeze()
         gc.enable()
@@ -154,12 +136,13 @@ def _build(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from pipeline import display, plan
-    from pipeline.disk import check_disk
-    from pipeline.probe import measure
-    from pipeline.recipe import load_recipe
-    from pipeline.selection import open_sources
+    from pipeline.cli import display
+    from pipeline.estimate import estimate as plan
+    from pipeline.estimate.disk import check_disk
+    from pipeline.estimate.pilot import measure
+    from pipeline.recipe.schema import load_recipe
     from pipeline.sources.hub import pin_revisions
+    from pipeline.sources.selection import open_sources
 
     with tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as cache:  # footers are looked at more than once
         export_network(options, Path(cache))
@@ -179,8 +162,8 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _demo_corpus(options: argparse.Namespace) -> int:
-    from pipeline.demo import write_demo_corpus
-    from shards.display import print_rows
+    from pipeline.demo.corpus import write_demo_corpus
+    from shards.terminal.display import print_rows
 
     rows = write_demo_corpus(options.folder)
     if options.json:
@@ -191,7 +174,7 @@ def _demo_corpus(options: argparse.Namespace) -> int:
 
 
 def _keys(options: argparse.Namespace) -> int:
-    from pipeline.keys import to_markdown, write_into
+    from pipeline.recipe.reference import to_markdown, write_into
 
     if options.into is None:
         print(to_markdown())

@@ -1,4 +1,4 @@
-"""Assemble: one shard from a contiguous slice of every run. Sequential reads only; writing is `shards.writer`'s.
+"""Assemble: one shard from a contiguous slice of every run. Sequential reads only; writing is `shards.format.writer`'s.
 
 Documents are permuted by a generator seeded with (seed, split, shard), from an order that depends on content alone.
 Memory: one shard's tokens.
@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow import wrap_numbers, wrap_texts
-from pipeline.laps import Laps
-from pipeline.mix_plan import ShardPlan, Slice
-from pipeline.run import DOCUMENT_DTYPE, Run
-from shards.manifest import Split
-from shards.writer import SetProperties, document_schema, write_shard
+from pipeline.encode.run import DOCUMENT_DTYPE, Run
+from pipeline.engine.timer import Laps
+from pipeline.mix.plan import ShardPlan, Slice
+from shards.format.manifest import Split
+from shards.format.writer import SetProperties, document_schema, write_shard
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -10,17 +10,17 @@ Names are loaded when first used, so that `python -m shards --help` need not wai
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shards.problems import Problem, ShardSetError
-    from shards.reader import Shard, ShardSet, open_set
+    from shards.errors import Problem, ShardSetError
+    from shards.format.reader import Shard, ShardSet, open_set
 
 __all__ = ["Problem", "Shard", "ShardSet", "ShardSetError", "open_set"]
 
 
 def __getattr__(name: str) -> Any:
     if name in ("Problem", "ShardSetError"):
-        from shards import problems as module
+        from shards import errors as module
     elif name in ("Shard", "ShardSet", "open_set"):
-        from shards import reader as module
+        from shards.format import reader as module
     else:
         raise AttributeError(f"module 'shards' has no attribute {name!r}")
     return getattr(module, name)

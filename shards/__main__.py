@@ -1,20 +1,18 @@
 """`python -m shards`: check a shard set, look into it, print its schema.
 
-Results go to stdout, progress and errors to stderr; with `--json` why it could not run is on stdout too, as
-`{"error": ...}`. Exit status 0: whole; 1: problems found; 2: could not run; 130: interrupted; 141: nobody read the
-output to its end (`| head`), as of any program that a pipe stops. Each command is a module of `shards.commands`.
+Results go to stdout, progress and errors to stderr. Each command is a module of `shards.cli`; exit statuses and the
+JSON of a failure are those of `shards.terminal.command`.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import signal
 import sys
 from collections.abc import Sequence
 
-from shards.command_line import COULD_NOT_RUN, INTERRUPTED, CouldNotRunError, drop_output, print_json
-from shards.commands import audit, export_set, import_set, inspect_set, pull, push, report, schema, trace, validate
+from shards.cli import audit, export_set, import_set, inspect_set, pull, push, report, schema, trace, validate
+from shards.terminal.command import run_command
 
 COMMANDS = (
     validate,
@@ -34,16 +32,7 @@ COMMANDS = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return its exit status."""
     options = _parser().parse_args(arguments)
-    try:
-        status: int = options.run(options)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        return drop_output()
-    except (OSError, CouldNotRunError) as error:
-        return _fail(error, options)
-    except KeyboardInterrupt:
-        return _fail("interrupted", options, INTERRUPTED)
-    return status
+    return run_command(lambda: options.run(options), as_json=getattr(options, "json", False), program="shards")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -52,16 +41,6 @@ def _parser() -> argparse.ArgumentParser:
     for command in COMMANDS:
         command.add_command(commands)
     return parser
-
-
-def _fail(error: object, options: argparse.Namespace, status: int = COULD_NOT_RUN) -> int:
-    from shards.display import printable
-
-    if getattr(options, "json", False):
-        with contextlib.suppress(OSError):  # stdout may be what failed
-            print_json({"error": str(error)})
-    print(f"shards: {printable(str(error))}", file=sys.stderr)
-    return status
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from shards.errors import InputError
+
 ModelT = TypeVar("ModelT", bound=BaseModel)
 Check = Callable[[dict[str, Any]], Iterator[str]]
 
@@ -28,11 +30,12 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class SettingsError(ValueError):
+class SettingsError(InputError):
     """Settings that cannot be used. Carries one line for each fault."""
 
     def __init__(self, where: str, faults: list[str]):
-        super().__init__(where, faults)
+        super().__init__([f"{where}: {fault}" for fault in faults])
+        self.args = (where, faults)  # what pickle rebuilds it from
         self.where = where
         self.faults = faults
 

@@ -1,10 +1,11 @@
-"""What can be wrong with a shard set: one `Problem` per fault, and the error that carries all of them.
+"""The errors of the three packages, and the problems of a shard set: one `Problem` for each fault.
 
 Kinds are stable words that programs may switch on; messages are for people. Nothing here reads a file.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal, get_args
 
@@ -55,12 +56,42 @@ class Problem:
         return asdict(self)
 
 
-class ShardSetError(ValueError):
-    """A shard set that cannot be used. Carries every problem found, not just the first."""
+class TokenmillError(Exception):
+    """Base of every error that is told to a person without a traceback.
 
-    def __init__(self, problems: list[Problem]):
+    TokenmillError
+    ├── InputError      what was given cannot be used: a recipe, data, a shard set, a flag, the machine. Exit status 2
+    │   └── ShardSetError   the shard set has problems
+    └── RunError        the work began and failed on the way. Exit status 1
+
+    Every other error of the three packages is one of these two.
+    """
+
+    exit_status = 2
+
+    def __init__(self, problems: str | Sequence[str | Problem]):
+        """Keep one entry for each fault: its place, what was found, what was expected, and the remedy."""
         super().__init__(problems)
-        self.problems = problems
+        self.problems: Sequence[str | Problem] = [problems] if isinstance(problems, str) else problems
 
     def __str__(self) -> str:
         return "\n".join(str(problem) for problem in self.problems)
+
+
+class InputError(TokenmillError, ValueError):
+    """What was given cannot be used, found before any work is done or lost. Exit status 2."""
+
+
+class RunError(TokenmillError, RuntimeError):
+    """Work that began and could not go on; the message says what is kept and how to go on. Exit status 1."""
+
+    exit_status = 1
+
+
+class ShardSetError(InputError):
+    """A shard set that cannot be used. Carries every problem found, not just the first."""
+
+    problems: list[Problem]  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __init__(self, problems: list[Problem]):
+        super().__init__(problems)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shards.places import Excerpt, Place, read_excerpt
-from shards.reader import ShardSet
-from shards.samples import Window, find_documents, row_sample
-from shards.tokens import token_bytes
+from shards.format.order import Window, find_documents, row_sample
+from shards.format.reader import ShardSet
+from shards.format.tokenizer import token_bytes
+from shards.trace.locate import Excerpt, Place, read_excerpt
 from shards.training_run import TrainingRun, check_set, sample_order
 
 if TYPE_CHECKING:

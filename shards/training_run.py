@@ -16,10 +16,10 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field, PositiveInt, ValidationError
 
-from shards.manifest import Sha256
-from shards.reader import ShardSet
-from shards.samples import SampleOrder
-from shards.settings import Settings, load_settings
+from shards.config import Settings, load_settings
+from shards.format.manifest import Sha256
+from shards.format.order import SampleOrder
+from shards.format.reader import ShardSet
 
 _CHECKPOINT = re.compile(r"step-(\d{8,})")
 _TAIL_BYTES = 1 << 20

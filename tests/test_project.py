@@ -134,7 +134,7 @@ def test_demo_script_is_run_by_make() -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes/data").glob("**/*.toml")), ids=lambda path: path.stem)
 def test_data_recipe_parses(path: Path) -> None:
-    from pipeline.recipe import Recipe
+    from pipeline.recipe.schema import Recipe
 
     recipe = Recipe.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     assert recipe.name == path.stem
@@ -156,7 +156,7 @@ def test_every_recipe_is_explained() -> None:
 
 
 def test_every_key_of_a_recipe_is_explained() -> None:
-    from pipeline import recipe
+    from pipeline.recipe import schema as recipe
     from trainer.config import TrainRecipe
 
     text = (ROOT / "recipes/README.md").read_text(encoding="utf-8")

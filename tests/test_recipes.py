@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import keys
-from pipeline.recipe import Recipe, SourceRecipe, load_recipe
+from pipeline.recipe import reference as keys
+from pipeline.recipe.schema import Recipe, SourceRecipe, load_recipe
 
 Load = Callable[..., Recipe]
 

@@ -5,8 +5,8 @@ off-ramp: a phase's goal was missed or its budget is spent; 130 or 143 when SIGI
 the last two cases a checkpoint was saved, unless a second SIGINT stopped it at once. 141: nobody read the output to its
 end (`| head`). Results go to stdout, everything else to stderr; with `--json` a refusal and a failure, too, are JSON.
 
-A command NAME is a module `trainer.NAME` with `add_arguments(parser)` and `run(options) -> exit code`, named in
-`COMMANDS`. Only the module of the command that was called is imported, so `--help` costs nothing.
+A command NAME is a module `trainer.commands.NAME` with `add_arguments(parser)` and `run(options) -> exit code`,
+named in `COMMANDS`. Only the module of the command that was called is imported, so `--help` costs nothing.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from shards.command_line import INTERRUPTED, add_recipe, drop_output, print_json
-from shards.display import print_rows, print_summary, say
-from trainer.errors import InputError, RunError
+from shards.errors import InputError
+from shards.terminal.arguments import add_recipe, print_json
+from shards.terminal.command import PROBLEMS, run_command
+from shards.terminal.display import print_rows, print_summary, say
 
 if TYPE_CHECKING:
     from trainer.train import Run
@@ -41,28 +42,18 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
     options = argparse.Namespace(json="--json" in arguments)
-    try:
+
+    def run() -> int:
         build_parser(arguments).parse_args(arguments, options)
-        code: int = options.run_command(options)
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:
-        return drop_output()
-    except KeyboardInterrupt:
-        status, problems, code = "interrupted", ["interrupted; checkpoints saved before are whole"], INTERRUPTED
-    except InputError as error:
-        status, problems, code = "refused", error.problems, 2
-    except (RunError, OSError) as error:
-        status, problems, code = "failed", [str(error)], 1
-    if options.json and is_first_rank():
-        try:
-            print_json({"status": status, "problems": problems})
-            sys.stdout.flush()
-        except BrokenPipeError:
-            code = drop_output()
-    if code == 1 or is_first_rank():  # What is refused all ranks find; a failure may be of one alone.
-        say("\n".join(f"error: {problem}" for problem in problems))
-    return code
+        return options.run_command(options)
+
+    return run_command(
+        run,
+        as_json=options.json and is_first_rank(),
+        interrupted="interrupted; checkpoints saved before are whole",
+        os_error_status=PROBLEMS,
+        tell_refusals=is_first_rank(),
+    )
 
 
 class _Parser(argparse.ArgumentParser):
@@ -80,7 +71,7 @@ def build_parser(arguments: list[str]) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
         if arguments[:1] == [name]:
             # `train` describes itself here: its recipe is checked, and OpenMP told how to wait, before torch is there.
-            module = sys.modules[__name__] if name == "train" else importlib.import_module(f"trainer.{name}")
+            module = sys.modules[__name__] if name == "train" else importlib.import_module(f"trainer.commands.{name}")
             module.add_arguments(command)
             command.set_defaults(run_command=module.run)
             command.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -132,8 +123,8 @@ def is_first_rank() -> bool:
 
 def print_outcome(outcome: Run, *, as_json: bool) -> None:
     """Print how a run ended: a JSON object, or tables."""
-    from shards.samples import account_tokens
-    from trainer.ledger import make_ledger
+    from shards.format.order import account_tokens
+    from trainer.phases import make_ledger
 
     session, step, validation = outcome.session, outcome.log.last("loss"), outcome.log.last("val_loss")
     names = [source.name for source in session.shard_set.manifest.sources]

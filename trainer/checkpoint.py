@@ -33,10 +33,9 @@ from pydantic import Field, ValidationError
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from shards.settings import Settings
-from shards.staging import stage_folder
-from shards.writer import write_text
-from trainer.errors import InputError
+from shards.config import Settings
+from shards.errors import InputError
+from shards.stores.files import stage_folder, write_text
 
 FOLDER = "checkpoints"
 MODEL_FILE, OPTIMIZER_FILE, RNG_FILE = "model.safetensors", "optimizer.safetensors", "rng.safetensors"

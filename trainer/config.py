@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from shards.settings import Settings, read_partly
+from shards.config import Settings, read_partly
 
 Size = Annotated[int, Field(ge=1, le=1 << 24)]
 """Of a model: so that the number of a matrix's weights fits in 64 bits."""

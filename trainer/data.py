@@ -1,4 +1,4 @@
-"""The loader: windows of the compressed shards as tensors, in the order that `shards.samples` gives.
+"""The loader: windows of the compressed shards as tensors, in the order that `shards.format.order` gives.
 
 `Loader` turns sample numbers into tensors; it holds at most two decoded shards (2 or 4 bytes a token): the one being
 read, and the next, decoded ahead in a thread.
@@ -16,7 +16,7 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 
 from shards import Shard
-from shards.samples import SampleOrder, Visit
+from shards.format.order import SampleOrder, Visit
 
 Tokens = npt.NDArray[np.unsignedinteger]
 

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from shards import ShardSet
-from shards.samples import label_sources
+from shards.format.order import label_sources
 from trainer.config import TrainConfig
 from trainer.device import autocast
 from trainer.model import LanguageModel, label_documents

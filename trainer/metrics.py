@@ -13,9 +13,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from shards.writer import write_text
-from trainer.errors import InputError
-from trainer.plot import open_events
+from shards.errors import InputError
+from shards.stores.files import write_text
+from trainer.commands.plot import open_events
 
 METRICS_FILE = "metrics.jsonl"
 NUMBERS = ("step", "tokens", "loss", "grad_norm", "lr", "tokens_per_s", "seconds", "usd", "val_loss")

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from shards.settings import Settings, SettingsError, check_settings, load_settings
+from shards.config import Settings, SettingsError, check_settings, load_settings
+from shards.errors import InputError
 from trainer.config import TrainRecipe, check_rules
-from trainer.errors import InputError
 
 
 def load_recipe(path: Path, overrides: list[str] | None = None) -> TrainRecipe:

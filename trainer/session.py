@@ -16,7 +16,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-import filelock
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -27,15 +26,15 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from shards import ShardSet, open_set
-from shards.samples import SampleOrder
-from shards.tokens import count_text_bytes
-from shards.validate import validate
-from shards.writer import write_text
+from shards.errors import InputError
+from shards.format.order import SampleOrder
+from shards.format.tokenizer import count_text_bytes
+from shards.stores.files import lock_folder, write_text
+from shards.validation.validate import validate
 from trainer import checkpoint
 from trainer.checkpoint import Checkpoint, CheckpointState
 from trainer.config import FIXED_BY_CHECKPOINT, TrainRecipe
 from trainer.device import choose_device, choose_precision, peak_flops
-from trainer.errors import InputError
 from trainer.metrics import copy_metrics
 from trainer.model import LanguageModel, build_model, count_parameters, flops_per_token
 from trainer.optim import build_optimizers
@@ -140,7 +139,7 @@ def open_session(recipe: TrainRecipe, shards_path: Path, run: Path, *, resume: s
         if ranks > 1:
             dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
         if rank == 0:
-            resources.callback(_lock_run(run).release)
+            resources.enter_context(lock_folder(_make_run_folder(run)))
         found = _find_checkpoint(run, resume, say)
         if found is not None:
             _check_fits(found, recipe, shard_set, say)
@@ -219,17 +218,12 @@ def _plan_samples(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Say
     return order
 
 
-def _lock_run(run: Path) -> filelock.BaseFileLock:
-    """Make the run folder and lock it for this process; the lock goes with the process, however it ends."""
+def _make_run_folder(run: Path) -> Path:
     try:
         run.mkdir(parents=True, exist_ok=True)
-        lock = filelock.FileLock(run / LOCK_FILE, timeout=0)
-        lock.acquire()
-    except filelock.Timeout as error:
-        raise InputError(f"{run}: another process is training here. Wait for it, or choose another folder.") from error
     except OSError as error:
         raise InputError(f"{run}: cannot be used as a run folder: {error.strerror}") from error
-    return lock
+    return run
 
 
 def _find_checkpoint(run: Path, resume: str, say: Say) -> Checkpoint | None:

@@ -28,19 +28,19 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from shards import ShardSetError
-from shards.display import ReportProgress, format_value, show_progress
-from shards.samples import trace_documents
-from shards.writer import write_text
+from shards.errors import RunError
+from shards.format.order import trace_documents
+from shards.stores.files import write_text
+from shards.terminal.display import ReportProgress, format_value, show_progress
 from trainer.checkpoint import checkpoint_path, list_checkpoints, step_of
 from trainer.data import Loader
 from trainer.device import autocast
-from trainer.errors import RunError
 from trainer.evaluate import evaluate, summarise
-from trainer.ledger import last_value, make_ledger
 from trainer.loss_checks import REMEDY, find_fault
 from trainer.metrics import MetricsLog, describe_step
 from trainer.model import count_parameters, label_documents
 from trainer.optim import learning_rate
+from trainer.phases import last_value, make_ledger
 from trainer.session import Session, wait_for_ranks
 
 
@@ -342,7 +342,7 @@ class Run:
         return reason or f"phase {phase.name!r}: another rank found its budget spent"
 
     def _sample(self) -> None:
-        from trainer.sample import LoadedRun, SampleOptions, sample_texts
+        from trainer.commands.sample import LoadedRun, SampleOptions, sample_texts
 
         session = self.session
         loaded = LoadedRun(session.model.eval(), session.shard_set.tokenizer(), session.shard_set.eos_id, session.step)

@@ -4,7 +4,7 @@
        \\__ sample __> tokenizer __/   ^------ more units -------'
 
 The set's bytes depend on the recipe and the data alone: not on the number of workers, on interruptions, or on time.
-The stages are in `pipeline.stages`; only the work folder's build.json holds times.
+The stages are in `pipeline.build.stages`; only the work folder's build.json holds times.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.engine import StageResult, lock_folder
-from pipeline.executor import Executor
-from pipeline.output import OutputError, check_output, publish
-from pipeline.progress import Progress
-from pipeline.recipe import Recipe
-from pipeline.selection import Unread, open_sources
+from pipeline.build.context import Build
+from pipeline.build.publish import OutputError, check_output, publish
+from pipeline.build.stages import run_assemble, run_encode_and_mix, run_fetch, run_tokenizer
+from pipeline.engine.executors import Executor
+from pipeline.engine.progress import Progress
+from pipeline.engine.tasks import StageResult
+from pipeline.recipe.schema import Recipe
 from pipeline.sources.hub import pin_revisions
-from pipeline.stages import run_assemble, run_encode_and_mix, run_fetch, run_tokenizer
-from pipeline.state import Build
-from shards.manifest import Manifest
-from shards.reader import Level
-from shards.validate import Report, validate
-from shards.writer import atomic_open
+from pipeline.sources.selection import Unread, open_sources
+from shards.format.manifest import Manifest
+from shards.format.reader import Level
+from shards.stores.files import atomic_open, lock_folder
+from shards.validation.validate import Report, validate
 
 _WORK_NAME = re.compile(
     r"fetch|tokenizer|encode|mix|assemble|cache|build\.json|revisions\.json|encoder-[0-9a-f]{16}\.json|\..+\.tmp"
@@ -75,7 +75,7 @@ def build(
         level: how the finished set is validated. A build that ran no task is validated quickly.
 
     Raises:
-        SourceError, TokenizerError, MixError, DiskError, OutputError, WorkFolderBusyError: as their names say.
+        SourceError, TokenizerError, MixError, DiskError, OutputError, FolderBusyError: as their names say.
         OSError: the disk filled up, or cannot be written; run again to go on.
     """
     started = time.perf_counter()

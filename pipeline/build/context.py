@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline import disk
-from pipeline.engine import StageResult, Task, run_stage
-from pipeline.executor import Executor
-from pipeline.progress import Progress
-from pipeline.recipe import Recipe
-from pipeline.selection import Selection
+from pipeline.engine.executors import Executor
+from pipeline.engine.progress import Progress
+from pipeline.engine.tasks import StageResult, Task, run_stage
+from pipeline.estimate import disk
+from pipeline.recipe.schema import Recipe
 from pipeline.sources.base import Unit
+from pipeline.sources.selection import Selection
 
 
 @dataclass

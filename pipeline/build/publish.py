@@ -13,13 +13,14 @@ from typing import Any
 
 import xxhash
 
-from pipeline.mix_plan import Plan, ShardPlan, Shares
-from pipeline.recipe import Recipe
-from pipeline.run import Run
-from pipeline.sample import TOKENIZER_FILE
-from pipeline.selection import Unread
-from pipeline.tokenizer import TokenizerInfo
-from shards.manifest import (
+from pipeline.encode.run import Run
+from pipeline.mix.plan import Plan, ShardPlan, Shares
+from pipeline.recipe.schema import Recipe
+from pipeline.sources.selection import Unread
+from pipeline.tokenizer.encoder import TokenizerInfo
+from pipeline.tokenizer.sample import TOKENIZER_FILE
+from shards.errors import InputError
+from shards.format.manifest import (
     MANIFEST_FILE,
     BlockListEntry,
     Manifest,
@@ -32,14 +33,14 @@ from shards.manifest import (
     TokenizerEntry,
     dtype_for,
 )
-from shards.writer import shard_file_names, shard_name, write_manifest, write_text
+from shards.format.writer import shard_file_names, shard_name, write_entry, write_manifest
 
 RECIPE_FILE = "recipe.json"
 _SHARD_FILE = re.compile(r"(train|val)-\d{5,}\.(bin\.zst|docs\.parquet|json)")
 _TEMPORARY_FILE = re.compile(r"\..+\.\d+\.tmp")
 
 
-class OutputError(ValueError):
+class OutputError(InputError):
     """The output folder cannot take the set."""
 
 
@@ -113,7 +114,7 @@ def publish(
     texts = {TOKENIZER_FILE: tokenizer.path.read_text(encoding="utf-8"), RECIPE_FILE: recipe.to_json()}
     if any(not (out / name).exists() or (out / name).read_bytes() != text.encode() for name, text in texts.items()):
         (out / MANIFEST_FILE).unlink(missing_ok=True)  # an old one would not match what is written next
-    tokenizer_file, recipe_file = (write_text(out / name, text) for name, text in texts.items())
+    tokenizer_file, recipe_file = (write_entry(out / name, text) for name, text in texts.items())
     requested = {"train": plan.train_tokens, "val": recipe.split.val_tokens}
     splits = {split: _split_entry(recipe, shards, split, tokens) for split, tokens in requested.items()}
     manifest = Manifest(

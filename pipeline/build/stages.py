@@ -12,18 +12,24 @@ from typing import Any
 
 import numpy as np
 
-from pipeline import assemble, disk, encode, matches, mix, sample
-from pipeline.engine import Task, digest_of, read_receipt
-from pipeline.index import mask_name
-from pipeline.mix_plan import Plan, Shares, plan_from_dict
-from pipeline.output import clear_output
-from pipeline.recipe import Recipe, SourceRecipe
-from pipeline.run import Run
+from pipeline import assemble
+from pipeline.build.context import Build
+from pipeline.build.publish import clear_output
+from pipeline.clean import patterns as matches
+from pipeline.encode import encode
+from pipeline.encode.run import Run
+from pipeline.engine.tasks import Task, digest_of, read_receipt
+from pipeline.estimate import disk
+from pipeline.mix import cuts as mix
+from pipeline.mix.index import mask_name
+from pipeline.mix.plan import Plan, Shares, plan_from_dict
+from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import Span
-from pipeline.state import Build
-from pipeline.tokenizer import TokenizerError, TokenizerInfo, load_tokenizer
-from shards.manifest import ShardEntry, dtype_for
-from shards.writer import SetProperties, write_text
+from pipeline.tokenizer import sample
+from pipeline.tokenizer.encoder import TokenizerError, TokenizerInfo, load_tokenizer
+from shards.format.manifest import ShardEntry, dtype_for
+from shards.format.writer import SetProperties
+from shards.stores.files import write_text
 
 _SAMPLE_SHORT = 0.9
 """A sample smaller than this share of what was asked for is told."""
@@ -42,7 +48,9 @@ def run_fetch(state: Build, recipe: Recipe) -> None:
         if folder.exists():
             state.used["fetch"] = set()
         return
-    from pipeline import fetch  # with the clients of the network, which most builds do without
+    from pipeline.sources.software_heritage import (
+        fetch,  # with the clients of the network, which most builds do without
+    )
 
     by_source = {
         index: [fetch.make_task(unit, source, folder) for unit in state.units[index]]
@@ -56,7 +64,7 @@ def run_fetch(state: Build, recipe: Recipe) -> None:
     pending = [task.payload.unit for task in distinct if read_receipt(folder / task.digest) is None]
     scratch_bytes = int(sum(unit.text_bytes for unit in pending) * disk.FETCH_SCRATCH_SHARE)
     disk.check_disk([("fetched files", state.work, scratch_bytes)])
-    results = state.run_stage("fetch", "pipeline.fetch:fetch_unit", distinct).results
+    results = state.run_stage("fetch", "pipeline.sources.software_heritage.fetch:fetch_unit", distinct).results
     fetch.drop_spools(folder)
     by_digest = {task.digest: result for task, result in zip(distinct, results, strict=True)}
     for index, tasks in by_source.items():
@@ -101,7 +109,9 @@ def run_tokenizer(state: Build, recipe: Recipe) -> tuple[TokenizerInfo, Recipe]:
     if read_receipt(folder) is None:
         state.check_disk(recipe, [unit for own in state.units for unit in own])
     size = sum(sample.sample_budgets(task))
-    result = state.run_stage("tokenizer", "pipeline.sample:train_tokenizer", [Task(digest, task, size)]).results[0]
+    result = state.run_stage(
+        "tokenizer", "pipeline.tokenizer.sample:train_tokenizer", [Task(digest, task, size)]
+    ).results[0]
     drawn = sum(facts["text_bytes"] for facts in result["sample"].values())
     if drawn < _SAMPLE_SHORT * size:
         state.note(f"tokenizer: sampled {drawn / 1e6:,.1f} MB, not {size / 1e6:,.1f}: `keep` or the bounds reject much")
@@ -162,7 +172,7 @@ def run_encode(state: Build, recipe: Recipe, tokenizer: TokenizerInfo) -> tuple[
     state.check_disk(recipe, [task.payload.unit for task in pending])
     # Two sources may read the same files in the same way; that is one run.
     distinct = list({task.digest: task for task in tasks}.values())
-    results = state.run_stage("encode", "pipeline.encode:encode_unit", distinct).results
+    results = state.run_stage("encode", "pipeline.encode.encode:encode_unit", distinct).results
     by_digest = {task.digest: result for task, result in zip(distinct, results, strict=True)}
     encoded = [by_digest[task.digest] for task in tasks]
     runs = [
@@ -232,7 +242,7 @@ def run_mix(state: Build, recipe: Recipe, runs: list[Run]) -> tuple[Plan | None,
     if recipe.drop_hashes:
         identity["drop_hashes"] = recipe.drop_hashes  # with each file's SHA-256
     task = Task(digest_of(identity), mix.MixTask(recipe, tuple(runs), has_more), 0)
-    result = state.run_stage("mix", "pipeline.mix:mix_runs", [task]).results[0]
+    result = state.run_stage("mix", "pipeline.mix.cuts:mix_runs", [task]).results[0]
     for source, needed, found in result["short"]:
         selection = state.selections[source]
         state.progress.note(f"{selection.source.name}: {found:,} of {needed:,} tokens so far; taking more of it")

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
-from pipeline import matches
 from pipeline.arrow import unwrap_mask, wrap_mask
+from pipeline.clean import patterns as matches
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from pipeline.recipe import SourceRecipe
+    from pipeline.recipe.schema import SourceRecipe
     from pipeline.sources.base import Batch
 
 NULL = "text is null"

@@ -16,12 +16,13 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow import unwrap_mask, wrap_texts
-from shards.display import printable
+from shards.errors import InputError
+from shards.terminal.display import printable
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from pipeline.recipe import SourceRecipe
+    from pipeline.recipe.schema import SourceRecipe
 
 SHOWN = 3
 """Documents kept of each pattern in a unit, and shown of each when the build stops."""
@@ -30,7 +31,7 @@ EXCERPT_BYTES = 60
 _GROUP = "the_match"
 
 
-class MatchError(ValueError):
+class MatchError(InputError):
     """Patterns drop more of a source than its recipe allows."""
 
 
@@ -188,7 +189,7 @@ def _named(pattern: str) -> str:
 def _describe(text: pa.LargeStringArray, index: int, row: int, pattern: str) -> Match:
     import pyarrow.compute as pc
 
-    from shards.places import cut_excerpt
+    from shards.trace.locate import cut_excerpt
 
     place: Any = pc.extract_regex_span(text.slice(index, 1), _named(pattern))[0].as_py()  # pyright: ignore
     start, length = place[_GROUP]

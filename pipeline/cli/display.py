@@ -6,14 +6,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.matches import reason_of
-from pipeline.plan import TEXT_BYTES_PER_TOKEN
-from shards.display import plain_table, print_rows, printable, stdout_console
+from pipeline.clean.patterns import reason_of
+from pipeline.estimate.estimate import TEXT_BYTES_PER_TOKEN
+from shards.terminal.display import plain_table, print_rows, printable, stdout_console
 
 if TYPE_CHECKING:
-    from pipeline.build import BuildReport
-    from pipeline.plan import Estimate, SourceEstimate
-    from pipeline.recipe import Recipe
+    from pipeline.build.build import BuildReport
+    from pipeline.estimate.estimate import Estimate, SourceEstimate
+    from pipeline.recipe.schema import Recipe
 
 
 _SHOWN_DEVIATION = 0.01

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from shards import command_line
-from shards.command_line import number_in, positive_number
+from shards.terminal import arguments as command_line
+from shards.terminal.arguments import number_in, positive_number
 
 _seconds = number_in(0.001, 10**6)
 
@@ -58,7 +58,7 @@ def export_network(options: argparse.Namespace, cache: Path | None = None) -> No
     """Hand the flags about networks to this process and the workers; without --cache, use the given folder."""
     from dataclasses import replace
 
-    from pipeline.sources.network import network
+    from pipeline.sources.network.retry import network
 
     settings = network()
     given = {
@@ -85,7 +85,7 @@ def set_folder(text: str) -> Path:
 
 
 def _size(text: str) -> int:
-    from pipeline.recipe_values import parse_size
+    from pipeline.recipe.values import parse_size
 
     try:
         return parse_size(text)
@@ -94,7 +94,7 @@ def _size(text: str) -> int:
 
 
 def _tokens(text: str) -> str:
-    from pipeline.recipe_values import parse_count
+    from pipeline.recipe.values import parse_count
 
     if text != "max" and (not isinstance(parse_count(text), int) or parse_count(text) < 1):
         raise argparse.ArgumentTypeError(f"expected a number of tokens such as 1e9, 1B, 500M, or max; got {text!r}")

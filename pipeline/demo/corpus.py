@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipeline.docstrings import MIN_CHARS, Docstring, SourceFile, harvest
+from pipeline.demo.docstrings import MIN_CHARS, Docstring, SourceFile, harvest
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -17,18 +17,19 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from pipeline.clean import Documents, clean_batch
-from pipeline.laps import Laps
-from pipeline.matches import Match, to_receipt
-from pipeline.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE
+from pipeline.clean.documents import Documents, clean_batch
+from pipeline.clean.patterns import Match, to_receipt
+from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE
+from pipeline.engine.timer import Laps
 from pipeline.sources.base import BATCH_BYTES, Unit, read_span
-from pipeline.sources.network import count_retries
-from pipeline.tokenizer import Encoder, load_encoder
+from pipeline.sources.network.retry import count_retries
+from pipeline.tokenizer.encoder import Encoder, load_encoder
+from shards.errors import RunError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from pipeline.recipe import SourceRecipe
+    from pipeline.recipe.schema import SourceRecipe
 
 CODE_VERSION = 1
 """Raise when the same input would give another run."""
@@ -41,7 +42,7 @@ CHECK_MAX_BYTES = 1 << 20
 _WRITE_DOCUMENTS = 1024
 
 
-class EncodeError(ValueError):
+class EncodeError(RunError):
     """The encoder did something that would corrupt a shard set. The build stops; nothing is published."""
 
 

@@ -14,7 +14,7 @@ from datatrove.executor.local import LocalPipelineExecutor
 from datatrove.pipeline.base import PipelineStep
 from loguru import logger
 
-from pipeline.engine import run_rank
+from pipeline.engine.tasks import run_rank
 
 
 class RunTask(PipelineStep):
@@ -39,7 +39,7 @@ def run_ranks(control: Path, num_tasks: int, workers: int) -> None:
         Whatever a task raises.
     """
     logger.disable("datatrove")
-    multiprocess.set_forkserver_preload(["pipeline.worker"])  # pyright: ignore[reportAttributeAccessIssue]
+    multiprocess.set_forkserver_preload(["pipeline.engine.worker"])  # pyright: ignore[reportAttributeAccessIssue]
     LocalPipelineExecutor(
         pipeline=[RunTask(str(control))],
         tasks=num_tasks,

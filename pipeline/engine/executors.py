@@ -1,11 +1,11 @@
 """Where a stage's tasks run: worker processes of this machine, or the ranks of a datatrove executor.
 
-Both run the same `pipeline.engine.run_rank`; the shard set's bytes do not depend on which. The local one is the
-standard library's process pool on a fork server that has the libraries loaded (`pipeline.worker`), kept for the whole
-build: a build of 150 MB takes 0.4 s less with it than with datatrove's local executor, which loads 0.17 s of libraries
-in each process and makes a pool for each stage; and a worker that dies ends the build at once, where datatrove's pool
-waits for it for ever. What datatrove's executors offer is the way to a cluster: its Slurm and Ray executors take
-`pipeline.datatrove_step` as its local one does.
+Both run the same `pipeline.engine.tasks.run_rank`; the shard set's bytes do not depend on which. The local one is the
+standard library's process pool on a fork server that has the libraries loaded (`pipeline.engine.worker`), kept for the
+whole build: a build of 150 MB takes 0.4 s less with it than with datatrove's local executor, which loads 0.17 s of
+libraries in each process and makes a pool for each stage; and a worker that dies ends the build at once, where
+datatrove's pool waits for it for ever. What datatrove's executors offer is the way to a cluster: its Slurm and Ray
+executors take `pipeline.engine.datatrove_step` as its local one does.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Protocol
+
+from shards.errors import RunError
 
 # For processes that this one starts, unless the person has set them. A worker encodes on one thread: OpenBLAS's would
 # only spin. Batches come and go by megabytes: memory that malloc keeps is not zeroed by the kernel again and again,
@@ -34,7 +36,7 @@ BUILD_PROCESS = "TOKENMILL_BUILD_PROCESS"
 """Environment variable: the process that the workers end with."""
 
 
-class WorkerLostError(RuntimeError):
+class WorkerLostError(RunError):
     """A worker process died in the middle of a task, most often because the machine ran out of memory."""
 
 
@@ -65,7 +67,7 @@ class LocalExecutor:
         os.environ[BUILD_PROCESS] = str(os.getpid())
         if workers > 1:
             context = multiprocessing.get_context("forkserver")
-            context.set_forkserver_preload(["pipeline.worker"])
+            context.set_forkserver_preload(["pipeline.engine.worker"])
             for name, value in _WORKER_ENVIRONMENT.items():
                 os.environ.setdefault(name, value)
             forkserver.ensure_running()
@@ -78,7 +80,7 @@ class LocalExecutor:
             WorkerLostError: a process died in the middle of a task.
             Whatever a task raises.
         """
-        from pipeline.engine import run_rank  # late: the fork server shall start before anything large is loaded
+        from pipeline.engine.tasks import run_rank  # late: the fork server shall start before anything large is loaded
 
         if self._pool is None or num_tasks == 1:
             for rank in range(num_tasks):
@@ -119,7 +121,7 @@ class DatatroveExecutor:
         Raises:
             Whatever a task raises.
         """
-        from pipeline.datatrove_step import run_ranks
+        from pipeline.engine.datatrove_step import run_ranks
 
         run_ranks(control, num_tasks, self.workers)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from shards.display import say
+from shards.terminal.display import say
 
 if TYPE_CHECKING:
     from rich.console import Console

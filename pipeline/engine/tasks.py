@@ -2,12 +2,11 @@
 
 A task writes into a temporary folder; when it is done its files are synced, a receipt is put beside them, and the
 folder is renamed to the task's digest: it is there whole or not at all. A re-run skips exactly the tasks whose receipt
-and files are whole. Where tasks run is `pipeline.executor`'s matter.
+and files are whole. Where tasks run is `pipeline.engine.executors`'s matter.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import importlib
 import json
@@ -16,26 +15,21 @@ import pickle
 import shutil
 import struct
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.progress import Progress
-from shards.writer import sync_folder
+from pipeline.engine.progress import Progress
+from shards.stores.files import sync_folder
 
 if TYPE_CHECKING:
-    from pipeline.executor import Executor
+    from pipeline.engine.executors import Executor
 
 RECEIPT_FILE = "receipt.json"
 _COUNTERS = struct.Struct("<QQq")  # bytes done, tokens done, process at work (0: none)
 
 TaskFunction = Callable[[Path, Any, Callable[[int, int], None]], dict[str, Any]]
-
-
-class WorkFolderBusyError(ValueError):
-    """Another build holds the folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,25 +64,6 @@ def digest_of(value: Any) -> str:
     """Return a short digest of JSON values: 32 hex digits of the SHA-256 of their canonical text."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-@contextmanager
-def lock_folder(folder: Path) -> Generator[None]:
-    """Hold a folder for this process. The lock ends with the process, however it ends.
-
-    Raises:
-        WorkFolderBusyError: another process holds it.
-    """
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            remedy = "Wait for it to end, or choose another folder"
-            raise WorkFolderBusyError(f"{folder}: another build is at work here. {remedy}.") from error
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def run_stage(

@@ -23,12 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import tokenizers  # noqa: F401
 
-import pipeline.assemble
-import pipeline.encode
-import pipeline.sample
-import pipeline.sources.files
-import pipeline.sources.formats  # noqa: F401
-from pipeline.executor import BUILD_PROCESS
+from pipeline.engine.executors import BUILD_PROCESS
 
 _POLL_SECONDS = 0.1
 

@@ -6,12 +6,13 @@ import os
 import shutil
 from pathlib import Path
 
-from pipeline.mix_plan import Shares
-from pipeline.recipe import Recipe
-from pipeline.run import DOCUMENT_DTYPE
-from pipeline.selection import FIRST_BYTES_PER_TOKEN as LEAST_BYTES_PER_TOKEN
+from pipeline.encode.run import DOCUMENT_DTYPE
+from pipeline.mix.plan import Shares
+from pipeline.recipe.schema import Recipe
 from pipeline.sources.base import Unit
-from shards.manifest import dtype_for
+from pipeline.sources.selection import FIRST_BYTES_PER_TOKEN as LEAST_BYTES_PER_TOKEN
+from shards.errors import InputError
+from shards.format.manifest import dtype_for
 
 COMPRESSED_SHARE = 0.72  # zstd level 3 on uint16 tokens of a 32 K vocabulary: 0.65 to 0.70
 ROW_BYTES = 30  # of a document table: mostly a hash
@@ -20,7 +21,7 @@ FETCH_SCRATCH_SHARE = 0.6
 GUESSED_DOCUMENT_BYTES = 1000  # where no footer tells the rows
 
 
-class DiskError(ValueError):
+class DiskError(InputError):
     """The disk is too small for the build."""
 
 

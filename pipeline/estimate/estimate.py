@@ -1,7 +1,7 @@
 """Plan: what a recipe would read, write, take and cost, before anything runs.
 
-From footers alone, and from a probe (`pipeline.probe`) that puts a sample of every source through the build's own
-steps; without it, constants that hold for English text stand in. Where `mix.tokens` is a number, the part of each
+From footers alone, and from a probe (`pipeline.estimate.pilot`) that puts a sample of every source through the build's
+own steps; without it, constants that hold for English text stand in. Where `mix.tokens` is a number, the part of each
 source is priced that the build would read: the same selection finds it. Not foreseen: exact duplicates, a link that
 becomes slower, other work on this machine.
 
@@ -16,12 +16,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.disk import COMPRESSED_SHARE, FETCH_SCRATCH_SHARE, GUESSED_DOCUMENT_BYTES, ROW_BYTES, token_size
-from pipeline.mix_plan import Shares
-from pipeline.probe import TABLE_BYTES, Probe, SourceProbe
-from pipeline.recipe import Recipe
-from pipeline.run import DOCUMENT_DTYPE
-from pipeline.selection import Selection
+from pipeline.encode.run import DOCUMENT_DTYPE
+from pipeline.estimate.disk import COMPRESSED_SHARE, FETCH_SCRATCH_SHARE, GUESSED_DOCUMENT_BYTES, ROW_BYTES, token_size
+from pipeline.estimate.pilot import TABLE_BYTES, Probe, SourceProbe
+from pipeline.mix.plan import Shares
+from pipeline.recipe.schema import Recipe
+from pipeline.sources.selection import Selection
 
 TEXT_BYTES_PER_TOKEN = 4.3  # measured on English web text and books with a 32 K vocabulary: 4.2 to 4.5
 DISK_MARGIN = 1.1

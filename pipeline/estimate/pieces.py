@@ -19,14 +19,14 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow import wrap_texts
-from pipeline.clean import as_large_binary, clean_batch
-from pipeline.matches import find_matches
-from pipeline.selection import Selection, rank
+from pipeline.clean.documents import as_large_binary, clean_batch
+from pipeline.clean.patterns import find_matches
 from pipeline.sources.base import Batch, SourceError, Span, read_span, source_module
-from pipeline.sources.blocks import is_compressed, open_file, read_pieces
+from pipeline.sources.formats.byte_io import is_compressed, open_file, read_pieces
+from pipeline.sources.selection import Selection, rank
 
 if TYPE_CHECKING:
-    from pipeline.recipe import SourceRecipe
+    from pipeline.recipe.schema import SourceRecipe
 
 PIECES = 8
 """Parts of a source that are read at once, and in all over a network, where each costs its row group's download."""
@@ -185,7 +185,7 @@ def _read_block(source: SourceRecipe, span: Span) -> Piece:
 
 def _read_content(source: SourceRecipe, span: Span) -> Piece:
     """Read the rows of a part that names files of the archive; `_fetch_content` fetches some of them."""
-    from pipeline.sources.software_heritage import parse_key
+    from pipeline.sources.software_heritage.archive import parse_key
 
     piece = Piece(stated_bytes=float(span.text_bytes), stored_bytes=span.stored_bytes)
     for batch in read_span(source, span):
@@ -210,7 +210,7 @@ def _content_length(source: SourceRecipe, span: Span) -> float | None:
 
 def _fetch_content(source: SourceRecipe, pieces: list[Piece]) -> ContentSpeed:
     """Fetch some of the files that the parts name, and foresee from them what all of them give."""
-    from pipeline.sources.software_heritage import decode, fetch_all
+    from pipeline.sources.software_heritage.archive import decode, fetch_all
 
     # Spread over each part: neighbours may be of one repository.
     each = -(-CONTENT_FILES // len(pieces))

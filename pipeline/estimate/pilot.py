@@ -1,8 +1,8 @@
 """Probe: a small sample of every source goes through the build's own steps, so that a plan rests on measurements.
 
-Of each source some parts are read (`pipeline.pieces`), chosen by the recipe's seed. What predicates and length bounds
-keep, and the text behind what a footer states, are counted on all that was read. About `SAMPLE_BYTES` of it, shared out
-by the weights, are encoded, mixed into a shard and compressed, one process, timed.
+Of each source some parts are read (`pipeline.estimate.pieces`), chosen by the recipe's seed. What predicates and length
+bounds keep, and the text behind what a footer states, are counted on all that was read. About `SAMPLE_BYTES` of it,
+shared out by the weights, are encoded, mixed into a shard and compressed, one process, timed.
 
 Tokens: a tokenizer file that the recipe gives is used. Else a BPE of the recipe's size is trained on every other
 document of the sample, in the sample's proportions, and encodes all of it. Trained on everything, it would know the
@@ -26,14 +26,14 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.mix_plan import ShardPlan, Shares, Slice
-from pipeline.pieces import Sample, read_sample
-from pipeline.recipe import Recipe
-from pipeline.run import FIRST_KEY, Run
-from pipeline.selection import Selection
+from pipeline.encode.run import FIRST_KEY, Run
+from pipeline.estimate.pieces import Sample, read_sample
+from pipeline.mix.plan import ShardPlan, Shares, Slice
+from pipeline.recipe.schema import Recipe
 from pipeline.sources.base import Span, Unit
-from pipeline.sources.documents import FORMAT, DocumentWriter
-from pipeline.tokenizer import DOCUMENT_SEPARATOR, TokenizerInfo
+from pipeline.sources.selection import Selection
+from pipeline.sources.software_heritage.documents import FORMAT, DocumentWriter
+from pipeline.tokenizer.encoder import DOCUMENT_SEPARATOR, TokenizerInfo
 
 SAMPLE_BYTES = 24 << 20
 LEAST_SOURCE_BYTES = 4 << 20
@@ -130,7 +130,7 @@ def measure(recipe: Recipe, selections: list[Selection]) -> Probe:
 
 
 def _tokenizer(recipe: Recipe, selections: list[Selection], samples: list[Sample], folder: Path) -> TokenizerInfo:
-    from pipeline import tokenizer as tokenizers
+    from pipeline.tokenizer import encoder as tokenizers
 
     section = recipe.tokenizer
     if section.file is not None:
@@ -207,8 +207,8 @@ def _measure_source(
 def _encode(
     recipe: Recipe, index: int, texts: list[bytes], folder: Path, tokenizer: TokenizerInfo
 ) -> tuple[Run, dict[str, Any]]:
-    from pipeline.encode import EncodeTask, encode_unit
-    from shards.manifest import dtype_for
+    from pipeline.encode.encode import EncodeTask, encode_unit
+    from shards.format.manifest import dtype_for
 
     folder.mkdir()
     path = folder / "documents.parquet"
@@ -231,7 +231,7 @@ def _encode(
 def _assemble(recipe: Recipe, runs: list[Run], tokenizer: TokenizerInfo, folder: Path) -> dict[str, Any]:
     """Write one shard of the mix: of each source as much as its weight says, up to a hash."""
     from pipeline.assemble import AssembleTask, assemble_shard
-    from shards.writer import SetProperties
+    from shards.format.writer import SetProperties
 
     folder.mkdir()
     tokens = {run.source: 0 for run in runs}

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shards.display import printable
-from shards.manifest import block_list_reason
+from shards.errors import InputError
+from shards.format.manifest import block_list_reason
+from shards.terminal.display import printable
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -30,7 +31,7 @@ _HASH = re.compile(rb"[0-9a-fA-F]{32}")
 _DIGEST = re.compile(r"(.+)#sha256=([0-9a-f]{64})", re.DOTALL)
 
 
-class BlockListError(ValueError):
+class BlockListError(InputError):
     """A file that cannot be used as a block list. Names its first lines that are no hashes."""
 
 

@@ -6,7 +6,7 @@ lists name it. Each source is then an axis of
 tokens in hash order; validation takes its beginning, and training is cut where the running target of each shard is
 met, at the nearest document boundary. Targets are exact fractions of the total, so errors are carried, never summed.
 
-The documents themselves are behind `pipeline.index`.
+The documents themselves are behind `pipeline.mix.index`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.block_lists import Blocked
-from pipeline.index import Axis, Cut, Index
-from pipeline.mix_plan import Plan, ShardPlan, Shares, Slice, SourceTotals
-from pipeline.recipe import Recipe
-from pipeline.run import END_KEY, FIRST_KEY, Run
+from pipeline.encode.run import END_KEY, FIRST_KEY, Run
+from pipeline.mix.block_lists import Blocked
+from pipeline.mix.index import Axis, Cut, Index
+from pipeline.mix.plan import Plan, ShardPlan, Shares, Slice, SourceTotals
+from pipeline.recipe.schema import Recipe
+from shards.errors import InputError
 
 CODE_VERSION = 1
 """Raise when the same runs would give another plan."""
@@ -28,7 +29,7 @@ CODE_VERSION = 1
 MAX_SHARDS = 100_000
 
 
-class MixError(ValueError):
+class MixError(InputError):
     """The sources cannot give what the recipe asks for."""
 
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from pipeline.run import END_KEY, FIRST_KEY, Key, Run
+from pipeline.encode.run import END_KEY, FIRST_KEY, Key, Run
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from pipeline.block_lists import Blocked, Found
+    from pipeline.mix.block_lists import Blocked, Found
 
 PARTITION_DOCUMENTS = 1 << 20
 DUPLICATE = "duplicate"

@@ -7,8 +7,8 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from pipeline.block_lists import Found
-from pipeline.run import Key
+from pipeline.encode.run import Key
+from pipeline.mix.block_lists import Found
 
 
 @dataclass(frozen=True, slots=True)

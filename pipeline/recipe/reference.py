@@ -18,8 +18,9 @@ from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from pipeline.recipe import Recipe
-from pipeline.recipe_values import Name, parse_count, parse_size
+from pipeline.recipe.schema import Recipe
+from pipeline.recipe.values import Name, parse_count, parse_size
+from shards.errors import InputError
 
 BEGIN = "<!-- keys of the data recipe: written by `python -m pipeline keys --into recipes/README.md` -->"
 END = "<!-- end of the keys of the data recipe -->"
@@ -28,7 +29,7 @@ _HEAD = "| key | type | default | meaning |\n|---|---|---|---|"
 _SIZES = {10**12: "TB", 10**9: "GB", 10**6: "MB"}
 
 
-class MarkerError(ValueError):
+class MarkerError(InputError):
     """A file has no place for the tables."""
 
 

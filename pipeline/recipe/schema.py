@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, JsonValue, PositiveFloat, PrivateAttr, model_validator
 
-from pipeline.recipe_values import (
+from pipeline.recipe.values import (
     Name,
     Patterns,
     SizeBytes,
@@ -22,10 +22,10 @@ from pipeline.recipe_values import (
     known_encoding,
     no_empty_token,
 )
-from shards.settings import Settings, load_settings
+from shards.config import Settings, load_settings
 
 if TYPE_CHECKING:
-    from pipeline.block_lists import BlockList
+    from pipeline.mix.block_lists import BlockList
 
 DEFAULT_EOS_TOKEN = "<|endoftext|>"
 NUM_BYTES = 256
@@ -176,7 +176,7 @@ class Recipe(Settings):
     @property
     def block_lists(self) -> list[BlockList]:
         """The files of `drop_hashes`."""
-        from pipeline.block_lists import parse_entry
+        from pipeline.mix.block_lists import parse_entry
 
         return [parse_entry(entry, self._folder) for entry in self.drop_hashes]
 
@@ -197,7 +197,7 @@ def load_recipe(path: Path, *, overrides: list[str] | None = None) -> Recipe:
     Raises:
         SettingsError: with every fault of the file, globs that match nothing included.
     """
-    from pipeline.block_lists import check_entries
+    from pipeline.mix.block_lists import check_entries
 
     resolved: list[str] = []
     folder = path.parent.absolute()
@@ -250,8 +250,8 @@ def _is_default(key: str, value: Any) -> bool:
 
 
 def _check_files(place: str, source: dict[str, Any]) -> Iterator[str]:
-    from pipeline.sources.blocks import BROKEN_FILE_ERRORS
     from pipeline.sources.files import expand_glob, format_of
+    from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS
 
     paths = source.get("paths")
     for glob in paths if isinstance(paths, list) else []:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
 
-from pipeline.predicates import parse_predicate
+from pipeline.recipe.predicates import parse_predicate
 
 _SIZE = re.compile(r"\s*(\d[\d_]*(?:\.\d+)?)\s*([kKMGT]i?)?B?\s*")
 _SCALE = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -56,7 +56,7 @@ def no_empty_token(values: list[str]) -> list[str]:
 
 
 def _checked_pattern(pattern: str) -> str:
-    from pipeline.matches import check_pattern
+    from pipeline.clean.patterns import check_pattern
 
     return check_pattern(pattern)
 

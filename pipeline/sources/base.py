@@ -15,12 +15,14 @@ from dataclasses import asdict, dataclass, field, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
+from shards.errors import InputError
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     import pyarrow as pa
 
-    from pipeline.recipe import SourceRecipe
+    from pipeline.recipe.schema import SourceRecipe
 
 UNIT_BYTES = 256 << 20
 """Text in a unit, at most (one row group may be larger): a crash costs no more than this."""
@@ -35,7 +37,7 @@ LIST_THREADS = 16
 SpanKind = Literal["rg", "b", "file"]
 
 
-class SourceError(ValueError):
+class SourceError(InputError):
     """Data that cannot be read as the recipe says. Names the file, what was found, what was expected, the remedy."""
 
 
@@ -212,7 +214,7 @@ def read_documents(source: dict[str, Any], unit: str, rows: list[int]) -> list[b
     Raises:
         SourceError: the file is gone, or has no such part now.
     """
-    from pipeline.recipe import SourceRecipe
+    from pipeline.recipe.schema import SourceRecipe
 
     recipe = SourceRecipe.model_validate(source)
     module = source_module(recipe.kind)
@@ -232,6 +234,6 @@ def read_documents(source: dict[str, Any], unit: str, rows: list[int]) -> list[b
     documents = [found.get(row) for row in rows]
     if recipe.content == "column":
         return documents
-    from pipeline.sources.software_heritage import read_back
+    from pipeline.sources.software_heritage.archive import read_back
 
     return read_back(recipe, documents)

@@ -1,7 +1,7 @@
 """Sources that are files: local paths, or any URL that fsspec opens.
 
 `list_files` lists the files, `list_spans` checks one file's schema and cuts it into spans; `read` streams one span.
-Reading is in `pipeline.sources.formats`.
+Reading is in `pipeline.sources.formats.spans`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipeline.sources.base import Batch, File, SourceError, Span
-from pipeline.sources.blocks import BROKEN_FILE_ERRORS, COMPRESSION, version_of
+from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, COMPRESSION, version_of
 
 if TYPE_CHECKING:
-    from pipeline.recipe import SourceRecipe
+    from pipeline.recipe.schema import SourceRecipe
 
 
 def format_of(name: str) -> str:
@@ -106,7 +106,7 @@ def list_spans(source: SourceRecipe, file: File, unit_bytes: int | None = None) 
     Raises:
         SourceError: it cannot be read, or has not the columns.
     """
-    from pipeline.sources import formats
+    from pipeline.sources.formats import spans as formats
 
     format_ = format_of(file.name) if source.format == "auto" else source.format
     try:
@@ -123,7 +123,7 @@ def read(source: SourceRecipe, span: Span) -> Iterator[Batch]:
     Raises:
         SourceError: the file is broken, or has changed since it was resolved.
     """
-    from pipeline.sources import formats
+    from pipeline.sources.formats import spans as formats
 
     def check_unchanged() -> None:
         now = version_of(span.url)

@@ -1,8 +1,8 @@
 """Sources that are data sets on the Hub: configuration and split resolved by `datasets`, files read at one commit.
 
-Parquet files are read by row groups over range requests (`pipeline.sources.ranges`); other formats stream through
-`datasets` in Arrow batches, one file a span. HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE are honoured by the Hub's own
-libraries. What was resolved is kept in the cache: a re-run asks nothing of the network.
+Parquet files are read by row groups over range requests (`pipeline.sources.network.hub_file`); other formats stream
+through `datasets` in Arrow batches, one file a span. HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE are honoured by the Hub's
+own libraries. What was resolved is kept in the cache: a re-run asks nothing of the network.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.sources.base import Batch, File, SourceError, Span
-from pipeline.sources.network import keep_fetched
+from pipeline.sources.network.retry import keep_fetched
 
 if TYPE_CHECKING:
-    from pipeline.recipe import Recipe, SourceRecipe
+    from pipeline.recipe.schema import Recipe, SourceRecipe
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _REVISIONS_FILE = "revisions.json"
@@ -49,7 +49,7 @@ def pin_revisions(recipe: Recipe, work: Path | None = None) -> Recipe:
     if faults:
         raise SourceError("\n".join(faults))
     if path and found.keys() - known.keys():
-        from shards.writer import write_text
+        from shards.stores.files import write_text
 
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(known | found, indent=2) + "\n")
@@ -69,7 +69,7 @@ def resolve_commit(source: SourceRecipe) -> str:
     from huggingface_hub import HfApi
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 
-    from pipeline.sources.client import install
+    from pipeline.sources.network.hub_client import install
 
     install()
     where, token = f"source {source.name!r}: {source.repo}", _say_token()
@@ -109,7 +109,7 @@ def list_files(source: SourceRecipe) -> list[File]:
     Raises:
         SourceError: no such configuration or split; lists those there are.
     """
-    from pipeline.sources.ranges import open_cache
+    from pipeline.sources.network.hub_file import open_cache
 
     key = f"files {source.repo} {source.config} {source.split} {source.revision}"
     cache = open_cache()
@@ -127,7 +127,7 @@ def list_files(source: SourceRecipe) -> list[File]:
 
 
 def _resolve_files(source: SourceRecipe) -> Iterator[File]:
-    from pipeline.sources.client import install
+    from pipeline.sources.network.hub_client import install
 
     install()
     import datasets
@@ -175,12 +175,12 @@ def list_spans(source: SourceRecipe, file: File, unit_bytes: int | None = None) 
         SourceError: the file is broken, lacks a column, or has a format that neither we nor `datasets` read.
     """
     if _format_of(source, file.name) == "parquet":
-        from pipeline.sources import parquet
+        from pipeline.sources.formats import parquet
 
         with keep_fetched():  # the footer is read again by whoever reads the file
             spans = parquet.list_spans(source, file.url, file.name, file.version, unit_bytes)
         return [replace(span, revision=file.revision) for span in spans]
-    from pipeline.sources import streams
+    from pipeline.sources.network import hf_streaming as streams
 
     return [streams.whole_file(file)]
 
@@ -198,10 +198,10 @@ def read(source: SourceRecipe, span: Span) -> Iterator[Batch]:
         SourceError: the file is broken, is another one now, or cannot be had in time.
     """
     if span.format == "parquet":
-        from pipeline.sources import parquet
+        from pipeline.sources.formats import parquet
 
         return parquet.read_span(source, span)
-    from pipeline.sources import streams
+    from pipeline.sources.network import hf_streaming as streams
 
     return streams.read_span(source, span)
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import xxhash
 
-from pipeline.mix_plan import Shares
-from pipeline.recipe import Recipe, SourceRecipe
+from pipeline.mix.plan import Shares
+from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import UNIT_BYTES, File, SourceError, Span, Unit, list_all_spans, make_units, source_module
 
 WHOLE_BYTES = 256 << 20

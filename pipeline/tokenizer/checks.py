@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pipeline.tokenizer import Encoder
+    from pipeline.tokenizer.encoder import Encoder
 
 MAX_VOCAB_SIZE = 1 << 24
 """As in the recipe."""

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.tokenizer_file import byte_characters, find_differences, find_faults, find_special
+from pipeline.tokenizer.checks import byte_characters, find_differences, find_faults, find_special
+from shards.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,7 +55,7 @@ PATTERNS = {
 }
 
 
-class TokenizerError(ValueError):
+class TokenizerError(InputError):
     """A tokenizer that cannot be trained or used."""
 
 

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 import xxhash
 
-from pipeline.clean import clean_batch
-from pipeline.laps import Laps
-from pipeline.matches import matched_documents
-from pipeline.mix_plan import Shares
+from pipeline.clean.documents import clean_batch
+from pipeline.clean.patterns import matched_documents
+from pipeline.engine.timer import Laps
+from pipeline.mix.plan import Shares
 from pipeline.sources.base import Span, read_span
-from pipeline.sources.network import keep_fetched
-from pipeline.tokenizer import DOCUMENT_SEPARATOR, TokenizerError, build_tokenizer_json, train_merges
+from pipeline.sources.network.retry import keep_fetched
+from pipeline.tokenizer.encoder import DOCUMENT_SEPARATOR, TokenizerError, build_tokenizer_json, train_merges
 
 if TYPE_CHECKING:
-    from pipeline.recipe import SourceRecipe, TokenizerRecipe
+    from pipeline.recipe.schema import SourceRecipe, TokenizerRecipe
 
 CODE_VERSION = 1
 """Raise when the same input would give another tokenizer."""
@@ -152,7 +152,7 @@ def longest_word_bytes(data: memoryview | bytes) -> int:
 
 
 def _shuffled(task: TokenizerTask, index: int) -> Iterator[Span]:
-    from pipeline.sources import parquet
+    from pipeline.sources.formats import parquet
 
     spans = [
         part

@@ -28,19 +28,20 @@ from typing import Any
 
 import numpy as np
 
-from shards import audit_documents, audit_ids
-from shards.audit_check import Check, Example, Verdict
-from shards.audit_ids import Vocabulary, rare_below
-from shards.audit_shard import GRAM_RATE, WINDOW_TOKENS, SampleRates, ShardTask, look_at_shard
-from shards.audit_totals import Totals
-from shards.places import Place, cut_excerpt, find_places
-from shards.problems import ShardSetError
-from shards.reader import Shard, ShardSet
-from shards.structure import check_structure
-from shards.tokens import decode, token_bytes
-from shards.windows import hash_windows, token_values
-from shards.workers import map_tasks
-from shards.writer import atomic_open
+from shards.audit import documents as audit_documents
+from shards.audit import ids as audit_ids
+from shards.audit.check import Check, Example, Verdict
+from shards.audit.ids import Vocabulary, rare_below
+from shards.audit.ngrams import hash_windows, token_values
+from shards.audit.scan import GRAM_RATE, WINDOW_TOKENS, SampleRates, ShardTask, look_at_shard
+from shards.audit.totals import Totals
+from shards.errors import ShardSetError
+from shards.format.reader import Shard, ShardSet
+from shards.format.tokenizer import decode, token_bytes
+from shards.format.workers import map_tasks
+from shards.stores.files import atomic_open
+from shards.trace.locate import Place, cut_excerpt, find_places
+from shards.validation.files import check_structure
 
 SAMPLED_DOCUMENTS = 1 << 15
 """Documents compared for near-duplicates: a share of 1 % is then known to 0.06 %; 33 MB of sketches."""

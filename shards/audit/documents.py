@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shards.audit_check import Check, Example, Row, Verdict
-from shards.audit_shard import SKETCH_SIZE, WINDOW_TOKENS, SampleRates, Sketch
-from shards.audit_totals import Totals
-from shards.duplicates import check_duplicates
-from shards.lengths import bin_middles, quantile
-from shards.reader import ShardSet
+from shards.audit.check import Check, Example, Row, Verdict
+from shards.audit.histogram import bin_middles, quantile
+from shards.audit.scan import SKETCH_SIZE, WINDOW_TOKENS, SampleRates, Sketch
+from shards.audit.totals import Totals
+from shards.format.reader import ShardSet
+from shards.validation.duplicates import check_duplicates
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shards.audit_check import Check, Example, Row, Verdict
-from shards.audit_totals import SplitTotals, Totals
-from shards.lengths import bin_middles
-from shards.manifest import Manifest
+from shards.audit.check import Check, Example, Row, Verdict
+from shards.audit.histogram import bin_middles
+from shards.audit.totals import SplitTotals, Totals
+from shards.format.manifest import Manifest
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shards.lengths import BINS, bin_lengths
-from shards.manifest import Split
-from shards.reader import open_set
-from shards.stretches import Stretch, iter_stretches
-from shards.windows import NO_WINDOW, hash_windows, mix, token_values
+from shards.audit.histogram import BINS, bin_lengths
+from shards.audit.ngrams import NO_WINDOW, hash_windows, mix, token_values
+from shards.format.manifest import Split
+from shards.format.reader import open_set
+from shards.format.scan import Stretch, iter_stretches
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shards.audit_shard import ShardFigures, Sketch
-from shards.lengths import BINS
-from shards.manifest import Split
+from shards.audit.histogram import BINS
+from shards.audit.scan import ShardFigures, Sketch
+from shards.format.manifest import Split
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -1,4 +1,4 @@
-"""`python -m shards audit`: what is in the tokens; see `shards.audit`."""
+"""`python -m shards audit`: what is in the tokens; see `shards.audit.audit`."""
 
 from __future__ import annotations
 
@@ -6,19 +6,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shards.command_line import (
-    PROBLEMS,
-    WHOLE,
-    CouldNotRunError,
-    add_set,
-    add_workers,
-    positive_number,
-    print_json,
-    require_folder,
-)
+from shards.errors import InputError
+from shards.terminal.arguments import add_set, add_workers, positive_number, print_json, require_folder
+from shards.terminal.command import PROBLEMS, WHOLE
 
 if TYPE_CHECKING:
-    from shards.command_line import Subparsers
+    from shards.terminal.arguments import Subparsers
 
 
 def add_command(commands: Subparsers) -> None:
@@ -43,11 +36,11 @@ def add_command(commands: Subparsers) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shards.audit import audit
-    from shards.audit_display import print_audit
-    from shards.display import show_progress
-    from shards.problems import ShardSetError
-    from shards.set_display import print_set_problems
+    from shards.audit.audit import audit
+    from shards.cli.audit_display import print_audit
+    from shards.cli.sets import print_set_problems
+    from shards.errors import ShardSetError
+    from shards.terminal.display import show_progress
 
     require_folder(options.set)
     try:
@@ -57,7 +50,7 @@ def _run(options: argparse.Namespace) -> int:
         print_set_problems(error.problems, as_json=options.json)
         return PROBLEMS
     except ValueError as error:
-        raise CouldNotRunError(f"audit: {error}") from error
+        raise InputError(f"audit: {error}") from error
     if options.json:
         print_json(report.to_dict() | {"out": str(report.out), "seconds": round(report.seconds, 3)})
     else:

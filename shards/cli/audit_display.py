@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from shards.display import plain_table, printable, stdout_console
+from shards.terminal.display import plain_table, printable, stdout_console
 
 if TYPE_CHECKING:
-    from shards.audit import AuditReport
-    from shards.audit_check import Check, Row
+    from shards.audit.audit import AuditReport
+    from shards.audit.check import Check, Row
 
 _SHOWN_CHARACTERS = 60
 

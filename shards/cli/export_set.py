@@ -1,4 +1,4 @@
-"""`python -m shards export`: a set in the layout of another loader; see `shards.exports`."""
+"""`python -m shards export`: a set in the layout of another loader; see `shards.convert.layouts`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shards.command_line import PROBLEMS, WHOLE, CouldNotRunError, add_set, print_json, require_folder
+from shards.errors import InputError
+from shards.terminal.arguments import add_set, print_json, require_folder
+from shards.terminal.command import PROBLEMS, WHOLE
 
 if TYPE_CHECKING:
-    from shards.command_line import Subparsers
+    from shards.terminal.arguments import Subparsers
 
 LAYOUTS = ("nanogpt", "llmc", "megatron", "datatrove", "mds", "litdata")
 
@@ -32,11 +34,11 @@ def add_command(commands: Subparsers) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shards.display import printable, show_progress
-    from shards.exports.export import ExportError, export_set
-    from shards.problems import ShardSetError
-    from shards.reader import open_set
-    from shards.set_display import print_set_problems
+    from shards.cli.sets import print_set_problems
+    from shards.convert.export import ExportError, export_set
+    from shards.errors import ShardSetError
+    from shards.format.reader import open_set
+    from shards.terminal.display import printable, show_progress
 
     require_folder(options.set)
     began = time.perf_counter()
@@ -51,7 +53,7 @@ def _run(options: argparse.Namespace) -> int:
                 progress=progress,
             )
     except ExportError as error:
-        raise CouldNotRunError(f"export: {error}") from error
+        raise InputError(f"export: {error}") from error
     except ShardSetError as error:
         print_set_problems(error.problems, as_json=options.json)
         return PROBLEMS

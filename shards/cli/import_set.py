@@ -1,4 +1,4 @@
-"""`python -m shards import`: token files of other projects made into a shard set; see `shards.imports`."""
+"""`python -m shards import`: token files of other projects made into a shard set; see `shards.convert`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shards.command_line import WHOLE, CouldNotRunError, positive_number, print_json, whole_number
+from shards.errors import InputError
+from shards.terminal.arguments import positive_number, print_json, whole_number
+from shards.terminal.command import WHOLE
 
 if TYPE_CHECKING:
-    from shards.command_line import Subparsers
-    from shards.imports.import_set import Imported
+    from shards.convert.import_set import Imported
+    from shards.terminal.arguments import Subparsers
 
 
 def add_command(commands: Subparsers) -> None:
@@ -47,9 +49,9 @@ def add_command(commands: Subparsers) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shards.display import show_progress
-    from shards.imports.import_set import ImportOptions, import_set
-    from shards.imports.token_bins import TokenBinError
+    from shards.convert.import_set import ImportOptions, import_set
+    from shards.convert.token_bins import TokenBinError
+    from shards.terminal.display import show_progress
 
     try:
         with show_progress("import") as progress:
@@ -68,7 +70,7 @@ def _run(options: argparse.Namespace) -> int:
                 progress=progress,
             )
     except TokenBinError as error:
-        raise CouldNotRunError(f"import: {error}") from error
+        raise InputError(f"import: {error}") from error
     if options.json:
         print_json(_describe(found, options))
     else:
@@ -96,7 +98,7 @@ def _describe(found: Imported, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _print(found: Imported, options: argparse.Namespace) -> None:
-    from shards.display import printable
+    from shards.terminal.display import printable
 
     for split, (tokens, documents) in found.kept.items():
         print(f"{split}: {tokens:,} tokens in {documents:,} documents")

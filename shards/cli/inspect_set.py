@@ -5,19 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from shards.command_line import (
-    PROBLEMS,
-    WHOLE,
-    CouldNotRunError,
-    add_set,
-    print_json,
-    require_folder,
-    whole_number,
-)
+from shards.errors import InputError
+from shards.terminal.arguments import add_set, print_json, require_folder, whole_number
+from shards.terminal.command import PROBLEMS, WHOLE
 
 if TYPE_CHECKING:
-    from shards.command_line import Subparsers
-    from shards.reader import Shard, ShardSet
+    from shards.format.reader import Shard, ShardSet
+    from shards.terminal.arguments import Subparsers
 
 
 def add_command(commands: Subparsers) -> None:
@@ -38,26 +32,26 @@ def find_shard(shard_set: ShardSet, name: str, *, command: str) -> Shard:
     """Find a shard by name, or by its place in the manifest.
 
     Raises:
-        CouldNotRunError: there is none; the message begins with the command's name.
+        InputError: there is none; the message begins with the command's name.
     """
     if name.isascii() and name.isdigit():
         index = int(name)
         if index < len(shard_set.shards):
             return shard_set.shards[index]
-        raise CouldNotRunError(f"{command}: no shard {index}; the set has {len(shard_set.shards)}, counted from 0.")
+        raise InputError(f"{command}: no shard {index}; the set has {len(shard_set.shards)}, counted from 0.")
     try:
         return shard_set.shard(name)
     except KeyError as error:
-        raise CouldNotRunError(f"{command}: {error.args[0]}") from error
+        raise InputError(f"{command}: {error.args[0]}") from error
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shards.problems import ShardSetError
-    from shards.reader import open_set
-    from shards.set_display import describe_set, print_document, print_set, print_set_problems
+    from shards.cli.sets import describe_set, print_document, print_set, print_set_problems
+    from shards.errors import ShardSetError
+    from shards.format.reader import open_set
 
     if (options.shard is None) != (options.document is None):
-        raise CouldNotRunError("inspect: --shard and --document go together. Give both, or neither.")
+        raise InputError("inspect: --shard and --document go together. Give both, or neither.")
     require_folder(options.set)
     try:
         shard_set = open_set(options.set)
@@ -80,11 +74,11 @@ def _run(options: argparse.Namespace) -> int:
 
 def _find_document(shard_set: ShardSet, shard: Shard, number: int) -> dict[str, Any]:
     """Return a document's text and provenance."""
-    from shards.documents import read_document
-    from shards.problems import ShardSetError
+    from shards.errors import ShardSetError
+    from shards.format.documents import read_document
 
     if not 0 <= number < shard.num_documents:
-        raise CouldNotRunError(
+        raise InputError(
             f"inspect: no document {number} in {shard.name}; it has {shard.num_documents}, counted from 0."
         )
     try:
@@ -92,4 +86,4 @@ def _find_document(shard_set: ShardSet, shard: Shard, number: int) -> dict[str, 
     except ShardSetError:
         raise
     except ValueError as error:
-        raise CouldNotRunError(f"inspect: {error}") from error
+        raise InputError(f"inspect: {error}") from error

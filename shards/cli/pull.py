@@ -1,4 +1,4 @@
-"""`python -m shards pull`: a set from the Hugging Face Hub; see `shards.hub_pull`."""
+"""`python -m shards pull`: a set from the Hugging Face Hub; see `shards.hub.pull`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shards.command_line import PROBLEMS, WHOLE, CouldNotRunError, print_json
+from shards.errors import InputError
+from shards.terminal.arguments import print_json
+from shards.terminal.command import PROBLEMS, WHOLE
 
 if TYPE_CHECKING:
-    from shards.command_line import Subparsers
+    from shards.terminal.arguments import Subparsers
 
 
 def add_command(commands: Subparsers) -> None:
@@ -30,11 +32,11 @@ def add_command(commands: Subparsers) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shards.display import printable, show_progress
-    from shards.hub import HubError, PassingError, parse_address, quiet_client
-    from shards.hub_pull import pull
-    from shards.problems import ShardSetError
-    from shards.set_display import print_set_problems
+    from shards.cli.sets import print_set_problems
+    from shards.errors import ShardSetError
+    from shards.hub.pull import pull
+    from shards.stores.hub_client import HubError, PassingError, parse_address, quiet_client
+    from shards.terminal.display import printable, show_progress
 
     began = time.perf_counter()
     try:
@@ -46,7 +48,7 @@ def _run(options: argparse.Namespace) -> int:
             )
     except HubError as error:
         kept = " What was fetched is kept: run the same command again." if isinstance(error, PassingError) else ""
-        raise CouldNotRunError(f"pull: {error}{kept}") from error
+        raise InputError(f"pull: {error}{kept}") from error
     except ShardSetError as error:
         print_set_problems(error.problems, as_json=options.json)
         return PROBLEMS
@@ -83,6 +85,6 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _note(text: str) -> None:
-    from shards.display import say
+    from shards.terminal.display import say
 
     say(f"pull: {text}")

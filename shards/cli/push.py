@@ -1,4 +1,4 @@
-"""`python -m shards push`: a set to the Hugging Face Hub; see `shards.hub_push`."""
+"""`python -m shards push`: a set to the Hugging Face Hub; see `shards.hub.push`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shards.command_line import PROBLEMS, WHOLE, CouldNotRunError, add_set, add_threads, print_json, require_folder
+from shards.errors import InputError
+from shards.terminal.arguments import add_set, add_threads, print_json, require_folder
+from shards.terminal.command import PROBLEMS, WHOLE
 
 if TYPE_CHECKING:
-    from shards.command_line import Subparsers
-    from shards.hub import Address
-    from shards.hub_plan import Plan
-    from shards.hub_push import Pushed
+    from shards.hub.plan import Plan
+    from shards.hub.push import Pushed
+    from shards.stores.hub_client import Address
+    from shards.terminal.arguments import Subparsers
 
 
 def add_command(commands: Subparsers) -> None:
@@ -49,12 +51,12 @@ def add_command(commands: Subparsers) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shards.display import show_progress
-    from shards.hub import HubError, parse_address, quiet_client
-    from shards.hub_push import push
-    from shards.problems import ShardSetError
-    from shards.set_display import print_set_problems
-    from shards.validate import validate
+    from shards.cli.sets import print_set_problems
+    from shards.errors import ShardSetError
+    from shards.hub.push import push
+    from shards.stores.hub_client import HubError, parse_address, quiet_client
+    from shards.terminal.display import show_progress
+    from shards.validation.validate import validate
 
     require_folder(options.set)
     began = time.perf_counter()
@@ -73,7 +75,7 @@ def _run(options: argparse.Namespace) -> int:
         with show_progress("push", unit="bytes") as progress:
             done = push(plan, private=options.private, replace=options.replace, progress=progress, note=_note)
     except HubError as error:
-        raise CouldNotRunError(f"push: {error}") from error
+        raise InputError(f"push: {error}") from error
     except ShardSetError as error:
         print_set_problems(error.problems, as_json=options.json)
         return PROBLEMS
@@ -83,7 +85,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace, address: Address) -> Plan:
     """Compare with the Hub; a README.md that someone wrote there stays, unless --card or --replace is given."""
-    from shards.hub_plan import plan_push
+    from shards.hub.plan import plan_push
 
     card = _find_card(options)
     plan = plan_push(options.set, address, card=card)
@@ -102,11 +104,11 @@ def _find_card(options: argparse.Namespace) -> Path | None:
         return None
     if options.card is not None:
         if not options.card.is_file():
-            raise CouldNotRunError(f"push: {options.card}: no such file. Correct --card.")
+            raise InputError(f"push: {options.card}: no such file. Correct --card.")
         return options.card
-    from shards.display import show_progress
-    from shards.reader import open_set
+    from shards.format.reader import open_set
     from shards.report.write import CARD_FILE, default_out, write_report
+    from shards.terminal.display import show_progress
 
     card = default_out(options.set) / CARD_FILE
     if not card.is_file() and not options.dry_run:
@@ -116,7 +118,7 @@ def _find_card(options: argparse.Namespace) -> Path | None:
     if not card.is_file():
         return None
     if open_set(options.set).manifest_sha256 not in card.read_text(encoding="utf-8"):
-        raise CouldNotRunError(
+        raise InputError(
             f"push: {card}: does not name this set's manifest by its SHA-256, so it may be another's. Run "
             f"python -m shards report {options.set}, or give it by --card."
         )
@@ -125,7 +127,7 @@ def _find_card(options: argparse.Namespace) -> Path | None:
 
 def _print_plan(plan: Plan, *, as_json: bool) -> None:
     """Print files and bytes by kind, and what is there already."""
-    from shards.display import plain_table, printable, stdout_console
+    from shards.terminal.display import plain_table, printable, stdout_console
 
     rows: dict[str, list[int]] = {}
     for parts, place in ((plan.parts, 0), (plan.missing, 2)):
@@ -150,7 +152,7 @@ def _print_plan(plan: Plan, *, as_json: bool) -> None:
 
 
 def _print_result(plan: Plan, done: Pushed, seconds: float, *, as_json: bool) -> None:
-    from shards.display import printable
+    from shards.terminal.display import printable
 
     files = sum(len(part.files) for part in plan.parts)
     if as_json:
@@ -181,6 +183,6 @@ def _describe(plan: Plan) -> dict[str, Any]:
 
 
 def _note(text: str) -> None:
-    from shards.display import say
+    from shards.terminal.display import say
 
     say(f"push: {text}")

@@ -6,18 +6,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shards.command_line import (
-    PROBLEMS,
-    WHOLE,
-    CouldNotRunError,
-    add_set,
-    add_workers,
-    print_json,
-    require_folder,
-)
+from shards.errors import InputError
+from shards.terminal.arguments import add_set, add_workers, print_json, require_folder
+from shards.terminal.command import PROBLEMS, WHOLE
 
 if TYPE_CHECKING:
-    from shards.command_line import Subparsers
+    from shards.terminal.arguments import Subparsers
 
 
 def add_command(commands: Subparsers) -> None:
@@ -45,11 +39,11 @@ def add_command(commands: Subparsers) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shards.display import printable, show_progress
-    from shards.problems import ShardSetError
+    from shards.cli.sets import print_set_problems
+    from shards.errors import ShardSetError
     from shards.report.compare import parse_compare
     from shards.report.write import CARD_FILE, PAGE_FILE, write_report
-    from shards.set_display import print_set_problems
+    from shards.terminal.display import printable, show_progress
 
     require_folder(options.set)
     try:
@@ -67,7 +61,7 @@ def _run(options: argparse.Namespace) -> int:
         print_set_problems(error.problems, as_json=options.json)
         return PROBLEMS
     except ValueError as error:
-        raise CouldNotRunError(f"report: {error}") from error
+        raise InputError(f"report: {error}") from error
     if options.json:
         print_json(report.to_dict())
         return WHOLE

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from shards.command_line import WHOLE, print_json
+from shards.terminal.arguments import print_json
+from shards.terminal.command import WHOLE
 
 if TYPE_CHECKING:
-    from shards.command_line import Subparsers
+    from shards.terminal.arguments import Subparsers
 
 
 def add_command(commands: Subparsers) -> None:
@@ -18,7 +19,7 @@ def add_command(commands: Subparsers) -> None:
 
 
 def _run(_options: argparse.Namespace) -> int:
-    from shards.manifest import json_schema
+    from shards.format.manifest import json_schema
 
     print_json(json_schema())
     return WHOLE

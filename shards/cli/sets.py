@@ -9,14 +9,14 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from shards.display import plain_table, printable, stdout_console
-from shards.problems import Problem
+from shards.errors import Problem
+from shards.terminal.display import plain_table, printable, stdout_console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shards.reader import Shard, ShardSet
-    from shards.validate import Report
+    from shards.format.reader import Shard, ShardSet
+    from shards.validation.validate import Report
 
 
 def describe_set(shard_set: ShardSet) -> dict[str, Any]:

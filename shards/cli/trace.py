@@ -1,4 +1,4 @@
-"""`python -m shards trace`: from a token, a string, a place or a training step to documents; see `shards.trace`."""
+"""`python -m shards trace`: from a token, a string, a place or a training step to documents."""
 
 from __future__ import annotations
 
@@ -6,23 +6,15 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shards.command_line import (
-    PROBLEMS,
-    WHOLE,
-    CouldNotRunError,
-    add_set,
-    add_workers,
-    positive_number,
-    print_json,
-    require_folder,
-    whole_number,
-)
+from shards.errors import InputError
+from shards.terminal.arguments import add_set, add_workers, positive_number, print_json, require_folder, whole_number
+from shards.terminal.command import PROBLEMS, WHOLE
 
 if TYPE_CHECKING:
-    from shards.block_list import Found
-    from shards.command_line import Subparsers
-    from shards.reader import ShardSet
-    from shards.trace_shard import Query
+    from shards.format.reader import ShardSet
+    from shards.terminal.arguments import Subparsers
+    from shards.trace.block_list import Found
+    from shards.trace.scan import Query
 
 
 def add_command(commands: Subparsers) -> None:
@@ -59,18 +51,18 @@ def add_command(commands: Subparsers) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shards.block_list import check_out
-    from shards.problems import ShardSetError
-    from shards.set_display import print_set_problems
+    from shards.cli.sets import print_set_problems
+    from shards.errors import ShardSetError
+    from shards.trace.block_list import check_out
 
     if (options.shard is None) != (options.offset is None):
-        raise CouldNotRunError("trace: --shard and --offset go together. Give both, or neither.")
+        raise InputError("trace: --shard and --offset go together. Give both, or neither.")
     if (options.step is None) != (options.training_run is None):
-        raise CouldNotRunError("trace: --step and --run go together. Give both, or neither.")
+        raise InputError("trace: --step and --run go together. Give both, or neither.")
     if options.row is not None and options.step is None:
-        raise CouldNotRunError("trace: --row is of a training step's batch. Give --step and --run.")
+        raise InputError("trace: --row is of a training step's batch. Give --step and --run.")
     if options.shard is not None and options.out is not None:
-        raise CouldNotRunError("trace: --out takes what a search or --step finds, not a single place.")
+        raise InputError("trace: --out takes what a search or --step finds, not a single place.")
     require_folder(options.set)
     try:
         if options.out is not None:
@@ -84,11 +76,11 @@ def _run(options: argparse.Namespace) -> int:
         print_set_problems(error.problems, as_json=options.json)
         return PROBLEMS
     except ValueError as error:
-        raise CouldNotRunError(f"trace: {error}") from error
+        raise InputError(f"trace: {error}") from error
 
 
 def _query(options: argparse.Namespace) -> Query:
-    from shards.trace_shard import Query
+    from shards.trace.scan import Query
 
     if options.token is not None:
         return Query("token", str(options.token))
@@ -96,10 +88,10 @@ def _query(options: argparse.Namespace) -> Query:
 
 
 def _show_place(options: argparse.Namespace) -> int:
-    from shards.commands.inspect_set import find_shard
-    from shards.reader import open_set
-    from shards.trace import locate
-    from shards.trace_display import print_hit
+    from shards.cli.inspect_set import find_shard
+    from shards.cli.trace_display import print_hit
+    from shards.format.reader import open_set
+    from shards.trace.search import locate
 
     shard_set = open_set(options.set)
     hit = locate(shard_set, find_shard(shard_set, options.shard, command="trace"), options.offset)
@@ -111,9 +103,9 @@ def _show_place(options: argparse.Namespace) -> int:
 
 
 def _show_batch(options: argparse.Namespace) -> int:
-    from shards.display import say
-    from shards.reader import open_set
-    from shards.trace_display import print_batch
+    from shards.cli.trace_display import print_batch
+    from shards.format.reader import open_set
+    from shards.terminal.display import say
     from shards.trace_step import trace_step
     from shards.training_run import read_run
 
@@ -131,10 +123,10 @@ def _show_batch(options: argparse.Namespace) -> int:
 
 
 def _show_documents(options: argparse.Namespace, query: Query) -> int:
-    from shards.display import show_progress
-    from shards.reader import open_set
-    from shards.trace import trace
-    from shards.trace_display import print_trace
+    from shards.cli.trace_display import print_trace
+    from shards.format.reader import open_set
+    from shards.terminal.display import show_progress
+    from shards.trace.search import trace
 
     with show_progress("trace") as progress:
         found = trace(options.set, query, limit=options.limit or None, workers=options.workers, progress=progress)
@@ -149,7 +141,7 @@ def _show_documents(options: argparse.Namespace, query: Query) -> int:
 
 def _write(options: argparse.Namespace, found: Found, shard_set: ShardSet) -> dict[str, Any]:
     """Write the block list where one is asked for; return what `--json` says of it."""
-    from shards.block_list import write_block_list
+    from shards.trace.block_list import write_block_list
 
     if options.out is None:
         return {}
@@ -157,7 +149,7 @@ def _write(options: argparse.Namespace, found: Found, shard_set: ShardSet) -> di
 
 
 def _print_written(written: dict[str, Any]) -> None:
-    from shards.display import printable
+    from shards.terminal.display import printable
 
     if written:
         print(f"block list: {printable(written['out'])}, {written['hashes']:,} hashes")

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from shards.display import print_rows, printable
+from shards.terminal.display import print_rows, printable
 
 if TYPE_CHECKING:
-    from shards.places import Excerpt, Place
-    from shards.trace import Trace
-    from shards.trace_shard import Hit
+    from shards.trace.locate import Excerpt, Place
+    from shards.trace.scan import Hit
+    from shards.trace.search import Trace
     from shards.trace_step import Batch
 
 

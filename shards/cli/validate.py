@@ -1,4 +1,4 @@
-"""`python -m shards validate`: check a set; see `shards.validate`."""
+"""`python -m shards validate`: check a set; see `shards.validation.validate`."""
 
 from __future__ import annotations
 
@@ -6,19 +6,11 @@ import argparse
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from shards.command_line import (
-    COULD_NOT_RUN,
-    PROBLEMS,
-    WHOLE,
-    add_set,
-    add_threads,
-    print_json,
-    require_folder,
-    whole_number,
-)
+from shards.terminal.arguments import add_set, add_threads, print_json, require_folder, whole_number
+from shards.terminal.command import COULD_NOT_RUN, PROBLEMS, WHOLE
 
 if TYPE_CHECKING:
-    from shards.command_line import Subparsers
+    from shards.terminal.arguments import Subparsers
 
 
 def add_command(commands: Subparsers) -> None:
@@ -39,9 +31,9 @@ def add_command(commands: Subparsers) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shards.display import show_progress
-    from shards.set_display import print_report
-    from shards.validate import validate
+    from shards.cli.sets import print_report
+    from shards.terminal.display import show_progress
+    from shards.validation.validate import validate
 
     require_folder(options.set)
     with show_progress("validate") if options.level == "full" else nullcontext() as progress:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 
-from shards.exports.layout import Layout, Source
-from shards.manifest import Split
-from shards.reader import ShardSet
-from shards.staging import stage_folder
-from shards.writer import write_text
+from shards.convert.layouts.layout import Layout, Source
+from shards.errors import InputError
+from shards.format.manifest import Split
+from shards.format.reader import ShardSet
+from shards.stores.files import stage_folder, write_text
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -34,7 +34,7 @@ Progress = Callable[[int, int], None]
 """Called with the tokens done so far and the tokens in all."""
 
 
-class ExportError(ValueError):
+class ExportError(InputError):
     """An export that cannot be made, or is not the set's; every reason is in `reasons`."""
 
     def __init__(self, reasons: list[str]):
@@ -118,7 +118,7 @@ def export_set(
 
 def load_layout(name: LayoutName) -> Layout:
     """Return a layout's module."""
-    return cast("Layout", import_module(f"shards.exports.{name}"))
+    return cast("Layout", import_module(f"shards.convert.layouts.{name}"))
 
 
 def compare_split(layout: Layout, folder: Path, source: Source) -> None:

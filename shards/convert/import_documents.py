@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import xxhash
 
-from shards.documents import cut_blocks
-from shards.imports.token_bins import TokenBinError, TokenStream
+from shards.convert.token_bins import TokenBinError, TokenStream
+from shards.format.documents import cut_blocks
 
 if TYPE_CHECKING:
     import numpy.typing as npt

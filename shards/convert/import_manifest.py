@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from shards.manifest import (
+from shards.format.manifest import (
     FileEntry,
     Manifest,
     MixEntry,

@@ -6,7 +6,7 @@ file's name, split, size and digest, and how documents were cut. No reader for `
 `FILE@DIGEST` and its `row` counts the documents that begin in that file.
 
 Three passes over the files: ends of documents; hashes, for which the tokens are decoded; writing. Tokens are kept as
-they are, but for EOS at a document's other end (see `shards.imports.documents`).
+they are, but for EOS at a document's other end (see `shards.convert.import_documents`).
 """
 
 from __future__ import annotations
@@ -19,21 +19,14 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from shards.imports.documents import Documents, Repeats, find_documents, find_repeats, hash_documents
-from shards.imports.manifest import describe_set
-from shards.imports.shard_files import SplitRows, write_split
-from shards.imports.token_bins import TokenBinError, TokenStream, open_stream
-from shards.manifest import Dtype, ShardEntry, Split, TokenizerEntry, dtype_for
-from shards.staging import stage_folder
-from shards.structure import hash_file
-from shards.tokens import MAX_TOKENIZER_BYTES, parse_tokenizer, token_bytes
-from shards.writer import (
-    HashingFile,
-    SetProperties,
-    atomic_open,
-    write_manifest,
-    write_text,
-)
+from shards.convert.import_documents import Documents, Repeats, find_documents, find_repeats, hash_documents
+from shards.convert.import_manifest import describe_set
+from shards.convert.import_shards import SplitRows, write_split
+from shards.convert.token_bins import TokenBinError, TokenStream, open_stream
+from shards.format.manifest import Dtype, ShardEntry, Split, TokenizerEntry, dtype_for
+from shards.format.tokenizer import MAX_TOKENIZER_BYTES, parse_tokenizer, token_bytes
+from shards.format.writer import HashingFile, SetProperties, write_entry, write_manifest
+from shards.stores.files import atomic_open, hash_file, stage_folder
 
 OnRepeat = Literal["keep", "allow", "drop"]
 SOURCE = "imported"
@@ -134,7 +127,7 @@ def import_set(
             split: [hash_file(bin_file.path) for bin_file in s.bins] for split, s in streams.items()
         }
         properties = SetProperties(vocab_size=len(table), eos_id=eos_id, tokenizer_sha256=entry.sha256)
-        recipe = write_text(folder / "recipe.json", _describe_recipe(options, splits, digests))
+        recipe = write_entry(folder / "recipe.json", _describe_recipe(options, splits, digests))
         shards: list[ShardEntry] = []
         for split in reversed(order):
             split_rows = SplitRows(splits[split], hashes[split], digests[split], SOURCE)

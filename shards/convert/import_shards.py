@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from shards.documents import cut_blocks
-from shards.imports import token_bins
-from shards.imports.documents import Documents
-from shards.manifest import ShardEntry, Split, dtype_for
-from shards.writer import SetProperties, document_schema, write_shard
+from shards.convert import token_bins
+from shards.convert.import_documents import Documents
+from shards.format.documents import cut_blocks
+from shards.format.manifest import ShardEntry, Split, dtype_for
+from shards.format.writer import SetProperties, document_schema, write_shard
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shards.manifest import Dtype
+from shards.errors import InputError
+from shards.format.manifest import Dtype
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -32,7 +33,7 @@ _HEAD = struct.Struct("<3i")
 _LOOK_TOKENS = 1 << 16
 
 
-class TokenBinError(ValueError):
+class TokenBinError(InputError):
     """A file, or a flag about it, that cannot be used; the message says why and what to do."""
 
 

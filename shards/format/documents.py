@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
-from shards.problems import Problem, ShardSetError
-from shards.reader import Shard, ShardSet
-from shards.tokens import decode, token_bytes
-from shards.writer import document_schema
+from shards.errors import Problem, ShardSetError
+from shards.format.reader import Shard, ShardSet
+from shards.format.tokenizer import decode, token_bytes
+from shards.format.writer import document_schema
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -1,7 +1,7 @@
 """The metadata of a shard set as frozen models: `manifest.json` and each shard's own `*.json`.
 
 Reading is strict: unknown keys, loose types and names that leave the folder are refused. The models say what a file
-may look like; whether its numbers are true is `shards.validate`'s business. JSON is written in one canonical way
+may look like; whether its numbers are true is `shards.validation`'s business. JSON is written in one canonical way
 (keys in model order, two spaces, a final newline), so that equal metadata is equal bytes.
 """
 
@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from shards.problems import Problem, ProblemKind, ShardSetError
+from shards.errors import Problem, ProblemKind, ShardSetError
 
 FORMAT = "tokenmill"
 FORMAT_VERSION = 1

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shards.documents import iter_documents, number_sources
-from shards.places import Place, find_holders
+from shards.format.documents import iter_documents, number_sources
+from shards.trace.locate import Place, find_holders
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from shards.reader import Shard
+    from shards.format.reader import Shard
 
 
 def seeded_permutation(size: int, *key: int) -> npt.NDArray[np.int64]:

@@ -2,7 +2,7 @@
 
 `open_set` reads metadata only. `Shard.read` decompresses just the frames it needs. Opening does not validate: call
 `ShardSet.verify`, or `python -m shards validate`. A set may also lie on the Hugging Face Hub (`hf://datasets/...`): its
-folder is then a `HubFolder`, which stands in for the few methods of `Path` that reading needs; see `shards.hub_paths`.
+folder is then a `HubFolder`, which stands in for the few methods of `Path` that reading needs; see `shards.stores.hub`.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 
-from shards import codec
-from shards.manifest import MANIFEST_FILE, Manifest, ShardEntry, Split, read_metadata
-from shards.problems import Problem, ShardSetError
+from shards.errors import Problem, ShardSetError
+from shards.format import codec
+from shards.format.manifest import MANIFEST_FILE, Manifest, ShardEntry, Split, read_metadata
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -114,8 +114,8 @@ class Shard:
         return path if on_disk else io.BytesIO(path.read_bytes())
 
     def verify(self) -> list[Problem]:
-        """Check this shard's files in full against the manifest; see `shards.validate`."""
-        from shards.validate import validate_shard
+        """Check this shard's files in full against the manifest; see `shards.validation.validate`."""
+        from shards.validation.validate import validate_shard
 
         return validate_shard(ShardSet(self.folder), self).problems
 
@@ -192,7 +192,7 @@ class ShardSet:
 
     def verify(self, *, level: Level = "full", threads: int = 1) -> list[Problem]:
         """Return every problem of the set; an empty list means it is whole."""
-        from shards.validate import validate
+        from shards.validation.validate import validate
 
         return validate(self.path, level=level, threads=threads).problems
 
@@ -208,10 +208,10 @@ def open_set(path: str | os.PathLike[str], *, incomplete: Incomplete = "refuse")
 
     Raises:
         ShardSetError: there is no manifest, or one that is not valid; or shards are missing on the Hub.
-        shards.hub.HubError: the Hub cannot be read, or the place is not one.
+        shards.stores.hub_client.HubError: the Hub cannot be read, or the place is not one.
     """
     if isinstance(path, str) and path.startswith("hf://"):
-        from shards.hub_paths import open_folder
+        from shards.stores.hub import open_folder
 
         folder = cast("Path", open_folder(path, incomplete=incomplete))
     else:

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shards import codec
-from shards.documents import cut_blocks, iter_documents, number_sources
-from shards.problems import Problem, ShardSetError
-from shards.reader import Shard, ShardSet
+from shards.errors import Problem, ShardSetError
+from shards.format import codec
+from shards.format.documents import cut_blocks, iter_documents, number_sources
+from shards.format.reader import Shard, ShardSet
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from shards.documents import Batch
+    from shards.format.documents import Batch
 
 STRETCH_TOKENS = 1 << 16
 """Tokens in a stretch, about: arrays of 8 bytes a token then stay in a core's cache, which halves the time."""

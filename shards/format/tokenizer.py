@@ -12,14 +12,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from shards.manifest import Manifest
-from shards.problems import Problem
+from shards.errors import Problem
+from shards.format.manifest import Manifest
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from shards.reader import ShardSet
+    from shards.format.reader import ShardSet
 
 MAX_TOKENIZER_BYTES = 1 << 27
 """A larger tokenizer.json is refused before it is read; 262,144 entries take 33 MB."""

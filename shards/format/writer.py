@@ -8,19 +8,17 @@ document table; tokens are streamed.
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
-import os
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 
-from shards.codec import SeekableWriter
-from shards.manifest import (
+from shards.format.codec import SeekableWriter
+from shards.format.manifest import (
     MANIFEST_FILE,
     FileEntry,
     Manifest,
@@ -32,13 +30,13 @@ from shards.manifest import (
     Split,
     dtype_for,
 )
+from shards.stores.files import atomic_open
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
     from typing_extensions import Buffer
 
-TMP_SUFFIX = ".tmp"
 ROW_GROUP_DOCUMENTS = 1 << 17
 """Rows in each row group of a document table: about 5 MB, so that a reader can take a part."""
 
@@ -78,34 +76,6 @@ def shard_name(split: Split, index: int) -> str:
 def shard_file_names(name: str) -> tuple[str, str, str]:
     """Return the names of a shard's tokens, documents and metadata files."""
     return f"{name}.bin.zst", f"{name}.docs.parquet", f"{name}.json"
-
-
-@contextlib.contextmanager
-def atomic_open(path: Path) -> Generator[BinaryIO]:
-    """Open a file for writing that appears under its name whole, synced to disk, or not at all.
-
-    The temporary name carries the process id: two processes that write the same file do not disturb each other.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{TMP_SUFFIX}")
-    try:
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Sync a folder's entries to disk, so that a rename in it survives a power cut."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def write_shard(
@@ -158,7 +128,7 @@ def write_shard(
         tokens_sha256=tokens_sha256,
         files=files,
     )
-    metadata = write_text(folder / metadata_file, sidecar.to_json())
+    metadata = write_entry(folder / metadata_file, sidecar.to_json())
     return ShardEntry(
         name=name,
         split=split,
@@ -207,10 +177,10 @@ def _write_documents(path: Path, documents: pa.Table) -> FileEntry:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest, which makes the set complete. Call it last."""
-    write_text(folder / MANIFEST_FILE, manifest.to_json())
+    write_entry(folder / MANIFEST_FILE, manifest.to_json())
 
 
-def write_text(path: Path, text: str) -> FileEntry:
+def write_entry(path: Path, text: str) -> FileEntry:
     """Write a small text file atomically and return its entry."""
     with atomic_open(path) as file:
         hashing = HashingFile(file)

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shards.hub import CARD_FILE, Address, HubError, Listing, list_set, shard_files
-from shards.hub_paths import HubFolder, read_manifest
-from shards.manifest import MANIFEST_FILE, Manifest
-from shards.problems import ShardSetError
-from shards.reader import open_set
-from shards.structure import hash_file
+from shards.errors import ShardSetError
+from shards.format.manifest import MANIFEST_FILE, Manifest
+from shards.format.reader import open_set
+from shards.stores.files import hash_file
+from shards.stores.hub import HubFolder, read_manifest
+from shards.stores.hub_client import CARD_FILE, Address, HubError, Listing, list_set, shard_files
 
 COMMIT_BYTES = 1 << 30
 """A commit holds shards of about this size, so that what is sent soon can be read ..."""

@@ -23,14 +23,13 @@ from functools import partial
 from pathlib import Path
 from threading import Event, Lock
 
-from shards.hub import Address, HubError, Listing, find_missing, list_set, set_files, shorten
-from shards.hub_paths import HubFile, HubFolder, read_manifest
-from shards.hub_retry import keep_trying
-from shards.manifest import MANIFEST_FILE, MAX_METADATA_BYTES, Manifest
-from shards.problems import Problem, ShardSetError
-from shards.staging import stage_folder
-from shards.structure import check_structure, hash_file
-from shards.writer import atomic_open, sync_folder
+from shards.errors import Problem, ShardSetError
+from shards.format.manifest import MANIFEST_FILE, MAX_METADATA_BYTES, Manifest
+from shards.stores.files import atomic_open, hash_file, stage_folder, sync_folder
+from shards.stores.hub import HubFile, HubFolder, read_manifest
+from shards.stores.hub_client import Address, HubError, Listing, find_missing, list_set, set_files, shorten
+from shards.stores.retry import keep_trying
+from shards.validation.files import check_structure
 
 PART_SUFFIX = ".part"
 CONNECTIONS = 4

@@ -18,10 +18,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shards.hub import Address, HubError, PassingError, api, hub_errors
-from shards.hub_plan import Part, Plan, group_parts, look
-from shards.hub_retry import ATTEMPTS, RETRY_SECONDS
-from shards.problems import Problem, ShardSetError
+from shards.errors import Problem, ShardSetError
+from shards.hub.plan import Part, Plan, group_parts, look
+from shards.stores.hub_client import Address, HubError, PassingError, api, hub_errors
+from shards.stores.retry import ATTEMPTS, RETRY_SECONDS
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from shards.audit import REPORT_FILE, TOKENS_FILE, audit, default_out
-from shards.reader import ShardSet
+from shards.audit.audit import REPORT_FILE, TOKENS_FILE, audit, default_out
+from shards.format.reader import ShardSet
 
 if TYPE_CHECKING:
-    from shards.audit import Progress
+    from shards.audit.audit import Progress
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Any
 
-from shards.manifest import BLOCK_LIST_REASON
+from shards.format.manifest import BLOCK_LIST_REASON
 from shards.report.facts import SetFacts
 
 # fmt: off

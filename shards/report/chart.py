@@ -110,8 +110,8 @@ def doubling_ticks(low: float, high: float, number: int = 8) -> list[int]:
 
 def fit(text: str, width: float) -> str:
     """Return a text that is no wider than `width` px, the middle of a longer one left out."""
-    from shards.display import printable
     from shards.report.text import shorten
+    from shards.terminal.display import printable
 
     text = printable(text)
     room = max(4, int(width / CHARACTER_WIDTH))

@@ -9,9 +9,9 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from shards.places import Place
-from shards.reader import ShardSet
-from shards.tokens import decode
+from shards.format.reader import ShardSet
+from shards.format.tokenizer import decode
+from shards.trace.locate import Place
 
 GPT2 = "GPT-2"
 _GPT2_REPOSITORIES = ("openai-community/gpt2", "gpt2")

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from shards.documents import iter_documents
-from shards.lengths import BINS, bin_lengths
-from shards.places import Place, find_places
-from shards.problems import Problem, ShardSetError
-from shards.reader import Shard, ShardSet, open_set
-from shards.tokens import decode
-from shards.workers import map_tasks
+from shards.audit.histogram import BINS, bin_lengths
+from shards.errors import Problem, ShardSetError
+from shards.format.documents import iter_documents
+from shards.format.reader import Shard, ShardSet, open_set
+from shards.format.tokenizer import decode
+from shards.format.workers import map_tasks
+from shards.trace.locate import Place, find_places
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from shards.audit import Progress
+    from shards.audit.audit import Progress
 
 SAMPLE_CHARACTERS = 700
 """Of each document shown."""

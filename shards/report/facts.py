@@ -9,8 +9,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from shards.manifest import Manifest
-from shards.reader import ShardSet
+from shards.format.manifest import Manifest
+from shards.format.reader import ShardSet
 
 _KEYS_SHOWN_APART = ("name", "kind", "weight", "paths", "repo", "config", "revision", "license")
 _FILLED_IN: dict[str, Any] = {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shards.lengths import bin_middles
+from shards.audit.histogram import bin_middles
 from shards.report.chart import (
     CHARACTER_WIDTH,
     Chart,

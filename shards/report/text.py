@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from markupsafe import Markup
 
-from shards.display import printable
+from shards.terminal.display import printable
 
 MAX_TOKEN_CHARACTERS = 48
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from shards.audit import TOKENS_FILE
+from shards.audit.audit import TOKENS_FILE
 from shards.report.audited import Audited
 
 if TYPE_CHECKING:

@@ -19,16 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shards.problems import ShardSetError
+from shards.errors import ShardSetError
+from shards.format.tokenizer import token_bytes
 from shards.report.audited import find_or_audit, is_audited
 from shards.report.compare import COMPARED_DOCUMENTS, GPT2, compare, find_gpt2
 from shards.report.documents import count_lengths, draw_places, read_sample
 from shards.report.facts import describe
 from shards.report.render import Contents, render_card, render_page
 from shards.report.vocabulary import describe_vocabulary
-from shards.structure import check_structure
-from shards.tokens import token_bytes
-from shards.writer import atomic_open
+from shards.stores.files import atomic_open
+from shards.validation.files import check_structure
 
 PAGE_FILE, CARD_FILE = "index.html", "README.md"
 _MARKS = {PAGE_FILE: b": a token set</title>", CARD_FILE: b"| manifest, SHA-256 | `"}
@@ -88,7 +88,7 @@ def write_report(
         path: the set's folder.
         out: where to write, beside the set when None (`default_out`); made when absent. A report that is there is
             replaced, other files of these names are not.
-        audit: where the set's audit is kept, or to be kept; `shards.audit.default_out` when None.
+        audit: where the set's audit is kept, or to be kept; `shards.audit.audit.default_out` when None.
         compare_with: a name and the tokenizer.json of that name; GPT-2's from the Hub's cache when None, if there.
         workers: processes; the report does not depend on it.
         progress: called with tokens done and tokens in all.

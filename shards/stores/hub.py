@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from shards.hub import (
+from shards.errors import Problem, ShardSetError
+from shards.format.manifest import MANIFEST_FILE, MAX_METADATA_BYTES, Manifest, parse_json
+from shards.stores.hub_client import (
     Address,
     HubError,
     Listing,
@@ -28,8 +30,6 @@ from shards.hub import (
     parse_address,
     shorten,
 )
-from shards.manifest import MANIFEST_FILE, MAX_METADATA_BYTES, Manifest, parse_json
-from shards.problems import Problem, ShardSetError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -203,7 +203,7 @@ class HubFile(_NotOnDisk):
         expected = self._folder.digest_of(self.name) or known.sha256
         found = hashlib.sha256(content).hexdigest()
         if expected is None:
-            from shards.hub import blob_id
+            from shards.stores.hub_client import blob_id
 
             expected, found = known.blob_id, blob_id(content)
         if found != expected:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from shards.manifest import MANIFEST_FILE, FileEntry, Manifest, ShardEntry
-from shards.problems import Problem, ShardSetError
+from shards.errors import InputError, Problem, ShardSetError
+from shards.format.manifest import MANIFEST_FILE, FileEntry, Manifest, ShardEntry
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -41,7 +41,7 @@ MOST_PROBLEMS = 10
 """Missing shards that are named one by one; the others are counted."""
 
 
-class HubError(Exception):
+class HubError(InputError):
     """The Hub cannot be used as asked; the message says why and what to do."""
 
 

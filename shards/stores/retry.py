@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from shards.hub import PassingError
+from shards.stores.hub_client import PassingError
 
 ATTEMPTS = 5
 """How often in a row something is tried."""

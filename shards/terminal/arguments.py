@@ -7,23 +7,15 @@ import contextlib
 import json
 import math
 import os
-import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from shards.errors import InputError
+
 if TYPE_CHECKING:
     Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # pyright: ignore[reportPrivateUsage]
     """What `ArgumentParser.add_subparsers` returns, for which argparse has no public name."""
-
-WHOLE, PROBLEMS, COULD_NOT_RUN = 0, 1, 2
-INTERRUPTED, PIPE_CLOSED = 128 + signal.SIGINT, 128 + signal.SIGPIPE
-"""What a shell reports of a program that the signal ended, for whoever waits for ours."""
-
-
-class CouldNotRunError(Exception):
-    """What was asked for cannot be done; the message says why and what to do. Exit status 2."""
 
 
 def number_in(least: float, most: float, kind: type[float] = float) -> Callable[[str], float]:
@@ -74,16 +66,10 @@ def require_folder(path: Path) -> None:
     """Check that the set's folder is there.
 
     Raises:
-        CouldNotRunError: it is not.
+        InputError: it is not.
     """
     if not path.is_dir():
-        raise CouldNotRunError(f"{path}: no such folder. Give the folder that holds manifest.json.")
-
-
-def drop_output() -> int:
-    """Send what is still to be printed nowhere, for nobody reads on (`| head`); return the exit status that says so."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return PIPE_CLOSED
+        raise InputError(f"{path}: no such folder. Give the folder that holds manifest.json.")
 
 
 def print_json(value: dict[str, Any]) -> None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from shards.reader import ShardSet
-from shards.writer import atomic_open
+from shards.format.reader import ShardSet
+from shards.stores.files import atomic_open
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from shards.documents import iter_documents
-from shards.problems import Problem, ShardSetError
-from shards.reader import Shard
-from shards.tokens import decode
+from shards.errors import Problem, ShardSetError
+from shards.format.documents import iter_documents
+from shards.format.reader import Shard
+from shards.format.tokenizer import decode
 
 CONTEXT_BYTES = 120
 """Bytes of text shown on each side of a hit."""

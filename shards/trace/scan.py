@@ -1,11 +1,11 @@
 """Searching one shard: the documents that hold an id, a text or a pattern, in one pass.
 
 A string is searched in the bytes of each document, so that it is found however it was cut into tokens; documents that
-cannot hold it are not decoded (`shards.cover`). A pattern is searched in each document's decoded text. Nothing is found
-across documents; EOS is not text.
+cannot hold it are not decoded (`shards.trace.prefilter`). A pattern is searched in each document's decoded text.
+Nothing is found across documents; EOS is not text.
 
-Costs a token on one core: 8 ns for an id, 10 for a string (and 0.1 s), about 30 for a pattern.
-Memory: a stretch of documents, or the longest one decoded; 16 bytes a document found.
+Costs a token on one core: 8 ns for an id, 10 for a string (and 0.1 s), about 30 for a pattern. Memory: a stretch of
+documents, or the longest one decoded; 16 bytes a document found.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
-from shards.cover import cover_bits, may_hold
-from shards.places import Excerpt, Place, cut_excerpt, find_places
-from shards.reader import open_set
-from shards.stretches import Stretch, iter_stretches
-from shards.tokens import token_bytes
+from shards.format.reader import open_set
+from shards.format.scan import Stretch, iter_stretches
+from shards.format.tokenizer import token_bytes
+from shards.trace.locate import Excerpt, Place, cut_excerpt, find_places
+from shards.trace.prefilter import cover_bits, may_hold
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -1,6 +1,6 @@
 """From a token, a string or a pattern to the documents that hold it, and from a place to its document.
 
-Every shard is searched (`shards.trace_shard` says how, and what it costs); from a step of a training run to the
+Every shard is searched (`shards.trace.scan` says how, and what it costs); from a step of a training run to the
 documents of its batch is `shards.trace_step`.
 """
 
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shards.places import find_holders, read_excerpt
-from shards.reader import Shard, ShardSet, open_set
-from shards.tokens import token_bytes
-from shards.trace_shard import Hit, Query, SearchTask, search_shard
-from shards.workers import map_tasks
+from shards.format.reader import Shard, ShardSet, open_set
+from shards.format.tokenizer import token_bytes
+from shards.format.workers import map_tasks
+from shards.trace.locate import find_holders, read_excerpt
+from shards.trace.scan import Hit, Query, SearchTask, search_shard
 
 if TYPE_CHECKING:
     import numpy.typing as npt

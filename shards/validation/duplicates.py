@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shards.documents import iter_documents, number_sources
-from shards.problems import Problem, ProblemKind, ShardSetError
-from shards.reader import Shard
+from shards.errors import Problem, ProblemKind, ShardSetError
+from shards.format.documents import iter_documents, number_sources
+from shards.format.reader import Shard
 
 if TYPE_CHECKING:
     import numpy.typing as npt

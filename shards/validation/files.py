@@ -12,8 +12,9 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shards import codec, totals
-from shards.manifest import (
+from shards.errors import Problem, ShardSetError
+from shards.format import codec
+from shards.format.manifest import (
     MANIFEST_FILE,
     MAX_METADATA_BYTES,
     FileEntry,
@@ -23,10 +24,10 @@ from shards.manifest import (
     SidecarFiles,
     read_metadata,
 )
-from shards.problems import Problem, ShardSetError
-from shards.reader import Shard, ShardSet
-from shards.tokens import MAX_TOKENIZER_BYTES, check_tokenizer
-from shards.writer import TMP_SUFFIX
+from shards.format.reader import Shard, ShardSet
+from shards.format.tokenizer import MAX_TOKENIZER_BYTES, check_tokenizer
+from shards.stores.files import TMP_SUFFIX, hash_file
+from shards.validation import manifest as totals
 
 
 @dataclass
@@ -103,17 +104,6 @@ def check_shard_files(
     if entry.files.metadata.path in sound:
         problems += _check_sidecar(folder, shard_set.manifest, entry)
     return problems, sound
-
-
-def hash_file(path: Path) -> str:
-    """Return the hex SHA-256 of a file, read 1 MiB at a time."""
-    import hashlib
-
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _list_folder(folder: Path) -> dict[str, os.stat_result]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from shards.manifest import (
+from shards.errors import Problem, ProblemKind
+from shards.format.manifest import (
     BLOCK_LIST_REASON,
     MANIFEST_FILE,
     Manifest,
@@ -17,8 +18,7 @@ from shards.manifest import (
     block_list_reason,
     dtype_for,
 )
-from shards.problems import Problem, ProblemKind
-from shards.writer import shard_file_names, shard_name
+from shards.format.writer import shard_file_names, shard_name
 
 SHARE_PRECISION = 1e-9
 """Shares are 64-bit fractions of whole numbers; two ways to the same share differ by less than this."""

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shards.manifest import MANIFEST_FILE, Manifest, MixEntry, Split
-from shards.problems import Problem
-from shards.totals import add_sources
+from shards.errors import Problem
+from shards.format.manifest import MANIFEST_FILE, Manifest, MixEntry, Split
+from shards.validation.manifest import add_sources
 
 ROUNDING_TOKENS = 2
 

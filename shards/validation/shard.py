@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import zstandard
 
-from shards import codec
-from shards.documents import iter_documents
-from shards.manifest import SourceCounts
-from shards.problems import Problem, ProblemKind, ShardSetError
-from shards.reader import Shard
-from shards.structure import hash_file
-from shards.writer import add_lengths
+from shards.errors import Problem, ProblemKind, ShardSetError
+from shards.format import codec
+from shards.format.documents import iter_documents
+from shards.format.manifest import SourceCounts
+from shards.format.reader import Shard
+from shards.format.writer import add_lengths
+from shards.stores.files import hash_file
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -18,10 +18,10 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from shards.documents import iter_documents
-from shards.problems import Problem, ShardSetError
-from shards.reader import Shard, ShardSet
-from shards.tokens import decode, token_bytes
+from shards.errors import Problem, ShardSetError
+from shards.format.documents import iter_documents
+from shards.format.reader import Shard, ShardSet
+from shards.format.tokenizer import decode, token_bytes
 
 ENTRY_POINT_GROUP = "tokenmill.sources"
 SAMPLE_SEED = 0x746D696C

@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shards.against_sources import compare_with_sources
-from shards.contents import Contents, check_contents
-from shards.duplicates import check_duplicates
-from shards.problems import Problem
-from shards.reader import Level, Shard, ShardSet
-from shards.shares import check_shares
-from shards.structure import Structure, check_shard_files, check_structure
+from shards.errors import Problem
+from shards.format.reader import Level, Shard, ShardSet
+from shards.validation.duplicates import check_duplicates
+from shards.validation.files import Structure, check_shard_files, check_structure
+from shards.validation.mix import check_shares
+from shards.validation.shard import Contents, check_contents
+from shards.validation.sources import compare_with_sources
 
 Progress = Callable[[int, int], None]
 """Called with the tokens checked so far and the tokens in all, by one thread at a time."""

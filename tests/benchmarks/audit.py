@@ -3,7 +3,7 @@
 The set is one shard's files under many names, its manifest written to fit: as many shards as wanted for the cost of
 links. Run alone it takes the folder of a set, or builds a small one from the standard library's source first:
 
-    python tests/benchmarks/audit.py [DIR]
+    python -m tests.benchmarks.audit [DIR]
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from material import MB, ROOT
+from tests.benchmarks.material import MB, ROOT
 
 ROUNDS = 3
 """Each is timed this often, in processor seconds, and its best round counts: other programs do not count."""
@@ -43,10 +43,10 @@ def bench_audit(set_path: Path, work: Path) -> dict[str, Any]:
     Raises:
         RuntimeError: an audit failed.
     """
-    from shards.audit_shard import SampleRates, ShardTask, look_at_shard
-    from shards.reader import open_set
-    from shards.trace import trace
-    from shards.trace_shard import Query
+    from shards.audit.scan import SampleRates, ShardTask, look_at_shard
+    from shards.format.reader import open_set
+    from shards.trace.scan import Query
+    from shards.trace.search import trace
 
     shard_set = open_set(set_path)
     number, shard = next((n, s) for n, s in enumerate(shard_set.shards) if s.entry.split == "train")
@@ -73,9 +73,9 @@ def bench_audit(set_path: Path, work: Path) -> dict[str, Any]:
 
 def write_copies_of_shard(set_path: Path, name: str, folder: Path, count: int) -> Path:
     """Write a set that holds one training shard `count` times, with a manifest that fits; return its folder."""
-    from shards import manifest
-    from shards.reader import open_set
-    from shards.writer import shard_file_names, shard_name, write_manifest, write_text
+    from shards.format import manifest
+    from shards.format.reader import open_set
+    from shards.format.writer import shard_file_names, shard_name, write_entry, write_manifest
 
     given = open_set(set_path).manifest
     entry = next(entry for entry in given.shards if entry.name == name)
@@ -98,7 +98,7 @@ def write_copies_of_shard(set_path: Path, name: str, folder: Path, count: int) -
         files = manifest.ShardFiles(
             tokens=held.tokens,
             documents=held.documents,
-            metadata=write_text(folder / metadata, json.dumps(sidecar)),
+            metadata=write_entry(folder / metadata, json.dumps(sidecar)),
         )
         entries.append(entry.model_copy(update={"name": copy, "files": files}))
     held = {
@@ -137,7 +137,7 @@ def _link(source: Path, target: Path) -> None:
 _AUDIT = """
 import sys
 from pathlib import Path
-from shards.audit import audit
+from shards.audit.audit import audit
 audit(sys.argv[1], out=Path(sys.argv[2]))
 status = Path("/proc/self/status").read_text()
 print(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")))
@@ -166,7 +166,7 @@ def main() -> None:
         if len(sys.argv) > 1:
             set_path = Path(sys.argv[1])
         else:
-            from validate import build_sample_set
+            from tests.benchmarks.validate import build_sample_set
 
             set_path = work / "set"
             set_path.mkdir()

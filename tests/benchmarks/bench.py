@@ -1,6 +1,6 @@
 """Measure speed and memory on real text and print one table a topic: `make bench`.
 
-    python tests/benchmarks/bench.py [--quick] [--only TOPIC]... [--json FILE]
+    python -m tests.benchmarks.bench [--quick] [--only TOPIC]... [--json FILE]
 
 Everything timed is compared within this run, as a ratio: seconds on a shared machine are not stable, ratios are. A
 topic whose corpus is not there is skipped with its reason. Takes about ten minutes on two cores, two with `--quick`.
@@ -17,9 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from material import TopicSkippedError
 from rich.console import Console
 from rich.table import Table
+
+from tests.benchmarks.material import TopicSkippedError
 
 Figures = dict[str, Any]
 
@@ -107,64 +108,64 @@ def _format(value: Any) -> str:
 
 
 def _bpe(work: Path, quick: bool) -> Figures:
-    from bpe import bench_bpe
+    from tests.benchmarks.bpe import bench_bpe
 
     return bench_bpe(work, quick=quick)
 
 
 def _build(work: Path, quick: bool) -> Figures:
-    from build import bench_build
+    from tests.benchmarks.build import bench_build
 
     return bench_build(work, quick=quick)
 
 
 def _validate(work: Path, quick: bool) -> Figures:
-    from build import write_set
-    from validate import bench_validate
+    from tests.benchmarks.build import write_set
+    from tests.benchmarks.validate import bench_validate
 
     return bench_validate(write_set(work))
 
 
 def _loader(work: Path, quick: bool) -> Figures:
-    from build import write_set
-    from loader import bench_loader
+    from tests.benchmarks.build import write_set
+    from tests.benchmarks.loader import bench_loader
 
     return bench_loader(write_set(work), work=work)
 
 
 def _hub(work: Path, quick: bool) -> Figures:
-    from hub import bench_hub
+    from tests.benchmarks.hub import bench_hub
 
     return bench_hub(work, quick=quick)
 
 
 def _content(work: Path, quick: bool) -> Figures:
-    from content import bench_content
+    from tests.benchmarks.content import bench_content
 
     return bench_content(work, quick=quick)
 
 
 def _audit(work: Path, quick: bool) -> Figures:
-    from audit import bench_audit
-    from build import write_set
+    from tests.benchmarks.audit import bench_audit
+    from tests.benchmarks.build import write_set
 
     return bench_audit(write_set(work), work)
 
 
 def _train_step(work: Path, quick: bool) -> Figures:
-    from train_step import bench_trainer
+    from tests.benchmarks.train_step import bench_trainer
 
     return bench_trainer(work, quick=quick)
 
 
 def _stages(work: Path, quick: bool) -> Figures:
-    from stages import bench_stages
+    from tests.benchmarks.stages import bench_stages
 
     return bench_stages(work, quick=quick)
 
 
 def _memory(work: Path, quick: bool) -> Figures:
-    from memory import bench_memory
+    from tests.benchmarks.memory import bench_memory
 
     return bench_memory(work)
 

@@ -10,7 +10,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from material import MB, SPECIAL_TOKENS, VOCAB_SIZE, corpus_files, median, train_with_tokenizers, write_sample
+from tests.benchmarks.material import (
+    MB,
+    SPECIAL_TOKENS,
+    VOCAB_SIZE,
+    corpus_files,
+    median,
+    train_with_tokenizers,
+    write_sample,
+)
 
 
 def bench_bpe(work: Path, *, quick: bool = False) -> dict[str, Any]:
@@ -24,7 +32,7 @@ def bench_bpe(work: Path, *, quick: bool = False) -> dict[str, Any]:
     """
     import gigatoken  # noqa: F401 - loaded, like `tokenizers`, before the clock starts
 
-    from pipeline.tokenizer import iter_sample, train_merges
+    from pipeline.tokenizer.encoder import iter_sample, train_merges
 
     files = corpus_files("bulk_prose") + corpus_files("finemath")
     sample, theirs_file = work / "bpe.sample", work / "bpe-tokenizers.json"

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from material import (
+from tests.benchmarks.material import (
     MB,
     ROOT,
     SPECIAL_TOKENS,

@@ -1,6 +1,6 @@
 """How fast content is fetched from a bucket on loopback: files a second of the whole fetch task, by connections.
 
-    python tests/benchmarks/content.py
+    python -m tests.benchmarks.content
 
 The bucket runs in a process of its own on the same cores: these figures are a floor of what the client can do. With
 50 ms before each answer they show what distance costs, and that connections make up for it.
@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from material import TopicSkippedError, corpus_folder, median
+from tests.benchmarks.material import ROOT, TopicSkippedError, corpus_folder, median
 
-SERVER = Path(__file__).parents[1] / "servers" / "bucket.py"
+SERVER = "tests.support.servers.bucket"
 LATENCY_MS = 50
 ROUNDS = 3
 
@@ -70,8 +70,8 @@ def _write_rows(folder: Path, work: Path) -> Path:
 
 @contextmanager
 def _bucket(tar: Path, *options: str) -> Iterator[str]:
-    command = [sys.executable, str(SERVER), "--tar", str(tar), *options]
-    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", SERVER, "--tar", str(tar), *options]
+    server = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     try:
         yield server.stdout.readline().strip() + "/content"
@@ -81,10 +81,10 @@ def _bucket(tar: Path, *options: str) -> Iterator[str]:
 
 def _fetch(rows: Path, work: Path, url: str) -> dict[str, float]:
     """Run the fetch tasks of all files one after the other in this process; return files, seconds and CPU."""
-    from pipeline import fetch
-    from pipeline.recipe import SourceRecipe
+    from pipeline.recipe.schema import SourceRecipe
     from pipeline.sources import files
     from pipeline.sources.base import Unit, list_all_spans
+    from pipeline.sources.software_heritage import fetch
 
     os.environ["TOKENMILL_CONTENT_ENDPOINT"] = url
     source = SourceRecipe(name="code", weight=1, paths=[f"{rows}/*.parquet"], content="software-heritage")

@@ -1,6 +1,6 @@
 """The comparison: datatrove's DocumentTokenizer and merger as a process of their own, tuned to be fast.
 
-    python tests/benchmarks/datatrove_build.py --input FOLDER --tokenizer FILE --out FOLDER --tasks 4 --workers 2
+    python -m tests.benchmarks.datatrove_build --input FOLDER --tokenizer FILE --out FOLDER --tasks 4 --workers 2
 
 Does what our build does from the same files: read parquet, encode, append EOS, shuffle documents, write token files of
 a few million tokens. It neither removes duplicates, nor cuts by source, nor compresses, nor checks anything, so the

@@ -14,9 +14,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from build import run_timed
-from material import MB, ROOT, SPECIAL_TOKENS, VOCAB_SIZE, corpus_files, median, text_bytes, write_copies
-from memory import watch_build
+from tests.benchmarks.build import run_timed
+from tests.benchmarks.material import (
+    MB,
+    ROOT,
+    SPECIAL_TOKENS,
+    VOCAB_SIZE,
+    corpus_files,
+    median,
+    text_bytes,
+    write_copies,
+)
+from tests.benchmarks.memory import watch_build
 
 REPO = "bench/bulk"
 
@@ -81,8 +90,8 @@ def _time(work: Path, source: str, workers: int, environment: dict[str, str]) ->
 
 @contextmanager
 def _serve(root: Path) -> Generator[str]:
-    command = [sys.executable, str(ROOT / "tests/servers/hub.py"), "--root", str(root)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+    command = [sys.executable, "-m", "tests.support.servers.hub", "--root", str(root)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdin is not None
         assert server.stdout is not None
         yield server.stdout.readline().strip()

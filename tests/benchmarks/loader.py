@@ -1,6 +1,6 @@
 """How fast the loader is from compressed shards, beside a memory map of the same tokens, in one run.
 
-    python tests/benchmarks/loader.py DIR
+    python -m tests.benchmarks.loader DIR
 
 The memory map is nanoGPT's `get_batch`: random offsets into a plain file of tokens, one slice a row, stacked. Its file
 is decompressed first, outside the timing, and lies in the page cache; its map is opened once. The loader decompresses
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 import shards
-from shards.samples import SampleOrder
+from shards.format.order import SampleOrder
 from trainer.data import Loader
 
 ROUNDS = 5

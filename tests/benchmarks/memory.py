@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from build import recipe_text
-from material import MB, ROOT, corpus_files, text_bytes, write_copies, write_tokenizer
+from tests.benchmarks.build import recipe_text
+from tests.benchmarks.material import MB, ROOT, corpus_files, text_bytes, write_copies, write_tokenizer
 
 _POLL_SECONDS = 0.01
 

@@ -1,7 +1,7 @@
 """Where the milliseconds go: one build of `bulk_prose` in one process, by stage and step, in ms for each MB of text.
 
 The figures are the build's own laps, from its work folder's build.json. Compression and hashing are steps inside
-`shards.writer`, so both are timed once more, alone, on the tokens of the finished set.
+`shards.format.writer`, so both are timed once more, alone, on the tokens of the finished set.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from build import recipe_text, time_ours
-from material import MB, corpus_files, text_bytes, write_tokenizer
+from tests.benchmarks.build import recipe_text, time_ours
+from tests.benchmarks.material import MB, corpus_files, text_bytes, write_tokenizer
 
 
 def bench_stages(work: Path, *, quick: bool = False) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def _time_writer_steps(folder: Path) -> dict[str, float]:
     import zstandard
 
     import shards
-    from shards.codec import FRAME_BYTES
+    from shards.format.codec import FRAME_BYTES
 
     compressor = zstandard.ZstdCompressor(level=3, write_checksum=True)
     spent = {"compress": 0.0, "sha256 of the tokens": 0.0}

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from material import median
+from tests.benchmarks.material import median
 
 WARM_UP = 2
 """Steps of each turn that are not timed: threads start, shards are opened, memory is taken."""
@@ -55,7 +55,7 @@ def bench_trainer(work: Path, quick: bool = False) -> dict[str, Any]:
     Raises:
         TopicSkippedError: the corpus that the set is built from is not there.
     """
-    from build import write_set
+    from tests.benchmarks.build import write_set
 
     # As the command does; see trainer.__main__. Without it turns that share cores with others are not comparable.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
@@ -63,8 +63,8 @@ def bench_trainer(work: Path, quick: bool = False) -> dict[str, Any]:
 
     import torch
 
+    from trainer.commands.measure import build_theirs, take_our_steps, take_their_steps
     from trainer.data import Loader
-    from trainer.measure import build_theirs, take_our_steps, take_their_steps
     from trainer.recipe import load_recipe
     from trainer.session import open_session
 

@@ -2,7 +2,7 @@
 
 Run alone it takes a shard set's folder, or builds a small set from the standard library's source first:
 
-    python tests/benchmarks/validate.py [DIR]
+    python -m tests.benchmarks.validate [DIR]
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 import shards
-from shards import codec
-from shards.validate import validate
+from shards.format import codec
+from shards.validation.validate import validate
 
 ROUNDS = 3
 """Each side is timed this often, in turns, and its best round counts: a shared machine only ever makes it slower."""
@@ -61,7 +61,7 @@ def build_sample_set(folder: Path, *, copies: int = 4) -> None:
     import xxhash
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-    from shards import manifest, writer
+    from shards.format import manifest, writer
 
     files = sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py"))
     texts = [file.read_text(encoding="utf-8", errors="replace") for file in files if "site-packages" not in file.parts]
@@ -92,8 +92,8 @@ def build_sample_set(folder: Path, *, copies: int = 4) -> None:
         ],
         schema=schema,
     )
-    tokenizer_file = writer.write_text(folder / "tokenizer.json", tokenizer.to_str())
-    recipe = writer.write_text(folder / "recipe.json", "{}\n")
+    tokenizer_file = writer.write_entry(folder / "tokenizer.json", tokenizer.to_str())
+    recipe = writer.write_entry(folder / "recipe.json", "{}\n")
     vocab_size = tokenizer.get_vocab_size()
     properties = writer.SetProperties(vocab_size=vocab_size, eos_id=eos_id, tokenizer_sha256=tokenizer_file.sha256)
     entries = [

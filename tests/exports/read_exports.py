@@ -1,6 +1,6 @@
 """Read what write_exports.py wrote with the real libraries, and write the same with theirs: every byte must be equal.
 
-Usage: python tests/exports/read_exports.py FOLDER (in .venv-exports; `make test-exports` does it). datatrove's reader
+Usage: python -m tests.exports.read_exports FOLDER (in .venv-exports; `make test-exports` does it). datatrove's reader
 shares the main environment and is tested there, in tests/shards/test_export.py.
 
 mosaicml-streaming imports torchvision for its pictures; torchvision's wheels want a CUDA build of torch, so two names

@@ -1,6 +1,6 @@
 """Write two sets, uint16 and uint32, in every layout that holds them, and beside them what readers must find.
 
-Usage: python tests/exports/write_exports.py FOLDER (in the main environment; `make test-exports` does it). Documents
+Usage: python -m tests.exports.write_exports FOLDER (in the main environment; `make test-exports` does it). Documents
 are random ids of lengths at which layouts change: one token (EOS alone), around 255 and 65,535. Files of MDS and
 LitData are kept small so that there are many. `SET/expected.npz` holds each split's tokens and document lengths.
 """
@@ -11,13 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.append(str(Path(__file__).parent.parent / "shards"))
-
-from shard_sets import Document, Plan, write_set
-
-from shards.exports import litdata, mds
-from shards.exports.export import LAYOUTS, ExportError, export_set
-from shards.reader import open_set
+from shards.convert.export import LAYOUTS, ExportError, export_set
+from shards.convert.layouts import litdata, mds
+from shards.format.reader import open_set
+from tests.support.shard_sets import Document, Plan, write_set
 
 CHUNK_BYTES = 300_000
 LENGTHS = [1, 2, 254, 255, 256, 257, 65_534, 65_535, 65_536, 65_537]

@@ -17,14 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.recipe import Recipe, SourceRecipe, load_recipe
+from pipeline.recipe.schema import Recipe, SourceRecipe, load_recipe
 from pipeline.sources import files
-
-# The helpers beside this file are importable by the tests; importlib mode adds no path.
-sys.path.append(str(Path(__file__).parent))
-
-from builds import list_spans_of
-from good_recipe import GOOD
+from tests.support.builds import list_spans_of
+from tests.support.good_recipe import GOOD
 
 ROOT = Path(__file__).parents[2]
 

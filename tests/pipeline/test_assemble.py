@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from runs import EOS, Document, make_recipe, place_documents, write_run, write_runs
 
 from pipeline.assemble import AssembleTask, assemble_shard
-from pipeline.index import Index, mask_name
-from pipeline.mix import plan_mix
-from pipeline.mix_plan import Plan, ShardPlan, Slice
-from pipeline.run import END_KEY, FIRST_KEY, Run
-from shards.writer import SetProperties
+from pipeline.encode.run import END_KEY, FIRST_KEY, Run
+from pipeline.mix.cuts import plan_mix
+from pipeline.mix.index import Index, mask_name
+from pipeline.mix.plan import Plan, ShardPlan, Slice
+from shards.format.writer import SetProperties
+from tests.support.runs import EOS, Document, make_recipe, place_documents, write_run, write_runs
 
 SOURCES = [
     [Document((i * 0x9E3779B97F4A7C15 % (1 << 64), i), 2 + i % 9) for i in range(80)],

@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from good_recipe import GOOD, faults_of
-from runs import Document, make_recipe, place_documents, write_runs
 
-from pipeline import index as index_module
-from pipeline.block_lists import MAX_LINE_BYTES, Blocked, BlockList, BlockListError, Found, parse_entry
-from pipeline.index import DUPLICATE, DUPLICATE_ELSEWHERE, Index
-from pipeline.mix import MixError, MixTask, mix_runs, plan_mix
-from pipeline.mix_plan import plan_from_dict
-from pipeline.recipe import Recipe, load_recipe
-from pipeline.run import Key
+from pipeline.encode.run import Key
+from pipeline.mix import index as index_module
+from pipeline.mix.block_lists import MAX_LINE_BYTES, Blocked, BlockList, BlockListError, Found, parse_entry
+from pipeline.mix.cuts import MixError, MixTask, mix_runs, plan_mix
+from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE, Index
+from pipeline.mix.plan import plan_from_dict
+from pipeline.recipe.schema import Recipe, load_recipe
+from tests.support.good_recipe import GOOD, faults_of
+from tests.support.runs import Document, make_recipe, place_documents, write_runs
 
 TOP = (1 << 64) - 1
 

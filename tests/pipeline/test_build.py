@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import shards
-
-sys.path.insert(0, str(Path(__file__).parent))
-from builds import SPECIAL_TOKENS, digests, recipe_text, run_build, write_corpus
+from tests.support.builds import SPECIAL_TOKENS, digests, recipe_text, run_build, write_corpus
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +51,7 @@ def source_documents(corpus: Path) -> dict[str, list[bytes]]:
 
 def decoded_documents(shard_set: shards.ShardSet) -> list[tuple[str, str, bytes, bytes]]:
     """Return (split, source, hash, text) of every document, decoded with the published byte-level alphabet."""
-    from pipeline.tokenizer import byte_characters
+    from pipeline.tokenizer.encoder import byte_characters
 
     tokenizer = json.loads((shard_set.path / "tokenizer.json").read_text(encoding="utf-8"))
     values = {character: byte for byte, character in enumerate(byte_characters())}

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.clean import EMPTY, INVALID, LONG, NULL, SHORT, as_large_binary, clean_batch
-from pipeline.recipe import SourceRecipe
+from pipeline.clean.documents import EMPTY, INVALID, LONG, NULL, SHORT, as_large_binary, clean_batch
+from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import Batch
 
 INVALID_TEXTS = [b"\xff", b"caf\xe9", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc0\xaf", b"ok \xe2\x82"]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,13 +16,11 @@ import pytest
 import xxhash
 
 import shards
-from pipeline import sample
-from pipeline.recipe import load_recipe
-from pipeline.selection import open_sources
-from pipeline.tokenizer import iter_sample
-
-sys.path.insert(0, str(Path(__file__).parent))
-from builds import run_build
+from pipeline.recipe.schema import load_recipe
+from pipeline.sources.selection import open_sources
+from pipeline.tokenizer import sample
+from pipeline.tokenizer.encoder import iter_sample
+from tests.support.builds import run_build
 
 CORPORA = Path(os.environ.get("TOKENMILL_CORPORA", Path(__file__).parents[2] / "../shared/corpora"))
 WEIGHTS = {"fineweb-edu": 87, "finemath": 10, "python": 3}
@@ -91,7 +88,7 @@ def documents(shard_set: shards.ShardSet) -> Iterator[tuple[dict[str, object], l
 
 
 def test_every_document_decodes_to_its_source_byte_for_byte(recipe: Path, built: shards.ShardSet) -> None:
-    from shards.tokens import token_bytes
+    from shards.format.tokenizer import token_bytes
 
     pieces = token_bytes((built.path / "tokenizer.json").read_bytes())
     texts = texts_by_hash(recipe)

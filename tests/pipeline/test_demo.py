@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline import demo, docstrings
+from pipeline.demo import corpus as demo
+from pipeline.demo import docstrings
 
 LONG = "A sentence that says what the object is for. " * 10
 FINEWEB_EDU = (

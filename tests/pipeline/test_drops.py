@@ -17,9 +17,7 @@ import pytest
 import xxhash
 
 import shards
-
-sys.path.insert(0, str(Path(__file__).parent))
-from builds import real_documents, run_build
+from tests.support.builds import real_documents, run_build
 
 PLANTED = ("PersonX", "PersonY", "fefefe", "@.@")
 """What the planted documents are full of and no other document holds."""

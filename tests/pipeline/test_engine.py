@@ -11,19 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import stage_tasks
 
-from pipeline.engine import (
+from pipeline.engine.executors import LocalExecutor
+from pipeline.engine.progress import Progress
+from pipeline.engine.tasks import (
     RECEIPT_FILE,
     Task,
-    WorkFolderBusyError,
     digest_of,
-    lock_folder,
     read_receipt,
     run_stage,
 )
-from pipeline.executor import LocalExecutor
-from pipeline.progress import Progress
+from shards.stores.files import FolderBusyError, lock_folder
+from tests.support import stage_tasks
 
 
 def task(name: str, text: str = "some text", **more: Any) -> Task:
@@ -39,7 +38,7 @@ def run(tmp_path: Path) -> Any:
         progress = Progress(quiet=True)
         result = run_stage(
             "stage",
-            "stage_tasks:write_file",
+            "tests.support.stage_tasks:write_file",
             list(tasks),
             work=tmp_path,
             executor=LocalExecutor(1),
@@ -157,21 +156,21 @@ def test_a_task_that_writes_no_file_it_tells_of(run: Any, tmp_path: Path) -> Non
 
 
 def test_a_folder_that_another_process_holds(tmp_path: Path) -> None:
-    code = "import sys, pathlib\nfrom pipeline.engine import lock_folder\n"
+    code = "import sys, pathlib\nfrom shards.stores.files import lock_folder\n"
     code += "with lock_folder(pathlib.Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()\n"
     command = [sys.executable, "-c", code, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         with (
-            pytest.raises(WorkFolderBusyError, match=r"another build is at work here\. Wait for it"),
+            pytest.raises(FolderBusyError, match=r"another process is at work here\. Wait for it"),
             lock_folder(tmp_path),
         ):
             pass
         holder.kill()
     with lock_folder(tmp_path):
         pass
-    with lock_folder(tmp_path), pytest.raises(WorkFolderBusyError), lock_folder(tmp_path):
+    with lock_folder(tmp_path), pytest.raises(FolderBusyError), lock_folder(tmp_path):
         pass
 
 

@@ -20,22 +20,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "servers"))
-sys.path.append(str(Path(__file__).parent))
-
-import corpora as stand_ins
-from bucket import Bucket
-from builds import digests, list_spans_of
-from http11 import FileSpan
-from hub import Hub
-
-from pipeline import fetch
-from pipeline.progress import Progress
-from pipeline.recipe import SourceRecipe
-from pipeline.sources import documents
-from pipeline.sources import software_heritage as archive
+from pipeline.engine.progress import Progress
+from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError, Unit, make_units, read_span
-from shards.validate import validate
+from pipeline.sources.software_heritage import archive, documents, fetch
+from shards.validation.validate import validate
+from tests.support.builds import digests, list_spans_of
+from tests.support.servers import corpora as stand_ins
+from tests.support.servers.bucket import Bucket
+from tests.support.servers.http11 import FileSpan
+from tests.support.servers.hub import Hub
 
 RECIPE = """
 name = "code"
@@ -593,7 +587,7 @@ def test_a_source_on_the_hub_names_files_too(tmp_path: Path) -> None:
 
 
 def test_progress_counts_files(monkeypatch: Any, capsys: Any) -> None:
-    monkeypatch.setattr("pipeline.progress._LINE_SECONDS", 0.1)
+    monkeypatch.setattr("pipeline.engine.progress._LINE_SECONDS", 0.1)
     counts = iter([(1, 500, 100), *[(1, 600, 200)] * 100])
     with Progress().stage("fetch", total=100_400, tasks=2, read=lambda: next(counts)):
         time.sleep(0.35)

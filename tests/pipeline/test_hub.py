@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -16,14 +15,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "servers"))
-sys.path.append(str(Path(__file__).parent))
-
-import corpora
-from builds import digests
-from hub import Hub
-
-ROOT = Path(__file__).parents[2]
+from tests.support.builds import digests
+from tests.support.hub_builds import ROOT, SOURCES, Command, files_recipe, hub_recipe, without_provenance, write_recipe
+from tests.support.servers import corpora
+from tests.support.servers.hub import Hub
 
 
 @pytest.fixture(scope="module")
@@ -38,97 +33,9 @@ def hub(folder: Path) -> Iterator[Hub]:
         yield server
 
 
-class Command:
-    """`python -m pipeline` against a Hub, with a home of its own."""
-
-    def __init__(self, hub: Hub, folder: Path):
-        self.folder = folder
-        self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("HF_", "TOKENMILL_"))},
-            "HF_ENDPOINT": hub.url,
-            "HF_HOME": str(folder / "hf"),
-            "TOKENMILL_TIMEOUT_S": "3",
-        }
-
-    def __call__(self, *arguments: str | Path, expect: int = 0, **environment: str) -> str:
-        """Run a command to its end; return its stdout, or its stderr where it is expected to fail."""
-        done = subprocess.run(
-            [sys.executable, "-m", "pipeline", *map(str, arguments)],
-            cwd=ROOT,
-            env=self.environment | environment,
-            capture_output=True,
-            text=True,
-            timeout=200,
-        )
-        assert done.returncode == expect, done.stderr + done.stdout[-2000:]
-        assert "Traceback" not in done.stderr
-        return done.stderr if expect else done.stdout
-
-    def build(self, recipe: Path, name: str, *arguments: str, **options: Any) -> Path:
-        """Build into a folder of this name and return it."""
-        self("build", recipe, "--out", self.folder / name, "--workers", "2", "--json", *arguments, **options)
-        return self.folder / name
-
-
 @pytest.fixture
 def run(hub: Hub, tmp_path: Path) -> Command:
     return Command(hub, tmp_path)
-
-
-HEAD = 'name = "small"\n'
-TAIL = """
-[tokenizer]
-vocab_size = 600
-sample_bytes = "200 KB"
-[split]
-val_tokens = 2_000
-[shards]
-tokens = 60_000
-"""
-SOURCES = {
-    "web": ("HuggingFaceFW/fineweb-edu", "sample-10BT", "sample/10BT/*.parquet", 'keep = { int_score = ">= 3" }'),
-    "math": ("HuggingFaceTB/finemath", "finemath-4plus", "finemath-4plus/*.parquet", ""),
-    "nested": (
-        "HuggingFaceTB/smollm-corpus",
-        "fineweb-edu-dedup",
-        "fineweb-edu-dedup/*.parquet",
-        'keep = { "metadata.int_score" = "<= 4" }',
-    ),
-}
-
-
-def write_recipe(path: Path, text: str) -> Path:
-    path.write_text(HEAD + text + TAIL)
-    return path
-
-
-def hub_recipe(path: Path, *names: str, more: str = "") -> Path:
-    """Write a recipe of these sources as the Hub has them."""
-    tables = [
-        f'[[sources]]\nname = "{name}"\nkind = "hub"\nrepo = "{SOURCES[name][0]}"\nconfig = "{SOURCES[name][1]}"\n'
-        f"weight = 1\n{SOURCES[name][3]}\n{more}\n"
-        for name in names or SOURCES
-    ]
-    return write_recipe(path, '[mix]\nwhen_short = "shrink"\n' + "".join(tables))
-
-
-def files_recipe(path: Path, folder: Path, *names: str) -> Path:
-    """Write a recipe of the same sources as files on disk."""
-    tables = [
-        f'[[sources]]\nname = "{name}"\npaths = ["{folder / SOURCES[name][0] / SOURCES[name][2]}"]\nweight = 1\n'
-        f"{SOURCES[name][3]}\n"
-        for name in names or SOURCES
-    ]
-    return write_recipe(path, '[mix]\nwhen_short = "shrink"\n' + "".join(tables))
-
-
-def without_provenance(out: Path) -> dict[str, Any]:
-    """Return what a set holds but for the words that say where it is from."""
-    tokens = {name: digest for name, digest in digests(out).items() if name.endswith((".bin.zst", "tokenizer.json"))}
-    tables = {path.name: pq.read_table(path).drop_columns(["unit"]).to_pydict() for path in out.glob("*.docs.parquet")}
-    manifest = json.loads((out / "manifest.json").read_text())
-    facts = [{**source, "revision": None} for source in manifest["sources"]]
-    return {"tokens": tokens, "tables": tables, "sources": facts, "mix": manifest["mix"]}
 
 
 @pytest.fixture

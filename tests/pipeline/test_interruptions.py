@@ -8,7 +8,6 @@ import shutil
 import signal
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,10 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 
-from pipeline.engine import lock_folder
-
-sys.path.insert(0, str(Path(__file__).parent))
-from builds import command, digests, real_documents, recipe_text, run_build, write_corpus
+from shards.stores.files import lock_folder
+from tests.support.builds import command, digests, real_documents, recipe_text, run_build, write_corpus
 
 SECONDS = 60
 

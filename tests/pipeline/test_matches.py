@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from good_recipe import GOOD, faults_of
 
-from pipeline import matches
-from pipeline.clean import EMPTY, LONG, clean_batch
-from pipeline.matches import MatchError, check_matches, check_pattern, find_matches, reason_of, to_receipt
-from pipeline.recipe import Recipe, SourceRecipe
+from pipeline.clean import patterns as matches
+from pipeline.clean.documents import EMPTY, LONG, clean_batch
+from pipeline.clean.patterns import MatchError, check_matches, check_pattern, find_matches, reason_of, to_receipt
+from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import Batch
+from tests.support.good_recipe import GOOD, faults_of
 
 Load = Callable[..., Recipe]
 

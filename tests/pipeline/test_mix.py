@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from runs import Document, Placed, make_recipe, place_documents, write_run, write_runs
 
-from pipeline import index as index_module
-from pipeline.index import DUPLICATE, DUPLICATE_ELSEWHERE, Axis, Index
-from pipeline.mix import MixError, plan_mix
-from pipeline.mix_plan import Plan, Shares, plan_from_dict
-from pipeline.recipe import Recipe
-from pipeline.run import END_KEY, FIRST_KEY, Run
+from pipeline.encode.run import END_KEY, FIRST_KEY, Run
+from pipeline.mix import index as index_module
+from pipeline.mix.cuts import MixError, plan_mix
+from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE, Axis, Index
+from pipeline.mix.plan import Plan, Shares, plan_from_dict
+from pipeline.recipe.schema import Recipe
+from tests.support.runs import Document, Placed, make_recipe, place_documents, write_run, write_runs
 
 TOP = (1 << 64) - 1
 # Many hashes that differ in the last half only, and at both ends, besides well-spread ones.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,14 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.predicates import parse_predicate
+from pipeline.recipe.predicates import parse_predicate
 from pipeline.sources.base import SourceError
-from pipeline.sources.cache import RangeCache
-from pipeline.sources.columns import test_predicates as count_rejected
-from pipeline.sources.network import Network, TransientError, is_kept, keep_fetched, network, retry
-
-sys.path.append(str(Path(__file__).parents[1] / "servers"))
-from hub import Hub
+from pipeline.sources.formats.columns import test_predicates as count_rejected
+from pipeline.sources.network.cache import RangeCache
+from pipeline.sources.network.retry import Network, TransientError, is_kept, keep_fetched, network, retry
+from tests.support.servers.hub import Hub
 
 
 class Failing:
@@ -167,7 +164,7 @@ def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Hub, str, s
 
 
 def test_a_remote_file_reads_like_a_file(remote: tuple[Hub, str, str, bytes]) -> None:
-    from pipeline.sources.ranges import RangeFile
+    from pipeline.sources.network.hub_file import RangeFile
 
     hub, url, version, content = remote
     with RangeFile(url, version) as file:
@@ -190,7 +187,7 @@ def test_a_remote_file_reads_like_a_file(remote: tuple[Hub, str, str, bytes]) ->
 
 
 def test_what_was_not_asked_for_is_never_taken(remote: tuple[Hub, str, str, bytes]) -> None:
-    from pipeline.sources.ranges import RangeFile
+    from pipeline.sources.network.hub_file import RangeFile
 
     hub, url, version, _ = remote
     hub.faults.on("/cdn/", body=bytes(10))  # another file under the same address
@@ -249,7 +246,7 @@ def rogue(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes, bytes, f
 def test_a_body_without_end_is_not_read(
     head: bytes, body: bytes, pause_s: float, expected: str, rogue: Callable[[bytes, bytes, float], str]
 ) -> None:
-    from pipeline.sources.client import RetryingTransport
+    from pipeline.sources.network.hub_client import RetryingTransport
 
     with httpx2.Client(transport=RetryingTransport()) as client, pytest.raises(SourceError, match=expected):
         client.get(rogue(head, body, pause_s), headers={"range": "bytes=0-7"})
@@ -258,7 +255,7 @@ def test_a_body_without_end_is_not_read(
 def test_a_token_goes_to_the_hub_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from huggingface_hub import constants
 
-    from pipeline.sources.client import RetryingTransport
+    from pipeline.sources.network.hub_client import RetryingTransport
 
     with Hub(tmp_path) as hub, httpx2.Client(transport=RetryingTransport()) as client:
         for endpoint in ("http://hub.example", hub.url):

@@ -16,30 +16,27 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from builds import recipe_text, run_build, write_corpus
-from runs import make_recipe
-from test_hub import Command
 
-sys.path.append(str(Path(__file__).parents[1] / "servers"))
-
-import corpora as server_corpora
-from bucket import Bucket
-from hub import Hub
-
-from pipeline import disk, selection
-from pipeline.build import build
-from pipeline.disk import DiskError, check_disk
-from pipeline.display import print_plan
-from pipeline.executor import LocalExecutor
-from pipeline.pieces import read_sample
-from pipeline.plan import Estimate, TimeEstimate, estimate
-from pipeline.probe import measure
-from pipeline.progress import Progress
-from pipeline.recipe import Recipe, load_recipe
-from pipeline.selection import Selection, open_sources
-from pipeline.sources import files
+from pipeline.build.build import build
+from pipeline.cli.display import print_plan
+from pipeline.engine.executors import LocalExecutor
+from pipeline.engine.progress import Progress
+from pipeline.estimate import disk
+from pipeline.estimate.disk import DiskError, check_disk
+from pipeline.estimate.estimate import Estimate, TimeEstimate, estimate
+from pipeline.estimate.pieces import read_sample
+from pipeline.estimate.pilot import measure
+from pipeline.recipe.schema import Recipe, load_recipe
+from pipeline.sources import files, selection
 from pipeline.sources.base import SourceError
-from shards.manifest import Manifest
+from pipeline.sources.selection import Selection, open_sources
+from shards.format.manifest import Manifest
+from tests.support.builds import recipe_text, run_build, write_corpus
+from tests.support.hub_builds import Command
+from tests.support.runs import make_recipe
+from tests.support.servers import corpora as server_corpora
+from tests.support.servers.bucket import Bucket
+from tests.support.servers.hub import Hub
 
 WITHIN = 0.10
 """How far a probe may be from the build."""
@@ -209,7 +206,7 @@ def test_the_plan_of_a_small_set_is_near_what_the_build_finds(library: Path, tmp
 def test_a_sample_that_is_a_small_part_of_the_text(
     library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipeline import probe
+    from pipeline.estimate import pilot as probe
 
     monkeypatch.setattr(probe, "SAMPLE_BYTES", 1 << 21)
     monkeypatch.setattr(probe, "LEAST_SOURCE_BYTES", 1 << 20)
@@ -271,7 +268,7 @@ tokens = 1_000_000
 def test_a_block_tells_how_much_of_its_file_it_is(
     tmp_path: Path, documents: list[str], monkeypatch: pytest.MonkeyPatch, suffix: str, source: Any
 ) -> None:
-    monkeypatch.setattr("pipeline.sources.blocks.BATCH_BYTES", 1 << 22)
+    monkeypatch.setattr("pipeline.sources.formats.byte_io.BATCH_BYTES", 1 << 22)
     shuffled = [f"{index} {documents[index * 7919 % len(documents)]}" for index in range(12 * len(documents))]
     text = "\n--\n".join(shuffled).encode()
     path = tmp_path / f"a.txt{suffix}"

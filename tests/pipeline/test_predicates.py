@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.predicates import Predicate, parse_keep, parse_predicate
+from pipeline.recipe.predicates import Predicate, parse_keep, parse_predicate
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from good_recipe import GOOD, faults_of
 from pydantic import BaseModel
 
-from pipeline import recipe as recipes
-from pipeline.keys import BEGIN, END
-from pipeline.recipe import load_recipe
-from shards.settings import SettingsError
+from pipeline.recipe import schema as recipes
+from pipeline.recipe.reference import BEGIN, END
+from pipeline.recipe.schema import load_recipe
+from shards.config import SettingsError
+from tests.support.good_recipe import GOOD, faults_of
 
 
 def test_a_good_recipe(load: Any) -> None:

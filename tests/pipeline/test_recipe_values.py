@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from good_recipe import GOOD, faults_of
 
 from pipeline.__main__ import main
-from pipeline.recipe import Recipe, load_recipe
-from pipeline.recipe_values import parse_size
-from shards.settings import SettingsError
+from pipeline.recipe.schema import Recipe, load_recipe
+from pipeline.recipe.values import parse_size
+from shards.config import SettingsError
+from tests.support.good_recipe import GOOD, faults_of
 
 OVERRIDES = [
     ("mix.tokens=1_000", lambda recipe: recipe.mix.tokens == 1000),

@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from builds import list_spans_of
 
-from pipeline.recipe import SourceRecipe, TokenizerRecipe
-from pipeline.sample import TokenizerTask, draw_sample, sample_budgets, train_tokenizer
-from pipeline.tokenizer import iter_sample
+from pipeline.recipe.schema import SourceRecipe, TokenizerRecipe
+from pipeline.tokenizer.encoder import iter_sample
+from pipeline.tokenizer.sample import TokenizerTask, draw_sample, sample_budgets, train_tokenizer
+from tests.support.builds import list_spans_of
 
 TEXT = "0123456789" * 5
 

@@ -11,19 +11,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from builds import digests, list_spans_of, run_build
 
 import shards
-from pipeline import selection
-from pipeline.build import BuildReport, build
-from pipeline.executor import LocalExecutor
-from pipeline.mix import MixError
-from pipeline.progress import Progress
-from pipeline.recipe import Recipe
-from pipeline.selection import Selection, open_sources
-from pipeline.sources import files
+from pipeline.build.build import BuildReport, build
+from pipeline.engine.executors import LocalExecutor
+from pipeline.engine.progress import Progress
+from pipeline.mix.cuts import MixError
+from pipeline.recipe.schema import Recipe
+from pipeline.sources import files, selection
 from pipeline.sources.base import UNIT_BYTES, Span
-from shards.validate import validate
+from pipeline.sources.selection import Selection, open_sources
+from shards.validation.validate import validate
+from tests.support.builds import digests, list_spans_of, run_build
 
 FILES = 24
 ROWS = 12
@@ -104,7 +103,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def load(corpus: Path, tmp_path: Path) -> Callable[..., Recipe]:
     """Return `load(*overrides)`."""
-    from pipeline.recipe import load_recipe
+    from pipeline.recipe.schema import load_recipe
 
     def load_with(*overrides: str) -> Recipe:
         path = tmp_path / "recipe.toml"
@@ -149,7 +148,7 @@ def test_a_part_is_read_and_said_to_be_one(
         (note,) = [note for note in report.notes if note.startswith(f"{source.name}: read in part")]
         assert f"{unread.files} of 24 files and {unread.parts} parts of others" in note
 
-    from pipeline import display
+    from pipeline.cli import display
 
     assert display.build_json(report, tmp_path, tmp_path)["unread"]["code"]["files"] == report.unread["code"].files
     capsys.readouterr()

@@ -18,13 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 
-sys.path.append(str(Path(__file__).parents[1] / "servers"))
-sys.path.append(str(Path(__file__).parent))
-
-import corpora
-from bucket import Bucket
-from hub import Hub
-from test_hub import ROOT, Command, without_provenance
+from tests.support.hub_builds import ROOT, Command, without_provenance
+from tests.support.servers import corpora
+from tests.support.servers.bucket import Bucket
+from tests.support.servers.hub import Hub
 
 RECIPES = sorted((ROOT / "recipes/data").glob("*.toml"))
 SHORT_RUN = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,17 +11,14 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "servers"))
-
-import corpora as stand_ins
-from bucket import Bucket, refusal
-from http11 import Request, Response
-from loopback import Server
-
-from pipeline.sources import objects
-from pipeline.sources import software_heritage as archive
 from pipeline.sources.base import SourceError
-from pipeline.spool import Spool
+from pipeline.sources.software_heritage import archive
+from pipeline.sources.software_heritage import http_objects as objects
+from pipeline.sources.software_heritage.journal import Spool
+from tests.support.servers import corpora as stand_ins
+from tests.support.servers.bucket import Bucket, refusal
+from tests.support.servers.http11 import Request, Response
+from tests.support.servers.loopback import Server
 
 TEXT = b"print('a file')\n" * 40
 
@@ -161,7 +157,7 @@ def test_failures_that_pass_change_nothing(bucket: Bucket, fetch: Callable[..., 
 def test_a_failure_that_passes_is_never_held_against_a_file(
     bucket: Bucket, fetch: Callable[..., dict[bytes, archive.Outcome]], monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr("pipeline.sources.network._LONGEST_PAUSE_S", 0.05)
+    monkeypatch.setattr("pipeline.sources.network.retry._LONGEST_PAUSE_S", 0.05)
     key = bucket.put(TEXT)
     bucket.faults.every(1, kind, most=5, stall_s=20)
     started = time.monotonic()

@@ -12,12 +12,14 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from builds import list_spans_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.recipe import SourceRecipe
-from pipeline.sources import blocks, files, parquet
+from pipeline.recipe.schema import SourceRecipe
+from pipeline.sources import files
+from pipeline.sources.formats import byte_io as blocks
+from pipeline.sources.formats import parquet
+from tests.support.builds import list_spans_of
 
 SIZES = st.integers(1, 40)
 SEPARATORS = st.text("ab\n", min_size=1, max_size=5)

@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from builds import list_spans_of
 
 from pipeline.sources import files
 from pipeline.sources.base import SourceError
+from tests.support.builds import list_spans_of
 
 
 def resolve_error(recipe: Any) -> str:

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from builds import list_spans_of
 
 from pipeline.sources import base
 from pipeline.sources.base import SourceError, read_documents
+from tests.support.builds import list_spans_of
 
 SEPARATOR = "\n<<<document>>>\n"
 

@@ -11,14 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from builds import list_spans_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from pipeline.recipe import SourceRecipe, TokenizerRecipe
-from pipeline.sample import TokenizerTask, train_tokenizer
-from pipeline.tokenizer import (
+from pipeline.recipe.schema import SourceRecipe, TokenizerRecipe
+from pipeline.tokenizer.checks import find_special
+from pipeline.tokenizer.encoder import (
     DOCUMENT_SEPARATOR,
     PATTERNS,
     Encoder,
@@ -32,7 +31,8 @@ from pipeline.tokenizer import (
     pre_tokenizer,
     train_merges,
 )
-from pipeline.tokenizer_file import find_special
+from pipeline.tokenizer.sample import TokenizerTask, train_tokenizer
+from tests.support.builds import list_spans_of
 
 SPECIAL = ["<|endoftext|>", "<|pad|>", "<|user|>"]
 NAMES = ["gpt2", "llama3", "qwen2", "o200k"]

@@ -5,17 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
-import sys
 from pathlib import Path
 
 import pytest
 import tokenizers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-# The helpers beside this file (shard_sets, faults, ...) are importable by the tests; importlib mode adds no path.
-sys.path.append(str(Path(__file__).parent))
-
-from shard_sets import Plan, plan_set, write_set
+from tests.support.shard_sets import Plan, plan_set, write_set
 
 SPECIAL_TOKENS = ["<|endoftext|>", "<|pad|>"]
 TEXT = "the shard holds tokens of every document in hash order and ends with naïve café 中文 🙂 déjà-vu\n"

@@ -6,10 +6,10 @@ import json
 import shutil
 
 import pytest
-from faults import edit, reseal
-from shard_sets import sha256, write_set
 
-from shards.validate import validate
+from shards.validation.validate import validate
+from tests.support.faults import edit, reseal
+from tests.support.shard_sets import sha256, write_set
 
 
 class Point:

@@ -9,21 +9,21 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shard_sets import write_set
 
-from shards import stretches
 from shards.__main__ import main
-from shards.audit import audit, choose_rates, default_out
-from shards.audit_documents import check_lengths, resemblance
-from shards.audit_ids import rare_below
-from shards.audit_shard import GRAM_TOKENS, WINDOW_TOKENS, SampleRates, ShardTask, look_at_shard
-from shards.audit_totals import Totals
-from shards.lengths import BINS, bin_lengths, bin_middles, quantile
-from shards.problems import ShardSetError
-from shards.reader import open_set
-from shards.stretches import iter_stretches
-from shards.validate import validate
-from shards.windows import NO_WINDOW, hash_windows, token_values
+from shards.audit.audit import audit, choose_rates, default_out
+from shards.audit.documents import check_lengths, resemblance
+from shards.audit.histogram import BINS, bin_lengths, bin_middles, quantile
+from shards.audit.ids import rare_below
+from shards.audit.ngrams import NO_WINDOW, hash_windows, token_values
+from shards.audit.scan import GRAM_TOKENS, WINDOW_TOKENS, SampleRates, ShardTask, look_at_shard
+from shards.audit.totals import Totals
+from shards.errors import ShardSetError
+from shards.format import scan as stretches
+from shards.format.reader import open_set
+from shards.format.scan import iter_stretches
+from shards.validation.validate import validate
+from tests.support.shard_sets import write_set
 
 
 @pytest.fixture(scope="session")

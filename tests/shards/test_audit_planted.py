@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from shards.audit import audit
-from shards.block_list import write_block_list
-from shards.commands.inspect_set import find_shard
-from shards.reader import open_set
-from shards.tokens import decode, token_bytes
-from shards.trace import locate, trace
-from shards.trace_shard import Query
+from shards.audit.audit import audit
+from shards.cli.inspect_set import find_shard
+from shards.format.reader import open_set
+from shards.format.tokenizer import decode, token_bytes
+from shards.trace.block_list import write_block_list
+from shards.trace.scan import Query
+from shards.trace.search import locate, trace
 
 PLANTED = ("PersonX", "PersonY", "fefefe", "@.@")
 """Strings that the planted documents are full of and no other document holds."""

@@ -11,13 +11,13 @@ import time
 
 import numpy as np
 import pytest
-from shard_sets import write_set
 
-from shards import display
 from shards.__main__ import main
-from shards.display import printable
-from shards.manifest import Manifest, read_metadata
-from shards.writer import write_manifest
+from shards.format.manifest import Manifest, read_metadata
+from shards.format.writer import write_manifest
+from shards.terminal import display
+from shards.terminal.display import printable
+from tests.support.shard_sets import write_set
 
 
 def run(*arguments, **options):

@@ -13,7 +13,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shards import codec
+from shards.format import codec
 
 FRAME = codec.FRAME_BYTES
 

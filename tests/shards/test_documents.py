@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shards.documents import cut_blocks
-from shards.problems import ShardSetError
-from shards.reader import open_set
-from shards.samples import read_sources
+from shards.errors import ShardSetError
+from shards.format.documents import cut_blocks
+from shards.format.order import read_sources
+from shards.format.reader import open_set
 
 
 @given(lengths=st.lists(st.integers(1, 40), max_size=30), block_tokens=st.integers(1, 60))

@@ -11,14 +11,14 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from shard_sets import Document, write_set
 
 import shards
 from shards.__main__ import main
-from shards.commands import export_set as command
-from shards.exports import chunks, datatrove, layout, litdata, mds
-from shards.exports.export import ExportError, LayoutName, compare_split, export_set, load_layout
-from shards.exports.layout import Source
+from shards.cli import export_set as command
+from shards.convert.export import ExportError, LayoutName, compare_split, export_set, load_layout
+from shards.convert.layouts import chunks, datatrove, layout, litdata, mds
+from shards.convert.layouts.layout import Source
+from tests.support.shard_sets import Document, write_set
 
 LAYOUTS = get_args(LayoutName)
 EOS = 298
@@ -284,7 +284,7 @@ def test_wide_vocabulary(wide_set, tmp_path, name):
 
 
 def test_what_a_layout_cannot_count_is_refused(tiny_set, monkeypatch, tmp_path):
-    from shards.exports import llmc, megatron
+    from shards.convert.layouts import llmc, megatron
 
     monkeypatch.setattr(llmc, "MAX_TOKENS", 3)
     monkeypatch.setattr(megatron, "_MAX_INT32", 2)
@@ -354,7 +354,7 @@ def test_verify_sees_a_missing_end(tiny_set, tmp_path, name, file):
 
 
 def test_failed_verification_leaves_nothing(tiny_set, tmp_path, monkeypatch):
-    from shards.exports import nanogpt
+    from shards.convert.layouts import nanogpt
 
     monkeypatch.setattr(nanogpt, "read_tokens", lambda folder, source: iter([np.array([1, 3], np.uint16)]))
     with pytest.raises(ExportError, match="tokens differ from token 1 on"):
@@ -366,8 +366,8 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 import shards
-from shards.exports import nanogpt
-from shards.exports.export import export_set
+from shards.convert.layouts import nanogpt
+from shards.convert.export import export_set
 
 def write_half(folder, source):
     (folder / "train.bin").write_bytes(b"half")
@@ -391,7 +391,7 @@ def test_killed_export_leaves_no_name_and_the_next_starts_clean(tiny_set, tmp_pa
 
 
 def test_two_exports_do_not_share_a_folder(tiny_set, tmp_path, monkeypatch):
-    from shards.exports import nanogpt
+    from shards.convert.layouts import nanogpt
 
     def write_inside(folder, source):
         export_set(tiny_set, tmp_path / "out", layout="llmc")

@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 
 import shards
 from shards.__main__ import main
-from shards.audit import audit
-from shards.exports.export import export_set
-from shards.imports import documents, token_bins
-from shards.imports.import_set import ImportOptions, import_set
-from shards.imports.shard_files import cut_shards
-from shards.imports.token_bins import TokenBinError
-from shards.tokens import byte_alphabet, token_bytes
-from shards.validate import validate
+from shards.audit.audit import audit
+from shards.convert import import_documents as documents
+from shards.convert import token_bins
+from shards.convert.export import export_set
+from shards.convert.import_set import ImportOptions, import_set
+from shards.convert.import_shards import cut_shards
+from shards.convert.token_bins import TokenBinError
+from shards.format.tokenizer import byte_alphabet, token_bytes
+from shards.validation.validate import validate
 
 EOS = 298
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from shard_sets import write_set
 
-from shards.places import cut_excerpt, find_holders
-from shards.problems import ShardSetError
-from shards.reader import open_set
+from shards.errors import ShardSetError
+from shards.format.reader import open_set
+from shards.trace.locate import cut_excerpt, find_holders
+from tests.support.shard_sets import write_set
 
 
 def test_holders_of_a_range_are_the_documents_it_touches(good_set, plan):

@@ -17,22 +17,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from faults_documents import document_in_both_splits
 from huggingface_hub import HfApi, constants
 from huggingface_hub.utils import _http
-from shard_sets import cut_train, write_set
-
-sys.path.append(str(Path(__file__).parents[1] / "servers"))
-
-from hub import TOKEN, Hub
-from hub_writes import WRITER
-from snapshots import Entry, blob_id, hashed, snapshot_from
 
 import shards
-from shards import hub_pull, hub_push, hub_retry
 from shards.__main__ import main
-from shards.hub import Address, HubError, parse_address
-from shards.hub_pull import pull
+from shards.hub import pull as hub_pull
+from shards.hub import push as hub_push
+from shards.hub.pull import pull
+from shards.stores import retry as hub_retry
+from shards.stores.hub_client import Address, HubError, parse_address
+from tests.support.faults_documents import document_in_both_splits
+from tests.support.servers.hub import TOKEN, Hub
+from tests.support.servers.hub_writes import WRITER
+from tests.support.servers.snapshots import Entry, blob_id, hashed, snapshot_from
+from tests.support.shard_sets import cut_train, write_set
 
 # How huggingface_hub hands a file to its own transport.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")

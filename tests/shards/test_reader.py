@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shards
-from shards.writer import document_schema
+from shards.format.writer import document_schema
 
 
 def test_facade(good_set, plan):

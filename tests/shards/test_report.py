@@ -11,16 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from chromium import Page, find_chromium, run_chromium
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
-from shard_sets import Plan, write_set
 from tokenizers import Tokenizer
 
-from shards import writer
 from shards.__main__ import main
-from shards.manifest import Manifest, read_metadata
+from shards.format import writer
+from shards.format.manifest import Manifest, read_metadata
 from shards.report import write
 from shards.report.card import size_category
 from shards.report.chart import decade_ticks, doubling_ticks, fit, round_ticks
@@ -30,7 +28,9 @@ from shards.report.plots import group_shards
 from shards.report.render import render_card, render_page
 from shards.report.text import code_cell, code_span, compact, fence, sentence, size, spelt
 from shards.report.write import Report, default_out, write_report
-from shards.validate import validate
+from shards.validation.validate import validate
+from tests.support.chromium import Page, find_chromium, run_chromium
+from tests.support.shard_sets import Plan, write_set
 
 HOSTILE_NAME = '"><img src=x onerror=window.ran=1> [x](javascript:alert(1)) `|` {{ 7*7 }} \u202eevil\x1b[31m'
 HOSTILE_SOURCE = "</title></svg></style><script>window.ran=2</script>" + "W" * 200
@@ -110,7 +110,7 @@ def write_hostile_set(folder, plan: Plan):
 
 def byte_entries(codec):
     """Return each id's bytes."""
-    from shards.tokens import token_bytes
+    from shards.format.tokenizer import token_bytes
 
     return token_bytes(codec.to_str().encode())
 

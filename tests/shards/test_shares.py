@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shards.manifest import SourceCounts
-from shards.shares import check_shares
+from shards.format.manifest import SourceCounts
+from shards.validation.mix import check_shares
 
 
 def no_files(shard):
@@ -35,7 +35,7 @@ def cut_at_nearest(lengths, targets, *, longest=None):
 
 def manifest_of(weights, tokens_by_source, requested, val_requested=0, train_requested=None):
     """Return a manifest, as far as the share check looks."""
-    from shards.manifest import Manifest
+    from shards.format.manifest import Manifest
 
     shards = []
     for split, rows in tokens_by_source.items():

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import pre_tokenizers
 
-from shards.tokens import byte_alphabet, decode, parse_tokenizer, token_bytes
+from shards.format.tokenizer import byte_alphabet, decode, parse_tokenizer, token_bytes
 
 
 def test_alphabet_is_that_of_tokenizers():

@@ -11,15 +11,15 @@ import pytest
 import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shard_sets import write_set
 
 from shards.__main__ import main
-from shards.block_list import write_block_list
-from shards.cover import MAX_BITS, cover_bits, may_hold
-from shards.reader import open_set
-from shards.tokens import token_bytes
-from shards.trace import check_query, locate, trace
-from shards.trace_shard import Query
+from shards.format.reader import open_set
+from shards.format.tokenizer import token_bytes
+from shards.trace.block_list import write_block_list
+from shards.trace.prefilter import MAX_BITS, cover_bits, may_hold
+from shards.trace.scan import Query
+from shards.trace.search import check_query, locate, trace
+from tests.support.shard_sets import write_set
 
 
 def all_documents(plan):
@@ -315,7 +315,7 @@ def test_command_says_what_it_cannot_do(good_set, capsys, arguments):
     [("absent/block.txt", "there is no folder"), (".", "a folder; expected the name of a file")],
 )
 def test_where_no_block_list_can_be_is_said_before_the_search(good_set, tmp_path, monkeypatch, capsys, out, message):
-    monkeypatch.setattr("shards.trace.trace", lambda *_, **__: pytest.fail("searched"))
+    monkeypatch.setattr("shards.trace.search.trace", lambda *_, **__: pytest.fail("searched"))
     assert main(["trace", str(good_set), "--text", "a", "--out", str(tmp_path / out)]) == 2
     assert f"trace: {tmp_path / out}: {message}" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -7,19 +7,17 @@ import shutil
 import time
 import tracemalloc
 
-import faults_documents
-import faults_metadata
-import faults_tokens
 import numpy as np
 import pytest
-from faults import FAULTS, edit, flip
-from shard_sets import write_set
 
 import shards
-from shards import duplicates
-from shards.problems import PROBLEM_KINDS
-from shards.totals import check_totals
-from shards.validate import validate, validate_shard
+from shards.errors import PROBLEM_KINDS
+from shards.validation import duplicates
+from shards.validation.manifest import check_totals
+from shards.validation.validate import validate, validate_shard
+from tests.support import faults_documents, faults_metadata, faults_tokens
+from tests.support.faults import FAULTS, edit, flip
+from tests.support.shard_sets import write_set
 
 assert faults_metadata
 assert faults_tokens

@@ -8,10 +8,10 @@ import sys
 import time
 
 import pytest
-from shard_sets import document_table, write_set
 
 import shards
-from shards import writer
+from shards.format import writer
+from tests.support.shard_sets import document_table, write_set
 
 
 def test_set_is_byte_identical_when_written_again(good_set, plan, tmp_path):
@@ -65,7 +65,7 @@ def test_old_file_stays_whole_when_writing_fails(tmp_path):
 
 CHILD = """
 import itertools, pathlib, sys
-from shards import writer
+from shards.format import writer
 folder = pathlib.Path(sys.argv[1])
 print("ready", flush=True)
 for k in itertools.count():

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.recipe import SourceRecipe
+from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import Span, list_all_spans, source_module
 
 SPECIAL_TOKENS = ["<|endoftext|>", "<|pad|>"]
@@ -107,7 +107,8 @@ def run_build(recipe: Path, out: Path, *options: str, expect: int = 0) -> dict[s
     """Run a build to its end and return its JSON result; or its stderr, where it is expected to fail."""
     done = subprocess.run([*command(recipe, out, *options), "--json"], capture_output=True, text=True, timeout=240)
     assert done.returncode == expect, done.stderr + done.stdout[-3000:]
-    return json.loads(done.stdout) if done.stdout else {"stderr": done.stderr}
+    result: dict[str, Any] = json.loads(done.stdout) if done.stdout else {}
+    return result | {"stderr": done.stderr} if expect else result
 
 
 def digests(out: Path) -> dict[str, str]:

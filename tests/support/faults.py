@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from shard_sets import Plan, sha256
+
+from tests.support.shard_sets import Plan, sha256
 
 FAULTS: list[tuple[Callable[..., Any], set[str]]] = []
 

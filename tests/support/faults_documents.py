@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from faults import edit, names, reseal
-from shard_sets import Document, Plan
+
+from tests.support.faults import edit, names, reseal
+from tests.support.shard_sets import Document, Plan
 
 
 def change_table(folder: Path, change: Callable[[pa.Table], pa.Table], shard: str = "train-00000") -> None:

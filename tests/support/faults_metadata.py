@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from faults import edit, names, reseal
+from tests.support.faults import edit, names, reseal
 
 
 @names("manifest_missing")

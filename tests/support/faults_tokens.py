@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import zstandard
-from faults import edit, flip, names, replace_tokens, reseal, seek_entries, write_entries
-from shard_sets import Plan
+
+from tests.support.faults import edit, flip, names, replace_tokens, reseal, seek_entries, write_entries
+from tests.support.shard_sets import Plan
 
 
 @names("file_size", "seek_table")

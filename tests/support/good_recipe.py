@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pipeline.recipe import Recipe
-from shards.settings import SettingsError
+from pipeline.recipe.schema import Recipe
+from shards.config import SettingsError
 
 GOOD = """\
 name = "good"

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.index import Index
-from pipeline.mix_plan import Plan
-from pipeline.recipe import Recipe
-from pipeline.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE, Key, Run
+from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE, Key, Run
+from pipeline.mix.index import Index
+from pipeline.mix.plan import Plan
+from pipeline.recipe.schema import Recipe
 
 EOS = 7
 

@@ -1,4 +1,4 @@
-"""A small shard set, built with `shards.writer` alone: plan it, change the plan, write it."""
+"""A small shard set, built with `shards.format.writer` alone: plan it, change the plan, write it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pyarrow as pa
 import xxhash
 from tokenizers import Tokenizer
 
-from shards import writer
-from shards.manifest import (
+from shards.format import writer
+from shards.format.manifest import (
     Manifest,
     MixEntry,
     RecipeEntry,
@@ -136,8 +136,8 @@ def write_set(folder: Path, plan: Plan, *, table: Callable[[str, pa.Table], pa.T
         table: changes a shard's document table (given its name) before it is written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = writer.write_text(folder / "tokenizer.json", plan.tokenizer)
-    recipe = writer.write_text(folder / "recipe.json", plan.recipe)
+    tokenizer = writer.write_entry(folder / "tokenizer.json", plan.tokenizer)
+    recipe = writer.write_entry(folder / "recipe.json", plan.recipe)
     properties = writer.SetProperties(vocab_size=plan.vocab_size, eos_id=plan.eos_id, tokenizer_sha256=tokenizer.sha256)
     dtype = "<u2" if dtype_for(plan.vocab_size) == "uint16" else "<u4"
     entries: list[ShardEntry] = []

@@ -21,8 +21,9 @@ import torch
 import xxhash
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from shards import ShardSet, open_set, writer
-from shards.manifest import (
+from shards import ShardSet, open_set
+from shards.format import writer
+from shards.format.manifest import (
     Manifest,
     MixEntry,
     RecipeEntry,
@@ -104,8 +105,8 @@ def build_set(folder: Path, *, shard_tokens: dict[Split, list[int]], seed: int =
     folder.mkdir(parents=True)
     tokenizer = train_tokenizer()
     eos_id = tokenizer.token_to_id("<|endoftext|>")
-    tokenizer_file = writer.write_text(folder / "tokenizer.json", tokenizer.to_str())
-    recipe_file = writer.write_text(folder / "recipe.json", json.dumps({"name": "tiny"}))
+    tokenizer_file = writer.write_entry(folder / "tokenizer.json", tokenizer.to_str())
+    recipe_file = writer.write_entry(folder / "recipe.json", json.dumps({"name": "tiny"}))
     properties = writer.SetProperties(vocab_size=320, eos_id=eos_id, tokenizer_sha256=tokenizer_file.sha256)
     rng = random.Random(seed)
     entries: list[ShardEntry] = []

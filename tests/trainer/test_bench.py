@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from trainer import bench, fit
+from shards.errors import InputError
+from trainer.commands import bench, fit
+from trainer.commands.measure import build_theirs, measure, write_made_up_set
 from trainer.config import TrainRecipe
-from trainer.errors import InputError
-from trainer.measure import build_theirs, measure, write_made_up_set
 from trainer.model import build_model, count_parameters, flops_per_token
 from trainer.recipe import load_recipe
 
@@ -88,7 +88,7 @@ def test_their_model_begins_with_our_weights(kind: str, recipe_file: Path):
 
 
 def test_the_made_up_set_is_whole(recipe: TrainRecipe, tmp_path: Path):
-    from shards.validate import validate
+    from shards.validation.validate import validate
 
     assert validate(write_made_up_set(recipe, tmp_path), level="full").problems == []
 
@@ -133,7 +133,7 @@ def test_a_loss_that_is_not_finite_is_no_figure(trainer: Any, recipe_file: Path)
 
 
 def test_out_of_memory_says_what_to_do(trainer: Any, recipe_file: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("trainer.measure.measure", run_out_of_memory)
+    monkeypatch.setattr("trainer.commands.measure.measure", run_out_of_memory)
     done = trainer.run("bench", recipe_file, *OVERRIDES, "--alone", "--json")
     assert done.returncode == 1
     assert "error: tiny: ours: OutOfMemoryError('CUDA out of memory')" in done.stderr

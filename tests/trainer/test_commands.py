@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from shards import ShardSet
-from trainer.errors import InputError
-from trainer.sample import LoadedRun, SampleOptions, choose_token, load_run, sample_texts
+from shards.errors import InputError
+from trainer.commands.sample import LoadedRun, SampleOptions, choose_token, load_run, sample_texts
 
 
 class Done(Protocol):
@@ -237,7 +237,7 @@ def test_a_prompt_that_fills_the_context_is_refused(loaded: LoadedRun):
 
 
 def test_sampling_ends_at_the_contexts_end_and_says_so(loaded: LoadedRun, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("trainer.sample.choose_token", lambda *_: 5)
+    monkeypatch.setattr("trainer.commands.sample.choose_token", lambda *_: 5)
     result = sample_texts(loaded, ["the"], SampleOptions(max_new_tokens=1000))[0]
     prompt_tokens = 1 + len(loaded.tokenizer.encode("the").ids)
     assert result.finish == "context"
@@ -246,14 +246,14 @@ def test_sampling_ends_at_the_contexts_end_and_says_so(loaded: LoadedRun, monkey
 
 def test_sampling_stops_at_eos(loaded: LoadedRun, monkeypatch: pytest.MonkeyPatch):
     tokens = iter([5, 6, loaded.eos_id, 7])
-    monkeypatch.setattr("trainer.sample.choose_token", lambda *_: next(tokens))
+    monkeypatch.setattr("trainer.commands.sample.choose_token", lambda *_: next(tokens))
     result = sample_texts(loaded, ["the"], SampleOptions())[0]
     assert (result.token_ids, result.finish) == ([5, 6], "eos")
 
 
 def test_special_tokens_in_a_prompt_are_text(loaded: LoadedRun, monkeypatch: pytest.MonkeyPatch):
     fed: list[list[int]] = []
-    monkeypatch.setattr("trainer.sample.iter_tokens", lambda _model, ids, *_: fed.extend(ids) or iter([]))
+    monkeypatch.setattr("trainer.commands.sample.iter_tokens", lambda _model, ids, *_: fed.extend(ids) or iter([]))
     sample_texts(loaded, ["a<|endoftext|>b"], SampleOptions())[0]
     assert fed[0][0] == loaded.eos_id
     assert loaded.eos_id not in fed[0][1:]

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from shards.errors import InputError
+from trainer.commands.cost import measure_throughput, price
 from trainer.config import TrainRecipe
-from trainer.cost import measure_throughput, price
-from trainer.errors import InputError
 from trainer.recipe import load_recipe
 
 

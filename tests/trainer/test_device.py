@@ -7,8 +7,8 @@ from typing import Literal
 import pytest
 import torch
 
+from shards.errors import InputError
 from trainer.device import autocast, choose_device, choose_precision, peak_flops, peak_tflops
-from trainer.errors import InputError
 
 CPU = torch.device("cpu")
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from shards import ShardSet, open_set
-from shards.samples import label_sources
-from shards.tokens import count_text_bytes
+from shards.format.order import label_sources
+from shards.format.tokenizer import count_text_bytes
 from trainer.config import ModelConfig, TrainConfig
 from trainer.evaluate import evaluate, summarise
 from trainer.model import LanguageModel, build_model

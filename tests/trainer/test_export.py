@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from shards import ShardSet
+from trainer.commands.export import describe_files
+from trainer.commands.sample import SampleOptions, iter_tokens, load_run
 from trainer.config import ModelConfig
-from trainer.export import describe_files
-from trainer.sample import SampleOptions, iter_tokens, load_run
 
 transformers = pytest.importorskip("transformers")
 

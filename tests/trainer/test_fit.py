@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from shards.errors import InputError
+from trainer.commands.fit import CONTEXT_BYTES, Points, estimate, measure, measure_step, parse_bytes
 from trainer.config import TrainRecipe
-from trainer.errors import InputError
-from trainer.fit import CONTEXT_BYTES, Points, estimate, measure, measure_step, parse_bytes
 from trainer.model import build_model, count_parameters, padded_vocab_size
 
 VOCAB_SIZE = 1000

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import pytest
 
 from shards import ShardSet
+from shards.errors import InputError, RunError
 from trainer.config import PhaseConfig
-from trainer.errors import InputError, RunError
-from trainer.ledger import make_ledger
+from trainer.phases import make_ledger
 from trainer.recipe import load_recipe
 from trainer.session import Session, open_session
 from trainer.train import run_training

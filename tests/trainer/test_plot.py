@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from shards.errors import InputError
+from trainer.commands.plot import draw, open_events
 from trainer.config import PhaseConfig
-from trainer.errors import InputError
-from trainer.plot import draw, open_events
 from trainer.recipe import load_recipe
 
 ENDS = {"smoke": 10, "long": 40, "later": 90}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from shards.errors import InputError
 from trainer.config import TrainRecipe
-from trainer.errors import InputError
 from trainer.optim import learning_rate
 from trainer.recipe import find_changes, load_recipe, parse_recipe
 

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from shards import ShardSet
+from trainer.commands.sample import LoadedRun, SampleOptions, choose_token, iter_tokens, load_run, sample_texts
 from trainer.config import ModelConfig
 from trainer.model import KeyValueCache, LanguageModel, build_model
-from trainer.sample import LoadedRun, SampleOptions, choose_token, iter_tokens, load_run, sample_texts
 
 VOCAB_SIZE, EOS = 200, 0
 GREEDY = SampleOptions(max_new_tokens=30, temperature=0.0, repetition_penalty=1.0)
@@ -116,7 +116,7 @@ def test_rows_end_at_eos_or_a_full_context_and_the_others_go_on(model: LanguageM
         taken[prompt] = taken.get(prompt, 0) + 1
         return EOS if prompt == 8 and taken[prompt] == 3 else 5
 
-    monkeypatch.setattr("trainer.sample.choose_token", choose)
+    monkeypatch.setattr("trainer.commands.sample.choose_token", choose)
     rows = continue_all(model, PROMPTS[1:], SampleOptions(max_new_tokens=1000))
     assert rows[1] == [5, 5, EOS]
     assert [len(rows[0]), len(rows[2])] == [48 - 7 + 1, 48 - 12 + 1]
@@ -147,7 +147,7 @@ def test_several_texts_are_those_of_each_prompt_alone(loaded: LoadedRun):
 def test_streamed_pieces_are_the_text_in_whole_characters(loaded: LoadedRun, monkeypatch: pytest.MonkeyPatch):
     ids = loaded.tokenizer.encode("ñandú 字 🚀", add_special_tokens=False).ids
     tokens = iter([*ids, loaded.eos_id])
-    monkeypatch.setattr("trainer.sample.choose_token", lambda *_: next(tokens))
+    monkeypatch.setattr("trainer.commands.sample.choose_token", lambda *_: next(tokens))
     pieces: list[str] = []
     (sample,) = sample_texts(loaded, ["the"], SampleOptions(), on_text=pieces.append)
     assert pieces[0] == "the"
@@ -159,7 +159,7 @@ def test_streamed_pieces_are_the_text_in_whole_characters(loaded: LoadedRun, mon
 def test_a_text_that_ends_within_a_character_is_streamed_to_its_end(loaded: LoadedRun, monkeypatch: pytest.MonkeyPatch):
     first_byte = loaded.tokenizer.token_to_id("Ã")  # byte 0xC3, which begins a character of two
     tokens = iter([first_byte, loaded.eos_id])
-    monkeypatch.setattr("trainer.sample.choose_token", lambda *_: next(tokens))
+    monkeypatch.setattr("trainer.commands.sample.choose_token", lambda *_: next(tokens))
     pieces: list[str] = []
     (sample,) = sample_texts(loaded, ["x"], SampleOptions(), on_text=pieces.append)
     assert "".join(pieces) == "x" + sample.text == "x\ufffd"

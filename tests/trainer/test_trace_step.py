@@ -14,7 +14,7 @@ import xxhash
 
 from shards import ShardSet
 from shards.__main__ import main
-from shards.tokens import decode, token_bytes
+from shards.format.tokenizer import decode, token_bytes
 from trainer import train
 from trainer.session import Session
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from shards import ShardSet
+from shards.errors import InputError, RunError
 from trainer.config import PhaseConfig, TrainRecipe
 from trainer.data import Loader
-from trainer.errors import InputError, RunError
 from trainer.metrics import MetricsLog, describe_step, read_metrics
 from trainer.model import flops_per_token, label_documents
 from trainer.recipe import load_recipe

@@ -1,7 +1,7 @@
 """Measured throughput of recipes: tokens/s, MFU and peak memory of real training steps, beside transformers' Trainer.
 
-`trainer.measure` says what is measured. Each trainer has a process of its own, so that neither finds the other's
-memory, caches or compiled code, and that the failure of one costs no figure of the other. One GPU, or the CPU;
+`trainer.commands.measure` says what is measured. Each trainer has a process of its own, so that neither finds the
+other's memory, caches or compiled code, and that the failure of one costs no figure of the other. One GPU, or the CPU;
 validation and checkpoints are in no figure. Takes minutes a recipe, most of them to compile.
 """
 
@@ -17,8 +17,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shards.command_line import positive_number, print_json
-from trainer.errors import InputError
+from shards.errors import InputError
+from shards.terminal.arguments import positive_number, print_json
 
 if TYPE_CHECKING:
     from trainer.config import TrainRecipe
@@ -37,7 +37,7 @@ REMEDY += "Where transformers or accelerate is not installed: --alone."
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
-    shipped = [Path(__file__).parents[1] / f"recipes/train/{name}.toml" for name in GOALS]
+    shipped = [Path(__file__).parents[2] / f"recipes/train/{name}.toml" for name in GOALS]
     names = f"default: {', '.join(GOALS)}"
     parser.add_argument("recipes", type=Path, nargs="*", default=shipped, metavar="RECIPE", help=names)
     parser.add_argument("--steps", type=positive_number, default=20, metavar="N", help="timed; default %(default)s")
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print what was measured; exit code 1 when a trainer failed, such as for want of memory."""
-    from shards.display import print_rows, say
+    from shards.terminal.display import print_rows, say
     from trainer.recipe import load_recipe
 
     if os.environ.get("WORLD_SIZE", "1") != "1":
@@ -80,8 +80,8 @@ def bench(recipe: TrainRecipe, trainers: list[str], steps: int) -> list[dict[str
     Raises:
         InputError: it cannot run here; as `train` says it.
     """
-    from shards.display import say
-    from trainer.measure import measure, write_made_up_set
+    from shards.terminal.display import say
+    from trainer.commands.measure import measure, write_made_up_set
 
     rows: list[dict[str, Any]] = []
     spawn = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
@@ -113,7 +113,7 @@ def bench(recipe: TrainRecipe, trainers: list[str], steps: int) -> list[dict[str
 
 def expect_memory(recipe: TrainRecipe, precision: str) -> float:
     """Return what `fit` expects torch to allocate for a recipe's steps in a precision, in GB."""
-    from trainer import fit
+    from trainer.commands import fit
 
     train = recipe.train.model_copy(update={"precision": precision})  # `auto` would be bf16 to `fit`
     points = fit.measure(recipe.model_copy(update={"train": train}), [train.activation_checkpointing])

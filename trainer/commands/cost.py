@@ -12,8 +12,8 @@ import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shards.command_line import print_json
-from trainer.errors import InputError
+from shards.errors import InputError
+from shards.terminal.arguments import print_json
 
 if TYPE_CHECKING:
     from trainer.config import TrainRecipe
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the comparison, the cheapest card first."""
-    from shards.display import print_rows
+    from shards.terminal.display import print_rows
     from trainer.recipe import load_recipe
 
     recipe = load_recipe(options.recipe)

@@ -16,8 +16,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shards.command_line import print_json
-from trainer.errors import InputError
+from shards.errors import InputError
+from shards.terminal.arguments import print_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,11 +51,10 @@ def run(options: argparse.Namespace) -> int:
     """Write the folder, whole or not at all, and print what it holds."""
     import torch
 
-    from shards.display import print_summary, say
-    from shards.staging import stage_folder
-    from shards.writer import write_text
+    from shards.stores.files import stage_folder, write_text
+    from shards.terminal.display import print_summary, say
     from trainer.checkpoint import write_tensors
-    from trainer.sample import load_run
+    from trainer.commands.sample import load_run
     from trainer.session import TOKENIZER_FILE
 
     out: Path = options.out

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from shards.command_line import add_recipe, print_json
-from trainer.errors import InputError
+from shards.errors import InputError
+from shards.terminal.arguments import add_recipe, print_json
 
 if TYPE_CHECKING:
     from trainer.config import TrainRecipe
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print what fits; exit code 1 when nothing does."""
-    from shards.display import print_rows, print_summary
+    from shards.terminal.display import print_rows, print_summary
     from trainer.recipe import load_recipe
 
     memory, recipe = parse_bytes(options.gpu_memory), load_recipe(options.recipe, options.overrides)

@@ -27,15 +27,15 @@ import torch
 from tokenizers import AddedToken, Tokenizer, models
 
 from shards import open_set
-from shards.display import say
-from shards.imports.import_set import ImportOptions, import_set
-from shards.manifest import Split, dtype_for
-from shards.samples import SampleOrder
+from shards.convert.import_set import ImportOptions, import_set
+from shards.errors import RunError
+from shards.format.manifest import Split, dtype_for
+from shards.format.order import SampleOrder
+from shards.terminal.display import say
+from trainer.commands.export import convert_weights, describe_files
 from trainer.config import TrainRecipe
 from trainer.data import Loader
 from trainer.device import choose_device, choose_precision, peak_flops
-from trainer.errors import RunError
-from trainer.export import convert_weights, describe_files
 from trainer.model import build_model, flops_per_token
 from trainer.optim import build_optimizers, learning_rate
 from trainer.session import Session, open_session

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainer.errors import InputError
+from shards.errors import InputError
 
 if TYPE_CHECKING:
     from trainer.config import PhaseConfig

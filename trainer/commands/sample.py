@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from shards.command_line import number_in, positive_number
-from trainer.errors import InputError
+from shards.errors import InputError
+from shards.terminal.arguments import number_in, positive_number
 
 if TYPE_CHECKING:
     import tokenizers
@@ -68,7 +68,7 @@ def utf8(text: str) -> str:
 
 def run(options: argparse.Namespace) -> int:
     """Sample; prints each prompt and its continuation, of a single prompt as it comes. JSON: a line a prompt."""
-    from shards.display import printable, say
+    from shards.terminal.display import printable, say
 
     chosen = SampleOptions(**{option.name: getattr(options, option.name) for option in fields(SampleOptions)})
     loaded = load_run(options.run, say, options.checkpoint)
@@ -117,7 +117,7 @@ def load_run(run: Path, say: Callable[[str], None], path: Path | None = None) ->
     """
     import tokenizers
 
-    from shards.structure import hash_file
+    from shards.stores.files import hash_file
     from trainer import checkpoint
     from trainer.device import choose_device
     from trainer.model import LanguageModel

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow import unwrap_mask, wrap_mask
-from pipeline.predicates import Predicate
+from pipeline.recipe.predicates import Predicate
 from pipeline.sources.base import Batch, SourceError
 
 if TYPE_CHECKING:
-    from pipeline.recipe import SourceRecipe
+    from pipeline.recipe.schema import SourceRecipe
 
 
 def column_names(schema: pa.Schema) -> list[str]:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.json as pa_json
 
-from pipeline.predicates import parse_keep
+from pipeline.recipe.predicates import parse_keep
 from pipeline.sources.base import Batch, SourceError, Span
-from pipeline.sources.blocks import open_file, read_pieces
-from pipeline.sources.columns import make_batch
+from pipeline.sources.formats.byte_io import open_file, read_pieces
+from pipeline.sources.formats.columns import make_batch
 
 if TYPE_CHECKING:
-    from pipeline.recipe import SourceRecipe
+    from pipeline.recipe.schema import SourceRecipe
 
 _HEAD_BYTES = 1 << 16
 """Records at the file's head that are looked at for the columns that the recipe names."""

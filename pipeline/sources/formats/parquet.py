@@ -17,14 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.predicates import Predicate, parse_keep
+from pipeline.recipe.predicates import Predicate, parse_keep
 from pipeline.sources.base import BATCH_BYTES, UNIT_BYTES, Batch, SourceError, Span
-from pipeline.sources.blocks import is_local, open_file
-from pipeline.sources.columns import check_predicates, check_text_type, make_batch, test_predicates
+from pipeline.sources.formats.byte_io import is_local, open_file
+from pipeline.sources.formats.columns import check_predicates, check_text_type, make_batch, test_predicates
 
 if TYPE_CHECKING:
-    from pipeline.recipe import SourceRecipe
-    from pipeline.sources.ranges import RangeFile
+    from pipeline.recipe.schema import SourceRecipe
+    from pipeline.sources.network.hub_file import RangeFile
 
 _GUESSED_CONTENT_BYTES = 5000.0  # a source file of public repositories
 _TAIL = struct.Struct("<I4s")  # length of the footer, magic number
@@ -44,7 +44,7 @@ def open_parquet(url: str, name: str, version: str) -> Generator[tuple[pq.Parque
     with contextlib.ExitStack() as stack:
         try:
             if url.startswith("hf://"):
-                from pipeline.sources.ranges import RangeFile
+                from pipeline.sources.network.hub_file import RangeFile
 
                 remote = stack.enter_context(RangeFile(url, version))
                 file = pq.ParquetFile(

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow import wrap_texts
-from pipeline.sources import jsonl, parquet
 from pipeline.sources.base import UNIT_BYTES, Batch, SourceError, Span
-from pipeline.sources.blocks import (
+from pipeline.sources.formats import jsonl, parquet
+from pipeline.sources.formats.byte_io import (
     TEXT_PER_STORED_BYTE,
     find_cuts,
     is_compressed,
@@ -28,7 +28,7 @@ from pipeline.sources.blocks import (
 )
 
 if TYPE_CHECKING:
-    from pipeline.recipe import SourceRecipe
+    from pipeline.recipe.schema import SourceRecipe
 
 _CONTENT_PER_LINE_BYTE = 25  # a line of 200 bytes names a source file of 5,000; only for estimates
 

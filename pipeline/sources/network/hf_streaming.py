@@ -9,14 +9,14 @@ import posixpath
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from pipeline.predicates import parse_keep
+from pipeline.recipe.predicates import parse_keep
 from pipeline.sources.base import Batch, File, SourceError, Span
-from pipeline.sources.blocks import COMPRESSION, TEXT_PER_STORED_BYTE
-from pipeline.sources.client import install
-from pipeline.sources.columns import check_predicates, check_text_type, make_batch
+from pipeline.sources.formats.byte_io import COMPRESSION, TEXT_PER_STORED_BYTE
+from pipeline.sources.formats.columns import check_predicates, check_text_type, make_batch
+from pipeline.sources.network.hub_client import install
 
 if TYPE_CHECKING:
-    from pipeline.recipe import SourceRecipe
+    from pipeline.recipe.schema import SourceRecipe
 
 _COMPRESSED = (*COMPRESSION, ".xz")
 _BATCH_ROWS = 1000

@@ -18,7 +18,7 @@ from huggingface_hub import constants
 from huggingface_hub.utils import parse_ratelimit_headers
 
 from pipeline.sources.base import SourceError
-from pipeline.sources.network import TRANSIENT_STATUSES, TransientError, network, parse_retry_after, retry
+from pipeline.sources.network.retry import TRANSIENT_STATUSES, TransientError, network, parse_retry_after, retry
 
 _MOST_BODY_BYTES = 256 << 20
 """Bodies are read within the attempt, so that one which breaks off is asked for again; none is larger than this."""

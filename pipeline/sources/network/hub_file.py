@@ -21,9 +21,9 @@ from huggingface_hub import constants
 from huggingface_hub.utils import build_hf_headers, get_session
 
 from pipeline.sources.base import SourceError
-from pipeline.sources.cache import RangeCache
-from pipeline.sources.client import install
-from pipeline.sources.network import TransientError, is_kept, network, retry
+from pipeline.sources.network.cache import RangeCache
+from pipeline.sources.network.hub_client import install
+from pipeline.sources.network.retry import TransientError, is_kept, network, retry
 
 AHEAD_BYTES = 64 << 20
 _PIECE_BYTES = 8 << 20

@@ -18,11 +18,11 @@ import zlib
 from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING
 
-from pipeline.sources.network import network, retry
-from pipeline.sources.objects import MAX_BYTES, ObjectClient, TooLargeError, resolve_endpoint
+from pipeline.sources.network.retry import network, retry
+from pipeline.sources.software_heritage.http_objects import MAX_BYTES, ObjectClient, TooLargeError, resolve_endpoint
 
 if TYPE_CHECKING:
-    from pipeline.recipe import SourceRecipe
+    from pipeline.recipe.schema import SourceRecipe
 
 MISSING = "content missing"
 DIFFERS = "content differs from its SHA-1"

@@ -15,7 +15,7 @@ from pipeline.arrow import wrap_numbers, wrap_texts
 from pipeline.sources.base import BATCH_BYTES, Batch, Span
 
 if TYPE_CHECKING:
-    from pipeline.recipe import SourceRecipe
+    from pipeline.recipe.schema import SourceRecipe
 
 FORMAT = "documents"
 _REJECTED = b"rejected"

@@ -1,9 +1,9 @@
 """Fetch: the rows of a unit name files of Software Heritage's archive; their texts become documents on this machine.
 
 Predicates are applied before anything is asked for, and a file that several rows of the unit name is asked for once.
-What comes goes into a spool at once (`pipeline.spool`), and from there, in row order, into one parquet file a span
-(`pipeline.sources.documents`). What an earlier task left of the same span is used again where its SHA-1 agrees: another
-`keep`, or another try for what was missing, asks for the rest only.
+What comes goes into a spool at once (`pipeline.sources.software_heritage.journal`), and from there, in row order, into
+one parquet file a span (`pipeline.sources.software_heritage.documents`). What an earlier task left of the same span is
+used again where its SHA-1 agrees: another `keep`, or another try for what was missing, asks for the rest only.
 
 Every row that yields no document is counted with its reason. Memory: 200 bytes a file of the unit, one batch of text.
 """
@@ -21,17 +21,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import xxhash
 
-from pipeline.clean import as_large_binary
-from pipeline.engine import RECEIPT_FILE, Task, digest_of, read_receipt
-from pipeline.laps import Laps
-from pipeline.sources import documents
-from pipeline.sources import software_heritage as archive
+from pipeline.clean.documents import as_large_binary
+from pipeline.engine.tasks import RECEIPT_FILE, Task, digest_of, read_receipt
+from pipeline.engine.timer import Laps
 from pipeline.sources.base import SourceError, Span, Unit, source_module
-from pipeline.sources.network import count_retries, network
-from pipeline.spool import Spool
+from pipeline.sources.network.retry import count_retries, network
+from pipeline.sources.software_heritage import archive, documents
+from pipeline.sources.software_heritage.journal import Spool
 
 if TYPE_CHECKING:
-    from pipeline.recipe import SourceRecipe
+    from pipeline.recipe.schema import SourceRecipe
 
 CODE_VERSION = 1
 """Raise when the same input would give other documents."""

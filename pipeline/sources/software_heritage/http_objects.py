@@ -20,7 +20,7 @@ from base64 import b64encode
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from pipeline.sources.base import SourceError
-from pipeline.sources.network import TRANSIENT_STATUSES, TransientError, parse_retry_after
+from pipeline.sources.network.retry import TRANSIENT_STATUSES, TransientError, parse_retry_after
 
 MAX_BYTES = 64 << 20
 """A larger object is not taken; most in the archive have a few KB."""

@@ -15,7 +15,7 @@ from typing import BinaryIO, Self
 
 import xxhash
 
-from shards.writer import sync_folder
+from shards.stores.files import sync_folder
 
 _HEAD = struct.Struct("<20sBIQ")  # key, kind, length, XXH3-64 of what is before and of the bytes
 _CONTENT, _MISSING = 0, 1

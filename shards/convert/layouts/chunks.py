@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shards.exports.layout import longest_document
+from shards.convert.layouts.layout import longest_document
 
 if TYPE_CHECKING:
-    from shards.exports.layout import Source
+    from shards.convert.layouts.layout import Source
 
 MAX_CHUNK_BYTES = 1 << 26
 """Both libraries' usual size: 64 MiB, small enough to download one while another is read."""

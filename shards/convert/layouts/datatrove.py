@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shards.exports.layout import iter_shard_lengths, read_array
-from shards.writer import atomic_open, write_text
+from shards.convert.layouts.layout import iter_shard_lengths, read_array
+from shards.stores.files import atomic_open, write_text
 
 if TYPE_CHECKING:
-    from shards.exports.layout import Lengths, Source, Tokens
+    from shards.convert.layouts.layout import Lengths, Source, Tokens
 
 USAGE = 'DatatroveFolderDataset("{out}/{split}", seq_len=2048, token_size={token_size}, return_positions=True)'
 

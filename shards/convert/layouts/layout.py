@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from shards import codec
-from shards.documents import cut_blocks, iter_documents
-from shards.manifest import Split
-from shards.problems import Problem, ShardSetError
-from shards.reader import Shard, ShardSet
+from shards.errors import Problem, ShardSetError
+from shards.format import codec
+from shards.format.documents import cut_blocks, iter_documents
+from shards.format.manifest import Split
+from shards.format.reader import Shard, ShardSet
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shards.exports.layout import read_array, split_at_eos
-from shards.writer import atomic_open
+from shards.convert.layouts.layout import read_array, split_at_eos
+from shards.stores.files import atomic_open
 
 if TYPE_CHECKING:
-    from shards.exports.layout import Lengths, Source, Tokens
+    from shards.convert.layouts.layout import Lengths, Source, Tokens
 
 USAGE = './train_gpt2cu -i "{out}/train_*.bin" -j "{out}/val_*.bin"'
 

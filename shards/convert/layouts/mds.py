@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shards.exports.chunks import MAX_CHUNK_BYTES, Chunk, find_long_document, iter_chunks
-from shards.writer import atomic_open, write_text
+from shards.convert.layouts.chunks import MAX_CHUNK_BYTES, Chunk, find_long_document, iter_chunks
+from shards.stores.files import atomic_open, write_text
 
 if TYPE_CHECKING:
-    from shards.exports.layout import Lengths, Source, Tokens
+    from shards.convert.layouts.layout import Lengths, Source, Tokens
 
 USAGE = 'StreamingDataset(local="{out}", split="{split}", shuffle=True, batch_size=8)[0]["tokens"]'
 

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shards.exports.layout import longest_document, read_array
-from shards.writer import atomic_open
+from shards.convert.layouts.layout import longest_document, read_array
+from shards.stores.files import atomic_open
 
 if TYPE_CHECKING:
-    from shards.exports.layout import Lengths, Source, Tokens
+    from shards.convert.layouts.layout import Lengths, Source, Tokens
 
 USAGE = 'IndexedDataset("{out}/{split}")  # or --data-path {out}/{split}'
 

@@ -4,7 +4,7 @@ A body is the gzip of the bytes whose SHA-1 is the key, without a Content-Encodi
 key is 404 with S3's XML. Objects come from a folder (files named by key), from a tar (members `.../<sha1>`, sent from
 where they lie), or from memory. ETags are stable but not the MD5 that S3 would send; nothing can be listed or written.
 
-    python tests/servers/bucket.py --tar PATH      prints its address; ends, with totals, when stdin closes
+    python -m tests.support.servers.bucket --tar PATH      prints its address; ends, with totals, when stdin closes
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ import argparse
 import gzip
 import hashlib
 import re
-import sys
 import tarfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-from http11 import FileSpan, Request, Response
-from loopback import Server, serve_until_stdin_ends
+from tests.support.servers.http11 import FileSpan, Request, Response
+from tests.support.servers.loopback import Server, serve_until_stdin_ends
 
 KEY = re.compile(r"(?:/softwareheritage)?/content/([^/]+)$")
 SHA1 = re.compile(r"[0-9a-f]{40}$")

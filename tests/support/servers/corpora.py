@@ -54,7 +54,7 @@ class Corpora:
 
 def find() -> Path | None:
     """Return the folder of the corpora, or None where they are absent."""
-    folder = Path(os.environ.get("TOKENMILL_CORPORA", Path(__file__).parents[2] / "../shared/corpora"))
+    folder = Path(os.environ.get("TOKENMILL_CORPORA", Path(__file__).parents[3] / "../shared/corpora"))
     return folder.resolve() if (folder / "fineweb_edu").is_dir() else None
 
 

@@ -5,7 +5,7 @@ CDN: large files are redirected to a signed address of *another origin* (a secon
 their token; the records show whether they did. With a `store` it can be written to (`hub_writes`). It has no Xet (set
 HF_HUB_DISABLE_XET=1 to upload), and knows no users but tokens.
 
-    python tests/servers/hub.py --root DIR      prints its address; ends, with totals, when stdin closes
+    python -m tests.support.servers.hub --root DIR      prints its address; ends, with totals, when stdin closes
 """
 
 from __future__ import annotations
@@ -13,19 +13,17 @@ from __future__ import annotations
 import argparse
 import base64
 import hashlib
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote
 
-sys.path.insert(0, str(Path(__file__).parent))
-from http11 import FileSpan, Request, Response
-from hub_answers import as_json, error, missing_repo
-from hub_writes import WRITER, Writes
-from loopback import Server, serve_until_stdin_ends
-from snapshots import DATE, Entry, Snapshot, expanded, snapshot_of
+from tests.support.servers.http11 import FileSpan, Request, Response
+from tests.support.servers.hub_answers import as_json, error, missing_repo
+from tests.support.servers.hub_writes import WRITER, Writes
+from tests.support.servers.loopback import Server, serve_until_stdin_ends
+from tests.support.servers.snapshots import DATE, Entry, Snapshot, expanded, snapshot_of
 
 TOKEN = "hf_reader"
 """A token that every Hub here knows: a user without access to anything private or gated."""

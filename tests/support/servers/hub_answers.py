@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from http11 import Response
+from tests.support.servers.http11 import Response
 
 
 def as_json(content: object) -> Response:

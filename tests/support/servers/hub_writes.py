@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote
 
 import yaml
-from http11 import Request, Response
-from hub_answers import as_json, error, missing_repo
-from snapshots import Entry, blob_id, is_lfs, pointer, snapshot_from
+
+from tests.support.servers.http11 import Request, Response
+from tests.support.servers.hub_answers import as_json, error, missing_repo
+from tests.support.servers.snapshots import Entry, blob_id, is_lfs, pointer, snapshot_from
 
 if TYPE_CHECKING:
-    from hub import Hub
+    from tests.support.servers.hub import Hub
 
 WRITER = "hf_writer"
 """A token that may write what belongs to `OWNER`."""

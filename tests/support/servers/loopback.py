@@ -18,8 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
-from http11 import REASONS, Request, Response, cut_range, head_bytes, read_requests, send
-from net_faults import CUTS, Fault, Faults
+from tests.support.servers.http11 import REASONS, Request, Response, cut_range, head_bytes, read_requests, send
+from tests.support.servers.net_faults import CUTS, Fault, Faults
 
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 """SO_LINGER on, for 0 seconds: closing sends RST and forgets what was not sent yet."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from http11 import Response
+    from tests.support.servers.http11 import Response
 
 CUTS = ("reset-body", "short")
 KINDS = ("reset", "429", "reset-body", "503", "short", "stall", "stall-body")

@@ -23,12 +23,12 @@ from urllib.parse import urlsplit
 import pyarrow.parquet as pq
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-import corpora
-from bucket import Bucket
-from corpora import FINEMATH, FINEWEB, SMOLLM, STORIES
-from hub import TOKEN, Hub
-from net_faults import KINDS
+from tests.support.hub_builds import ROOT
+from tests.support.servers import corpora
+from tests.support.servers.bucket import Bucket
+from tests.support.servers.corpora import FINEMATH, FINEWEB, SMOLLM, STORIES
+from tests.support.servers.hub import TOKEN, Hub
+from tests.support.servers.net_faults import KINDS
 
 FILE = "sample/10BT/001_00000.parquet"
 
@@ -351,11 +351,11 @@ def test_a_fault_in_the_server_itself_is_a_500(bucket: Bucket, capfd: pytest.Cap
 def test_both_run_as_commands(small: corpora.Corpora) -> None:
     key = pq.read_table(small.root / SMOLLM / "python-edu")["blob_id"][0].as_py()
     for script, option, path, asked in (
-        ("hub.py", "--root", small.root, f"/api/datasets/{STORIES}"),
-        ("bucket.py", "--tar", small.objects, f"/content/{key}"),
+        ("hub", "--root", small.root, f"/api/datasets/{STORIES}"),
+        ("bucket", "--tar", small.objects, f"/content/{key}"),
     ):
-        command = [sys.executable, str(Path(__file__).with_name(script)), option, str(path), "--fail-every", "0"]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        command = [sys.executable, "-m", f"tests.support.servers.{script}", option, str(path), "--fail-every", "0"]
+        with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
             assert server.stdin is not None
             assert server.stdout is not None
             status, _, body = ask(server.stdout.readline().strip() + asked)

@@ -1,0 +1,130 @@
+"""Files and folders on this machine that are there whole or not at all; their hashes, locks and the room they need.
+
+What is written goes to a temporary name beside it, is synced, and is renamed at the end: a reader never sees half a
+file, and a crash leaves only temporary names behind. A lock ends with the process that holds it, however that ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Generator
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from shards.errors import InputError
+
+TMP_SUFFIX = ".tmp"
+STAGING_SUFFIX = ".unfinished"
+
+
+class FolderBusyError(InputError):
+    """Another process is writing to the folder."""
+
+
+@contextlib.contextmanager
+def atomic_open(path: Path) -> Generator[BinaryIO]:
+    """Open a file for writing that appears under its name whole, synced to disk, or not at all.
+
+    The temporary name carries the process id: two processes that write the same file do not disturb each other.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{TMP_SUFFIX}")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small text file atomically, in UTF-8."""
+    with atomic_open(path) as file:
+        file.write(text.encode())
+
+
+def sync_folder(folder: Path) -> None:
+    """Sync a folder's entries to disk, so that a rename in it survives a power cut."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def hash_file(path: Path) -> str:
+    """Return the hex SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def lock_folder(folder: Path) -> Generator[None]:
+    """Hold a folder for this process. The lock ends with the process, however it ends.
+
+    Raises:
+        FolderBusyError: another process holds it.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            message = f"{folder}: another process is at work here. Wait for it to end, or choose another folder."
+            raise FolderBusyError(message) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def stage_folder(path: Path, *, unfinished: Literal["remove", "keep"] = "remove") -> Generator[Path]:
+    """Make a folder to write to, which gets its name when the block ends well and is removed when it does not.
+
+    The folder is written under a hidden name beside it. A killed process leaves that hidden folder; the next run takes
+    it away and starts clean, unless another process still writes to it.
+
+    Args:
+        path: the name it gets.
+        unfinished: "keep": what is there when the block fails, or the process is killed, is found by the next run.
+
+    Raises:
+        FileExistsError: the name is taken by a file, or by a folder that holds something.
+        FolderBusyError: another process is writing this folder.
+        OSError: the disk is full or not writable.
+    """
+    path = path.absolute()
+    if path.is_file() or (path.is_dir() and any(path.iterdir())):
+        raise FileExistsError(f"{path}: exists and is not empty. Remove it, or give another folder.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staging = path.with_name(f".{path.name}{STAGING_SUFFIX}")
+    staging.mkdir(exist_ok=True)
+    with lock_folder(staging):
+        if unfinished == "remove":
+            _empty(staging)
+        try:
+            yield staging
+            for folder, _, _ in os.walk(staging):
+                sync_folder(Path(folder))
+            staging.rename(path)
+        except BaseException:
+            if unfinished == "remove":
+                shutil.rmtree(staging, ignore_errors=True)
+            raise
+        sync_folder(path.parent)
+
+
+def _empty(folder: Path) -> None:
+    """Remove what a killed process left; the folder itself stays, since it is locked."""
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
