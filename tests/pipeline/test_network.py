@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +25,8 @@ from pipeline.sources.base import SourceError
 from pipeline.sources.formats.columns import test_predicates as count_rejected
 from pipeline.sources.network.cache import RangeCache
 from pipeline.sources.network.retry import Network, TransientError, is_kept, keep_fetched, network, retry
+from pipeline.sources.network.silence import SILENT_S, SilenceWatch
+from tests.support.hub_builds import ROOT, hub_recipe
 from tests.support.servers.hub import Hub
 
 
@@ -61,6 +66,51 @@ def test_after_the_bound_the_last_word_says_what_to_do() -> None:
     with pytest.raises(SourceError, match="1 attempts"):
         retry("a file", waits_too_long, give_up_s=5)
     assert len(waits_too_long.calls) == 1
+
+
+@pytest.mark.parametrize("fault", ["refused", "silent"])
+@pytest.mark.parametrize("command", ["plan", "build"])
+def test_a_dead_network_is_said_within_seconds(fault: str, command: str, tmp_path: Path) -> None:
+    recipe = hub_recipe(tmp_path / "hub.toml", "math")
+    with socket.create_server(("127.0.0.1", 0)) as listener:  # accepts connections, and never answers
+        address = listener.getsockname()
+        if fault == "refused":
+            listener.close()
+        environment = {**os.environ, "HF_ENDPOINT": f"http://127.0.0.1:{address[1]}", "HF_HOME": str(tmp_path / "hf")}
+        options = ["--out", str(tmp_path / "set"), "--give-up-after", "45"]
+        running = subprocess.Popen(
+            [sys.executable, "-m", "pipeline", command, str(recipe), *options],
+            cwd=ROOT,
+            env=environment,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+        with running:
+            assert running.stderr is not None
+            started = time.monotonic()
+            try:
+                line = next(line for line in running.stderr if line.startswith("network: "))
+                seconds = time.monotonic() - started
+            finally:
+                running.terminate()
+    reason = "Connection refused" if fault == "refused" else "the server is silent"
+    assert reason in line
+    assert re.search(r"Trying again until \d\d:\d\d:\d\d \(--give-up-after 45\)", line)
+    assert seconds < 20  # 4.5 s of silence, and the start of the command on a busy machine
+
+
+def test_one_slow_answer_among_many_is_not_silence(capsys: pytest.CaptureFixture[str]) -> None:
+    silence = SilenceWatch()
+    with silence.wait_for("slow", give_up_s=600) as slow:
+        with silence.wait_for("fast", give_up_s=600):
+            pass
+        silence._look(slow.started + SILENT_S / 2)
+        silence._look(time.monotonic() + SILENT_S / 2)
+        assert capsys.readouterr().err == ""
+        silence._look(time.monotonic() + SILENT_S + 1)
+        silence._look(time.monotonic() + SILENT_S + 2)  # said once a minute
+    assert capsys.readouterr().err.count("network: slow: no answer for") == 1
 
 
 def test_other_errors_are_final() -> None:

@@ -18,6 +18,7 @@ from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
 from pipeline.sources.base import SourceError
+from pipeline.sources.network.silence import watch
 
 Result = TypeVar("Result")
 
@@ -141,21 +142,22 @@ def retry(what: str, attempt: Callable[[], Result], *, give_up_s: float | None =
         SourceError: it did not succeed in time.
     """
     bound = network().give_up_s if give_up_s is None else give_up_s
-    started = time.monotonic()
-    attempts = 0
-    while True:
-        attempts += 1
-        try:
-            return attempt()
-        except TransientError as error:
-            _count_retry()
-            # Full jitter: many workers that failed together do not come back together.
-            ceiling = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(attempts, 16))
-            pause = error.retry_after_s if error.retry_after_s is not None else random.uniform(0, ceiling)
-            spent = time.monotonic() - started
-            if spent + pause > bound:
-                raise SourceError(
-                    f"{what}: gave up after {spent:.0f} s and {attempts} attempts; the last one: {error}. Check the "
-                    "network and run the same command again: finished units are kept, only what is missing is read."
-                ) from error
-            time.sleep(pause)
+    with watch.wait_for(what, give_up_s=bound) as waiting:
+        while True:
+            try:
+                return attempt()
+            except TransientError as error:
+                _count_retry()
+                waiting.attempts += 1
+                waiting.last_error = str(error)
+                # Full jitter: many workers that failed together do not come back together.
+                ceiling = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(waiting.attempts, 16))
+                pause = error.retry_after_s if error.retry_after_s is not None else random.uniform(0, ceiling)
+                spent = time.monotonic() - waiting.started
+                if spent + pause > bound:
+                    raise SourceError(
+                        f"{what}: gave up after {spent:.0f} s and {waiting.attempts} attempts; the last one: {error}. "
+                        "Check the network and run the same command again: finished units are kept, only what is "
+                        "missing is read."
+                    ) from error
+                time.sleep(pause)
