@@ -186,7 +186,7 @@ def find_newest(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
             return read_checkpoint(path)
         except CheckpointError as error:
             say(f"{error}. Trying the checkpoint before it.")
-            problems += error.problems
+            problems += map(str, error.problems)
     if problems:
         raise CheckpointError([*problems, f"{run}: no whole checkpoint is left. Start again in a new run folder."])
     return None
