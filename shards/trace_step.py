@@ -14,7 +14,6 @@ import numpy as np
 
 from shards.format.order import Window, find_documents, row_sample
 from shards.format.reader import ShardSet
-from shards.format.tokenizer import token_bytes
 from shards.trace.locate import Excerpt, Place, read_excerpt
 from shards.training_run import TrainingRun, check_set, sample_order
 
@@ -121,7 +120,7 @@ def trace_step(
     if step > run.taken:
         notes.append(f"{run.folder} tells of {run.taken} steps taken; step {step} has, or would have, this batch")
     batch = Batch(run.folder, step, row, step <= run.taken, notes)
-    table = token_bytes(shard_set.path / shard_set.manifest.tokenizer.file)
+    vocabulary = shard_set.vocabulary
     order, hashes = sample_order(run, shard_set), set[str]()
     shards = shard_set.splits["train"]
     batch.rows = run.global_batch if row is None else 1
@@ -137,7 +136,7 @@ def trace_step(
         hashes.add(place.hash)
         batch.parts += 1
         if limit is None or len(batch.shown) < limit:
-            _, excerpt = read_excerpt(shards[window.shard], place, first, last, table)
+            _, excerpt = read_excerpt(shards[window.shard], place, first, last, vocabulary=vocabulary)
             batch.shown.append(RowDocument(number, window, place, first, last - first, excerpt))
     batch.tokens = sum(counts.tokens for counts in batch.sources.values())
     batch.documents = len(hashes)

@@ -28,7 +28,6 @@ from torch.nn.parallel import DistributedDataParallel
 from shards import ShardSet, open_set
 from shards.errors import InputError
 from shards.format.order import SampleOrder
-from shards.format.tokenizer import count_text_bytes
 from shards.stores.files import lock_folder, write_text
 from shards.validation.validate import validate
 from trainer import checkpoint
@@ -74,8 +73,11 @@ class Session:
 
     @cached_property
     def token_bytes(self) -> npt.NDArray[np.int64] | None:
-        """Bytes of text of each id; None where the tokenizer does not tell."""
-        return count_text_bytes(self.shard_set)
+        """Bytes of text of each id; None where the tokenizer is not byte-level, so that one token has no length."""
+        try:
+            return self.shard_set.vocabulary.text_lengths()
+        except ValueError:
+            return None
 
     @cached_property
     def peak_tokens_per_s(self) -> float | None:

@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from shards.format.tokenizer import MAX_VOCAB_SIZE, byte_characters, find_special
+
 if TYPE_CHECKING:
     from pipeline.tokenizer.encoder import Encoder
 
-MAX_VOCAB_SIZE = 1 << 24
-"""As in the recipe."""
-
 _PROBE = "Probe: it's 12345 caf\u00e9s, \u4e2d\u6587!\r\n\n\tHTTPServer  x\u00a0 \U0001f642 \x00 DON'T   "
 """Words, digits, contractions, spaces and line ends of the kinds that pre-tokenizers split differently."""
-
-
-@functools.cache
-def byte_characters() -> tuple[str, ...]:
-    """Return the character that stands for each byte in a byte-level vocabulary, by byte value.
-
-    Source: bytes_to_unicode in the GPT-2 release: printable Latin-1 stands for itself, the rest from U+0100 on.
-    """
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(0x100, 0x200))
-    return tuple(chr(byte) if byte in printable else chr(next(others)) for byte in range(256))
-
-
-def find_special(data: dict[str, Any]) -> dict[str, int]:
-    """Return the ids of the special tokens of a `tokenizer.json`."""
-    return {token["content"]: token["id"] for token in data.get("added_tokens") or [] if token.get("special")}
 
 
 def find_faults(data: dict[str, Any]) -> Iterator[str]:

@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.tokenizer.checks import byte_characters, find_differences, find_faults, find_special
+from pipeline.tokenizer.checks import find_differences, find_faults
 from shards.errors import InputError
+from shards.format.tokenizer import byte_characters, find_special
 
 if TYPE_CHECKING:
     import numpy as np

@@ -31,13 +31,13 @@ import numpy as np
 from shards.audit import documents as audit_documents
 from shards.audit import ids as audit_ids
 from shards.audit.check import Check, Example, Verdict
-from shards.audit.ids import Vocabulary, rare_below
+from shards.audit.ids import rare_below
 from shards.audit.ngrams import hash_windows, token_values
 from shards.audit.scan import GRAM_RATE, WINDOW_TOKENS, SampleRates, ShardTask, look_at_shard
 from shards.audit.totals import Totals
 from shards.errors import ShardSetError
 from shards.format.reader import Shard, ShardSet
-from shards.format.tokenizer import decode, token_bytes
+from shards.format.tokenizer import Vocabulary
 from shards.format.workers import map_tasks
 from shards.stores.files import atomic_open
 from shards.trace.locate import Place, cut_excerpt, find_places
@@ -146,7 +146,7 @@ def audit(
     shard_set = structure.shard_set
     if structure.problems or shard_set is None:
         raise ShardSetError(structure.problems)
-    vocabulary = Vocabulary(shard_set.manifest, token_bytes(folder / shard_set.manifest.tokenizer.file))
+    vocabulary = shard_set.vocabulary
     report = AuditReport(folder, out, shard_set.manifest_sha256, rates=choose_rates(shard_set))
     totals = _read_shards(shard_set, report.rates, workers, progress)
     report.shards = len(shard_set.shards)
@@ -154,18 +154,18 @@ def audit(
     report.documents = sum(int(split.lengths.sum()) for split in totals.splits.values())
     report.rare_below = rare_below(totals.train.tokens) if rare is None else rare
     report.checks = [
-        audit_ids.check_special(totals, vocabulary),
+        audit_ids.check_special(totals, vocabulary, eos_id=shard_set.eos_id),
         audit_documents.check_repeats(shard_set),
         audit_documents.check_overlap(totals, report.rates),
         audit_ids.check_concentrated(totals, vocabulary, below=report.rare_below),
         audit_ids.check_never_seen(totals, vocabulary),
         audit_ids.check_rare(totals, vocabulary, below=report.rare_below),
         audit_ids.check_bytes_per_token(totals, vocabulary),
-        audit_documents.check_lengths(totals, vocabulary.sources),
+        audit_documents.check_lengths(totals),
         audit_documents.check_passages(totals, report.rates),
         audit_documents.check_near_duplicates(totals, report.rates),
     ]
-    _show_examples(shard_set, report.checks, vocabulary.table)
+    _show_examples(shard_set, report.checks)
     out.mkdir(parents=True, exist_ok=True)
     write_tokens(out / TOKENS_FILE, totals, vocabulary)
     with atomic_open(out / REPORT_FILE) as file:
@@ -194,7 +194,7 @@ def _one_in(have: int, want: int) -> int:
 
 def _read_shards(shard_set: ShardSet, rates: SampleRates, workers: int, progress: Progress | None) -> Totals:
     """Look at every shard, validation first, and add up."""
-    totals = Totals(len(shard_set.manifest.sources), shard_set.vocab_size)
+    totals = Totals([source.name for source in shard_set.manifest.sources], shard_set.vocab_size)
     total, done = sum(shard.num_tokens for shard in shard_set.shards), 0
     numbers = range(len(shard_set.shards))
     val = [number for number in numbers if shard_set.shards[number].entry.split == "val"]
@@ -224,14 +224,13 @@ def write_tokens(path: Path, totals: Totals, vocabulary: Vocabulary) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    ids = range(totals.vocab_size)
-    entries = [vocabulary.bytes_of(token) for token in ids]
+    entries = list(vocabulary.entries)
     document_bits, source_bits = audit_ids.concentration(totals.train)
     columns: dict[str, Any] = {
         "id": pa.array(np.arange(totals.vocab_size, dtype=np.uint32)),
         "bytes": pa.array(entries, pa.binary()),
         "text": pa.array([entry.decode("utf-8", "replace") for entry in entries], pa.string()),
-        "special": pa.array(vocabulary.special),
+        "special": pa.array(vocabulary.special_mask()),
         "count": pa.array(totals.train.counts.sum(axis=0)),
         "documents": pa.array(totals.train.documents),
         "shards": pa.array(totals.train.shards),
@@ -239,13 +238,13 @@ def write_tokens(path: Path, totals: Totals, vocabulary: Vocabulary) -> None:
         "source_bits": pa.array(source_bits),
         "val_count": pa.array(totals.splits["val"].counts.sum(axis=0)),
     }
-    for name, counts in zip(vocabulary.sources, totals.train.counts, strict=True):
+    for name, counts in zip(totals.source_names, totals.train.counts, strict=True):
         columns[f"count_{name}"] = pa.array(counts)
     with atomic_open(path) as file:
         pq.write_table(pa.table(columns), file, compression="zstd")
 
 
-def _show_examples(shard_set: ShardSet, checks: Sequence[Check], table: list[bytes] | Sequence[bytes]) -> None:
+def _show_examples(shard_set: ShardSet, checks: Sequence[Check]) -> None:
     """Look up the documents that findings name: where they are from, and the text around what is to be seen."""
     by_shard: defaultdict[int, set[int]] = defaultdict(set)
     rows = [row for check in checks for row in check.rows]
@@ -259,12 +258,12 @@ def _show_examples(shard_set: ShardSet, checks: Sequence[Check], table: list[byt
     for row in rows:
         for example in row.examples:
             place = places[example.shard, example.document]
-            shown = _excerpt(shard_set.shards[example.shard], place, example, list(table), values)
+            shown = _excerpt(shard_set.shards[example.shard], place, example, shard_set.vocabulary, values)
             row.shown.append(place.to_dict() | shown)
 
 
 def _excerpt(
-    shard: Shard, place: Place, example: Example, table: list[bytes], values: np.ndarray[Any, np.dtype[np.uint64]]
+    shard: Shard, place: Place, example: Example, vocabulary: Vocabulary, values: np.ndarray[Any, np.dtype[np.uint64]]
 ) -> dict[str, Any]:
     tokens = shard.read(place.start, place.start + place.tokens)
     first, last = 0, min(WINDOW_TOKENS, len(tokens) - 1)
@@ -277,6 +276,7 @@ def _excerpt(
         first = int((hashes == np.uint64(example.window)).argmax())
         last = first + WINDOW_TOKENS
     low, high = max(0, first - CONTEXT_TOKENS), min(last + CONTEXT_TOKENS, len(tokens) - 1)
-    before, hit = decode(tokens[low:first].tolist(), table), decode(tokens[first:last].tolist(), table)
-    text = before + hit + decode(tokens[last:high].tolist(), table)
-    return {"position": first} | cut_excerpt(text, len(before), len(before) + len(hit)).to_dict()
+    before, hit, after = (
+        vocabulary.decode(part) for part in (tokens[low:first], tokens[first:last], tokens[last:high])
+    )
+    return {"position": first} | cut_excerpt(before + hit + after, len(before), len(before) + len(hit)).to_dict()

@@ -7,7 +7,6 @@ by content, so that what is equal is sampled together: a rate is unbiased, whate
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,12 +52,12 @@ MAX_SEEN_SHARE = 0.05
 """Of all validation n-grams seen in training: more is worth a look."""
 
 
-def check_lengths(totals: Totals, sources: Sequence[str]) -> Check:
+def check_lengths(totals: Totals) -> Check:
     """Describe document lengths by source, in tokens with EOS; both splits."""
     middles = bin_middles()
     rows: list[Row] = []
     odd: list[str] = []
-    for number, name in enumerate(sources):
+    for number, name in enumerate(totals.source_names):
         counts = totals.splits["train"].lengths[number] + totals.splits["val"].lengths[number]
         documents = int(counts.sum())
         if not documents:

@@ -6,8 +6,6 @@ counts only for special ids.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +13,7 @@ import numpy as np
 from shards.audit.check import Check, Example, Row, Verdict
 from shards.audit.histogram import bin_middles
 from shards.audit.totals import SplitTotals, Totals
-from shards.format.manifest import Manifest
+from shards.format.tokenizer import Vocabulary
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -43,68 +41,33 @@ LOW_BYTES_PER_TOKEN = 0.6
 """A source whose tokens hold less than this of the set's average is one that the tokenizer does not know."""
 
 
-@dataclass(frozen=True)
-class Vocabulary:
-    """What the checks know of the ids: the bytes of each, which are special, and the manifest's names."""
-
-    manifest: Manifest
-    table: Sequence[bytes]
-
-    @property
-    def sources(self) -> list[str]:
-        """The sources' names, in the order of the counts."""
-        return [source.name for source in self.manifest.sources]
-
-    @property
-    def special(self) -> npt.NDArray[np.bool_]:
-        """Which ids are special, bool `(vocab_size,)`."""
-        mask = np.zeros(self.manifest.vocab_size, np.bool_)
-        mask[sorted(self.manifest.tokenizer.special_tokens.values())] = True
-        return mask
-
-    def bytes_of(self, token: int) -> bytes:
-        """Return an id's bytes; empty where the tokenizer has no such id."""
-        return self.table[token] if token < len(self.table) else b""
-
-    def text(self, token: int) -> str:
-        """Return an id's text; bytes that are not UTF-8 alone are lone surrogates."""
-        return self.bytes_of(token).decode("utf-8", "surrogateescape")
-
-    def lengths(self) -> npt.NDArray[np.int64]:
-        """Return the bytes of text that each id stands for, int64 `(vocab_size,)`; special ids stand for none."""
-        lengths = np.array([len(self.bytes_of(token)) for token in range(self.manifest.vocab_size)], np.int64)
-        lengths[self.special] = 0
-        return lengths
-
-
 def rare_below(tokens: int) -> int:
     """Return how often an id must occur in a set of so many tokens not to be rare."""
     return max(MIN_EXAMPLES, round(tokens * RARE_SHARE))
 
 
-def check_special(totals: Totals, vocabulary: Vocabulary) -> Check:
+def check_special(totals: Totals, vocabulary: Vocabulary, *, eos_id: int) -> Check:
     """Find special ids anywhere but EOS at a document's end; there must be none."""
-    eos = vocabulary.manifest.tokenizer.eos_id
     inside: dict[int, int] = {}
     for split in totals.splits.values():
         counts = split.counts.sum(axis=0)
-        counts[eos] -= int(split.lengths.sum())
-        for token in np.flatnonzero(vocabulary.special & (counts != 0)).tolist():
+        counts[eos_id] -= int(split.lengths.sum())
+        for token in np.flatnonzero(vocabulary.special_mask() & (counts != 0)).tolist():
             inside[token] = inside.get(token, 0) + int(counts[token])
     if not inside and not totals.misplaced:
         return Check("special_ids", "ok", "no special id inside a document; EOS once at the end of each")
     rows = [
-        Row({"id": token, "text": vocabulary.text(token)}, [Example(shard, document, token=token)])
+        Row({"id": token, "text": _text(vocabulary, token)}, [Example(shard, document, token=token)])
         for shard, document, token in totals.misplaced
     ]
-    names = ", ".join(f"{vocabulary.text(token)} {count:,}" for token, count in sorted(inside.items()))
+    names = ", ".join(f"{_text(vocabulary, token)} {count:,}" for token, count in sorted(inside.items()))
     return Check("special_ids", "bad", f"special ids inside documents: {names or 'EOS out of place'}", rows)
 
 
 def check_never_seen(totals: Totals, vocabulary: Vocabulary) -> Check:
     """Find ids that training holds nowhere. Single bytes are counted apart: UTF-8 never holds 13 of them."""
-    lengths = np.array([len(vocabulary.bytes_of(token)) for token in range(totals.vocab_size)])
-    unseen = (totals.train.counts.sum(axis=0) == 0) & ~vocabulary.special
+    lengths = vocabulary.entry_lengths()
+    unseen = (totals.train.counts.sum(axis=0) == 0) & ~vocabulary.special_mask()
     ids = np.flatnonzero(unseen & (lengths != 1))
     share = len(ids) / max(1, totals.vocab_size)
     verdict: Verdict = "bad" if share > MAX_UNSEEN_SHARE else "look" if len(ids) else "ok"
@@ -114,7 +77,7 @@ def check_never_seen(totals: Totals, vocabulary: Vocabulary) -> Check:
     )
     longest_first = ids[np.argsort(-lengths[ids], kind="stable")][:MAX_ROWS]
     return Check(
-        "never_seen", verdict, summary, [Row({"id": i, "text": vocabulary.text(i)}) for i in longest_first.tolist()]
+        "never_seen", verdict, summary, [Row({"id": i, "text": _text(vocabulary, i)}) for i in longest_first.tolist()]
     )
 
 
@@ -124,14 +87,14 @@ def check_rare(totals: Totals, vocabulary: Vocabulary, *, below: int) -> Check:
     The verdict counts those that never occur as well, single bytes apart, as `check_never_seen` does.
     """
     counts = totals.train.counts.sum(axis=0)
-    rare = np.flatnonzero((counts > 0) & (counts < below) & ~vocabulary.special)
-    lengths = np.array([len(vocabulary.bytes_of(token)) for token in range(totals.vocab_size)])
-    unseen = int(((counts == 0) & ~vocabulary.special & (lengths != 1)).sum())
+    rare = np.flatnonzero((counts > 0) & (counts < below) & ~vocabulary.special_mask())
+    lengths = vocabulary.entry_lengths()
+    unseen = int(((counts == 0) & ~vocabulary.special_mask() & (lengths != 1)).sum())
     share = (len(rare) + unseen) / max(1, totals.vocab_size)
     verdict: Verdict = "bad" if share > MAX_RARE_SHARE else "look" if len(rare) else "ok"
     summary = f"{len(rare):,} ids occur fewer than {below:,} times; with those never seen {share:.1%} of the vocabulary"
     rarest = rare[np.argsort(counts[rare], kind="stable")][:MAX_ROWS]
-    rows = [_id_row(token, totals.train, vocabulary) for token in rarest.tolist()]
+    rows = [_id_row(token, totals, vocabulary) for token in rarest.tolist()]
     return Check("rare", verdict, summary, rows)
 
 
@@ -152,12 +115,12 @@ def check_concentrated(totals: Totals, vocabulary: Vocabulary, *, below: int) ->
     counts = train.counts.sum(axis=0)
     document_bits, source_bits = concentration(train)
     bits = document_bits + source_bits
-    judged = (counts >= below) & ~vocabulary.special
+    judged = (counts >= below) & ~vocabulary.special_mask()
     order = np.flatnonzero(judged)[np.argsort(-bits[judged], kind="stable")]
     many = int((bits[order] >= SUSPICIOUS_BITS).sum())
     rows: list[Row] = []
     for token in order[:MAX_ROWS].tolist():
-        row = _id_row(token, train, vocabulary)
+        row = _id_row(token, totals, vocabulary)
         row.values |= {
             "bits": round(float(bits[token]), 2),
             "document_bits": round(float(document_bits[token]), 2),
@@ -197,12 +160,12 @@ def check_bytes_per_token(totals: Totals, vocabulary: Vocabulary) -> Check:
 
     The tokenizer's own sample is drawn in the mix's proportions and is not part of a set: the mix stands for it.
     """
-    lengths = vocabulary.lengths()
+    lengths = vocabulary.text_lengths()
     counts = totals.train.counts
     held, tokens = counts @ lengths, counts.sum(axis=1)
     whole = float(held.sum() / max(1, int(tokens.sum())))
     rows: list[Row] = []
-    for name, size, number in zip(vocabulary.sources, held.tolist(), tokens.tolist(), strict=True):
+    for name, size, number in zip(totals.source_names, held.tolist(), tokens.tolist(), strict=True):
         if number:
             ratio = size / number
             values = {"source": name, "tokens": number, "bytes": size, "bytes_per_token": round(ratio, 3)}
@@ -214,14 +177,20 @@ def check_bytes_per_token(totals: Totals, vocabulary: Vocabulary) -> Check:
     return Check("bytes_per_token", "look" if low else "ok", summary, rows)
 
 
-def _id_row(token: int, split: SplitTotals, vocabulary: Vocabulary) -> Row:
-    by_source = dict(zip(vocabulary.sources, split.counts[:, token].tolist(), strict=True))
+def _id_row(token: int, totals: Totals, vocabulary: Vocabulary) -> Row:
+    split = totals.train
+    by_source = dict(zip(totals.source_names, split.counts[:, token].tolist(), strict=True))
     values: dict[str, Any] = {
         "id": token,
-        "text": vocabulary.text(token),
+        "text": _text(vocabulary, token),
         "count": int(split.counts[:, token].sum()),
         "documents": int(split.documents[token]),
         "sources": {name: count for name, count in by_source.items() if count},
     }
     shard, document = split.example[token].tolist()
     return Row(values, [Example(shard, document, token=token)] if shard >= 0 else [])
+
+
+def _text(vocabulary: Vocabulary, token: int) -> str:
+    """Return an id's text; bytes that are not UTF-8 on their own are spelt out, such as `\\xe2`."""
+    return vocabulary.entries[token].decode("utf-8", "backslashreplace")

@@ -47,6 +47,7 @@ class Totals:
     """The whole set's figures.
 
     Attributes:
+        source_names: the names of the sources, in the order of the counts.
         splits: the counts of each split, always of both.
         misplaced: shard number, document number and id of special ids inside documents, the first few.
         windows: sampled windows of training documents, `Seen` rows.
@@ -56,7 +57,7 @@ class Totals:
         sketches: of sampled training documents.
     """
 
-    sources: int
+    source_names: list[str]
     vocab_size: int
     splits: dict[Split, SplitTotals] = field(init=False)
     misplaced: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
@@ -67,7 +68,7 @@ class Totals:
     found_grams: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, Seen))
 
     def __post_init__(self) -> None:
-        self.splits = {split: SplitTotals(self.sources, self.vocab_size) for split in ("train", "val")}
+        self.splits = {split: SplitTotals(len(self.source_names), self.vocab_size) for split in ("train", "val")}
 
     @property
     def train(self) -> SplitTotals:

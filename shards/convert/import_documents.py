@@ -15,6 +15,7 @@ import xxhash
 
 from shards.convert.token_bins import TokenBinError, TokenStream
 from shards.format.documents import cut_blocks
+from shards.format.tokenizer import Vocabulary
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -97,14 +98,14 @@ def find_documents(
 
 
 def hash_documents(
-    documents: Documents, table: list[bytes], advance: Callable[[int], None]
+    documents: Documents, vocabulary: Vocabulary, advance: Callable[[int], None]
 ) -> npt.NDArray[np.unsignedinteger[Any]]:
     """Return each document's content hash, of the bytes that its tokens stand for: uint8 `(documents, 16)`."""
     digests: list[bytes] = []
     digest = xxhash.xxh3_128_digest
     # An array of objects, indexed: no number is made for each id. 43 million tokens a second, against 15 by map.
-    texts = np.empty(len(table), object)
-    texts[:] = table
+    texts = np.empty(len(vocabulary), object)
+    texts[:] = vocabulary.entries
     for first, last in cut_blocks(documents.ends, HASHED_TOKENS):
         start = int(documents.ends[first - 1]) if first else 0
         parts = texts[documents.stream.read(start, int(documents.ends[last - 1]))].tolist()

@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from shards.convert.import_manifest import describe_set
 from shards.convert.import_shards import SplitRows, write_split
 from shards.convert.token_bins import TokenBinError, TokenStream, open_stream
 from shards.format.manifest import Dtype, ShardEntry, Split, TokenizerEntry, dtype_for
-from shards.format.tokenizer import MAX_TOKENIZER_BYTES, parse_tokenizer, token_bytes
+from shards.format.tokenizer import MAX_TOKENIZER_BYTES, Vocabulary, read_vocabulary
 from shards.format.writer import HashingFile, SetProperties, write_entry, write_manifest
 from shards.stores.files import atomic_open, hash_file, stage_folder
 
@@ -90,9 +90,9 @@ def import_set(
         TokenBinError: a file or a flag cannot be used.
         OSError: a file cannot be read, the folder exists and holds something, or cannot be written.
     """
-    data, table, special = _read_tokenizer(tokenizer)
-    eos_id = _choose_eos(special, options.eos_id)
-    dtype = options.dtype or dtype_for(len(table))
+    data, vocabulary = _read_tokenizer(tokenizer)
+    eos_id = _choose_eos(vocabulary.special, options.eos_id)
+    dtype = options.dtype or dtype_for(len(vocabulary))
     # Validation first: a training document that is in it is the repeat.
     order: list[Split] = [split for split in cast("tuple[Split, ...]", ("val", "train")) if files.get(split)]
     streams: dict[Split, TokenStream] = {split: open_stream(files[split], dtype) for split in order}
@@ -105,10 +105,10 @@ def import_set(
             progress(done, total)
 
     splits: dict[Split, Documents] = {
-        split: find_documents(stream, vocab_size=len(table), eos_id=eos_id, close=options.close, advance=advance)
+        split: find_documents(stream, vocab_size=len(vocabulary), eos_id=eos_id, close=options.close, advance=advance)
         for split, stream in streams.items()
     }
-    hashes = {split: hash_documents(documents, table, advance) for split, documents in splits.items()}
+    hashes = {split: hash_documents(documents, vocabulary, advance) for split, documents in splits.items()}
     num_val = len(hashes["val"]) if "val" in hashes else 0
     repeats = find_repeats(np.concatenate(list(hashes.values())), num_val)
     keep = repeats.original if options.repeats == "drop" else np.ones(len(repeats.original), bool)
@@ -122,11 +122,13 @@ def import_set(
             hashing = HashingFile(file)
             hashing.write(data)
         entry = hashing.entry("tokenizer.json")
-        described = TokenizerEntry(file=entry.path, sha256=entry.sha256, eos_id=eos_id, special_tokens=special)
+        described = TokenizerEntry(
+            file=entry.path, sha256=entry.sha256, eos_id=eos_id, special_tokens=vocabulary.special
+        )
         digests: dict[Split, list[str]] = {
             split: [hash_file(bin_file.path) for bin_file in s.bins] for split, s in streams.items()
         }
-        properties = SetProperties(vocab_size=len(table), eos_id=eos_id, tokenizer_sha256=entry.sha256)
+        properties = SetProperties(vocab_size=len(vocabulary), eos_id=eos_id, tokenizer_sha256=entry.sha256)
         recipe = write_entry(folder / "recipe.json", _describe_recipe(options, splits, digests))
         shards: list[ShardEntry] = []
         for split in reversed(order):
@@ -144,7 +146,7 @@ def import_set(
             available,
             epochs=epochs,
             source=SOURCE,
-            vocab_size=len(table),
+            vocab_size=len(vocabulary),
             digests=digests,
         )
         write_manifest(folder, manifest)
@@ -154,20 +156,16 @@ def import_set(
     return Imported(splits, repeats, counts, epochs)
 
 
-def _read_tokenizer(path: Path) -> tuple[bytes, list[bytes], dict[str, int]]:
-    """Return a tokenizer's bytes, what each id stands for, and its special tokens."""
+def _read_tokenizer(path: Path) -> tuple[bytes, Vocabulary]:
+    """Return a tokenizer file's bytes and its vocabulary."""
     size = path.stat().st_size
     if size > MAX_TOKENIZER_BYTES:
         raise TokenBinError(f"{path}: {size} bytes; expected a tokenizer.json of at most {MAX_TOKENIZER_BYTES}")
     data = path.read_bytes()
     try:
-        table = token_bytes(data)
-        _, added = parse_tokenizer(data)
+        return data, read_vocabulary(data)
     except ValueError as error:
         raise TokenBinError(f"{path}: {error}") from error
-    entries: list[dict[str, Any]] = json.loads(data).get("added_tokens") or []
-    special = {entry["content"] for entry in entries if entry.get("special")}
-    return data, table, {text: token for text, token in added.items() if text in special}
 
 
 def _choose_eos(special: dict[str, int], eos_id: int | None) -> int:

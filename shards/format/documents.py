@@ -14,7 +14,7 @@ import numpy as np
 
 from shards.errors import Problem, ShardSetError
 from shards.format.reader import Shard, ShardSet
-from shards.format.tokenizer import decode, token_bytes
+from shards.format.tokenizer import Vocabulary
 from shards.format.writer import document_schema
 
 if TYPE_CHECKING:
@@ -132,12 +132,7 @@ def read_document(shard_set: ShardSet, shard: Shard, number: int) -> dict[str, A
     if not 0 < length <= shard.num_tokens - start:
         message = f"tokens [{start}, {start + length}) of {shard.num_tokens}; expected a range inside the shard"
         raise ShardSetError([Problem("document_table", where, message)])
-    table = token_bytes(shard_set.path / shard_set.manifest.tokenizer.file)
-    try:
-        text = decode(shard.read(start, start + length - 1).tolist(), table)
-    except IndexError as error:
-        message = f"holds an id that the tokenizer lacks; expected less than {len(table)}"
-        raise ShardSetError([Problem("token_out_of_range", where, message)]) from error
+    text = read_bytes(shard, start, start + length - 1, vocabulary=shard_set.vocabulary)
     return {
         "shard": shard.name,
         "document": number,
@@ -149,6 +144,19 @@ def read_document(shard_set: ShardSet, shard: Shard, number: int) -> dict[str, A
         "hash": row["hash"].hex(),
         "text": text.decode("utf-8", "surrogateescape"),
     }
+
+
+def read_bytes(shard: Shard, start: int, stop: int, *, vocabulary: Vocabulary) -> bytes:
+    """Return the bytes that the tokens [start, stop) of a shard stand for.
+
+    Raises:
+        ShardSetError: the shard's files are not what the manifest says, or hold an id outside the vocabulary.
+    """
+    try:
+        return vocabulary.decode(shard.read(start, stop))
+    except IndexError as error:
+        message = f"tokens [{start}, {stop}) hold an id that the tokenizer lacks; expected less than {len(vocabulary)}"
+        raise ShardSetError([Problem("token_out_of_range", shard.name, message)]) from error
 
 
 def _read_row(shard: Shard, number: int) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
@@ -21,6 +21,7 @@ import numpy as np
 from shards.errors import Problem, ShardSetError
 from shards.format import codec
 from shards.format.manifest import MANIFEST_FILE, Manifest, ShardEntry, Split, read_metadata
+from shards.format.tokenizer import Vocabulary, read_vocabulary
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -93,6 +94,18 @@ class Shard:
         except codec.CodecError as error:
             raise ShardSetError([Problem("frame_corrupt", self.tokens_path.name, str(error))]) from error
         return np.frombuffer(data, dtype=self.dtype)
+
+    def iter_tokens(self) -> Iterator[npt.NDArray[np.unsignedinteger]]:
+        """Yield the shard's tokens a frame (1 MiB) at a time, uint16 or uint32, read-only.
+
+        Raises:
+            ShardSetError: the file is not what the manifest says, or a frame is corrupt.
+        """
+        try:
+            for content in codec.iter_frames(self.tokens_path, self.seek_table.frames):
+                yield np.frombuffer(content, self.dtype)
+        except codec.CodecError as error:
+            raise ShardSetError([Problem("frame_corrupt", self.tokens_path.name, str(error))]) from error
 
     def documents(self, columns: list[str] | None = None) -> pa.Table:
         """Read the document table, one row a document in shard order.
@@ -183,6 +196,22 @@ class ShardSet:
             if shard.name == name:
                 return shard
         raise KeyError(f"no shard {name!r} in {self.path}; there are {', '.join(s.name for s in self.shards[:5])} ...")
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """The bytes of every token id, and which ids are special by the manifest; read once.
+
+        Raises:
+            ShardSetError: the tokenizer has another number of entries than the manifest says.
+            ValueError: the tokenizer is not a byte-level BPE.
+            OSError: the file cannot be read.
+        """
+        entry = self.manifest.tokenizer
+        vocabulary = read_vocabulary((self.path / entry.file).read_bytes())
+        if len(vocabulary) != self.vocab_size:
+            message = f"has {len(vocabulary)} entries; expected {self.vocab_size} by the manifest. Validate the set."
+            raise ShardSetError([Problem("tokenizer_mismatch", entry.file, message)])
+        return replace(vocabulary, special=entry.special_tokens)
 
     def tokenizer(self) -> tokenizers.Tokenizer:
         """Load the set's tokenizer with the `tokenizers` library."""

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shards.errors import Problem, ShardSetError
-from shards.format import codec
 from shards.format.documents import cut_blocks, iter_documents, number_sources
 from shards.format.reader import Shard, ShardSet
 
@@ -97,7 +96,7 @@ class _Tokens:
 
     def __init__(self, shard: Shard, vocab_size: int):
         self._shard, self._vocab_size = shard, vocab_size
-        self._frames = codec.iter_frames(shard.tokens_path, shard.seek_table.frames)
+        self._frames = shard.iter_tokens()
         self._frame: npt.NDArray[Any] = np.empty(0, shard.dtype)
         self._used = 0
 
@@ -115,14 +114,12 @@ class _Tokens:
 
     def _next_frame(self) -> None:
         name = self._shard.tokens_path.name
-        try:
-            content = next(self._frames, b"")
-        except codec.CodecError as error:
-            raise ShardSetError([Problem("frame_corrupt", name, str(error))]) from error
-        if not content:
+        frame = next(self._frames, None)
+        if frame is None:
             message = "the document table has more tokens than the tokens file. Copy or build it again."
             raise ShardSetError([Problem("document_table", name, message)])
-        self._frame, self._used = np.frombuffer(content, self._shard.dtype), 0
+        self._frame = frame
+        self._used = 0
         most = int(self._frame.max())
         if most >= self._vocab_size:
             message = f"holds the id {most}; expected less than vocab_size {self._vocab_size}. Validate the set."

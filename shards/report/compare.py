@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shards.format.reader import ShardSet
-from shards.format.tokenizer import decode
 from shards.trace.locate import Place
 
 GPT2 = "GPT-2"
@@ -82,9 +81,7 @@ def parse_compare(text: str) -> tuple[str, Path]:
     return name or (file.resolve().parent.name if file.stem == "tokenizer" else file.stem), file
 
 
-def compare(
-    shard_set: ShardSet, places: dict[str, list[Place]], table: list[bytes], *, name: str, file: Path
-) -> Comparison:
+def compare(shard_set: ShardSet, places: dict[str, list[Place]], *, name: str, file: Path) -> Comparison:
     """Encode the documents at `places` with another tokenizer.
 
     Raises:
@@ -107,7 +104,7 @@ def compare(
         tokens = size = 0
         for place in own:
             ids = shard_set.shard(place.shard).read(place.start, place.start + min(place.tokens - 1, COMPARED_TOKENS))
-            text = decode(ids.tolist(), table)
+            text = shard_set.vocabulary.decode(ids)
             tokens, size = tokens + len(ids), size + len(text)
             texts.append(text.decode("utf-8", "replace"))
         encoded = other.encode_batch_fast(texts, add_special_tokens=False)

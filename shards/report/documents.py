@@ -16,9 +16,9 @@ import numpy as np
 
 from shards.audit.histogram import BINS, bin_lengths
 from shards.errors import Problem, ShardSetError
-from shards.format.documents import iter_documents
+from shards.format.documents import iter_documents, read_bytes
 from shards.format.reader import Shard, ShardSet, open_set
-from shards.format.tokenizer import decode
+from shards.format.tokenizer import Vocabulary
 from shards.format.workers import map_tasks
 from shards.trace.locate import Place, find_places
 
@@ -120,10 +120,10 @@ def draw_places(shard_set: ShardSet, number: int) -> dict[str, list[Place]]:
     return places
 
 
-def read_sample(shard: Shard, place: Place, table: list[bytes], *, characters: int = SAMPLE_CHARACTERS) -> Sample:
+def read_sample(shard: Shard, place: Place, vocabulary: Vocabulary, *, characters: int = SAMPLE_CHARACTERS) -> Sample:
     """Return how a document begins; a character is up to 4 tokens, so that no more than these are read."""
     stop = min(place.tokens - 1, 4 * characters)
-    data = decode(shard.read(place.start, place.start + stop).tolist(), table)
+    data = read_bytes(shard, place.start, place.start + stop, vocabulary=vocabulary)
     whole = stop == place.tokens - 1
     text = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode(data, final=whole)
     return Sample(place, text[:characters], whole and len(text) <= characters)

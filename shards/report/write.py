@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from shards.errors import ShardSetError
-from shards.format.tokenizer import token_bytes
 from shards.report.audited import find_or_audit, is_audited
 from shards.report.compare import COMPARED_DOCUMENTS, GPT2, compare, find_gpt2
 from shards.report.documents import count_lengths, draw_places, read_sample
@@ -108,13 +107,13 @@ def write_report(
     shard_set = structure.shard_set
     if structure.problems or shard_set is None:
         raise ShardSetError(structure.problems)
-    table = token_bytes(folder / shard_set.manifest.tokenizer.file)
+    vocabulary = shard_set.vocabulary
     passes = _Passes(1 if is_audited(shard_set, audit) else 2, progress)
     audited = find_or_audit(shard_set, audit, workers=workers, progress=passes.advance)
     passes.done = passes.number - 1
     lengths = count_lengths(shard_set, workers=workers, progress=passes.advance)
     samples = {
-        name: [read_sample(shard_set.shard(place.shard), place, table) for place in places]
+        name: [read_sample(shard_set.shard(place.shard), place, vocabulary) for place in places]
         for name, places in draw_places(shard_set, SAMPLES).items()
     }
     if compare_with is None and (gpt2 := find_gpt2()) is not None:
@@ -122,7 +121,7 @@ def write_report(
     comparison = None
     if compare_with is not None:
         name, file = compare_with
-        comparison = compare(shard_set, draw_places(shard_set, COMPARED_DOCUMENTS), table, name=name, file=file)
+        comparison = compare(shard_set, draw_places(shard_set, COMPARED_DOCUMENTS), name=name, file=file)
     contents = Contents(describe(shard_set), describe_vocabulary(audited), audited.found, lengths, samples, comparison)
     page, card = render_page(contents), render_card(contents)
     out.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ import numpy as np
 from shards.errors import Problem, ShardSetError
 from shards.format.documents import iter_documents
 from shards.format.reader import Shard
-from shards.format.tokenizer import decode
+from shards.format.tokenizer import Vocabulary
 
 CONTEXT_BYTES = 120
 """Bytes of text shown on each side of a hit."""
@@ -116,7 +116,7 @@ def find_holders(shard: Shard, ranges: Sequence[tuple[int, int]]) -> list[list[P
     return found
 
 
-def read_excerpt(shard: Shard, place: Place, first: int, last: int, table: list[bytes]) -> tuple[int, Excerpt]:
+def read_excerpt(shard: Shard, place: Place, first: int, last: int, *, vocabulary: Vocabulary) -> tuple[int, Excerpt]:
     """Return the tokens [first, last) of a document as a hit, and the byte of its text that they begin at.
 
     Args:
@@ -124,16 +124,16 @@ def read_excerpt(shard: Shard, place: Place, first: int, last: int, table: list[
         place: the document.
         first: a token of the document.
         last: one past the last.
-        table: from `token_bytes`.
+        vocabulary: the set's.
 
     Raises:
         ShardSetError: the shard's files are not what the manifest says.
     """
-    tokens = shard.read(place.start, place.start + place.tokens).tolist()
+    tokens = shard.read(place.start, place.start + place.tokens)
     try:
-        before, hit, after = (decode(part, table) for part in (tokens[:first], tokens[first:last], tokens[last:-1]))
+        before, hit, after = (vocabulary.decode(part) for part in (tokens[:first], tokens[first:last], tokens[last:-1]))
     except IndexError as error:
-        message = f"holds an id that the tokenizer lacks; expected less than {len(table)}"
+        message = f"holds an id that the tokenizer lacks; expected less than {len(vocabulary)}"
         raise ShardSetError([Problem("token_out_of_range", shard.name, message)]) from error
     return len(before), cut_excerpt(before + hit + after, len(before), len(before) + len(hit))
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from shards.format.reader import open_set
 from shards.format.scan import Stretch, iter_stretches
-from shards.format.tokenizer import token_bytes
+from shards.format.tokenizer import Vocabulary
 from shards.trace.locate import Excerpt, Place, cut_excerpt, find_places
 from shards.trace.prefilter import cover_bits, may_hold
 
@@ -113,21 +113,20 @@ class _Searcher:
 
 
 @lru_cache(maxsize=1)
-def _make_searcher(tokenizer: Path, vocab_size: int, query: Query) -> _Searcher:
-    table = token_bytes(tokenizer)
-    table += [b""] * (vocab_size - len(table))
-    bits = cover_bits(query.text, table) if query.kind == "text" else None
+def _make_searcher(folder: Path, query: Query) -> _Searcher:
+    vocabulary = open_set(folder).vocabulary
+    bits = cover_bits(query.text, vocabulary.entries) if query.kind == "text" else None
     pattern = re.compile(query.value) if query.kind == "regex" else None
-    return _Searcher(query, _wrap_entries(table), bits, pattern)
+    return _Searcher(query, _wrap_entries(vocabulary), bits, pattern)
 
 
-def _wrap_entries(table: list[bytes]) -> Any:
-    """Return the table as Arrow's; wrapped, since pa.array loads pandas: 0.5 s in each process."""
+def _wrap_entries(vocabulary: Vocabulary) -> Any:
+    """Return the entries as an Arrow array, made of buffers: `pa.array` loads pandas, 0.5 s in each process."""
     import pyarrow as pa
 
-    offsets = np.cumsum([0, *map(len, table)], dtype=np.int64)
-    buffers = [None, pa.py_buffer(offsets.data), pa.py_buffer(b"".join(table))]
-    return pa.Array.from_buffers(pa.large_binary(), len(table), buffers)
+    offsets = np.concatenate([[0], np.cumsum(vocabulary.entry_lengths())]).astype(np.int64)
+    buffers = [None, pa.py_buffer(offsets.data), pa.py_buffer(b"".join(vocabulary.entries))]
+    return pa.Array.from_buffers(pa.large_binary(), len(vocabulary), buffers)
 
 
 def search_shard(task: SearchTask) -> ShardHits:
@@ -139,7 +138,7 @@ def search_shard(task: SearchTask) -> ShardHits:
     """
     shard_set = open_set(task.folder)
     shard = shard_set.shards[task.shard]
-    searcher = _make_searcher(shard_set.path / shard_set.manifest.tokenizer.file, shard_set.vocab_size, task.query)
+    searcher = _make_searcher(task.folder, task.query)
     sources = len(shard_set.manifest.sources)
     found = ShardHits(np.zeros(sources, np.int64), np.zeros(sources, np.int64), np.empty((0, 16), np.uint8), [])
     hashes: list[npt.NDArray[np.uint8]] = []

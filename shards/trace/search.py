@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shards.format.reader import Shard, ShardSet, open_set
-from shards.format.tokenizer import token_bytes
 from shards.format.workers import map_tasks
 from shards.trace.locate import find_holders, read_excerpt
 from shards.trace.scan import Hit, Query, SearchTask, search_shard
@@ -87,7 +86,7 @@ def trace(
     """
     shard_set = open_set(path)
     check_query(query, shard_set.vocab_size)
-    token_bytes(shard_set.path / shard_set.manifest.tokenizer.file)  # so that what is wrong with it is said here
+    _ = shard_set.vocabulary  # a tokenizer that cannot be used is refused here, not by every worker
     found = Trace(query)
     total, done = sum(shard.num_tokens for shard in shard_set.shards), 0
     hashes: list[npt.NDArray[np.uint8]] = []
@@ -139,8 +138,7 @@ def locate(shard_set: ShardSet, shard: Shard, offset: int) -> Hit:
     """
     if not 0 <= offset < shard.num_tokens:
         raise ValueError(f"no token {offset} in {shard.name}; it has {shard.num_tokens}, counted from 0")
-    table = token_bytes(shard_set.path / shard_set.manifest.tokenizer.file)
     [[place]] = find_holders(shard, [(offset, offset + 1)])
     position = offset - place.start
-    byte, excerpt = read_excerpt(shard, place, position, position + 1, table)
+    byte, excerpt = read_excerpt(shard, place, position, position + 1, vocabulary=shard_set.vocabulary)
     return Hit(place, 1, position, byte, excerpt)

@@ -19,9 +19,9 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from shards.errors import Problem, ShardSetError
-from shards.format.documents import iter_documents
+from shards.format.documents import iter_documents, read_bytes
 from shards.format.reader import Shard, ShardSet
-from shards.format.tokenizer import decode, token_bytes
+from shards.format.tokenizer import Vocabulary
 
 ENTRY_POINT_GROUP = "tokenmill.sources"
 SAMPLE_SEED = 0x746D696C
@@ -74,9 +74,9 @@ def compare_with_sources(shard_set: ShardSet, shards: Sequence[Shard], count: in
     found = Comparison()
     manifest = shard_set.manifest
     try:
-        table = token_bytes(shard_set.path / manifest.tokenizer.file)
+        vocabulary = shard_set.vocabulary
         sources = _read_sources(shard_set.path / manifest.recipe.file)
-    except (ValueError, OSError) as error:
+    except (ShardSetError, ValueError, OSError) as error:
         found.not_run.append(f"against sources: {error}")
         return found
     samples = _draw(shards, count, found)
@@ -102,22 +102,18 @@ def compare_with_sources(shard_set: ShardSet, shards: Sequence[Shard], count: in
             continue
         for sample, text in zip(members, texts, strict=True):
             found.compared += 1
-            found.problems += _compare(sample, text, table, f"source {name!r}, unit {unit!r}, row {sample.row}")
+            found.problems += _compare(sample, text, vocabulary, f"source {name!r}, unit {unit!r}, row {sample.row}")
     found.not_run = list(dict.fromkeys(found.not_run))
     return found
 
 
-def _compare(sample: _Sample, text: bytes | None, table: list[bytes], origin: str) -> list[Problem]:
+def _compare(sample: _Sample, text: bytes | None, vocabulary: Vocabulary, origin: str) -> list[Problem]:
     if text is None:
         return [Problem("source_mismatch", sample.where, f"{origin}: no such row. The source has changed.")]
     try:
-        held = decode(sample.shard.read(sample.start, sample.stop - 1).tolist(), table)
+        held = read_bytes(sample.shard, sample.start, sample.stop - 1, vocabulary=vocabulary)
     except ShardSetError as error:
         return error.problems
-    except IndexError:
-        return [
-            Problem("token_out_of_range", sample.where, f"holds an id that the tokenizer lacks; {len(table)} entries")
-        ]
     problems: list[Problem] = []
     if held != text:
         at = next((i for i, (a, b) in enumerate(zip(held, text, strict=False)) if a != b), min(len(held), len(text)))

@@ -16,14 +16,12 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from pipeline.recipe.schema import SourceRecipe, TokenizerRecipe
-from pipeline.tokenizer.checks import find_special
 from pipeline.tokenizer.encoder import (
     DOCUMENT_SEPARATOR,
     PATTERNS,
     Encoder,
     TokenizerError,
     build_tokenizer_json,
-    byte_characters,
     iter_sample,
     load_encoder,
     load_tokenizer,
@@ -32,6 +30,7 @@ from pipeline.tokenizer.encoder import (
     train_merges,
 )
 from pipeline.tokenizer.sample import TokenizerTask, train_tokenizer
+from shards.format.tokenizer import byte_characters, find_special
 from tests.support.builds import list_spans_of
 
 SPECIAL = ["<|endoftext|>", "<|pad|>", "<|user|>"]
@@ -92,15 +91,6 @@ def encoders(trained: dict[str, str]) -> dict[str, Encoder]:
 
 def test_patterns_are_the_published_ones() -> None:
     assert PATTERNS == PUBLISHED
-
-
-def test_byte_characters_are_those_of_tokenizers() -> None:
-    assert len(set(byte_characters())) == 256
-    assert sorted(byte_characters()) == sorted(pre_tokenizers.ByteLevel.alphabet())
-    split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    for character in ("\x00", " ", "\n", "é", "中", "🙂", "\u00ad"):
-        expected = "".join(byte_characters()[byte] for byte in character.encode())
-        assert split.pre_tokenize_str(character)[0][0] == expected
 
 
 @pytest.mark.parametrize("name", NAMES)

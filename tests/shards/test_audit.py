@@ -371,11 +371,11 @@ def test_length_bins(length):
 
 @given(lengths=st.lists(st.integers(1, 2**31), min_size=1, max_size=5))
 def test_no_percentile_lies_beyond_the_documents(lengths):
-    totals = Totals(sources=1, vocab_size=1)
+    totals = Totals(["prose"], vocab_size=1)
     train = totals.splits["train"]
     train.lengths[0] = np.bincount(bin_lengths(np.array(lengths)), minlength=BINS)
     train.shortest[0], train.longest[0] = min(lengths), max(lengths)
-    (row,) = check_lengths(totals, ["prose"]).rows
+    (row,) = check_lengths(totals).rows
     row = row.values
     assert min(lengths) <= row["p5"] <= row["p50"] <= row["p95"] <= row["p99"] <= max(lengths)
 

@@ -18,7 +18,6 @@ import pytest
 from shards.audit.audit import audit
 from shards.cli.inspect_set import find_shard
 from shards.format.reader import open_set
-from shards.format.tokenizer import decode, token_bytes
 from shards.trace.block_list import write_block_list
 from shards.trace.scan import Query
 from shards.trace.search import locate, trace
@@ -104,12 +103,11 @@ def planted_set(tmp_path_factory):
 def documents(planted_set):
     """Return every document of the set with its text, plainly decoded."""
     shard_set = open_set(planted_set)
-    table = token_bytes(planted_set / "tokenizer.json")
     found = []
     for shard in shard_set.shards:
         tokens = shard.read()
         for number, row in enumerate(shard.documents().to_pylist()):
-            text = decode(tokens[row["start"] : row["start"] + row["length"] - 1].tolist(), table).decode()
+            text = shard_set.vocabulary.decode(tokens[row["start"] : row["start"] + row["length"] - 1]).decode()
             found.append({"shard": shard.name, "document": number, "hash": row["hash"].hex(), "text": text})
     return found
 

@@ -110,9 +110,9 @@ def write_hostile_set(folder, plan: Plan):
 
 def byte_entries(codec):
     """Return each id's bytes."""
-    from shards.format.tokenizer import token_bytes
+    from shards.format.tokenizer import read_vocabulary
 
-    return token_bytes(codec.to_str().encode())
+    return read_vocabulary(codec.to_str().encode()).entries
 
 
 class Elements(HTMLParser):

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from shards.__main__ import main
 from shards.format.reader import open_set
-from shards.format.tokenizer import token_bytes
 from shards.trace.block_list import write_block_list
 from shards.trace.prefilter import MAX_BITS, cover_bits, may_hold
 from shards.trace.scan import Query
@@ -75,7 +74,7 @@ def split_anyhow(text, table, rng):
 def test_text_is_found_in_every_way_to_cut_it(good_set, plan, tmp_path):
     """The same texts many times over, each time cut otherwise: every string of them is found in every copy."""
     rng = random.Random(8)
-    table = token_bytes(good_set / "tokenizer.json")[: plan.eos_id]
+    table = open_set(good_set).vocabulary.entries[: plan.eos_id]
     texts = [
         sentence.encode() for sentence in ("naïve café 中文 🙂 déjà-vu", "ends with the shard holds", "tokens of every")
     ]
@@ -104,7 +103,7 @@ def test_text_is_found_in_every_way_to_cut_it(good_set, plan, tmp_path):
 
 
 def test_position_is_the_token_that_the_text_begins_in(good_set, plan):
-    table = token_bytes(good_set / "tokenizer.json")
+    table = open_set(good_set).vocabulary.entries
     found = trace(good_set, Query("text", "holds tokens"), limit=50)
     assert len(found.shown) == 50
     for hit in found.shown:
@@ -129,7 +128,7 @@ def test_filter_never_misses(data):
 
 
 def test_filter_leaves_most_documents_undecoded(good_set):
-    table = token_bytes(good_set / "tokenizer.json")
+    table = open_set(good_set).vocabulary.entries
     shard = open_set(good_set).shard("train-00000")
     starts = shard.documents(["start"])["start"].to_numpy().astype(np.int64)
     for needle in (b"PersonX", b"x" * (MAX_BITS + 5)):
@@ -155,7 +154,7 @@ def test_pattern_is_found_as_re_finds_it(good_set, plan, pattern):
 
 
 def test_token_is_found_wherever_it_is(good_set, plan):
-    table = token_bytes(good_set / "tokenizer.json")
+    table = open_set(good_set).vocabulary.entries
     everything = list(all_documents(plan))
     for token in (32, 270, 297, plan.eos_id, plan.eos_id + 1):
         found = trace(good_set, Query("token", str(token)), limit=None)
@@ -176,7 +175,7 @@ def test_token_is_found_wherever_it_is(good_set, plan):
 
 def test_place_leads_to_its_document(good_set, plan):
     shard_set = open_set(good_set)
-    table = token_bytes(good_set / "tokenizer.json")
+    table = open_set(good_set).vocabulary.entries
     for name, documents in (("train-00001", plan.documents["train"][1]), ("val-00000", plan.documents["val"][0])):
         shard = shard_set.shard(name)
         start = 0

@@ -15,7 +15,6 @@ import torch
 
 from shards import ShardSet, open_set
 from shards.format.order import label_sources
-from shards.format.tokenizer import count_text_bytes
 from trainer.config import ModelConfig, TrainConfig
 from trainer.evaluate import evaluate, summarise
 from trainer.model import LanguageModel, build_model
@@ -51,7 +50,7 @@ def run_evaluation(
         TrainConfig(seq_len=SEQ_LEN, global_batch=batch, micro_batch=batch, steps=1),
         max_tokens=max_tokens,
         precision="fp32",
-        token_bytes=count_text_bytes(shard_set),
+        token_bytes=shard_set.vocabulary.text_lengths(),
     )
 
 
@@ -123,8 +122,7 @@ def test_every_token_has_its_documents_source(shard_set: ShardSet):
 
 
 def test_token_bytes_add_up_to_the_text(shard_set: ShardSet):
-    lengths = count_text_bytes(shard_set)
-    assert lengths is not None
+    lengths = shard_set.vocabulary.text_lengths()
     text = "naïve café 中文 🙂 grind ( grain )\n"
     assert lengths[shard_set.tokenizer().encode(text).ids].sum() == len(text.encode())
     assert lengths[shard_set.eos_id] == 0
@@ -133,10 +131,10 @@ def test_token_bytes_add_up_to_the_text(shard_set: ShardSet):
 def test_a_tokenizer_that_is_not_byte_level_has_no_byte_lengths(tmp_path: Path, shard_set: ShardSet):
     copy = open_set(shutil.copytree(shard_set.path, tmp_path / "set"))
     tokenizer = json.loads((copy.path / "tokenizer.json").read_bytes())
-    assert count_text_bytes(copy) is not None
     tokenizer["model"]["vocab"]["\u2581the"] = tokenizer["model"]["vocab"].pop("t")  # as SentencePiece writes a space
     (copy.path / "tokenizer.json").write_text(json.dumps(tokenizer))
-    assert count_text_bytes(copy) is None
+    with pytest.raises(ValueError, match="byte-level"):
+        _ = copy.vocabulary
 
 
 def test_one_target_can_be_evaluated(tmp_path: Path, model: LanguageModel, make_set: Callable[..., ShardSet]):

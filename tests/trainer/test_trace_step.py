@@ -14,7 +14,6 @@ import xxhash
 
 from shards import ShardSet
 from shards.__main__ import main
-from shards.format.tokenizer import decode, token_bytes
 from trainer import train
 from trainer.session import Session
 
@@ -80,7 +79,7 @@ def test_steps_and_rows_lead_to_the_documents_that_were_in_the_batch(
     run: tuple[Path, dict[int, list[list[int]]]], small_set: ShardSet, trace: Callable[..., tuple[int, Any, str]]
 ):
     folder, given = run
-    table = token_bytes(small_set.path / "tokenizer.json")
+    decode = small_set.vocabulary.decode
     epochs: set[int] = set()
     for step, batch in given.items():
         status, found, err = trace("--step", step, "--run", folder, "--limit", 0)
@@ -92,10 +91,10 @@ def test_steps_and_rows_lead_to_the_documents_that_were_in_the_batch(
                 shard = small_set.shard(document["shard"])
                 whole = shard.read(document["start"], document["start"] + document["tokens"]).tolist()
                 first, last = document["position"], document["position"] + document["in_window"]
-                assert xxhash.xxh3_128_hexdigest(decode(whole[:-1], table)) == document["hash"]
-                assert document["hit"].encode() == decode(whole[first:last], table)
-                assert decode(whole[:first], table).endswith(document["before"].encode())
-                assert decode(whole[last:-1], table).startswith(document["after"].encode())
+                assert xxhash.xxh3_128_hexdigest(decode(whole[:-1])) == document["hash"]
+                assert document["hit"].encode() == decode(whole[first:last])
+                assert decode(whole[:first]).endswith(document["before"].encode())
+                assert decode(whole[last:-1]).startswith(document["after"].encode())
                 assert whole.index(small_set.eos_id) == len(whole) - 1
                 tokens += whole[first:last]
                 epochs.add(document["epoch"])

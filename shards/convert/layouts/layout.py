@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from shards.errors import Problem, ShardSetError
-from shards.format import codec
 from shards.format.documents import cut_blocks, iter_documents
 from shards.format.manifest import Split
 from shards.format.reader import Shard, ShardSet
@@ -79,13 +78,9 @@ class Source:
         Raises:
             ShardSetError: a frame is corrupt.
         """
-        try:
-            for content in codec.iter_frames(shard.tokens_path, shard.seek_table.frames):
-                tokens: Tokens = np.frombuffer(content, self.dtype)
-                yield tokens
-                self.advance(len(tokens))
-        except codec.CodecError as error:
-            raise ShardSetError([Problem("frame_corrupt", shard.tokens_path.name, str(error))]) from error
+        for tokens in shard.iter_tokens():
+            yield tokens
+            self.advance(len(tokens))
 
     def iter_lengths(self) -> Iterator[Lengths]:
         """Yield the lengths of the split's documents, EOS included, in batches."""

@@ -1,0 +1,88 @@
+"""Ids as bytes: exact for every range of tokens, and refused where the vocabulary is not byte-level."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import pre_tokenizers
+
+from shards.errors import ShardSetError
+from shards.format.reader import open_set
+from shards.format.tokenizer import byte_characters, parse_tokenizer, read_vocabulary
+
+
+def test_alphabet_is_that_of_tokenizers():
+    assert set(byte_characters()) == set(pre_tokenizers.ByteLevel.alphabet())
+    assert len(set(byte_characters())) == 256
+    split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    for character in ("\x00", " ", "\n", "é", "中", "🙂", "\u00ad"):
+        expected = "".join(byte_characters()[byte] for byte in character.encode())
+        assert split.pre_tokenize_str(character)[0][0] == expected
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.text())
+def test_decoding_gives_the_text_back(tokenizer, text):
+    vocabulary = read_vocabulary(tokenizer.to_str().encode())
+    tokenizer.encode_special_tokens = True
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    assert vocabulary.decode(ids) == vocabulary.decode(np.array(ids, np.uint16)) == text.encode()
+
+
+def test_part_of_a_character_is_exact(tokenizer):
+    vocabulary = read_vocabulary(tokenizer.to_str().encode())
+    singles = [tokenizer.token_to_id(character) for character in byte_characters()]
+    assert vocabulary.decode(singles) == bytes(range(256))
+
+
+def test_special_tokens_stand_for_their_content_and_no_text(tokenizer):
+    vocabulary = read_vocabulary(tokenizer.to_str().encode())
+    assert vocabulary.special == {"<|endoftext|>": 298, "<|pad|>": 299}
+    assert vocabulary.entries[298] == b"<|endoftext|>"
+    assert len(vocabulary) == tokenizer.get_vocab_size() == 300
+    assert np.flatnonzero(vocabulary.special_mask()).tolist() == [298, 299]
+    assert vocabulary.entry_lengths()[298] == 13
+    assert vocabulary.text_lengths()[[0, 298, 299]].tolist() == [1, 0, 0]
+
+
+def test_set_whose_tokenizer_has_other_entries_than_its_manifest_is_refused(good_set, tmp_path):
+    assert open_set(good_set).vocabulary.special == {"<|endoftext|>": 298, "<|pad|>": 299}
+    folder = shutil.copytree(good_set, tmp_path / "set")
+    root = json.loads((folder / "tokenizer.json").read_bytes())
+    root["model"]["vocab"]["more"] = 300
+    (folder / "tokenizer.json").write_text(json.dumps(root))
+    with pytest.raises(ShardSetError, match="has 301 entries; expected 300 by the manifest"):
+        _ = open_set(folder).vocabulary
+
+
+def test_holes_are_empty():
+    data = json.dumps({"model": {"vocab": {"a": 0, "b": 5}}, "added_tokens": []}).encode()
+    assert read_vocabulary(data).entries == [b"a", b"", b"", b"", b"", b"b"]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"{", "not a tokenizer file"),
+        (b"[]", "not a tokenizer file"),
+        (b'{"model": {"vocab": [["a", 0.1]]}}', "a vocab that is a list; expected a byte-level 'BPE' with an object"),
+        (b'{"model": {"type": "WordPiece", "vocab": {"a": 0}}}', "model.type 'WordPiece'"),
+        (b'{"model": {"vocab": {"a": -1}}}', "expected a whole number"),
+        (b'{"model": {"vocab": {"a": true}}}', "expected a whole number"),
+        (b'{"model": {"vocab": {"a": 1}}, "added_tokens": [{"content": "b"}]}', "not a tokenizer file"),
+        (b'{"model": {"vocab": {"a": 99999999999}}}', "ids reach 99999999999"),
+        ('{"model": {"vocab": {"▁the": 0}}}'.encode(), "byte-level"),
+    ],
+)
+def test_what_is_no_byte_level_tokenizer_is_refused(data, message):
+    with pytest.raises(ValueError, match=message):
+        read_vocabulary(data)
+
+
+def test_vocabulary_and_added_tokens(tokenizer):
+    parsed = parse_tokenizer(tokenizer.to_str().encode())
+    assert len(parsed.vocabulary) == 298
+    assert parsed.added == parsed.special == {"<|endoftext|>": 298, "<|pad|>": 299}
