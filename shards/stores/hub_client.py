@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from urllib.parse import unquote
 
 from shards.errors import InputError, Problem, ShardSetError
 from shards.format.manifest import MANIFEST_FILE, FileEntry, Manifest, ShardEntry
+from shards.stores.retry import TRANSIENT_STATUSES, TransientError, parse_retry_after
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -34,8 +35,8 @@ _PLAIN_FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._
 _QUERY = re.compile(r"\?[^\s'\")>]*")
 """Signed addresses carry a permission in their query: it is left out of every message."""
 
-PASSING_STATUSES = frozenset({408, 412, 425, 429, 500, 502, 503, 504})
-"""HTTP statuses of failures that may pass. 412: someone committed meanwhile, so look again."""
+PASSING_STATUSES = TRANSIENT_STATUSES | {412}
+"""HTTP statuses of failures that may pass. 412: another commit was made meanwhile; the listing must be read again."""
 
 MOST_PROBLEMS = 10
 """Missing shards that are named one by one; the others are counted."""
@@ -45,8 +46,8 @@ class HubError(InputError):
     """The Hub cannot be used as asked; the message says why and what to do."""
 
 
-class PassingError(HubError):
-    """The same, for what may pass when tried again: a broken connection, a server that is busy."""
+class PassingError(TransientError, HubError):
+    """The Hub cannot be used now; that may pass: a broken connection, a server that is busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +252,10 @@ def hub_errors(what: str) -> Generator[None]:
             case HfHubHTTPError():
                 status = cause.response.status_code
                 if status in PASSING_STATUSES:
-                    raise PassingError(f"{what}: the Hub answered HTTP {status}: {said}") from error
+                    wait_s = retry_after_s(cause.response.headers)
+                    raise PassingError(
+                        f"{what}: the Hub answered HTTP {status}: {said}", retry_after_s=wait_s
+                    ) from error
                 if status in (401, 403):
                     raise HubError(f"{what}: refused (HTTP {status}): {said}. {say_token()}.") from error
                 raise HubError(f"{what}: the Hub answered HTTP {status}: {said}") from error
@@ -268,6 +272,16 @@ def hub_errors(what: str) -> Generator[None]:
                 raise HubError(f"{what}: {type(cause).__name__}: {said}. {say_token()}.") from error
             case _:
                 raise
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds that the Hub asks to wait, from its rate limit or Retry-After; None if it does not say."""
+    from huggingface_hub.utils import parse_ratelimit_headers
+
+    limit = parse_ratelimit_headers(headers)
+    if limit is not None and limit.remaining == 0:
+        return float(limit.reset_in_seconds)
+    return parse_retry_after(headers.get("retry-after", ""))
 
 
 def say_token() -> str:

@@ -1,47 +1,159 @@
-"""Ask the Hub again after a failure that may pass: how often, and how long between.
+"""Try again what failed and may pass: the one policy for every request over a network.
 
-The client itself tries most requests five times within seconds; this is for what outlasts that, or what it never tries
-again: a listing, a connection that breaks inside an answer.
+Pauses grow, with full jitter, unless the server says how long to wait; after `give_up_s` seconds without success the
+last failure is final. Whoever waits is told within five seconds what fails, and until when it is tried again.
 """
 
 from __future__ import annotations
 
+import contextlib
+import random
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
-from shards.stores.hub_client import PassingError
+from shards.errors import InputError
+
+Result = TypeVar("Result")
+
+TRANSIENT_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""HTTP statuses of failures that may pass."""
+
+GIVE_UP_S = 600.0
+"""How long something is tried again without success."""
+
+FIRST_PAUSE_S = 0.2
+LONGEST_PAUSE_S = 30.0
+
+SLOW_S = 4.0
+"""A first attempt that takes longer is reported while it runs: a connection that hangs fails only after minutes."""
+
+NOTE_EVERY_S = 30.0
+"""The least time between two reports of one request."""
+
+
+class TransientError(InputError):
+    """A failure that may pass: a broken connection, a time-out, a body cut short, HTTP 429 or 5xx."""
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None):
+        """Keep the message and the seconds that the server asks to wait."""
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+def retry(
+    what: str,
+    attempt: Callable[[], Result],
+    *,
+    error_type: Callable[[str], Exception],
+    give_up_s: float | None = None,
+    note: Callable[[str], None] | None = None,
+    sleep: Callable[[float], object] | None = None,
+    on_failure: Callable[[], None] | None = None,
+) -> Result:
+    """Call `attempt` until it succeeds or the time is up, and return its result.
+
+    Args:
+        what: the request, as the messages name it.
+        attempt: raises `TransientError` for a failure that may pass; any other error is final. It may run many times.
+        error_type: makes the error of the last failure from its message.
+        give_up_s: seconds from the first attempt on; `GIVE_UP_S` when None.
+        note: called with a sentence for the user: when the first attempt fails, or has no answer after `SLOW_S`, then
+            at most every `NOTE_EVERY_S` seconds. It may be called by another thread.
+        sleep: waits that many seconds; `time.sleep` when None.
+        on_failure: called after each failure that may pass, to count them.
+
+    Raises:
+        Exception: what `error_type` makes, when the time is up; or the error of `attempt` that is final.
+    """
+    bound = GIVE_UP_S if give_up_s is None else give_up_s
+    started = time.monotonic()
+    reporter = _Reporter(what, note, started + bound)
+    attempts = 0
+    while True:
+        attempts += 1
+        try:
+            with reporter.watch() if attempts == 1 else contextlib.nullcontext():
+                return attempt()
+        except TransientError as error:
+            if on_failure is not None:
+                on_failure()
+            # Full jitter: many workers that failed together do not come back together.
+            ceiling = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(attempts, 16))
+            pause = random.uniform(0, ceiling) if error.retry_after_s is None else error.retry_after_s
+            spent = time.monotonic() - started
+            if spent + pause > bound:
+                tries = f"{attempts} attempt{'' if attempts == 1 else 's'}"
+                message = f"{what}: gave up after {spent:.0f} s and {tries}; the last one: {_strip(what, error)}."
+                raise error_type(f"{message} Check the network, then run the same command again.") from error
+            reporter.report(_strip(what, error))
+            (sleep or time.sleep)(pause)
+
+
+class _Reporter:
+    """Says what fails, seldom enough to be read."""
+
+    def __init__(self, what: str, note: Callable[[str], None] | None, deadline: float):
+        self._what, self._note, self._deadline = what, note, deadline
+        self._last: float | None = None
+        self._lock = threading.Lock()
+
+    def report(self, reason: str) -> None:
+        """Say why the request failed and until when it is tried again, unless that was said a moment ago."""
+        if self._note is None:
+            return
+        with self._lock:
+            now = time.monotonic()
+            if self._last is not None and now - self._last < NOTE_EVERY_S:
+                return
+            self._last = now
+        until = time.strftime("%H:%M:%S", time.localtime(time.time() + self._deadline - now))
+        self._note(f"{self._what}: {reason}; trying again until {until}")
+
+    @contextlib.contextmanager
+    def watch(self) -> Generator[None]:
+        """Report an attempt that has no answer after `SLOW_S`."""
+        if self._note is None:
+            yield
+            return
+        timer = threading.Timer(SLOW_S, self.report, [f"no answer for {SLOW_S:.0f} s"])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+def _strip(what: str, error: TransientError) -> str:
+    """Return an error's message without the name of the request, which the report begins with."""
+    return str(error).removeprefix(f"{what}: ").rstrip(".")
+
+
+def parse_retry_after(text: str) -> float | None:
+    """Return the seconds that a Retry-After header asks to wait, from a number or a date; None for any other text."""
+    if text.strip().isdigit():
+        return float(text)
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+    except ValueError:
+        return None
+
 
 ATTEMPTS = 5
-"""How often in a row something is tried."""
-
 RETRY_SECONDS = 2.0
-"""Waited before the second attempt; twice as long before each later one."""
-
-T = TypeVar("T")
 
 
 def keep_trying(
-    ask: Callable[[], T], *, note: Callable[[str], None], sleep: Callable[[float], object] | None = None
-) -> T:
-    """Ask the Hub, again and again while it fails in ways that may pass; return what it answers.
-
-    Args:
-        ask: what to do; it may be done more than once.
-        note: called with what went wrong and is tried again.
-        sleep: waits so many seconds; `time.sleep` when None.
-
-    Raises:
-        PassingError: it failed `ATTEMPTS` times in a row.
-        HubError: it failed in a way that will not pass.
-    """
+    ask: Callable[[], Result], *, note: Callable[[str], None], sleep: Callable[[float], object] | None = None
+) -> Result:
+    """Ask `ATTEMPTS` times; `retry` takes its place."""
     for attempt in range(ATTEMPTS - 1):
         try:
             return ask()
-        except PassingError as error:
+        except TransientError as error:
             note(f"{error}; trying again")
         (sleep or time.sleep)(RETRY_SECONDS * 2**attempt)
-    try:
-        return ask()
-    except PassingError as error:
-        raise PassingError(f"{error}. Gave up after {ATTEMPTS} attempts.") from error
+    return ask()

@@ -257,8 +257,8 @@ def test_a_server_that_is_gone_ends_the_push(hub, run, whole):
     status, told, err = push_without_card(run, whole)
     assert status == 2
     assert "Is HF_ENDPOINT right?" in err
-    assert list(told) == ["error"]
-    assert err.splitlines()[-1] == f"shards: {told['error']}"
+    assert told["status"] == "refused"
+    assert err.splitlines()[-1] == f"shards: {told['problems'][0]}"
 
 
 def test_a_refused_upload_does_not_tell_its_signed_address(hub, run, whole):

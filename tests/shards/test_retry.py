@@ -1,0 +1,97 @@
+"""The one policy for failures that may pass: how long, how often, and what is said meanwhile."""
+
+import time
+from email.utils import formatdate
+
+import pytest
+
+from shards.errors import InputError
+from shards.stores import retry as retry_module
+from shards.stores.retry import TransientError, parse_retry_after, retry
+
+
+class GaveUpError(InputError):
+    """What a caller raises at the end."""
+
+
+def failing(times, *, retry_after_s=None):
+    """Return an attempt that fails so many times, then answers; and the list of its calls."""
+    calls = []
+
+    def attempt():
+        calls.append(time.monotonic())
+        if len(calls) <= times:
+            raise TransientError("GET /x: HTTP 503", retry_after_s=retry_after_s)
+        return "answer"
+
+    return attempt, calls
+
+
+def test_what_passes_is_tried_again_with_pauses_that_grow_and_vary():
+    attempt, calls = failing(20)
+    pauses, failures = [], []
+    answer = retry(
+        "GET /x", attempt, error_type=GaveUpError, sleep=pauses.append, on_failure=lambda: failures.append(1)
+    )
+    assert (answer, len(calls), len(failures)) == ("answer", 21, 20)
+    ceilings = [min(30.0, 0.2 * 2**number) for number in range(1, 21)]
+    assert all(0 <= pause <= ceiling for pause, ceiling in zip(pauses, ceilings, strict=True))
+    assert len(set(pauses)) == 20
+
+
+def test_the_server_says_how_long_to_wait():
+    attempt, _ = failing(2, retry_after_s=7.5)
+    pauses = []
+    retry("GET /x", attempt, error_type=GaveUpError, sleep=pauses.append)
+    assert pauses == [7.5, 7.5]
+
+
+def test_it_gives_up_when_the_time_is_up():
+    attempt, calls = failing(10**9)
+    began = time.monotonic()
+    with pytest.raises(GaveUpError, match=r"^GET /x: gave up after \d s and \d+ attempts?; the last one: HTTP 503\. "):
+        retry("GET /x", attempt, error_type=GaveUpError, give_up_s=0.5)
+    assert time.monotonic() - began < 1
+    assert calls
+    attempt, calls = failing(10**9, retry_after_s=3600)  # a pause that would end too late is not begun
+    with pytest.raises(GaveUpError):
+        retry("GET /x", attempt, error_type=GaveUpError, give_up_s=600, sleep=pytest.fail)
+    assert len(calls) == 1
+
+
+def test_an_error_that_is_final_is_not_tried_again():
+    def attempt():
+        raise InputError("HTTP 404")
+
+    with pytest.raises(InputError, match="HTTP 404"):
+        retry("GET /x", attempt, error_type=GaveUpError, sleep=pytest.fail)
+
+
+def test_the_user_is_told_what_fails_and_until_when_but_not_each_time():
+    attempt, _ = failing(10)
+    notes = []
+    retry("GET /x", attempt, error_type=GaveUpError, note=notes.append, sleep=lambda _: None)
+    until = time.strftime("%H:%M", time.localtime(time.time() + retry_module.GIVE_UP_S))
+    assert len(notes) == 1
+    assert notes[0].startswith(f"GET /x: HTTP 503; trying again until {until}")
+
+
+def test_an_attempt_that_hangs_is_reported_within_five_seconds(monkeypatch):
+    assert retry_module.SLOW_S < 5
+    monkeypatch.setattr(retry_module, "SLOW_S", 0.05)
+    notes = []
+
+    def attempt():
+        while not notes:  # it hangs until the user has been told
+            time.sleep(0.01)
+        return "answer"
+
+    assert retry("GET /x", attempt, error_type=GaveUpError, note=notes.append) == "answer"
+    assert notes[0].startswith("GET /x: no answer for 0 s; trying again until ")
+
+
+def test_retry_after_is_a_number_or_a_date():
+    assert parse_retry_after("120") == 120
+    assert parse_retry_after(formatdate(time.time() + 60, usegmt=True)) == pytest.approx(60, abs=2)
+    assert parse_retry_after(formatdate(time.time() - 60, usegmt=True)) == 0
+    assert parse_retry_after("soon") is None
