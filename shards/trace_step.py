@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shards.format.order import Window, find_documents, row_sample
+from shards.format.order import Window, find_documents, row_window
 from shards.format.reader import ShardSet
 from shards.trace.locate import Excerpt, Place, read_excerpt
-from shards.training_run import TrainingRun, check_set, sample_order
+from shards.training_run import TrainingRun, check_set, window_order
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -121,10 +121,10 @@ def trace_step(
         notes.append(f"{run.folder} tells of {run.taken} steps taken; step {step} has, or would have, this batch")
     batch = Batch(run.folder, step, row, step <= run.taken, notes)
     vocabulary = shard_set.vocabulary
-    order, hashes = sample_order(run, shard_set), set[str]()
+    order, hashes = window_order(run, shard_set), set[str]()
     shards = shard_set.splits["train"]
     batch.rows = run.global_batch if row is None else 1
-    first_sample = row_sample(step, row or 0, global_batch=run.global_batch)
+    first_sample = row_window(step, row or 0, global_batch=run.global_batch)
     found = find_documents(shards, order, first_sample, batch.rows)
     each = ((number, window, place) for number, (window, places) in enumerate(found, row or 0) for place in places)
     for number, window, place in each:

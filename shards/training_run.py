@@ -18,7 +18,7 @@ from pydantic import ConfigDict, Field, PositiveInt, ValidationError
 
 from shards.config import Settings, load_settings
 from shards.format.manifest import Sha256
-from shards.format.order import SampleOrder
+from shards.format.order import WindowOrder
 from shards.format.reader import ShardSet
 
 _CHECKPOINT = re.compile(r"step-(\d{8,})")
@@ -133,14 +133,14 @@ def check_set(run: TrainingRun, shard_set: ShardSet) -> list[str]:
     ]
 
 
-def sample_order(run: TrainingRun, shard_set: ShardSet) -> SampleOrder:
+def window_order(run: TrainingRun, shard_set: ShardSet) -> WindowOrder:
     """Return the order in which a run reads a set's training split.
 
     Raises:
         ValueError: the set is too small to be the run's.
     """
     tokens = [shard.num_tokens for shard in shard_set.splits.get("train", ())]
-    order = SampleOrder(tokens, seq_len=run.seq_len, seed=run.seed)
+    order = WindowOrder(tokens, seq_len=run.seq_len, seed=run.seed)
     if not order.per_epoch:
         message = f"no training shard holds a window of {run.seq_len} + 1 tokens. Give the set the run was trained on."
         raise ValueError(f"{shard_set.path}: {message}")

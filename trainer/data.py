@@ -16,7 +16,7 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 
 from shards import Shard
-from shards.format.order import SampleOrder, Visit
+from shards.format.order import Visit, WindowOrder
 
 Tokens = npt.NDArray[np.unsignedinteger]
 
@@ -27,7 +27,7 @@ class Loader(AbstractContextManager["Loader"]):
     Use as a context manager, or `close` it. Not for use from several threads.
     """
 
-    def __init__(self, shards: Sequence[Shard], order: SampleOrder, *, stop: int | None = None):
+    def __init__(self, shards: Sequence[Shard], order: WindowOrder, *, stop: int | None = None):
         """Start a loader; nothing is read yet.
 
         Args:

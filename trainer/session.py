@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from shards import ShardSet, open_set
 from shards.errors import InputError
-from shards.format.order import SampleOrder
+from shards.format.order import WindowOrder
 from shards.stores.files import lock_folder, write_text
 from shards.validation.validate import validate
 from trainer import checkpoint
@@ -51,7 +51,7 @@ class Session:
     run: Path
     recipe: TrainRecipe
     shard_set: ShardSet
-    order: SampleOrder
+    order: WindowOrder
     model: LanguageModel
     forward: nn.Module
     """The model, or what wraps it to add up gradients over ranks."""
@@ -188,11 +188,11 @@ def _open_valid_set(path: Path) -> ShardSet:
     return open_set(path)
 
 
-def _plan_samples(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Say) -> SampleOrder:
+def _plan_samples(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Say) -> WindowOrder:
     """Return the order of samples; refuse splits that are too small, and batches and vocabularies that do not fit."""
     seq_len, batch, micro_batch = recipe.train.seq_len, recipe.train.global_batch, recipe.train.micro_batch
     train, val = (shard_set.splits.get(split, ()) for split in ("train", "val"))
-    order = SampleOrder([shard.num_tokens for shard in train], seq_len=seq_len, seed=recipe.train.seed)
+    order = WindowOrder([shard.num_tokens for shard in train], seq_len=seq_len, seed=recipe.train.seed)
     total, vocab_size = order.targets + order.cropped, recipe.model.vocab_size or shard_set.vocab_size
     where, problems = shard_set.path, list[str]()
     if batch % (micro_batch * ranks):

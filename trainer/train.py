@@ -342,11 +342,11 @@ class Run:
         return reason or f"phase {phase.name!r}: another rank found its budget spent"
 
     def _sample(self) -> None:
-        from trainer.commands.sample import LoadedRun, SampleOptions, sample_texts
+        from trainer.commands.sample import LoadedRun, SamplingOptions, sample_texts
 
         session = self.session
         loaded = LoadedRun(session.model.eval(), session.shard_set.tokenizer(), session.shard_set.eos_id, session.step)
-        samples = sample_texts(loaded, session.recipe.eval.prompts, SampleOptions(max_new_tokens=100))
+        samples = sample_texts(loaded, session.recipe.eval.prompts, SamplingOptions(max_new_tokens=100))
         (session.run / "samples").mkdir(exist_ok=True)
         text = "\n\n".join(sample.prompt + sample.text for sample in samples) + "\n"
         write_text(session.run / "samples" / f"step-{session.step:08d}.txt", text)

@@ -31,7 +31,7 @@ from pipeline.sources.selection import Unread, open_sources
 from shards.format.manifest import Manifest
 from shards.format.reader import Level
 from shards.stores.files import atomic_open, lock_folder
-from shards.validation.validate import Report, validate
+from shards.validation.validate import ValidationResult, validate
 
 _WORK_NAME = re.compile(
     r"fetch|tokenizer|encode|mix|assemble|cache|build\.json|revisions\.json|encoder-[0-9a-f]{16}\.json|\..+\.tmp"
@@ -39,11 +39,11 @@ _WORK_NAME = re.compile(
 
 
 @dataclass(frozen=True)
-class BuildReport:
+class BuildResult:
     """What a build did."""
 
     manifest: Manifest
-    validation: Report
+    validation: ValidationResult
     stages: dict[str, StageResult]
     unread: dict[str, Unread]
     """By source, what was not read of it."""
@@ -63,7 +63,7 @@ class BuildReport:
 
 def build(
     recipe: Recipe, *, out: Path, work: Path, executor: Executor, progress: Progress, level: Level = "full"
-) -> BuildReport:
+) -> BuildResult:
     """Build a shard set.
 
     Args:
@@ -106,7 +106,7 @@ def build(
         validation = validate(out, level=level, threads=executor.workers)
         now = time.perf_counter()
         progress.note(f"validate: {level} level in {now - validating:.1f} s")
-        report = BuildReport(manifest, validation, state.stages, unread, tuple(state.notes), now - started)
+        report = BuildResult(manifest, validation, state.stages, unread, tuple(state.notes), now - started)
         _write_times(work, executor.workers, report, validating=now - validating)
     return report
 
@@ -148,7 +148,7 @@ def _prune(state: Build) -> None:
         path.unlink()
 
 
-def _write_times(work: Path, workers: int, report: BuildReport, *, validating: float) -> None:
+def _write_times(work: Path, workers: int, report: BuildResult, *, validating: float) -> None:
     times = {
         "seconds": report.seconds,
         "workers": workers,

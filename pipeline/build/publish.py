@@ -14,7 +14,7 @@ from typing import Any
 import xxhash
 
 from pipeline.encode.run import Run
-from pipeline.mix.plan import Plan, ShardPlan, Shares
+from pipeline.mix.plan import MixPlan, ShardPlan, Shares
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.selection import Unread
 from pipeline.tokenizer.encoder import TokenizerInfo
@@ -93,7 +93,7 @@ def publish(
     *,
     recipe: Recipe,
     tokenizer: TokenizerInfo,
-    plan: Plan,
+    plan: MixPlan,
     runs: list[Run],
     encoded: list[dict[str, Any]],
     unread: list[Unread],
@@ -145,7 +145,7 @@ def publish(
     return manifest
 
 
-def _mix_entries(recipe: Recipe, plan: Plan, train: SplitEntry) -> list[MixEntry]:
+def _mix_entries(recipe: Recipe, plan: MixPlan, train: SplitEntry) -> list[MixEntry]:
     shares = Shares(tuple(source.weight for source in recipe.sources))
     return [
         MixEntry(
@@ -160,7 +160,7 @@ def _mix_entries(recipe: Recipe, plan: Plan, train: SplitEntry) -> list[MixEntry
 
 
 def _source_entry(
-    recipe: Recipe, plan: Plan, index: int, runs: list[Run], encoded: list[dict[str, Any]], unread: Unread
+    recipe: Recipe, plan: MixPlan, index: int, runs: list[Run], encoded: list[dict[str, Any]], unread: Unread
 ) -> SourceEntry:
     source, totals = recipe.sources[index], plan.sources[index]
     own = [(run, result) for run, result in zip(runs, encoded, strict=True) if run.source == index]

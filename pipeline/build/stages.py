@@ -22,7 +22,7 @@ from pipeline.engine.tasks import Task, digest_of, read_receipt
 from pipeline.estimate import disk
 from pipeline.mix import cuts as mix
 from pipeline.mix.index import mask_name
-from pipeline.mix.plan import Plan, Shares, plan_from_dict
+from pipeline.mix.plan import MixPlan, Shares, plan_from_dict
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import Span
 from pipeline.tokenizer import sample
@@ -204,7 +204,7 @@ def _check_sources_left(state: Build, recipe: Recipe, runs: list[Run], encoded: 
 
 def run_encode_and_mix(
     state: Build, recipe: Recipe, tokenizer: TokenizerInfo
-) -> tuple[list[Run], list[dict[str, Any]], Plan, list[Path]]:
+) -> tuple[list[Run], list[dict[str, Any]], MixPlan, list[Path]]:
     """Encode and mix; while a source is short of what the mix asks and has more, take more of it and mix again.
 
     Returns:
@@ -224,7 +224,7 @@ def run_encode_and_mix(
         run_fetch(state, recipe)
 
 
-def run_mix(state: Build, recipe: Recipe, runs: list[Run]) -> tuple[Plan | None, list[Path]]:
+def run_mix(state: Build, recipe: Recipe, runs: list[Run]) -> tuple[MixPlan | None, list[Path]]:
     """Plan which documents go where; return the plan and the keep mask of each run.
 
     Where a source is short and has more, there is no plan: more of it has been taken.
@@ -256,7 +256,7 @@ def run_mix(state: Build, recipe: Recipe, runs: list[Run]) -> tuple[Plan | None,
 
 
 def run_assemble(
-    state: Build, recipe: Recipe, tokenizer: TokenizerInfo, mixed: Plan, runs: list[Run], masks: list[Path]
+    state: Build, recipe: Recipe, tokenizer: TokenizerInfo, mixed: MixPlan, runs: list[Run], masks: list[Path]
 ) -> list[ShardEntry]:
     """Write every shard that is not there yet; return all entries in order."""
     properties = SetProperties(tokenizer.vocab_size, tokenizer.eos_id, tokenizer.sha256, recipe.shards.zstd_level)

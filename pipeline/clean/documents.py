@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from pipeline.recipe.schema import SourceRecipe
-    from pipeline.sources.base import Batch
+    from pipeline.sources.base import TextBatch
 
 NULL = "text is null"
 INVALID = "text is not valid UTF-8"
@@ -48,7 +48,7 @@ class Documents:
 
 
 def clean_batch(
-    source: SourceRecipe, batch: Batch, dropped: dict[str, int], shown: list[matches.Match] | None = None
+    source: SourceRecipe, batch: TextBatch, dropped: dict[str, int], shown: list[matches.Match] | None = None
 ) -> Documents:
     """Drop what cannot be, or shall not be, encoded, and add the counts to `dropped`.
 

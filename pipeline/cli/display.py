@@ -11,7 +11,7 @@ from pipeline.estimate.estimate import TEXT_BYTES_PER_TOKEN
 from shards.terminal.display import plain_table, print_rows, printable, stdout_console
 
 if TYPE_CHECKING:
-    from pipeline.build.build import BuildReport
+    from pipeline.build.build import BuildResult
     from pipeline.estimate.estimate import Estimate, SourceEstimate
     from pipeline.recipe.schema import Recipe
 
@@ -20,7 +20,7 @@ _SHOWN_DEVIATION = 0.01
 """A share further than this from the one requested is pointed out: within a document, and yet worth a look."""
 
 
-def build_json(report: BuildReport, out: Path, work: Path) -> dict[str, Any]:
+def build_json(report: BuildResult, out: Path, work: Path) -> dict[str, Any]:
     """Return a build's result as JSON values."""
     manifest = report.manifest
     return {
@@ -40,7 +40,7 @@ def build_json(report: BuildReport, out: Path, work: Path) -> dict[str, Any]:
     }
 
 
-def print_build(report: BuildReport, out: Path, work: Path) -> None:
+def print_build(report: BuildResult, out: Path, work: Path) -> None:
     """Print the achieved mix beside the requested one, what was dropped, and where things are."""
     console = stdout_console()
     manifest = report.manifest

@@ -21,7 +21,7 @@ import pyarrow as pa
 from pipeline.arrow import wrap_texts
 from pipeline.clean.documents import as_large_binary, clean_batch
 from pipeline.clean.patterns import find_matches
-from pipeline.sources.base import Batch, SourceError, Span, read_span, source_module
+from pipeline.sources.base import SourceError, Span, TextBatch, read_span, source_module
 from pipeline.sources.formats.byte_io import is_compressed, open_file, read_pieces
 from pipeline.sources.selection import Selection, rank
 
@@ -74,7 +74,7 @@ class ContentSpeed:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class Extract:
     """The pieces of one source, and what reading them took."""
 
     pieces: list[Piece]
@@ -88,7 +88,7 @@ class Sample:
         return [text for piece in self.pieces for text in piece.texts]
 
 
-def read_sample(selection: Selection, text_bytes: int) -> Sample:
+def read_extract(selection: Selection, text_bytes: int) -> Extract:
     """Read parts of a source until `text_bytes` of text are at hand; of a remote one the first parts, if not tiny.
 
     Raises:
@@ -115,7 +115,7 @@ def read_sample(selection: Selection, text_bytes: int) -> Sample:
                 content = _fetch_content(selection.source, pieces)
                 break
     _thin(pieces, text_bytes)
-    return Sample(pieces, wall_s, cpu_s, content)
+    return Extract(pieces, wall_s, cpu_s, content)
 
 
 def _thin(pieces: list[Piece], text_bytes: int) -> None:
@@ -236,7 +236,7 @@ def _fetch_content(source: SourceRecipe, pieces: list[Piece]) -> ContentSpeed:
     return ContentSpeed(len(outcomes), fetched_bytes, seconds)
 
 
-def _add(piece: Piece, source: SourceRecipe, batch: Batch) -> None:
+def _add(piece: Piece, source: SourceRecipe, batch: TextBatch) -> None:
     """Count a batch, and keep its documents."""
     piece.rows += len(batch.text) + sum(batch.rejected.values())
     documents = clean_batch(source, batch, piece.dropped)

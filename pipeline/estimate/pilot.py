@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.encode.run import FIRST_KEY, Run
-from pipeline.estimate.pieces import Sample, read_sample
+from pipeline.estimate.pieces import Extract, read_extract
 from pipeline.mix.plan import ShardPlan, Shares, Slice
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.base import Span, Unit
@@ -104,7 +104,7 @@ def measure(recipe: Recipe, selections: list[Selection]) -> Probe:
     started = time.perf_counter()
     shares = Shares(tuple(source.weight for source in recipe.sources))
     wanted = [max(LEAST_SOURCE_BYTES, int(SAMPLE_BYTES * share)) for share in shares.fractions]
-    samples = [read_sample(*arguments) for arguments in zip(selections, wanted, strict=True)]
+    samples = [read_extract(*arguments) for arguments in zip(selections, wanted, strict=True)]
     with tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as name:
         folder = Path(name)
         training = time.perf_counter()
@@ -129,7 +129,7 @@ def measure(recipe: Recipe, selections: list[Selection]) -> Probe:
     )
 
 
-def _tokenizer(recipe: Recipe, selections: list[Selection], samples: list[Sample], folder: Path) -> TokenizerInfo:
+def _tokenizer(recipe: Recipe, selections: list[Selection], samples: list[Extract], folder: Path) -> TokenizerInfo:
     from pipeline.tokenizer import encoder as tokenizers
 
     section = recipe.tokenizer
@@ -161,7 +161,7 @@ def _tokenizer(recipe: Recipe, selections: list[Selection], samples: list[Sample
     return tokenizers.load_tokenizer(path, eos_token=section.eos_token)
 
 
-def _is_all(selection: Selection, sample: Sample) -> bool:
+def _is_all(selection: Selection, sample: Extract) -> bool:
     """Say whether the sample holds all the text of a source."""
     stated, kept = (sum(sizes) for sizes in zip(*((p.stated_bytes, p.text_bytes) for p in sample.pieces), strict=True))
     whole = not selection.has_more and stated >= _ALL * selection.text_bytes
@@ -169,7 +169,7 @@ def _is_all(selection: Selection, sample: Sample) -> bool:
 
 
 def _measure_source(
-    recipe: Recipe, index: int, sample: Sample, tokenizer: TokenizerInfo, folder: Path
+    recipe: Recipe, index: int, sample: Extract, tokenizer: TokenizerInfo, folder: Path
 ) -> tuple[SourceProbe, list[Run]]:
     pieces, texts = sample.pieces, sample.texts
     stated = sum(piece.stated_bytes for piece in pieces) or 1.0

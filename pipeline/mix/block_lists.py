@@ -110,7 +110,7 @@ class BlockList:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class BlockListUse:
     """What a mix found of one block list."""
 
     name: str
@@ -178,10 +178,10 @@ class Blocked:
         self._documents += np.bincount(listed[listed >= 0], minlength=len(self.lists))
         return listed
 
-    def counts(self) -> tuple[Found, ...]:
+    def counts(self) -> tuple[BlockListUse, ...]:
         """Return what was found so far, one a list."""
         return tuple(
-            Found(item.name, digest, size, int(found), int(documents))
+            BlockListUse(item.name, digest, size, int(found), int(documents))
             for item, digest, size, found, documents in zip(
                 self.lists, self.digests, self.sizes, self._found, self._documents, strict=True
             )

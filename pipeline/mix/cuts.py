@@ -19,7 +19,7 @@ from typing import Any
 from pipeline.encode.run import END_KEY, FIRST_KEY, Run
 from pipeline.mix.block_lists import Blocked
 from pipeline.mix.index import Axis, Cut, Index
-from pipeline.mix.plan import Plan, ShardPlan, Shares, Slice, SourceTotals
+from pipeline.mix.plan import MixPlan, ShardPlan, Shares, Slice, SourceTotals
 from pipeline.recipe.schema import Recipe
 from shards.errors import InputError
 
@@ -76,7 +76,7 @@ def find_short(recipe: Recipe, index: Index, has_more: tuple[bool, ...]) -> dict
     return short
 
 
-def plan_mix(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -> Plan:
+def plan_mix(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -> MixPlan:
     """Decide what every shard holds.
 
     Args:
@@ -127,7 +127,7 @@ def plan_mix(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -> P
         for s, axis in enumerate(axes)
     )
     found = index.block_lists()
-    return Plan((*train, *val), totals, total, (*notes, *map(str, found)), found)
+    return MixPlan((*train, *val), totals, total, (*notes, *map(str, found)), found)
 
 
 def _num_val_shards(recipe: Recipe) -> int:

@@ -19,7 +19,7 @@ from pipeline.encode.run import END_KEY, FIRST_KEY, Key, Run
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from pipeline.mix.block_lists import Blocked, Found
+    from pipeline.mix.block_lists import Blocked, BlockListUse
 
 PARTITION_DOCUMENTS = 1 << 20
 DUPLICATE = "duplicate"
@@ -114,7 +114,7 @@ class Index:
             facts[mask_name(index)] = {"bytes": len(data), "xxh3_128": xxhash.xxh3_128_hexdigest(data)}
         return facts
 
-    def block_lists(self) -> tuple[Found, ...]:
+    def block_lists(self) -> tuple[BlockListUse, ...]:
         """Return what was found of each block list."""
         return () if self._blocked is None else self._blocked.counts()
 

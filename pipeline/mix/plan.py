@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from pipeline.encode.run import Key
-from pipeline.mix.block_lists import Found
+from pipeline.mix.block_lists import BlockListUse
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class SourceTotals:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MixPlan:
     """The whole mix: one shard plan each, and the sources' totals."""
 
     shards: tuple[ShardPlan, ...]
@@ -53,7 +53,7 @@ class Plan:
     """Training tokens asked for, after `when_short` was applied."""
     notes: tuple[str, ...]
     """What a person should know: a set that was shrunk, a source that was repeated."""
-    block_lists: tuple[Found, ...] = ()
+    block_lists: tuple[BlockListUse, ...] = ()
     """What was found of each of the recipe's block lists."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -61,13 +61,13 @@ class Plan:
         return asdict(self)
 
 
-def plan_from_dict(data: dict[str, Any]) -> Plan:
+def plan_from_dict(data: dict[str, Any]) -> MixPlan:
     """Return the plan that `to_dict` wrote."""
 
     def slice_from(item: dict[str, Any]) -> Slice:
         return Slice(item["source"], item["epoch"], tuple(item["start"]), tuple(item["stop"]))
 
-    return Plan(
+    return MixPlan(
         shards=tuple(
             ShardPlan(shard["split"], shard["index"], tuple(slice_from(item) for item in shard["slices"]))
             for shard in data["shards"]
@@ -75,7 +75,7 @@ def plan_from_dict(data: dict[str, Any]) -> Plan:
         sources=tuple(SourceTotals(**totals) for totals in data["sources"]),
         train_tokens=data["train_tokens"],
         notes=tuple(data["notes"]),
-        block_lists=tuple(Found(**found) for found in data.get("block_lists", [])),
+        block_lists=tuple(BlockListUse(**found) for found in data.get("block_lists", [])),
     )
 
 

@@ -113,7 +113,7 @@ class Unit:
 
 
 @dataclass(slots=True)
-class Batch:
+class TextBatch:
     """Rows of a span that its predicates kept."""
 
     text: pa.Array
@@ -124,7 +124,7 @@ class Batch:
     """Rows that a predicate rejected, by reason; they are not in `text`."""
 
 
-Reader = Callable[["SourceRecipe", Span], Iterator[Batch]]
+Reader = Callable[["SourceRecipe", Span], Iterator[TextBatch]]
 
 
 def source_module(kind: str) -> ModuleType:
@@ -133,14 +133,14 @@ def source_module(kind: str) -> ModuleType:
     - `list_files(source) -> list[File]`: its files in order, from the listing alone; no file is opened.
     - `list_spans(source, file, unit_bytes=None) -> list[Span]`: one file cut into spans of up to `unit_bytes` of text
       (`UNIT_BYTES` when None), from its footer or its size. Safe to call from several threads.
-    - `read(source, span) -> Iterator[Batch]`: the span's text.
+    - `read(source, span) -> Iterator[TextBatch]`: the span's text.
 
     A build of a part of the sources lists the spans of as few files as it needs. All raise SourceError.
     """
     return importlib.import_module(f"pipeline.sources.{kind}")
 
 
-def read_span(source: SourceRecipe, span: Span) -> Iterator[Batch]:
+def read_span(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
     """Stream a span's batches, of a source's files or of the documents that were fetched for them.
 
     Raises:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pipeline.sources.base import Batch, File, SourceError, Span
+from pipeline.sources.base import File, SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, COMPRESSION, version_of
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def list_spans(source: SourceRecipe, file: File, unit_bytes: int | None = None) 
         raise SourceError(f"{file.name}: {error}. Restore the file.") from error
 
 
-def read(source: SourceRecipe, span: Span) -> Iterator[Batch]:
+def read(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
     """Stream a span's batches.
 
     Raises:

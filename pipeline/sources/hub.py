@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.sources.base import Batch, File, SourceError, Span
+from pipeline.sources.base import File, SourceError, Span, TextBatch
 from pipeline.sources.network.retry import keep_fetched
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def _format_of(source: SourceRecipe, name: str) -> str:
     return format_of(name) if source.format == "auto" else source.format
 
 
-def read(source: SourceRecipe, span: Span) -> Iterator[Batch]:
+def read(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
     """Stream a span's batches.
 
     Raises:

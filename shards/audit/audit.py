@@ -61,7 +61,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass
-class AuditReport:
+class AuditResult:
     """What the audit found."""
 
     path: Path
@@ -122,7 +122,7 @@ def audit(
     workers: int = 1,
     rare: int | None = None,
     progress: Progress | None = None,
-) -> AuditReport:
+) -> AuditResult:
     """Audit a shard set; write `tokens.parquet` and `audit.json`.
 
     Args:
@@ -147,7 +147,7 @@ def audit(
     if structure.problems or shard_set is None:
         raise ShardSetError(structure.problems)
     vocabulary = shard_set.vocabulary
-    report = AuditReport(folder, out, shard_set.manifest_sha256, rates=choose_rates(shard_set))
+    report = AuditResult(folder, out, shard_set.manifest_sha256, rates=choose_rates(shard_set))
     totals = _read_shards(shard_set, report.rates, workers, progress)
     report.shards = len(shard_set.shards)
     report.tokens = sum(split.tokens for split in totals.splits.values())

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from shards.terminal.display import plain_table, printable, stdout_console
 
 if TYPE_CHECKING:
-    from shards.audit.audit import AuditReport
+    from shards.audit.audit import AuditResult
     from shards.audit.check import Check, Row
 
 _SHOWN_CHARACTERS = 60
 
 
-def print_audit(report: AuditReport, *, rows: int = 10) -> None:
+def print_audit(report: AuditResult, *, rows: int = 10) -> None:
     """Print the verdicts, then up to `rows` findings of each check that is not ok, or has nothing but numbers."""
     from rich.text import Text
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shards.format.reader import Shard, ShardSet
-    from shards.validation.validate import Report
+    from shards.validation.validate import ValidationResult
 
 
 def describe_set(shard_set: ShardSet) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def print_document(document: dict[str, Any]) -> None:
     print(printable(document["text"], keep="\n\t"))
 
 
-def print_report(report: Report) -> None:
+def print_report(report: ValidationResult) -> None:
     """Print the problems as a table, then one line that sums up."""
     print_problems(report.problems)
     for reason in report.not_run:

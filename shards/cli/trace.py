@@ -13,7 +13,7 @@ from shards.terminal.command import PROBLEMS, WHOLE
 if TYPE_CHECKING:
     from shards.format.reader import ShardSet
     from shards.terminal.arguments import Subparsers
-    from shards.trace.block_list import Found
+    from shards.trace.block_list import FoundDocuments
     from shards.trace.scan import Query
 
 
@@ -139,7 +139,7 @@ def _show_documents(options: argparse.Namespace, query: Query) -> int:
     return WHOLE
 
 
-def _write(options: argparse.Namespace, found: Found, shard_set: ShardSet) -> dict[str, Any]:
+def _write(options: argparse.Namespace, found: FoundDocuments, shard_set: ShardSet) -> dict[str, Any]:
     """Write the block list where one is asked for; return what `--json` says of it."""
     from shards.trace.block_list import write_block_list
 

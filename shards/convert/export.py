@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 
-from shards.convert.layouts.layout import Layout, Source
+from shards.convert.layouts.layout import Layout, SplitReader
 from shards.errors import InputError
 from shards.format.manifest import Split
 from shards.format.reader import ShardSet
@@ -88,7 +88,7 @@ def export_set(
         raise ExportError([f"the set has no split {', '.join(missing)}; it has {', '.join(shard_set.splits)}"])
     if shard_set.path.resolve() in out.resolve().parents:
         raise ExportError([f"{out} is in the set's own folder, which holds its files and no others. Give another."])
-    total = sum(Source(shard_set, split).num_tokens for split in chosen) * (2 if verify else 1)
+    total = sum(SplitReader(shard_set, split).num_tokens for split in chosen) * (2 if verify else 1)
     done = 0
 
     def advance(tokens: int) -> None:
@@ -97,20 +97,20 @@ def export_set(
         if progress is not None:
             progress(done, total)
 
-    sources = [Source(shard_set, split, advance) for split in chosen]
-    if reasons := [reason for source in sources for reason in module.find_obstacles(source)]:
+    readers = [SplitReader(shard_set, split, advance) for split in chosen]
+    if reasons := [reason for reader in readers for reason in module.find_obstacles(reader)]:
         raise ExportError(list(dict.fromkeys(reasons)))
     usage = module.USAGE.format(out=out, split=chosen[0], token_size=shard_set.dtype.itemsize)
     found = Export(layout, out, usage, verified=verify)
     with stage_folder(out) as folder:
-        for source in sources:
-            module.write_split(folder, source)
-            found.splits[source.split] = {"tokens": source.num_tokens, "documents": source.num_documents}
+        for reader in readers:
+            module.write_split(folder, reader)
+            found.splits[reader.split] = {"tokens": reader.num_tokens, "documents": reader.num_documents}
         shutil.copyfile(shard_set.path / shard_set.manifest.tokenizer.file, folder / TOKENIZER_FILE)
         write_text(folder / "export.json", json.dumps(_describe(shard_set, found), indent=2) + "\n")
         if verify:
-            for source in sources:
-                compare_split(module, folder, source)
+            for reader in readers:
+                compare_split(module, folder, reader)
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         found.files = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
     return found
@@ -121,16 +121,16 @@ def load_layout(name: LayoutName) -> Layout:
     return cast("Layout", import_module(f"shards.convert.layouts.{name}"))
 
 
-def compare_split(layout: Layout, folder: Path, source: Source) -> None:
+def compare_split(layout: Layout, folder: Path, reader: SplitReader) -> None:
     """Compare every token and document boundary of a split's export with the set.
 
     Raises:
         ExportError: they differ, or the files are not of the layout; says where.
     """
-    where = f"{source.split}: what was read back is not the set"
+    where = f"{reader.split}: what was read back is not the set"
     try:
-        token = _find_difference(layout.read_tokens(folder, source), source.iter_tokens())
-        document = _find_difference(layout.read_lengths(folder, source), source.iter_lengths())
+        token = _find_difference(layout.read_tokens(folder, reader), reader.iter_tokens())
+        document = _find_difference(layout.read_lengths(folder, reader), reader.iter_lengths())
     except (ValueError, KeyError, IndexError, TypeError, OSError) as error:
         raise ExportError([f"{where}: {error}"]) from error
     if token is not None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 BATCH_DOCUMENTS = 1 << 17
 
-Batch: TypeAlias = Any
+DocumentBatch: TypeAlias = Any
 """A `pa.RecordBatch`; its columns' types are beyond what pyarrow's stubs can say."""
 
 
@@ -55,7 +55,7 @@ def open_documents(shard: Shard) -> pq.ParquetFile:
     return file
 
 
-def iter_documents(shard: Shard, columns: list[str]) -> Iterator[Batch]:
+def iter_documents(shard: Shard, columns: list[str]) -> Iterator[DocumentBatch]:
     """Yield a shard's document table in record batches, in shard order.
 
     Raises:
@@ -72,7 +72,7 @@ def iter_documents(shard: Shard, columns: list[str]) -> Iterator[Batch]:
 
 
 def number_sources(
-    shard: Shard, batch: Batch, numbers: Mapping[str, int], *, default: int | None = None
+    shard: Shard, batch: DocumentBatch, numbers: Mapping[str, int], *, default: int | None = None
 ) -> npt.NDArray[np.int64]:
     """Return the number that `numbers` gives to each document's source, int64 `(documents,)`.
 

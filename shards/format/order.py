@@ -1,14 +1,14 @@
-"""The order of samples over a set's shards, a pure function of the sample number, and what samples are made of.
+"""The order of windows over a set's shards, a pure function of the window number, and what windows are made of.
 
 A shard of n tokens holds (n - 1) // seq_len windows of seq_len + 1 tokens; the last token of a window is the first of
 the next, so every token but a shard's first and its last few is a target once an epoch. Each epoch visits the shards
 in a permuted order, and inside a shard its windows in a permuted order. Shards hold documents of the whole corpus in
 random order already, so that nothing is lost by finishing one shard before the next.
 
-`SampleOrder` maps a global sample number to (epoch, shard, first token) from the manifest's token counts alone. The
-number of samples consumed is therefore all the state a training run has of its data: resume at any number, with any
-batch size, and the same samples follow. `account_tokens` says what became of every token, and `find_documents` which
-documents a sample holds.
+`WindowOrder` maps a global window number to (epoch, shard, first token) from the manifest's token counts alone. The
+number of windows consumed is therefore all the state a training run has of its data: resume at any number, with any
+batch size, and the same windows follow. `account_tokens` says what became of every token, and `find_documents` which
+documents a window holds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def seeded_permutation(size: int, *key: int) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One shard's turn in one epoch: the samples [first, first + windows) are its windows, permuted."""
+    """One shard's turn in one epoch: the windows [first, first + windows) are its windows, permuted."""
 
     epoch: int
     shard: int
@@ -51,7 +51,7 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One sample: the tokens [start, stop) of a shard, seq_len + 1 of them."""
+    """One window: the tokens [start, stop) of a shard, seq_len + 1 of them."""
 
     epoch: int
     shard: int
@@ -59,12 +59,12 @@ class Window:
     stop: int
 
 
-class SampleOrder:
-    """The order of samples over shards of `shard_tokens` tokens. Depends on its arguments alone.
+class WindowOrder:
+    """The order of windows over shards of `shard_tokens` tokens. Depends on its arguments alone.
 
     Attributes:
         windows: windows in each shard, int64 `(shards,)`.
-        per_epoch: samples in one epoch.
+        per_epoch: windows in one epoch.
         short_shards: indices of the shards that are too short for one window; they are never visited.
         targets: tokens of an epoch that are predicted.
         cropped: tokens of an epoch that never are: each shard's first, and those after its last window.
@@ -81,9 +81,9 @@ class SampleOrder:
         self._epoch: tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
         self._starts: tuple[Visit, npt.NDArray[np.int64]] | None = None
 
-    def visit(self, sample: int) -> Visit:
-        """Return the visit that a sample belongs to."""
-        epoch, position = divmod(sample, self.per_epoch)
+    def visit(self, window: int) -> Visit:
+        """Return the visit that a window belongs to."""
+        epoch, position = divmod(window, self.per_epoch)
         order, ends = self._shard_order(epoch)
         # side="right" also steps over shards without windows, whose end equals the one before.
         turn = int(np.searchsorted(ends, position, side="right"))
@@ -91,17 +91,17 @@ class SampleOrder:
         windows = int(self.windows[shard])
         return Visit(epoch, shard, epoch * self.per_epoch + int(ends[turn]) - windows, windows)
 
-    def locate(self, sample: int) -> Window:
-        """Map a global sample number to its place."""
-        visit, starts = next(self.iter_runs(sample, 1))
+    def locate(self, window: int) -> Window:
+        """Map a global window number to its place."""
+        visit, starts = next(self.iter_runs(window, 1))
         return Window(visit.epoch, visit.shard, int(starts[0]), int(starts[0]) + self.seq_len + 1)
 
     def locate_row(self, step: int, row: int, *, global_batch: int) -> Window:
         """Map a row of a training step's global batch to its place; steps count from 1, as metrics do, rows from 0."""
-        return self.locate(row_sample(step, row, global_batch=global_batch))
+        return self.locate(row_window(step, row, global_batch=global_batch))
 
     def iter_runs(self, first: int, count: int) -> Iterator[tuple[Visit, npt.NDArray[np.int64]]]:
-        """Yield the samples [first, first + count) as runs of one visit, each with its samples' first tokens."""
+        """Yield the windows [first, first + count) as runs of one visit, each with its windows' first tokens."""
         stop = first + count
         while first < stop:
             visit = self.visit(first)
@@ -122,8 +122,8 @@ class SampleOrder:
         return self._starts[1]
 
 
-def row_sample(step: int, row: int, *, global_batch: int) -> int:
-    """Return the global sample number of a row of a step's batch; steps count from 1, rows and samples from 0."""
+def row_window(step: int, row: int, *, global_batch: int) -> int:
+    """Return the global window number of a row of a step's batch; steps count from 1, rows and windows from 0."""
     return (step - 1) * global_batch + row
 
 
@@ -152,8 +152,8 @@ def label_sources(shard: Shard, names: list[str], stop: int) -> npt.NDArray[np.i
     return np.repeat(sources[:documents], lengths[:documents])[:stop]
 
 
-def account_tokens(shards: Sequence[Shard], names: list[str], order: SampleOrder, samples: int) -> dict[str, Any]:
-    """Say what became of the tokens after so many samples: predicted, predicted again, or never, and of which source.
+def account_tokens(shards: Sequence[Shard], names: list[str], order: WindowOrder, windows: int) -> dict[str, Any]:
+    """Say what became of the tokens after so many windows: predicted, predicted again, or never, and of which source.
 
     Reads the document table of every shard that was visited.
 
@@ -161,7 +161,7 @@ def account_tokens(shards: Sequence[Shard], names: list[str], order: SampleOrder
         `tokens_used` (targets, repetitions included), `tokens_repeated` (those after the first epoch),
         `tokens_cropped_per_epoch`, and `tokens_by_source` {name: {used, repeated}}.
     """
-    epochs, rest = divmod(samples, order.per_epoch)
+    epochs, rest = divmod(windows, order.per_epoch)
     last = {visit.shard: starts for visit, starts in order.iter_runs(epochs * order.per_epoch, rest)}
     used, once = (np.zeros(len(names), dtype=np.int64) for _ in range(2))
     for index, shard in enumerate(shards):
@@ -180,8 +180,8 @@ def account_tokens(shards: Sequence[Shard], names: list[str], order: SampleOrder
             used[source] += epochs * by_window.sum() + partial
             once[source] += by_window.sum() if epochs else partial
     return {
-        "tokens_used": samples * order.seq_len,
-        "tokens_repeated": max(0, samples - order.per_epoch) * order.seq_len,
+        "tokens_used": windows * order.seq_len,
+        "tokens_repeated": max(0, windows - order.per_epoch) * order.seq_len,
         "tokens_cropped_per_epoch": order.cropped,
         "tokens_by_source": {
             name: {"used": int(used[i]), "repeated": int(used[i] - once[i])} for i, name in enumerate(names)
@@ -190,9 +190,9 @@ def account_tokens(shards: Sequence[Shard], names: list[str], order: SampleOrder
 
 
 def find_documents(
-    shards: Sequence[Shard], order: SampleOrder, first: int, count: int
+    shards: Sequence[Shard], order: WindowOrder, first: int, count: int
 ) -> Iterator[tuple[Window, list[Place]]]:
-    """Yield the samples [first, first + count), each with the documents that its tokens lie in, in order.
+    """Yield the windows [first, first + count), each with the documents that its tokens lie in, in order.
 
     Raises:
         ShardSetError: a document table is not what the manifest says.
@@ -204,8 +204,8 @@ def find_documents(
             yield Window(visit.epoch, visit.shard, start, stop), places
 
 
-def trace_documents(shards: Sequence[Shard], order: SampleOrder, first: int, count: int) -> list[str]:
-    """Describe the documents of the samples [first, first + count): a line for each sample."""
+def trace_documents(shards: Sequence[Shard], order: WindowOrder, first: int, count: int) -> list[str]:
+    """Describe the documents of the windows [first, first + count): a line for each window."""
     lines: list[str] = []
     for window, places in find_documents(shards, order, first, count):
         listed = "; ".join(f"{place.source} {place.unit} row {place.row}" for place in places)

@@ -21,7 +21,7 @@ from shards.format.reader import Shard, ShardSet
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from shards.format.documents import Batch
+    from shards.format.documents import DocumentBatch
 
 STRETCH_TOKENS = 1 << 16
 """Tokens in a stretch, about: arrays of 8 bytes a token then stay in a core's cache, which halves the time."""
@@ -75,7 +75,7 @@ def iter_stretches(shard_set: ShardSet, shard: Shard) -> Iterator[Stretch]:
 
 
 def _columns(
-    shard: Shard, batch: Batch, document: int, start: int, source_index: dict[str, int]
+    shard: Shard, batch: DocumentBatch, document: int, start: int, source_index: dict[str, int]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
     """Return lengths, source numbers and hashes of a batch of the document table, checked."""
     lengths: npt.NDArray[np.int64] = np.from_dlpack(batch.column("length")).astype(np.int64)

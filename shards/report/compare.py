@@ -46,7 +46,7 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TokenizerComparison:
     """Two tokenizers on the same sample, by source; EOS is not counted."""
 
     name: str
@@ -81,7 +81,7 @@ def parse_compare(text: str) -> tuple[str, Path]:
     return name or (file.resolve().parent.name if file.stem == "tokenizer" else file.stem), file
 
 
-def compare(shard_set: ShardSet, places: dict[str, list[Place]], *, name: str, file: Path) -> Comparison:
+def compare(shard_set: ShardSet, places: dict[str, list[Place]], *, name: str, file: Path) -> TokenizerComparison:
     """Encode the documents at `places` with another tokenizer.
 
     Raises:
@@ -110,4 +110,4 @@ def compare(shard_set: ShardSet, places: dict[str, list[Place]], *, name: str, f
         encoded = other.encode_batch_fast(texts, add_special_tokens=False)
         if tokens:
             ratios[source] = Ratio(size, tokens, sum(len(encoding.ids) for encoding in encoded))
-    return Comparison(name, hashlib.sha256(data).hexdigest(), other.get_vocab_size(), ratios)
+    return TokenizerComparison(name, hashlib.sha256(data).hexdigest(), other.get_vocab_size(), ratios)

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
     from shards.audit.audit import Progress
 
-SAMPLE_CHARACTERS = 700
+SHOWN_CHARACTERS = 700
 """Of each document shown."""
 
 
 @dataclass(frozen=True)
-class Sample:
+class ShownDocument:
     """A document that is shown: where it is from, and how its text begins.
 
     `text` has lone surrogates for bytes that are not UTF-8; `whole` says that it is all of the document.
@@ -120,13 +120,15 @@ def draw_places(shard_set: ShardSet, number: int) -> dict[str, list[Place]]:
     return places
 
 
-def read_sample(shard: Shard, place: Place, vocabulary: Vocabulary, *, characters: int = SAMPLE_CHARACTERS) -> Sample:
+def read_shown_document(
+    shard: Shard, place: Place, vocabulary: Vocabulary, *, characters: int = SHOWN_CHARACTERS
+) -> ShownDocument:
     """Return how a document begins; a character is up to 4 tokens, so that no more than these are read."""
     stop = min(place.tokens - 1, 4 * characters)
     data = read_bytes(shard, place.start, place.start + stop, vocabulary=vocabulary)
     whole = stop == place.tokens - 1
     text = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode(data, final=whole)
-    return Sample(place, text[:characters], whole and len(text) <= characters)
+    return ShownDocument(place, text[:characters], whole and len(text) <= characters)
 
 
 def _find_ordinals(shard: Shard, wanted: dict[str, list[int]]) -> list[int]:

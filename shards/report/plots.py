@@ -23,7 +23,7 @@ from shards.report.chart import (
     logarithmic,
     round_ticks,
 )
-from shards.report.compare import Comparison
+from shards.report.compare import TokenizerComparison
 from shards.report.facts import SetFacts, ShardFacts
 from shards.report.text import compact, percent, size
 from shards.report.vocabulary import VocabularyFacts
@@ -124,7 +124,7 @@ def plot_ranks(vocabulary: VocabularyFacts, width: float) -> Chart:
     return chart
 
 
-def plot_bytes_per_token(ratios: dict[str, float], comparison: Comparison | None, width: float) -> Chart:
+def plot_bytes_per_token(ratios: dict[str, float], comparison: TokenizerComparison | None, width: float) -> Chart:
     """Draw how much text a token holds by source; beside another tokenizer both are drawn on the same sample."""
     others: dict[str, float] = {}
     if comparison is not None:

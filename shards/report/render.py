@@ -20,8 +20,8 @@ from shards.report import text
 from shards.report.audited import rows_of
 from shards.report.card import card_header, public_place, public_reason
 from shards.report.chart import Chart
-from shards.report.compare import COMPARED_DOCUMENTS, Comparison
-from shards.report.documents import Sample
+from shards.report.compare import COMPARED_DOCUMENTS, TokenizerComparison
+from shards.report.documents import ShownDocument
 from shards.report.facts import SetFacts
 from shards.report.plots import (
     MAX_ROWS,
@@ -66,8 +66,8 @@ class Contents:
     vocabulary: VocabularyFacts
     audit: dict[str, Any]
     lengths: npt.NDArray[np.int64]
-    samples: dict[str, list[Sample]]
-    comparison: Comparison | None
+    samples: dict[str, list[ShownDocument]]
+    comparison: TokenizerComparison | None
 
     def rows(self, check: str) -> list[dict[str, Any]]:
         """Return the audit's rows of a check."""

@@ -22,7 +22,7 @@ from typing import Any
 from shards.errors import ShardSetError
 from shards.report.audited import find_or_audit, is_audited
 from shards.report.compare import COMPARED_DOCUMENTS, GPT2, compare, find_gpt2
-from shards.report.documents import count_lengths, draw_places, read_sample
+from shards.report.documents import count_lengths, draw_places, read_shown_document
 from shards.report.facts import describe
 from shards.report.render import Contents, render_card, render_page
 from shards.report.vocabulary import describe_vocabulary
@@ -113,7 +113,7 @@ def write_report(
     passes.done = passes.number - 1
     lengths = count_lengths(shard_set, workers=workers, progress=passes.advance)
     samples = {
-        name: [read_sample(shard_set.shard(place.shard), place, vocabulary) for place in places]
+        name: [read_shown_document(shard_set.shard(place.shard), place, vocabulary) for place in places]
         for name, places in draw_places(shard_set, SAMPLES).items()
     }
     if compare_with is None and (gpt2 := find_gpt2()) is not None:

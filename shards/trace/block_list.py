@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-class Found(Protocol):
+class FoundDocuments(Protocol):
     """What a trace found: `hashes` uint8 `(documents, 16)`, and the flags that `asked` for it."""
 
     @property
@@ -46,7 +46,7 @@ def check_out(path: Path, set_path: Path) -> None:
         raise ValueError(f"{path}: the folder {folder} cannot be written to. Give another file.")
 
 
-def write_block_list(path: Path, found: Found, shard_set: ShardSet) -> int:
+def write_block_list(path: Path, found: FoundDocuments, shard_set: ShardSet) -> int:
     """Write the hashes of the documents found, and return how many there are.
 
     Raises:

@@ -39,7 +39,7 @@ class ReadDocuments(Protocol):
 
 
 @dataclass
-class Comparison:
+class SourceComparison:
     """What comparing found: documents compared, problems, and sources that could not be read."""
 
     compared: int = 0
@@ -63,7 +63,7 @@ class _Sample:
         return f"{self.shard.name} document {self.number}"
 
 
-def compare_with_sources(shard_set: ShardSet, shards: Sequence[Shard], count: int) -> Comparison:
+def compare_with_sources(shard_set: ShardSet, shards: Sequence[Shard], count: int) -> SourceComparison:
     """Compare sampled documents with their sources, byte for byte.
 
     Args:
@@ -71,7 +71,7 @@ def compare_with_sources(shard_set: ShardSet, shards: Sequence[Shard], count: in
         shards: shards whose files are sound; documents are sampled from these.
         count: how many documents to compare; every one where the set holds fewer.
     """
-    found = Comparison()
+    found = SourceComparison()
     manifest = shard_set.manifest
     try:
         vocabulary = shard_set.vocabulary
@@ -135,7 +135,7 @@ def _hash_document(text: bytes) -> bytes:
     return xxhash.xxh3_128_digest(text)
 
 
-def _draw(shards: Sequence[Shard], count: int, found: Comparison) -> dict[tuple[str, str], list[_Sample]]:
+def _draw(shards: Sequence[Shard], count: int, found: SourceComparison) -> dict[tuple[str, str], list[_Sample]]:
     """Draw one document from each of `count` equal stretches of the set; group them by source and unit, by row."""
     sizes = np.array([shard.num_documents for shard in shards], np.int64)
     total = int(sizes.sum())

@@ -33,7 +33,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass
-class Report:
+class ValidationResult:
     """What validation found.
 
     `tokens` and `documents` count what was read and checked; at the quick level, what the manifest says. `not_run`
@@ -78,7 +78,7 @@ def validate(
     against_sources: int = 0,
     threads: int = 1,
     progress: Progress | None = None,
-) -> Report:
+) -> ValidationResult:
     """Check a shard set and return every problem found.
 
     Args:
@@ -94,7 +94,7 @@ def validate(
     began = time.perf_counter()
     folder = Path(path)
     structure = check_structure(folder)
-    report = Report(folder, level, problems=list(structure.problems))
+    report = ValidationResult(folder, level, problems=list(structure.problems))
     shard_set = structure.shard_set
     if shard_set is not None:
         report.shards = len(shard_set.shards)
@@ -111,7 +111,7 @@ def validate(
     return report
 
 
-def validate_shard(shard_set: ShardSet, shard: Shard) -> Report:
+def validate_shard(shard_set: ShardSet, shard: Shard) -> ValidationResult:
     """Check one shard in full against the manifest: what needs the other shards (shares, duplicates) is left out.
 
     Raises:
@@ -120,14 +120,14 @@ def validate_shard(shard_set: ShardSet, shard: Shard) -> Report:
     began = time.perf_counter()
     problems, sound = check_shard_files(shard_set, shard)
     found = check_contents(shard, sound, vocab_size=shard_set.vocab_size, eos_id=shard_set.eos_id)
-    report = Report(shard_set.path, "full", problems=problems + found.problems, shards=1)
+    report = ValidationResult(shard_set.path, "full", problems=problems + found.problems, shards=1)
     report.tokens, report.documents = found.tokens, found.documents
     report.seconds = time.perf_counter() - began
     return report
 
 
 def _check_full(
-    report: Report, structure: Structure, shard_set: ShardSet, threads: int, progress: Progress | None
+    report: ValidationResult, structure: Structure, shard_set: ShardSet, threads: int, progress: Progress | None
 ) -> None:
     manifest = shard_set.manifest
     total = sum(shard.num_tokens for shard in shard_set.shards)
@@ -164,7 +164,7 @@ def _check_full(
     report.problems += check_duplicates(trusted, {source.name: source.epochs for source in manifest.sources})
 
 
-def _check_against_sources(report: Report, structure: Structure, shard_set: ShardSet, count: int) -> None:
+def _check_against_sources(report: ValidationResult, structure: Structure, shard_set: ShardSet, count: int) -> None:
     whole: list[Shard] = []
     for shard in shard_set.shards:
         files = shard.entry.files

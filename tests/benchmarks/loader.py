@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 import shards
-from shards.format.order import SampleOrder
+from shards.format.order import WindowOrder
 from trainer.data import Loader
 
 ROUNDS = 5
@@ -49,7 +49,7 @@ def bench_loader(
     """
     shard_set = shards.open_set(set_path)
     train = shard_set.splits["train"]
-    order = SampleOrder([shard.num_tokens for shard in train], seq_len=seq_len, seed=1)
+    order = WindowOrder([shard.num_tokens for shard in train], seq_len=seq_len, seed=1)
     if order.per_epoch < batch:
         raise ValueError(f"{set_path}: {order.per_epoch} windows of {seq_len}; expected at least one batch of {batch}")
     samples = -(-MIN_TOKENS // order.targets) * order.per_epoch // batch * batch

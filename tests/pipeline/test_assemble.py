@@ -15,7 +15,7 @@ from pipeline.assemble import AssembleTask, assemble_shard
 from pipeline.encode.run import END_KEY, FIRST_KEY, Run
 from pipeline.mix.cuts import plan_mix
 from pipeline.mix.index import Index, mask_name
-from pipeline.mix.plan import Plan, ShardPlan, Slice
+from pipeline.mix.plan import MixPlan, ShardPlan, Slice
 from shards.format.writer import SetProperties
 from tests.support.runs import EOS, Document, make_recipe, place_documents, write_run, write_runs
 
@@ -27,7 +27,7 @@ SOURCES = [
 SOURCES[0].append(SOURCES[0][11])
 
 
-def assemble(folder: Path, runs: list[Run], plan: Plan, index: Index, *, seed: int = 5) -> dict[str, dict[str, Any]]:
+def assemble(folder: Path, runs: list[Run], plan: MixPlan, index: Index, *, seed: int = 5) -> dict[str, dict[str, Any]]:
     """Assemble all shards; return by shard name: tokens, table, entry."""
     (folder / "masks").mkdir(parents=True)
     (folder / "out").mkdir()
@@ -119,6 +119,6 @@ def test_the_order_is_the_same_for_ever(split: str, number: int, tmp_path: Path)
     """Recorded: a numpy whose generators differ would change every shard set."""
     documents = [Document((i * 0x9E3779B97F4A7C15 % (1 << 64), i), 2) for i in range(12)]
     runs = [write_run(tmp_path / "run", 0, documents)]
-    plan = Plan((ShardPlan(split, number, (Slice(0, 0, FIRST_KEY, END_KEY),)),), (), 0, ())
+    plan = MixPlan((ShardPlan(split, number, (Slice(0, 0, FIRST_KEY, END_KEY),)),), (), 0, ())
     (shard,) = assemble(tmp_path, runs, plan, Index(runs, 1), seed=1337).values()
     assert [row["row"] for row in shard["table"]] == GOLDEN[split, number]

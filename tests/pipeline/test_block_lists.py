@@ -15,7 +15,7 @@ import pytest
 
 from pipeline.encode.run import Key
 from pipeline.mix import index as index_module
-from pipeline.mix.block_lists import MAX_LINE_BYTES, Blocked, BlockList, BlockListError, Found, parse_entry
+from pipeline.mix.block_lists import MAX_LINE_BYTES, Blocked, BlockList, BlockListError, BlockListUse, parse_entry
 from pipeline.mix.cuts import MixError, MixTask, mix_runs, plan_mix
 from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE, Index
 from pipeline.mix.plan import plan_from_dict
@@ -173,13 +173,13 @@ def test_a_list_that_changes_on_the_way_stops_the_mix(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (Found("a.txt", "", 60, 60, 61), "60 of 60 hashes of a.txt found, 61 documents dropped"),
-        (Found("a.txt", "", 60, 0, 0), "0 of 60 hashes of a.txt found; no document read has one"),
-        (Found("a.txt", "", 0, 0, 0), "a.txt holds no hash"),
-        (Found("\x1b[2J", "", 0, 0, 0), "\\x1b[2J holds no hash"),
+        (BlockListUse("a.txt", "", 60, 60, 61), "60 of 60 hashes of a.txt found, 61 documents dropped"),
+        (BlockListUse("a.txt", "", 60, 0, 0), "0 of 60 hashes of a.txt found; no document read has one"),
+        (BlockListUse("a.txt", "", 0, 0, 0), "a.txt holds no hash"),
+        (BlockListUse("\x1b[2J", "", 0, 0, 0), "\\x1b[2J holds no hash"),
     ],
 )
-def test_what_was_found_is_said_in_words(found: Found, words: str) -> None:
+def test_what_was_found_is_said_in_words(found: BlockListUse, words: str) -> None:
     assert words in str(found)
 
 

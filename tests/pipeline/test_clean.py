@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pipeline.clean.documents import EMPTY, INVALID, LONG, NULL, SHORT, as_large_binary, clean_batch
 from pipeline.recipe.schema import SourceRecipe
-from pipeline.sources.base import Batch
+from pipeline.sources.base import TextBatch
 
 INVALID_TEXTS = [b"\xff", b"caf\xe9", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc0\xaf", b"ok \xe2\x82"]
 
@@ -28,7 +28,7 @@ def clean(values: list[Any], type_: pa.DataType, **keys: Any) -> tuple[list[tupl
     whole = pa.array([*around, *values, *around], pa.binary())
     if type_ != pa.binary():
         whole = whole.view(pa.string()).cast(type_) if not pa.types.is_large_string(type_) else large(whole)
-    batch = Batch(whole.slice(2, len(values)), np.arange(100, 100 + len(values), dtype=np.uint32), {"not x > 1": 4})
+    batch = TextBatch(whole.slice(2, len(values)), np.arange(100, 100 + len(values), dtype=np.uint32), {"not x > 1": 4})
     dropped: dict[str, int] = {"not x > 1": 1}
     documents = clean_batch(recipe(**keys), batch, dropped)
     assert documents.text.type == pa.large_string()
@@ -99,7 +99,7 @@ def reason_of(value: bytes | None) -> str | None:
 
 def test_text_is_not_copied() -> None:
     text = pa.array(["some text"] * 100, pa.large_string())
-    documents = clean_batch(recipe(), Batch(text, np.arange(100, dtype=np.uint32)), {})
+    documents = clean_batch(recipe(), TextBatch(text, np.arange(100, dtype=np.uint32)), {})
     assert documents.text.buffers()[2].address == text.buffers()[2].address
     strings = pa.array(["some text"] * 100, pa.string())
     assert as_large_binary(strings).buffers()[2].address == strings.buffers()[2].address

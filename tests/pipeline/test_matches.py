@@ -17,7 +17,7 @@ from pipeline.clean import patterns as matches
 from pipeline.clean.documents import EMPTY, LONG, clean_batch
 from pipeline.clean.patterns import MatchError, check_matches, check_pattern, find_matches, reason_of, to_receipt
 from pipeline.recipe.schema import Recipe, SourceRecipe
-from pipeline.sources.base import Batch
+from pipeline.sources.base import TextBatch
 from tests.support.good_recipe import GOOD, faults_of
 
 Load = Callable[..., Recipe]
@@ -76,7 +76,7 @@ def test_excerpts_are_short_and_cut_between_characters() -> None:
 def clean(texts: list[str], **keys: Any) -> tuple[list[str], list[int], dict[str, int]]:
     source = SourceRecipe(name="s", weight=1.0, paths=["x"], **keys)
     dropped: dict[str, int] = {}
-    left = clean_batch(source, Batch(pa.array(texts), np.arange(len(texts), dtype=np.uint32)), dropped)
+    left = clean_batch(source, TextBatch(pa.array(texts), np.arange(len(texts), dtype=np.uint32)), dropped)
     return [str(text) for text in left.text.to_pylist()], left.rows.tolist(), dropped
 
 

@@ -17,7 +17,7 @@ from pipeline.encode.run import END_KEY, FIRST_KEY, Run
 from pipeline.mix import index as index_module
 from pipeline.mix.cuts import MixError, plan_mix
 from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE, Axis, Index
-from pipeline.mix.plan import Plan, Shares, plan_from_dict
+from pipeline.mix.plan import MixPlan, Shares, plan_from_dict
 from pipeline.recipe.schema import Recipe
 from tests.support.runs import Document, Placed, make_recipe, place_documents, write_run, write_runs
 
@@ -63,7 +63,7 @@ def keep_first(sources: list[list[Document]]) -> list[list[Document]]:
     return kept
 
 
-def plan_of(recipe: Recipe, runs: list[Run]) -> tuple[Plan, Index]:
+def plan_of(recipe: Recipe, runs: list[Run]) -> tuple[MixPlan, Index]:
     index = Index(runs, len(recipe.sources))
     return plan_mix(recipe, index), index
 
@@ -129,7 +129,9 @@ def test_properties_of_any_plan(
         assert any(used), "some source binds, and all of it is used"
 
 
-def check_documents(plan: Plan, kept: list[list[Document]], train: list[Placed], val: list[Placed], most: int) -> None:
+def check_documents(
+    plan: MixPlan, kept: list[list[Document]], train: list[Placed], val: list[Placed], most: int
+) -> None:
     owner = {document.key: (source, document.length) for source, own in enumerate(kept) for document in own}
     assert all(owner[key] == (source, length) for source, _, key, length in (*train, *val))
     times = Counter(key for _, _, key, _ in train)
@@ -151,7 +153,7 @@ def check_documents(plan: Plan, kept: list[list[Document]], train: list[Placed],
     assert len({(key, epoch) for _, epoch, key, _ in train}) == len(train)
 
 
-def check_shares(plan: Plan, kept: list[list[Document]], shards: Any, weights: list[float], val_tokens: int) -> None:
+def check_shares(plan: MixPlan, kept: list[list[Document]], shards: Any, weights: list[float], val_tokens: int) -> None:
     exact = [Fraction(str(weight)) for weight in weights]
     for split, total in (("train", plan.train_tokens), ("val", val_tokens)):
         number = sum(1 for name, _ in shards if name == split)

@@ -24,7 +24,7 @@ from pipeline.engine.progress import Progress
 from pipeline.estimate import disk
 from pipeline.estimate.disk import DiskError, check_disk
 from pipeline.estimate.estimate import Estimate, TimeEstimate, estimate
-from pipeline.estimate.pieces import read_sample
+from pipeline.estimate.pieces import read_extract
 from pipeline.estimate.pilot import measure
 from pipeline.recipe.schema import Recipe, load_recipe
 from pipeline.sources import files, selection
@@ -274,7 +274,7 @@ def test_a_block_tells_how_much_of_its_file_it_is(
     path = tmp_path / f"a.txt{suffix}"
     path.write_bytes(gzip.compress(text, 1) if suffix else text)
     found = Selection(0, source(path, separator="\n--\n"), seed=1, tokens=None)
-    (piece,) = read_sample(found, 1 << 20).pieces
+    (piece,) = read_extract(found, 1 << 20).pieces
     assert 3 << 20 < piece.text_bytes < 0.6 * len(text)
     # Stated is what the listing says of a compressed file; as much of it as was read.
     share = piece.stated_bytes / found.text_bytes

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import shards
-from pipeline.build.build import BuildReport, build
+from pipeline.build.build import BuildResult, build
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.progress import Progress
 from pipeline.mix.cuts import MixError
@@ -114,11 +114,11 @@ def load(corpus: Path, tmp_path: Path) -> Callable[..., Recipe]:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Callable[..., BuildReport]]:
+def run(tmp_path: Path) -> Iterator[Callable[..., BuildResult]]:
     """Return `run(recipe, name="set", workers=1)`: a build in this process, its workers in others."""
     executors: list[LocalExecutor] = []
 
-    def run_one(recipe: Recipe, name: str = "set", workers: int = 1) -> BuildReport:
+    def run_one(recipe: Recipe, name: str = "set", workers: int = 1) -> BuildResult:
         executors.append(LocalExecutor(workers))
         out = tmp_path / name
         return build(recipe, out=out, work=tmp_path / f"{name}.work", executor=executors[-1], progress=Progress())

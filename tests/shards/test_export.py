@@ -17,7 +17,7 @@ from shards.__main__ import main
 from shards.cli import export_set as command
 from shards.convert.export import ExportError, LayoutName, compare_split, export_set, load_layout
 from shards.convert.layouts import chunks, datatrove, layout, litdata, mds
-from shards.convert.layouts.layout import Source
+from shards.convert.layouts.layout import SplitReader
 from tests.support.shard_sets import Document, write_set
 
 LAYOUTS = get_args(LayoutName)
@@ -171,7 +171,7 @@ def test_small_files_and_blocks_hold_the_same(good_set, truth, tmp_path, monkeyp
     assert seen[-1][0] == seen[-1][1] == 2 * sum(len(tokens) for tokens, _ in truth.values())
     module = load_layout(name)
     for split, (tokens, lengths) in truth.items():
-        source = Source(shard_set, split)
+        source = SplitReader(shard_set, split)
         assert np.array_equal(np.concatenate(list(module.read_tokens(tmp_path / "out", source))), tokens)
         assert np.array_equal(np.concatenate(list(module.read_lengths(tmp_path / "out", source))), lengths)
         assert found.splits[split] == {"tokens": len(tokens), "documents": len(lengths)}
@@ -186,7 +186,7 @@ def test_blocks_of_documents_are_bounded(good_set, truth, monkeypatch):
     """What is in memory is a block, whatever the size of the shard, or one longer document."""
     monkeypatch.setattr(layout, "BLOCK_TOKENS", 600)
     tokens, lengths = truth["train"]
-    blocks = list(Source(shards.open_set(good_set), "train").iter_documents())
+    blocks = list(SplitReader(shards.open_set(good_set), "train").iter_documents())
     assert np.array_equal(np.concatenate([block for block, _ in blocks]), tokens)
     assert np.array_equal(np.concatenate([part for _, part in blocks]), lengths)
     assert all(len(block) == part.sum() and (len(block) <= 600 or len(part) == 1) for block, part in blocks)
@@ -274,7 +274,7 @@ def test_wide_vocabulary(wide_set, tmp_path, name):
         assert sorted(path.name for path in tmp_path.iterdir()) == ["wide"]
         return
     export_set(wide_set, tmp_path / "out", layout=name, verify=True)
-    source = Source(wide_set, "train")
+    source = SplitReader(wide_set, "train")
     tokens = np.concatenate(list(load_layout(name).read_tokens(tmp_path / "out", source)))
     assert tokens.tolist() == [69_999, 65_536, EOS] * 2
     if name == "megatron":
@@ -322,7 +322,7 @@ def test_what_a_layout_cannot_count_is_refused(tiny_set, monkeypatch, tmp_path):
 )
 def test_verify_sees_every_flipped_byte(tiny_set, tmp_path, name, file, position):
     export_set(tiny_set, tmp_path / "out", layout=name)
-    module, source = load_layout(name), Source(tiny_set, "train")
+    module, source = load_layout(name), SplitReader(tiny_set, "train")
     compare_split(module, tmp_path / "out", source)
     data = bytearray((tmp_path / "out" / file).read_bytes())
     data[position] ^= 1
@@ -350,7 +350,7 @@ def test_verify_sees_a_missing_end(tiny_set, tmp_path, name, file):
     for data in (path.read_bytes()[:-2], b""):
         path.write_bytes(data)
         with pytest.raises(ExportError, match="what was read back is not the set"):
-            compare_split(load_layout(name), tmp_path / "out", Source(tiny_set, "train"))
+            compare_split(load_layout(name), tmp_path / "out", SplitReader(tiny_set, "train"))
 
 
 def test_failed_verification_leaves_nothing(tiny_set, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import numpy as np
 
 from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE, Key, Run
 from pipeline.mix.index import Index
-from pipeline.mix.plan import Plan
+from pipeline.mix.plan import MixPlan
 from pipeline.recipe.schema import Recipe
 
 EOS = 7
@@ -75,7 +75,7 @@ Placed = tuple[int, int, Key, int]
 """(source, epoch, key, length) of a document in a shard."""
 
 
-def place_documents(plan: Plan, runs: list[Run], index: Index) -> dict[tuple[str, int], list[Placed]]:
+def place_documents(plan: MixPlan, runs: list[Run], index: Index) -> dict[tuple[str, int], list[Placed]]:
     """Return what each shard of a plan holds."""
     placed: dict[tuple[str, int], list[Placed]] = {}
     for shard in plan.shards:

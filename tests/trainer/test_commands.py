@@ -17,7 +17,7 @@ import torch
 
 from shards import ShardSet
 from shards.errors import InputError
-from trainer.commands.sample import LoadedRun, SampleOptions, choose_token, load_run, sample_texts
+from trainer.commands.sample import LoadedRun, SamplingOptions, choose_token, load_run, sample_texts
 
 
 class Done(Protocol):
@@ -233,12 +233,12 @@ def test_one_rank_speaks_for_all(trainer: Command, recipe_file: Path, tmp_path: 
 
 def test_a_prompt_that_fills_the_context_is_refused(loaded: LoadedRun):
     with pytest.raises(InputError, match="context of 64"):
-        sample_texts(loaded, ["the mill " * 200], SampleOptions())[0]
+        sample_texts(loaded, ["the mill " * 200], SamplingOptions())[0]
 
 
 def test_sampling_ends_at_the_contexts_end_and_says_so(loaded: LoadedRun, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("trainer.commands.sample.choose_token", lambda *_: 5)
-    result = sample_texts(loaded, ["the"], SampleOptions(max_new_tokens=1000))[0]
+    result = sample_texts(loaded, ["the"], SamplingOptions(max_new_tokens=1000))[0]
     prompt_tokens = 1 + len(loaded.tokenizer.encode("the").ids)
     assert result.finish == "context"
     assert len(result.token_ids) == 64 - prompt_tokens + 1
@@ -247,14 +247,14 @@ def test_sampling_ends_at_the_contexts_end_and_says_so(loaded: LoadedRun, monkey
 def test_sampling_stops_at_eos(loaded: LoadedRun, monkeypatch: pytest.MonkeyPatch):
     tokens = iter([5, 6, loaded.eos_id, 7])
     monkeypatch.setattr("trainer.commands.sample.choose_token", lambda *_: next(tokens))
-    result = sample_texts(loaded, ["the"], SampleOptions())[0]
+    result = sample_texts(loaded, ["the"], SamplingOptions())[0]
     assert (result.token_ids, result.finish) == ([5, 6], "eos")
 
 
 def test_special_tokens_in_a_prompt_are_text(loaded: LoadedRun, monkeypatch: pytest.MonkeyPatch):
     fed: list[list[int]] = []
     monkeypatch.setattr("trainer.commands.sample.iter_tokens", lambda _model, ids, *_: fed.extend(ids) or iter([]))
-    sample_texts(loaded, ["a<|endoftext|>b"], SampleOptions())[0]
+    sample_texts(loaded, ["a<|endoftext|>b"], SamplingOptions())[0]
     assert fed[0][0] == loaded.eos_id
     assert loaded.eos_id not in fed[0][1:]
     assert loaded.tokenizer.decode(fed[0][1:], skip_special_tokens=False) == "a<|endoftext|>b"
@@ -279,7 +279,7 @@ def test_a_folder_that_is_no_run_is_refused(trainer: Command, tmp_path: Path):
 
 def choose(logits: list[float], seen: list[int] | None = None, draws: int = 1, **options: Any) -> set[int]:
     generator = torch.Generator().manual_seed(0)
-    chosen = SampleOptions(**({"repetition_penalty": 1.0, "top_p": 1.0, "temperature": 1.0} | options))
+    chosen = SamplingOptions(**({"repetition_penalty": 1.0, "top_p": 1.0, "temperature": 1.0} | options))
     return {choose_token(torch.tensor(logits), seen or [], chosen, generator) for _ in range(draws)}
 
 
@@ -299,5 +299,5 @@ def test_the_repetition_penalty_lowers_seen_tokens_of_either_sign():
     assert choose([2.0, 1.5, -9.0], seen=[0], repetition_penalty=2.0, temperature=0.0) == {1}
     assert choose([-1.0, -1.5, -9.0], seen=[0], repetition_penalty=2.0, temperature=0.0) == {1}
     logits = torch.tensor([1.0, 2.0])
-    choose_token(logits, [1], SampleOptions(), torch.Generator().manual_seed(0))
+    choose_token(logits, [1], SamplingOptions(), torch.Generator().manual_seed(0))
     assert logits.tolist() == [1.0, 2.0]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shards import Problem, ShardSet, ShardSetError
-from shards.format.order import SampleOrder, account_tokens, read_sources, seeded_permutation, trace_documents
+from shards.format.order import WindowOrder, account_tokens, read_sources, seeded_permutation, trace_documents
 from trainer.data import Loader
 
 GOLDEN_PERMUTATION = [6, 3, 7, 4, 0, 1, 5, 2]
@@ -42,7 +42,7 @@ def make_shards(sizes: list[int]) -> list[FakeShard]:
     return [FakeShard(np.arange(end - size, end, dtype=np.uint32)) for end, size in zip(ends, sizes, strict=True)]
 
 
-def read_all(shards: list[FakeShard], order: SampleOrder, first: int, stop: int, batch: int) -> torch.Tensor:
+def read_all(shards: list[FakeShard], order: WindowOrder, first: int, stop: int, batch: int) -> torch.Tensor:
     with Loader(shards, order, stop=stop) as loader:  # type: ignore[arg-type]
         return torch.cat([loader.read(i, min(batch, stop - i)) for i in range(first, stop, batch)])
 
@@ -50,9 +50,9 @@ def read_all(shards: list[FakeShard], order: SampleOrder, first: int, stop: int,
 @given(sizes=shard_sizes, seq_len=st.integers(1, 20), seed=st.integers(0, 2**32 - 1), epoch=st.integers(0, 3))
 @settings(max_examples=60, deadline=None)
 def test_an_epoch_holds_each_window_exactly_once(sizes: list[int], seq_len: int, seed: int, epoch: int):
-    order = SampleOrder(sizes, seq_len=seq_len, seed=seed)
+    order = WindowOrder(sizes, seq_len=seq_len, seed=seed)
     first = epoch * order.per_epoch
-    places = [order.locate(sample) for sample in range(first, first + order.per_epoch)]
+    places = [order.locate(number) for number in range(first, first + order.per_epoch)]
     expected = {(shard, w * seq_len) for shard, size in enumerate(sizes) for w in range(max(0, size - 1) // seq_len)}
     assert len(places) == len(expected)
     assert {(place.shard, place.start) for place in places} == expected
@@ -71,9 +71,9 @@ def test_an_epoch_holds_each_window_exactly_once(sizes: list[int], seq_len: int,
 def test_samples_depend_neither_on_the_start_nor_on_the_batch(
     sizes: list[int], seq_len: int, first: int, count: int, batches: tuple[int, int]
 ):
-    order = SampleOrder(sizes, seq_len=seq_len, seed=7)
+    order = WindowOrder(sizes, seq_len=seq_len, seed=7)
     whole = read_all(make_shards(sizes), order, 0, first + count, batches[0])
-    part = read_all(make_shards(sizes), SampleOrder(sizes, seq_len=seq_len, seed=7), first, first + count, batches[1])
+    part = read_all(make_shards(sizes), WindowOrder(sizes, seq_len=seq_len, seed=7), first, first + count, batches[1])
     assert torch.equal(whole[first:], part)
     assert part.dtype == torch.int64
     assert part.shape == (count, seq_len + 1)
@@ -81,44 +81,44 @@ def test_samples_depend_neither_on_the_start_nor_on_the_batch(
 
 def test_windows_equal_the_tokens_read_straight(shard_set: ShardSet):
     shards = shard_set.splits["train"]
-    order = SampleOrder([shard.num_tokens for shard in shards], seq_len=32, seed=3)
+    order = WindowOrder([shard.num_tokens for shard in shards], seq_len=32, seed=3)
     samples = 2 * order.per_epoch + 5
     with Loader(shards, order) as loader:
         read = torch.cat([loader.read(first, min(7, samples - first)) for first in range(0, samples, 7)])
-    for sample in range(samples):
-        place = order.locate(sample)
+    for number in range(samples):
+        place = order.locate(number)
         straight = shards[place.shard].read(place.start, place.start + 33)
-        assert read[sample].tolist() == straight.tolist()
+        assert read[number].tolist() == straight.tolist()
 
 
 def test_the_order_is_a_fixed_one():
     """Golden numbers: another numpy, or a change of ours, must not reorder the data of runs that exist."""
     assert seeded_permutation(8, 1337, 0).tolist() == GOLDEN_PERMUTATION
-    order = SampleOrder([100, 5, 70, 120], seq_len=16, seed=1337)
+    order = WindowOrder([100, 5, 70, 120], seq_len=16, seed=1337)
     places = [(p.epoch, p.shard, p.start) for p in map(order.locate, [0, 1, 6, 12, 17, 18, 1000])]
     assert places == GOLDEN_PLACES
 
 
 def test_epochs_shards_and_seeds_have_orders_of_their_own():
-    order = SampleOrder([1000, 1000], seq_len=10, seed=1)
+    order = WindowOrder([1000, 1000], seq_len=10, seed=1)
     starts = [[order.locate(i).start for i in range(first, first + 99)] for first in (0, 99, 198, 297)]
-    starts.append([SampleOrder([1000, 1000], seq_len=10, seed=2).locate(i).start for i in range(99)])
+    starts.append([WindowOrder([1000, 1000], seq_len=10, seed=2).locate(i).start for i in range(99)])
     assert len({tuple(part) for part in starts}) == 5
     keys = [(5,), (5, 0), (0, 5), (5, 0, 0), (6,)]
     assert len({tuple(seeded_permutation(50, *key)) for key in keys}) == len(keys)
 
 
 def test_short_shards_are_counted_and_never_visited():
-    order = SampleOrder([100, 10, 0, 100, 11], seq_len=10, seed=1)
+    order = WindowOrder([100, 10, 0, 100, 11], seq_len=10, seed=1)
     assert order.short_shards == [1, 2]
     assert order.windows.tolist() == [9, 0, 0, 9, 1]
     assert order.cropped == 221 - 190
-    assert {order.locate(sample).shard for sample in range(3 * order.per_epoch)} == {0, 3, 4}
+    assert {order.locate(number).shard for number in range(3 * order.per_epoch)} == {0, 3, 4}
 
 
 def test_an_error_in_the_decoding_thread_surfaces():
     shards = make_shards([100, 100])
-    order = SampleOrder([100, 100], seq_len=10, seed=1)
+    order = WindowOrder([100, 100], seq_len=10, seed=1)
     second = order.visit(9).shard
     shards[second].error = ShardSetError([Problem("frame_corrupt", f"train-{second:05d}", "planted")])
     with Loader(shards, order) as loader:  # type: ignore[arg-type]
@@ -130,11 +130,11 @@ def test_an_error_in_the_decoding_thread_surfaces():
 def test_the_next_shard_is_decoded_ahead_and_two_are_held_at_most():
     sizes = [101] * 5
     shards = make_shards(sizes)
-    order = SampleOrder(sizes, seq_len=10, seed=1)
+    order = WindowOrder(sizes, seq_len=10, seed=1)
     with Loader(shards, order, stop=30) as loader:  # type: ignore[arg-type]
         for first in range(30):
             loader.read(first, 1)
-            visited = len({order.locate(sample).shard for sample in range(first + 1)})
+            visited = len({order.locate(number).shard for number in range(first + 1)})
             started = sum(len(shard.reads) for shard in shards)
             # The one in use and the next; not one more for samples that nobody will ask for.
             assert started <= min(visited + 1, 3)
@@ -144,13 +144,13 @@ def test_the_next_shard_is_decoded_ahead_and_two_are_held_at_most():
 
 def test_one_shard_is_decoded_once_for_all_epochs():
     shards = make_shards([101])
-    read_all(shards, SampleOrder([101], seq_len=10, seed=1), 0, 50, 4)
+    read_all(shards, WindowOrder([101], seq_len=10, seed=1), 0, 50, 4)
     assert len(shards[0].reads) == 1
 
 
 def test_the_loader_may_jump():
     sizes = [101] * 4
-    order = SampleOrder(sizes, seq_len=10, seed=1)
+    order = WindowOrder(sizes, seq_len=10, seed=1)
     whole = read_all(make_shards(sizes), order, 0, 80, 10)
     with Loader(make_shards(sizes), order) as loader:  # type: ignore[arg-type]
         for first in (0, 70, 5, 33, 34, 2):
@@ -160,13 +160,13 @@ def test_the_loader_may_jump():
 @pytest.mark.parametrize("epochs", [0.0, 0.05, 0.1, 0.17, 0.5, 1.0, 2.6])
 def test_every_token_is_accounted_for(shard_set: ShardSet, epochs: float):
     shards = shard_set.splits["train"]
-    order = SampleOrder([shard.num_tokens for shard in shards], seq_len=32, seed=3)
+    order = WindowOrder([shard.num_tokens for shard in shards], seq_len=32, seed=3)
     samples = int(epochs * order.per_epoch)
     names = ["code", "prose"]
     labels = [np.repeat(*reversed(read_sources(shard, names))) for shard in shards]
     counts, seen, repeated = np.zeros(2, int), [np.zeros(len(label), bool) for label in labels], np.zeros(2, int)
-    for sample in range(samples):
-        place = order.locate(sample)
+    for number in range(samples):
+        place = order.locate(number)
         targets = slice(place.start + 1, place.stop)
         counts += np.bincount(labels[place.shard][targets], minlength=2)
         repeated += np.bincount(labels[place.shard][targets][seen[place.shard][targets]], minlength=2)
@@ -183,7 +183,7 @@ def test_every_token_is_accounted_for(shard_set: ShardSet, epochs: float):
 
 def test_a_step_and_row_map_to_the_window_that_was_read(shard_set: ShardSet):
     shards = shard_set.splits["train"]
-    order = SampleOrder([shard.num_tokens for shard in shards], seq_len=32, seed=3)
+    order = WindowOrder([shard.num_tokens for shard in shards], seq_len=32, seed=3)
     with Loader(shards, order) as loader:
         batch = loader.read(8 * 4, 8)  # step 5
     place = order.locate_row(5, 6, global_batch=8)
@@ -192,11 +192,11 @@ def test_a_step_and_row_map_to_the_window_that_was_read(shard_set: ShardSet):
 
 def test_documents_of_a_sample_are_those_that_its_tokens_lie_in(shard_set: ShardSet):
     shards = shard_set.splits["train"]
-    order = SampleOrder([shard.num_tokens for shard in shards], seq_len=32, seed=3)
+    order = WindowOrder([shard.num_tokens for shard in shards], seq_len=32, seed=3)
     lines = trace_documents(shards, order, 5, 280)
     assert len(lines) == 280
-    for sample, line in enumerate(lines, start=5):
-        place = order.locate(sample)
+    for number, line in enumerate(lines, start=5):
+        place = order.locate(number)
         shard = shards[place.shard]
         head, _, listed = line.partition(": ")
         assert head == f"{shard.name} [{place.start}, {place.stop})"

@@ -12,7 +12,7 @@ import torch
 
 from shards import ShardSet
 from trainer.commands.export import describe_files
-from trainer.commands.sample import SampleOptions, iter_tokens, load_run
+from trainer.commands.sample import SamplingOptions, iter_tokens, load_run
 from trainer.config import ModelConfig
 
 transformers = pytest.importorskip("transformers")
@@ -132,7 +132,7 @@ def test_it_generates_what_we_sample(exported: tuple[Path, Path]):
     run, folder = exported
     ours, theirs = load_run(run, print), load(folder)
     prompt = [ours.eos_id, *ours.tokenizer.encode("the mill", add_special_tokens=False).ids]
-    greedy = SampleOptions(max_new_tokens=16, temperature=0.0, repetition_penalty=1.0)
+    greedy = SamplingOptions(max_new_tokens=16, temperature=0.0, repetition_penalty=1.0)
     mine = [token for _, token in iter_tokens(ours.model, [prompt], greedy, ours.eos_id)]
     mask = torch.ones((1, len(prompt)), dtype=torch.int64)
     out = theirs.generate(torch.tensor([prompt]), attention_mask=mask, max_new_tokens=16, do_sample=False)

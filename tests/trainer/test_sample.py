@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from shards import ShardSet
-from trainer.commands.sample import LoadedRun, SampleOptions, choose_token, iter_tokens, load_run, sample_texts
+from trainer.commands.sample import LoadedRun, SamplingOptions, choose_token, iter_tokens, load_run, sample_texts
 from trainer.config import ModelConfig
 from trainer.model import KeyValueCache, LanguageModel, build_model
 
 VOCAB_SIZE, EOS = 200, 0
-GREEDY = SampleOptions(max_new_tokens=30, temperature=0.0, repetition_penalty=1.0)
+GREEDY = SamplingOptions(max_new_tokens=30, temperature=0.0, repetition_penalty=1.0)
 PROMPTS = [[0], [0, 5, 9, 3, 7, 11, 2], [0, 8, 8], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]]
 
 
@@ -61,7 +61,7 @@ def loaded(run: Path) -> LoadedRun:
     return load_run(run, print)
 
 
-def continue_all(model: LanguageModel, prompts: list[list[int]], options: SampleOptions) -> list[list[int]]:
+def continue_all(model: LanguageModel, prompts: list[list[int]], options: SamplingOptions) -> list[list[int]]:
     rows: list[list[int]] = [[] for _ in prompts]
     for row, token in iter_tokens(model, prompts, options, EOS):
         rows[row].append(token)
@@ -77,8 +77,8 @@ def test_cached_logits_equal_uncached_ones(model: LanguageModel):
     torch.testing.assert_close(torch.cat(parts, dim=1), model(ids), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("options", [GREEDY, SampleOptions(max_new_tokens=40, temperature=1.0, top_k=20)])
-def test_a_batch_gives_each_prompt_the_tokens_it_has_alone(model: LanguageModel, options: SampleOptions):
+@pytest.mark.parametrize("options", [GREEDY, SamplingOptions(max_new_tokens=40, temperature=1.0, top_k=20)])
+def test_a_batch_gives_each_prompt_the_tokens_it_has_alone(model: LanguageModel, options: SamplingOptions):
     together = continue_all(model, PROMPTS, options)
     assert together == [continue_all(model, [prompt], options)[0] for prompt in PROMPTS]
     assert len({tuple(row) for row in together}) > 1
@@ -117,7 +117,7 @@ def test_rows_end_at_eos_or_a_full_context_and_the_others_go_on(model: LanguageM
         return EOS if prompt == 8 and taken[prompt] == 3 else 5
 
     monkeypatch.setattr("trainer.commands.sample.choose_token", choose)
-    rows = continue_all(model, PROMPTS[1:], SampleOptions(max_new_tokens=1000))
+    rows = continue_all(model, PROMPTS[1:], SamplingOptions(max_new_tokens=1000))
     assert rows[1] == [5, 5, EOS]
     assert [len(rows[0]), len(rows[2])] == [48 - 7 + 1, 48 - 12 + 1]
 
@@ -127,7 +127,7 @@ def test_top_k_keeps_so_many_before_top_p():
 
     def chosen(**options: Any) -> set[int]:
         generator = torch.Generator().manual_seed(0)
-        settings = SampleOptions(**({"temperature": 1.0, "top_p": 1.0, "repetition_penalty": 1.0} | options))
+        settings = SamplingOptions(**({"temperature": 1.0, "top_p": 1.0, "repetition_penalty": 1.0} | options))
         return {choose_token(logits, [], settings, generator) for _ in range(200)}
 
     assert chosen() == {0, 1, 2, 3}
@@ -140,7 +140,7 @@ def test_top_k_keeps_so_many_before_top_p():
 
 
 def test_several_texts_are_those_of_each_prompt_alone(loaded: LoadedRun):
-    prompts, options = ["the mill", "", "def grind ( grain )"], SampleOptions(max_new_tokens=20)
+    prompts, options = ["the mill", "", "def grind ( grain )"], SamplingOptions(max_new_tokens=20)
     assert sample_texts(loaded, prompts, options) == [sample_texts(loaded, [prompt], options)[0] for prompt in prompts]
 
 
@@ -149,7 +149,7 @@ def test_streamed_pieces_are_the_text_in_whole_characters(loaded: LoadedRun, mon
     tokens = iter([*ids, loaded.eos_id])
     monkeypatch.setattr("trainer.commands.sample.choose_token", lambda *_: next(tokens))
     pieces: list[str] = []
-    (sample,) = sample_texts(loaded, ["the"], SampleOptions(), on_text=pieces.append)
+    (sample,) = sample_texts(loaded, ["the"], SamplingOptions(), on_text=pieces.append)
     assert pieces[0] == "the"
     assert "".join(pieces) == "the" + sample.text == "theñandú 字 🚀"
     assert len([piece for piece in pieces if piece]) > 5
@@ -161,7 +161,7 @@ def test_a_text_that_ends_within_a_character_is_streamed_to_its_end(loaded: Load
     tokens = iter([first_byte, loaded.eos_id])
     monkeypatch.setattr("trainer.commands.sample.choose_token", lambda *_: next(tokens))
     pieces: list[str] = []
-    (sample,) = sample_texts(loaded, ["x"], SampleOptions(), on_text=pieces.append)
+    (sample,) = sample_texts(loaded, ["x"], SamplingOptions(), on_text=pieces.append)
     assert "".join(pieces) == "x" + sample.text == "x\ufffd"
 
 

@@ -30,7 +30,7 @@ from shards import open_set
 from shards.convert.import_set import ImportOptions, import_set
 from shards.errors import RunError
 from shards.format.manifest import Split, dtype_for
-from shards.format.order import SampleOrder
+from shards.format.order import WindowOrder
 from shards.terminal.display import say
 from trainer.commands.export import convert_weights, describe_files
 from trainer.config import TrainRecipe
@@ -101,7 +101,7 @@ def measure(trainer: str, recipe: TrainRecipe, shards: Path, steps: int) -> dict
                 cuda.reset_peak_memory_stats()
 
     split = open_set(shards).splits["train"]
-    order = SampleOrder([shard.num_tokens for shard in split], seq_len=train.seq_len, seed=train.seed)
+    order = WindowOrder([shard.num_tokens for shard in split], seq_len=train.seq_len, seed=train.seed)
     with Loader(split, order) as loader:
         if trainer == "ours":
             with closing(open_session(recipe, shards, shards.with_name("run"), resume="never", say=say)) as session:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class SampleOptions:
+class SamplingOptions:
     """How tokens are chosen."""
 
     max_new_tokens: int = 200
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--seed", number_in(0, (1 << 63) - 1, int), "0 or more"),
     )
     for flag, kind, note in flags:
-        default = getattr(SampleOptions(), flag[2:].replace("-", "_"))
+        default = getattr(SamplingOptions(), flag[2:].replace("-", "_"))
         parser.add_argument(flag, type=kind, default=default, metavar="N", help=f"{note}; default %(default)s")
 
 
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
     """Sample; prints each prompt and its continuation, of a single prompt as it comes. JSON: a line a prompt."""
     from shards.terminal.display import printable, say
 
-    chosen = SampleOptions(**{option.name: getattr(options, option.name) for option in fields(SampleOptions)})
+    chosen = SamplingOptions(**{option.name: getattr(options, option.name) for option in fields(SamplingOptions)})
     loaded = load_run(options.run, say, options.checkpoint)
     stream = len(options.prompts) == 1 and not options.json
 
@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 @dataclass(slots=True)
-class Sample:
+class Completion:
     """A continued prompt. `finish` says why it ended: `eos`, `length` (as asked) or `context` (the model's is full)."""
 
     prompt: str
@@ -138,8 +138,8 @@ def load_run(run: Path, say: Callable[[str], None], path: Path | None = None) ->
 
 
 def sample_texts(
-    loaded: LoadedRun, prompts: list[str], options: SampleOptions, on_text: Callable[[str], None] | None = None
-) -> list[Sample]:
+    loaded: LoadedRun, prompts: list[str], options: SamplingOptions, on_text: Callable[[str], None] | None = None
+) -> list[Completion]:
     """Continue prompts. The same arguments give the same texts on the same machine.
 
     Args:
@@ -158,7 +158,7 @@ def sample_texts(
     if (longest := max(map(len, prompt_ids))) >= context:
         found = f"the longest has {longest} tokens with the one that begins a document"
         raise InputError(f"--prompt: {found}; expected fewer than the model's context of {context}")
-    samples = [Sample(prompt, loaded.step) for prompt in prompts]
+    samples = [Completion(prompt, loaded.step) for prompt in prompts]
     shown = 0
     if on_text:
         on_text(prompts[0])
@@ -181,7 +181,7 @@ def sample_texts(
 
 
 def iter_tokens(
-    model: LanguageModel, prompts: list[list[int]], options: SampleOptions, eos_id: int
+    model: LanguageModel, prompts: list[list[int]], options: SamplingOptions, eos_id: int
 ) -> Iterator[tuple[int, int]]:
     """Yield (prompt's number, next id), all prompts in turns.
 
@@ -215,7 +215,7 @@ def iter_tokens(
         fed = [ids[cache.length :][:1] or ids[-1:] for ids in texts]
 
 
-def choose_token(logits: torch.Tensor, seen: list[int], options: SampleOptions, generator: torch.Generator) -> int:
+def choose_token(logits: torch.Tensor, seen: list[int], options: SamplingOptions, generator: torch.Generator) -> int:
     """Choose the next id.
 
     Args:

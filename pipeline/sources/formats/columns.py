@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from pipeline.arrow import unwrap_mask, wrap_mask
 from pipeline.recipe.predicates import Predicate
-from pipeline.sources.base import Batch, SourceError
+from pipeline.sources.base import SourceError, TextBatch
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
@@ -120,11 +120,11 @@ def test_predicates(table: pa.Table | pa.RecordBatch, predicates: list[Predicate
     return mask, rejected
 
 
-def make_batch(table: pa.Table | pa.RecordBatch, text: str, predicates: list[Predicate], first_row: int) -> Batch:
+def make_batch(table: pa.Table | pa.RecordBatch, text: str, predicates: list[Predicate], first_row: int) -> TextBatch:
     """Turn rows of a table into a batch: predicates tested, the text column taken, row numbers kept."""
     column = take_path(table, text)
     rows = np.arange(first_row, first_row + table.num_rows, dtype=np.uint32)
     if not predicates:
-        return Batch(column, rows)
+        return TextBatch(column, rows)
     mask, rejected = test_predicates(table, predicates)
-    return Batch(column.filter(wrap_mask(mask)), rows[mask], rejected)
+    return TextBatch(column.filter(wrap_mask(mask)), rows[mask], rejected)

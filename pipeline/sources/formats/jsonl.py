@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 
 from pipeline.recipe.predicates import parse_keep
-from pipeline.sources.base import Batch, SourceError, Span
+from pipeline.sources.base import SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import open_file, read_pieces
 from pipeline.sources.formats.columns import make_batch
 
@@ -23,7 +23,7 @@ _MOST_BYTES = (1 << 31) - 2
 """Arrow's JSON reader counts the bytes of a block in 32 bits."""
 
 
-def read_span(source: SourceRecipe, span: Span) -> Iterator[Batch]:
+def read_span(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
     """Stream a span's records; empty lines are none."""
     predicates = parse_keep(source.keep)
     options = _parse_options(source, span.name)

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.recipe.predicates import Predicate, parse_keep
-from pipeline.sources.base import BATCH_BYTES, UNIT_BYTES, Batch, SourceError, Span
+from pipeline.sources.base import BATCH_BYTES, UNIT_BYTES, SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import is_local, open_file
 from pipeline.sources.formats.columns import check_predicates, check_text_type, make_batch, test_predicates
 
@@ -121,7 +121,7 @@ def split_span(span: Span) -> list[Span]:
     return [replace(span, start=index, stop=index + 1) for index in range(span.start, span.stop)]
 
 
-def read_span(source: SourceRecipe, span: Span) -> Iterator[Batch]:
+def read_span(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
     """Stream a span's row groups."""
     predicates = parse_keep(source.keep)
     row = 0
@@ -135,7 +135,7 @@ def read_span(source: SourceRecipe, span: Span) -> Iterator[Batch]:
             _expect_columns(remote, [[c for c in _chunks(group) if c.path_in_schema in wanted] for group in kept])
         for index in groups:
             if rejected := ruled_out[index]:
-                yield Batch(pa.nulls(0, pa.large_string()), np.zeros(0, np.uint32), rejected)
+                yield TextBatch(pa.nulls(0, pa.large_string()), np.zeros(0, np.uint32), rejected)
             else:
                 yield from _read_checked(file, remote, source, predicates, index, row, span.name)
             row += metadata.row_group(index).num_rows
@@ -149,7 +149,7 @@ def _read_checked(
     index: int,
     first_row: int,
     name: str,
-) -> Iterator[Batch]:
+) -> Iterator[TextBatch]:
     """Read a row group, and refuse one that holds other rows than the footer says or cannot be decoded."""
     group = file.metadata.row_group(index)
     chunk = next((c for c in _chunks(group) if c.path_in_schema == source.text_column), None)
@@ -208,14 +208,14 @@ def _chunks(group: pq.RowGroupMetaData) -> list[pq.ColumnChunkMetaData]:
 
 def _read_group(
     file: pq.ParquetFile, source: SourceRecipe, predicates: list[Predicate], index: int, first_row: int
-) -> Iterator[Batch]:
+) -> Iterator[TextBatch]:
     group = file.metadata.row_group(index)
     if predicates:
         # The predicates' columns are small; the text is not. Read them first, and the text only if some row holds.
         table = file.read_row_group(index, columns=list(source.keep), use_threads=False)
         mask, rejected = test_predicates(table, predicates)
         if not mask.any():
-            yield Batch(pa.nulls(0, pa.large_string()), np.zeros(0, np.uint32), rejected)
+            yield TextBatch(pa.nulls(0, pa.large_string()), np.zeros(0, np.uint32), rejected)
             return
     row = first_row
     batches = file.iter_batches(

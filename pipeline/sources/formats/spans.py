@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow import wrap_texts
-from pipeline.sources.base import UNIT_BYTES, Batch, SourceError, Span
+from pipeline.sources.base import UNIT_BYTES, SourceError, Span, TextBatch
 from pipeline.sources.formats import jsonl, parquet
 from pipeline.sources.formats.byte_io import (
     TEXT_PER_STORED_BYTE,
@@ -64,7 +64,7 @@ def list_spans(source: SourceRecipe, url: str, name: str, format_: str, unit_byt
     return [Span(url, name, version, format_, "b", a, b, (b - a) * per_byte, None, b - a) for a, b in parts]
 
 
-def read_span(source: SourceRecipe, span: Span) -> Iterator[Batch]:
+def read_span(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
     """Stream one span."""
     if span.format == "parquet":
         return parquet.read_span(source, span)
@@ -75,13 +75,13 @@ def read_span(source: SourceRecipe, span: Span) -> Iterator[Batch]:
     return _read_file(span)
 
 
-def _read_file(span: Span) -> Iterator[Batch]:
+def _read_file(span: Span) -> Iterator[TextBatch]:
     with open_file(span.url) as raw:
         data = b"".join(read_blocks(raw, span))
-    yield Batch(wrap_texts(pa.large_binary(), [data]), np.zeros(1, np.uint32))
+    yield TextBatch(wrap_texts(pa.large_binary(), [data]), np.zeros(1, np.uint32))
 
 
-def _read_text(source: SourceRecipe, span: Span) -> Iterator[Batch]:
+def _read_text(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
     separator = (source.separator or "").encode()
     pattern: Any = separator
     row = 0
@@ -90,5 +90,5 @@ def _read_text(source: SourceRecipe, span: Span) -> Iterator[Batch]:
             documents = pc.split_pattern(wrap_texts(pa.large_binary(), [piece]), pattern).flatten()
             if not documents[-1].as_buffer().size:
                 documents = documents[:-1]  # a separator ends a document; no empty one comes after the last
-            yield Batch(documents, np.arange(row, row + len(documents), dtype=np.uint32))
+            yield TextBatch(documents, np.arange(row, row + len(documents), dtype=np.uint32))
             row += len(documents)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pipeline.recipe.predicates import parse_keep
-from pipeline.sources.base import Batch, File, SourceError, Span
+from pipeline.sources.base import File, SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import COMPRESSION, TEXT_PER_STORED_BYTE
 from pipeline.sources.formats.columns import check_predicates, check_text_type, make_batch
 from pipeline.sources.network.hub_client import install
@@ -46,7 +46,7 @@ def whole_file(file: File) -> Span:
     return Span(file.url, file.name, file.version, "stream", "file", 0, stop, text_bytes, None, stop, file.revision)
 
 
-def read_span(source: SourceRecipe, span: Span) -> Iterator[Batch]:
+def read_span(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
     """Stream a file's rows.
 
     Raises:

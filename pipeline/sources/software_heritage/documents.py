@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.arrow import wrap_numbers, wrap_texts
-from pipeline.sources.base import BATCH_BYTES, Batch, Span
+from pipeline.sources.base import BATCH_BYTES, Span, TextBatch
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
@@ -22,7 +22,7 @@ _REJECTED = b"rejected"
 _SCHEMA = pa.schema([pa.field("row", pa.uint32(), nullable=False), pa.field("text", pa.large_string(), nullable=False)])
 
 
-def read(source: SourceRecipe, span: Span) -> Iterator[Batch]:
+def read(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
     """Stream a span's documents; the first batch holds no text, and the rows that were rejected by reason.
 
     Args:
@@ -32,15 +32,15 @@ def read(source: SourceRecipe, span: Span) -> Iterator[Batch]:
     return read_file(Path(span.url))
 
 
-def read_file(path: Path) -> Iterator[Batch]:
+def read_file(path: Path) -> Iterator[TextBatch]:
     """Stream the documents of a file, as `read` does."""
     with pq.ParquetFile(path, memory_map=True, page_checksum_verification=True) as file:
         metadata: dict[bytes, bytes] = file.metadata.metadata or {}
-        yield Batch(pa.nulls(0, pa.large_string()), np.zeros(0, np.uint32), json.loads(metadata[_REJECTED]))
+        yield TextBatch(pa.nulls(0, pa.large_string()), np.zeros(0, np.uint32), json.loads(metadata[_REJECTED]))
         for index in range(file.metadata.num_row_groups):
             table: Any = file.read_row_group(index, use_threads=False).combine_chunks()
             rows = np.frombuffer(table["row"].chunk(0).buffers()[1], np.uint32)[: table.num_rows]
-            yield Batch(table["text"].chunk(0), rows)
+            yield TextBatch(table["text"].chunk(0), rows)
 
 
 class DocumentWriter:

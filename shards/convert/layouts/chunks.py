@@ -15,7 +15,7 @@ import numpy as np
 from shards.convert.layouts.layout import longest_document
 
 if TYPE_CHECKING:
-    from shards.convert.layouts.layout import Source
+    from shards.convert.layouts.layout import SplitReader
 
 MAX_CHUNK_BYTES = 1 << 26
 """Both libraries' usual size: 64 MiB, small enough to download one while another is read."""
@@ -65,18 +65,18 @@ class Chunk:
 
 
 def iter_chunks(
-    source: Source, pack_head: Callable[[int, int], bytes], *, overhead: int, limit: int
+    reader: SplitReader, pack_head: Callable[[int, int], bytes], *, overhead: int, limit: int
 ) -> Iterator[Chunk]:
     """Yield a split's documents in chunks; each is good until the next is asked for.
 
     Args:
-        source: the split.
+        reader: the split.
         pack_head: from a document's tokens and the bytes of a token to what stands before its ids.
         overhead: bytes of a file beside its items; each item adds 4 for its offset.
         limit: most bytes of a file with more than one document.
     """
-    chunk, total, token_bytes = Chunk(), overhead, source.dtype.itemsize
-    for tokens, lengths in source.iter_documents():
+    chunk, total, token_bytes = Chunk(), overhead, reader.dtype.itemsize
+    for tokens, lengths in reader.iter_documents():
         view, position = tokens.data.cast("B"), 0
         for length in lengths.tolist():
             head, stop = pack_head(length, token_bytes), position + length * token_bytes
@@ -95,9 +95,9 @@ def iter_chunks(
         yield chunk
 
 
-def find_long_document(source: Source, name: str) -> list[str]:
+def find_long_document(reader: SplitReader, name: str) -> list[str]:
     """Refuse a document that offsets of 32 bits do not hold."""
-    longest = longest_document(source)
-    if longest * source.dtype.itemsize + _HEADROOM < 1 << 32:
+    longest = longest_document(reader)
+    if longest * reader.dtype.itemsize + _HEADROOM < 1 << 32:
         return []
-    return [f"{name}'s offsets hold 4 GiB a document; the longest of {source.split} has {longest} tokens"]
+    return [f"{name}'s offsets hold 4 GiB a document; the longest of {reader.split} has {longest} tokens"]

@@ -20,24 +20,24 @@ from shards.convert.layouts.layout import iter_shard_lengths, read_array
 from shards.stores.files import atomic_open, write_text
 
 if TYPE_CHECKING:
-    from shards.convert.layouts.layout import Lengths, Source, Tokens
+    from shards.convert.layouts.layout import Lengths, SplitReader, Tokens
 
 USAGE = 'DatatroveFolderDataset("{out}/{split}", seq_len=2048, token_size={token_size}, return_positions=True)'
 
 
-def find_obstacles(source: Source) -> list[str]:
+def find_obstacles(reader: SplitReader) -> list[str]:
     """Find nothing: every set fits."""
-    del source
+    del reader
     return []
 
 
-def write_split(folder: Path, source: Source) -> None:
+def write_split(folder: Path, reader: SplitReader) -> None:
     """Write three files a shard."""
-    (folder / source.split).mkdir()
-    for index, shard in enumerate(source.shards):
-        path = folder / source.split / f"{source.split}_{index:06d}.ds"
+    (folder / reader.split).mkdir()
+    for index, shard in enumerate(reader.shards):
+        path = folder / reader.split / f"{reader.split}_{index:06d}.ds"
         with atomic_open(path) as file:
-            for tokens in source.iter_shard(shard):
+            for tokens in reader.iter_shard(shard):
                 file.write(tokens.data)
         position = 0
         with atomic_open(path.with_suffix(".ds.index")) as file:
@@ -46,19 +46,19 @@ def write_split(folder: Path, source: Source) -> None:
                 file.write(ends.astype("<u8").data)
                 position = int(ends[-1])
         count = shard.num_tokens
-        text = f"../tokenizer.json|{source.dtype.itemsize}\n{count}\n{format_metric(count)}T"
+        text = f"../tokenizer.json|{reader.dtype.itemsize}\n{count}\n{format_metric(count)}T"
         write_text(path.with_suffix(".ds.metadata"), text)
 
 
-def read_tokens(folder: Path, source: Source) -> Iterator[Tokens]:
+def read_tokens(folder: Path, reader: SplitReader) -> Iterator[Tokens]:
     """Read the `.ds` files in order."""
-    for path in sorted((folder / source.split).glob("*.ds")):
-        yield from read_array(path, source.dtype)
+    for path in sorted((folder / reader.split).glob("*.ds")):
+        yield from read_array(path, reader.dtype)
 
 
-def read_lengths(folder: Path, source: Source) -> Iterator[Lengths]:
+def read_lengths(folder: Path, reader: SplitReader) -> Iterator[Lengths]:
     """Read the `.ds.index` files in order."""
-    for path in sorted((folder / source.split).glob("*.ds.index")):
+    for path in sorted((folder / reader.split).glob("*.ds.index")):
         last = 0
         for ends in read_array(path, np.dtype("<u8")):
             yield np.diff(ends.astype(np.int64), prepend=last)

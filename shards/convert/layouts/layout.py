@@ -34,7 +34,7 @@ def ignore_tokens(count: int) -> None:
 
 
 @dataclass(frozen=True)
-class Source:
+class SplitReader:
     """One split of a set, to be exported or compared with its export.
 
     Attributes:
@@ -105,19 +105,19 @@ class Layout(Protocol):
     USAGE: str
     """How to load the result; `{out}` is its folder, `{split}` a split, `{token_size}` the bytes of a token."""
 
-    def find_obstacles(self, source: Source) -> list[str]:
+    def find_obstacles(self, reader: SplitReader) -> list[str]:
         """Say why the layout cannot hold a split; nothing where it can. Reads lengths at most, never tokens."""
         ...
 
-    def write_split(self, folder: Path, source: Source) -> None:
+    def write_split(self, folder: Path, reader: SplitReader) -> None:
         """Write a split into the export's folder."""
         ...
 
-    def read_tokens(self, folder: Path, source: Source) -> Iterator[Tokens]:
+    def read_tokens(self, folder: Path, reader: SplitReader) -> Iterator[Tokens]:
         """Read a split's tokens back from the files alone."""
         ...
 
-    def read_lengths(self, folder: Path, source: Source) -> Iterator[Lengths]:
+    def read_lengths(self, folder: Path, reader: SplitReader) -> Iterator[Lengths]:
         """Read the lengths of a split's documents back from the files alone."""
         ...
 
@@ -140,9 +140,9 @@ def iter_shard_lengths(shard: Shard) -> Iterator[Lengths]:
         raise ShardSetError([Problem("document_table", shard.entry.files.documents.path, message)])
 
 
-def longest_document(source: Source) -> int:
+def longest_document(reader: SplitReader) -> int:
     """Return the tokens of the split's longest document, EOS included."""
-    return max((int(lengths.max()) for lengths in source.iter_lengths()), default=0)
+    return max((int(lengths.max()) for lengths in reader.iter_lengths()), default=0)
 
 
 def read_array(path: Path, dtype: np.dtype[Any], *, offset: int = 0) -> Iterator[Any]:

@@ -21,44 +21,44 @@ from shards.convert.layouts.chunks import MAX_CHUNK_BYTES, Chunk, find_long_docu
 from shards.stores.files import atomic_open, write_text
 
 if TYPE_CHECKING:
-    from shards.convert.layouts.layout import Lengths, Source, Tokens
+    from shards.convert.layouts.layout import Lengths, SplitReader, Tokens
 
 USAGE = 'StreamingDataset("{out}/{split}", item_loader=TokensLoader(block_size=2049))'
 
 _DATA_FORMATS = {2: "no_header_numpy:5", 4: "no_header_numpy:6"}
 
 
-def find_obstacles(source: Source) -> list[str]:
+def find_obstacles(reader: SplitReader) -> list[str]:
     """Refuse a document that uint32 offsets do not hold."""
-    return find_long_document(source, "LitData")
+    return find_long_document(reader, "LitData")
 
 
-def write_split(folder: Path, source: Source) -> None:
+def write_split(folder: Path, reader: SplitReader) -> None:
     """Write a split's chunks and their index."""
-    (folder / source.split).mkdir()
+    (folder / reader.split).mkdir()
     chunks: list[dict[str, Any]] = []
-    for index, chunk in enumerate(iter_chunks(source, _no_head, overhead=8, limit=MAX_CHUNK_BYTES)):
-        path = folder / source.split / f"chunk-0-{index}.bin"
+    for index, chunk in enumerate(iter_chunks(reader, _no_head, overhead=8, limit=MAX_CHUNK_BYTES)):
+        path = folder / reader.split / f"chunk-0-{index}.bin"
         with atomic_open(path) as file:
             file.write(chunk.pack_offsets())
             file.writelines(chunk.parts)
-        tokens = sum(chunk.sizes) // source.dtype.itemsize
+        tokens = sum(chunk.sizes) // reader.dtype.itemsize
         entry = {"chunk_bytes": path.stat().st_size, "chunk_size": len(chunk.sizes), "dim": tokens}
         chunks.append({**entry, "filename": path.name})
-    index_text = json.dumps({"chunks": chunks, "config": _describe(source)}, sort_keys=True)
-    write_text(folder / source.split / "index.json", index_text)
+    index_text = json.dumps({"chunks": chunks, "config": _describe(reader)}, sort_keys=True)
+    write_text(folder / reader.split / "index.json", index_text)
 
 
-def read_tokens(folder: Path, source: Source) -> Iterator[Tokens]:
+def read_tokens(folder: Path, reader: SplitReader) -> Iterator[Tokens]:
     """Read the chunks' tokens in order."""
-    for chunk in _read_chunks(folder, source):
-        yield np.frombuffer(chunk.body, source.dtype)
+    for chunk in _read_chunks(folder, reader):
+        yield np.frombuffer(chunk.body, reader.dtype)
 
 
-def read_lengths(folder: Path, source: Source) -> Iterator[Lengths]:
+def read_lengths(folder: Path, reader: SplitReader) -> Iterator[Lengths]:
     """Read the chunks' offsets in order."""
-    for chunk in _read_chunks(folder, source):
-        yield np.array(chunk.sizes, np.int64) // source.dtype.itemsize
+    for chunk in _read_chunks(folder, reader):
+        yield np.array(chunk.sizes, np.int64) // reader.dtype.itemsize
 
 
 def _no_head(length: int, token_bytes: int) -> bytes:
@@ -66,14 +66,14 @@ def _no_head(length: int, token_bytes: int) -> bytes:
     return b""
 
 
-def _describe(source: Source) -> dict[str, Any]:
+def _describe(reader: SplitReader) -> dict[str, Any]:
     return {
         "chunk_bytes": MAX_CHUNK_BYTES,
         "chunk_size": None,
         "compression": None,
         "compression_batch_size": None,
         "compression_level": None,
-        "data_format": [_DATA_FORMATS[source.dtype.itemsize]],
+        "data_format": [_DATA_FORMATS[reader.dtype.itemsize]],
         "data_spec": '[1, {"type": null, "context": null, "children_spec": []}]',
         "encryption": None,
         "ipc_compression": None,
@@ -82,20 +82,20 @@ def _describe(source: Source) -> dict[str, Any]:
     }
 
 
-def _read_chunks(folder: Path, source: Source) -> Iterator[Chunk]:
+def _read_chunks(folder: Path, reader: SplitReader) -> Iterator[Chunk]:
     """Yield the chunks.
 
     Raises:
         ValueError: a chunk is not what the index says.
     """
-    index: Any = json.loads((folder / source.split / "index.json").read_bytes())
-    if index["config"] != _describe(source):
-        raise ValueError(f"index.json: config {index['config']}; expected {_describe(source)}")
+    index: Any = json.loads((folder / reader.split / "index.json").read_bytes())
+    if index["config"] != _describe(reader):
+        raise ValueError(f"index.json: config {index['config']}; expected {_describe(reader)}")
     for entry in index["chunks"]:
-        data = (folder / source.split / entry["filename"]).read_bytes()
+        data = (folder / reader.split / entry["filename"]).read_bytes()
         chunk = Chunk.parse(data)
         found = {"chunk_bytes": len(data), "chunk_size": len(chunk.sizes), "filename": entry["filename"]}
-        found["dim"] = sum(chunk.sizes) // source.dtype.itemsize
+        found["dim"] = sum(chunk.sizes) // reader.dtype.itemsize
         if found != entry:
             raise ValueError(f"{entry['filename']}: holds {found}; index.json says {entry}")
         yield chunk

@@ -18,7 +18,7 @@ from shards.convert.layouts.layout import read_array, split_at_eos
 from shards.stores.files import atomic_open
 
 if TYPE_CHECKING:
-    from shards.convert.layouts.layout import Lengths, Source, Tokens
+    from shards.convert.layouts.layout import Lengths, SplitReader, Tokens
 
 USAGE = './train_gpt2cu -i "{out}/train_*.bin" -j "{out}/val_*.bin"'
 
@@ -33,47 +33,47 @@ def pack_header(num_tokens: int) -> bytes:
     return _HEAD.pack(MAGIC, VERSION, num_tokens).ljust(HEADER_BYTES, b"\0")
 
 
-def find_obstacles(source: Source) -> list[str]:
+def find_obstacles(reader: SplitReader) -> list[str]:
     """Refuse what does not fit uint16, and shards that int32 cannot count."""
-    if source.dtype.itemsize != 2:
-        size = source.shard_set.vocab_size
+    if reader.dtype.itemsize != 2:
+        size = reader.shard_set.vocab_size
         return [f"llm.c reads uint16; a vocabulary of {size} does not fit. Use megatron, datatrove, mds or litdata."]
     return [
         f"{shard.name} holds {shard.num_tokens} tokens; llm.c's header counts to {MAX_TOKENS}. Build smaller shards."
-        for shard in source.shards
+        for shard in reader.shards
         if shard.num_tokens > MAX_TOKENS
     ]
 
 
-def write_split(folder: Path, source: Source) -> None:
+def write_split(folder: Path, reader: SplitReader) -> None:
     """Write a file a shard."""
-    for path, shard in zip(_paths(folder, source), source.shards, strict=True):
+    for path, shard in zip(_paths(folder, reader), reader.shards, strict=True):
         with atomic_open(path) as file:
             file.write(pack_header(shard.num_tokens))
-            for tokens in source.iter_shard(shard):
+            for tokens in reader.iter_shard(shard):
                 file.write(tokens.data)
 
 
-def read_tokens(folder: Path, source: Source) -> Iterator[Tokens]:
+def read_tokens(folder: Path, reader: SplitReader) -> Iterator[Tokens]:
     """Read the files in order.
 
     Raises:
         ValueError: a header is wrong, or a file is not as long as it says.
     """
-    for path in sorted(folder.glob(f"{source.split}_*.bin")):
+    for path in sorted(folder.glob(f"{reader.split}_*.bin")):
         with path.open("rb") as file:
             header = file.read(HEADER_BYTES)
         expected = pack_header((path.stat().st_size - HEADER_BYTES) // 2)
         if header != expected:
             raise ValueError(f"{path.name}: header {header[:12].hex()}; expected {expected[:12].hex()} and zeros")
-        yield from read_array(path, source.dtype, offset=HEADER_BYTES)
+        yield from read_array(path, reader.dtype, offset=HEADER_BYTES)
 
 
-def read_lengths(folder: Path, source: Source) -> Iterator[Lengths]:
+def read_lengths(folder: Path, reader: SplitReader) -> Iterator[Lengths]:
     """Cut the files at EOS."""
-    return split_at_eos(read_tokens(folder, source), source.shard_set.eos_id)
+    return split_at_eos(read_tokens(folder, reader), reader.shard_set.eos_id)
 
 
-def _paths(folder: Path, source: Source) -> list[Path]:
+def _paths(folder: Path, reader: SplitReader) -> list[Path]:
     # Loaders take files in the glob's order: six digits as llm.c's scripts write, so that it is that of the shards.
-    return [folder / f"{source.split}_{index:06d}.bin" for index in range(len(source.shards))]
+    return [folder / f"{reader.split}_{index:06d}.bin" for index in range(len(reader.shards))]

@@ -22,7 +22,7 @@ from shards.convert.layouts.chunks import MAX_CHUNK_BYTES, Chunk, find_long_docu
 from shards.stores.files import atomic_open, write_text
 
 if TYPE_CHECKING:
-    from shards.convert.layouts.layout import Lengths, Source, Tokens
+    from shards.convert.layouts.layout import Lengths, SplitReader, Tokens
 
 USAGE = 'StreamingDataset(local="{out}", split="{split}", shuffle=True, batch_size=8)[0]["tokens"]'
 
@@ -30,27 +30,27 @@ _EXTENTS = (struct.Struct("<IBB"), struct.Struct("<IBH"), struct.Struct("<IBI"))
 """A sample's head, by how many bytes its number of tokens takes: 1, 2 or 4."""
 
 
-def find_obstacles(source: Source) -> list[str]:
+def find_obstacles(reader: SplitReader) -> list[str]:
     """Refuse a document that uint32 offsets do not hold."""
-    return find_long_document(source, "MDS")
+    return find_long_document(reader, "MDS")
 
 
-def write_split(folder: Path, source: Source) -> None:
+def write_split(folder: Path, reader: SplitReader) -> None:
     """Write a split's shards and their index."""
-    (folder / source.split).mkdir()
-    config = _describe_columns(source)
+    (folder / reader.split).mkdir()
+    config = _describe_columns(reader)
     text = json.dumps(config, sort_keys=True).encode()
     shards: list[dict[str, Any]] = []
     overhead = 8 + len(text)  # the number of samples, the first offset, the description
-    for index, chunk in enumerate(iter_chunks(source, pack_head, overhead=overhead, limit=MAX_CHUNK_BYTES)):
-        path = folder / source.split / f"shard.{index:05d}.mds"
+    for index, chunk in enumerate(iter_chunks(reader, pack_head, overhead=overhead, limit=MAX_CHUNK_BYTES)):
+        path = folder / reader.split / f"shard.{index:05d}.mds"
         with atomic_open(path) as file:
             file.write(chunk.pack_offsets(len(text)))
             file.write(text)
             file.writelines(chunk.parts)
         raw: dict[str, Any] = {"basename": path.name, "bytes": path.stat().st_size, "hashes": {}}
         shards.append({"samples": len(chunk.sizes), "raw_data": raw, "zip_data": None, **config})
-    write_text(folder / source.split / "index.json", json.dumps({"version": 2, "shards": shards}, sort_keys=True))
+    write_text(folder / reader.split / "index.json", json.dumps({"version": 2, "shards": shards}, sort_keys=True))
 
 
 def pack_head(length: int, token_bytes: int) -> bytes:
@@ -60,22 +60,22 @@ def pack_head(length: int, token_bytes: int) -> bytes:
     return _EXTENTS[scale].pack(1 + extent + length * token_bytes, 4 + scale, length)
 
 
-def read_tokens(folder: Path, source: Source) -> Iterator[Tokens]:
+def read_tokens(folder: Path, reader: SplitReader) -> Iterator[Tokens]:
     """Read every sample's ids."""
-    for chunk, sizes in _read_samples(folder, source):
+    for chunk, sizes in _read_samples(folder, reader):
         position = 0
         for length, head in sizes:
-            yield np.frombuffer(chunk, source.dtype, length, position + head)
-            position += head + length * source.dtype.itemsize
+            yield np.frombuffer(chunk, reader.dtype, length, position + head)
+            position += head + length * reader.dtype.itemsize
 
 
-def read_lengths(folder: Path, source: Source) -> Iterator[Lengths]:
+def read_lengths(folder: Path, reader: SplitReader) -> Iterator[Lengths]:
     """Read every sample's length."""
-    for _, sizes in _read_samples(folder, source):
+    for _, sizes in _read_samples(folder, reader):
         yield np.array([length for length, _ in sizes], np.int64)
 
 
-def _describe_columns(source: Source) -> dict[str, Any]:
+def _describe_columns(reader: SplitReader) -> dict[str, Any]:
     return {
         "version": 2,
         "format": "mds",
@@ -83,22 +83,22 @@ def _describe_columns(source: Source) -> dict[str, Any]:
         "hashes": [],
         "size_limit": MAX_CHUNK_BYTES,
         "column_names": ["tokens"],
-        "column_encodings": [f"ndarray:{source.dtype.name}"],
+        "column_encodings": [f"ndarray:{reader.dtype.name}"],
         "column_sizes": [None],
     }
 
 
-def _read_samples(folder: Path, source: Source) -> Iterator[tuple[bytes, list[tuple[int, int]]]]:
+def _read_samples(folder: Path, reader: SplitReader) -> Iterator[tuple[bytes, list[tuple[int, int]]]]:
     """Yield each shard's samples, and of each sample its tokens and the bytes of its head.
 
     Raises:
         ValueError: a shard is not what the index says, or a sample not what its offsets say.
     """
-    index: Any = json.loads((folder / source.split / "index.json").read_bytes())
+    index: Any = json.loads((folder / reader.split / "index.json").read_bytes())
     for entry in index["shards"]:
-        path = folder / source.split / entry["raw_data"]["basename"]
+        path = folder / reader.split / entry["raw_data"]["basename"]
         data = path.read_bytes()
-        config = {key: entry[key] for key in _describe_columns(source)}
+        config = {key: entry[key] for key in _describe_columns(reader)}
         chunk = Chunk.parse(data, json.dumps(config, sort_keys=True).encode())
         if len(chunk.sizes) != entry["samples"] or len(data) != entry["raw_data"]["bytes"]:
             raise ValueError(f"{path.name}: {len(chunk.sizes)} samples in {len(data)} bytes; index.json says {entry}")
@@ -108,8 +108,8 @@ def _read_samples(folder: Path, source: Source) -> Iterator[tuple[bytes, list[tu
         for size in chunk.sizes:
             scale = body[position + 4] - 4
             length = int.from_bytes(body[position + 5 : position + 5 + (1 << scale)], "little")
-            head = pack_head(length, source.dtype.itemsize)
-            if body[position : position + len(head)] != head or len(head) + length * source.dtype.itemsize != size:
+            head = pack_head(length, reader.dtype.itemsize)
+            if body[position : position + len(head)] != head or len(head) + length * reader.dtype.itemsize != size:
                 raise ValueError(f"{path.name}: the sample at byte {position} of the samples is not a row of ids")
             sizes.append((length, len(head)))
             position += size

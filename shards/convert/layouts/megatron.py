@@ -20,7 +20,7 @@ from shards.convert.layouts.layout import longest_document, read_array
 from shards.stores.files import atomic_open
 
 if TYPE_CHECKING:
-    from shards.convert.layouts.layout import Lengths, Source, Tokens
+    from shards.convert.layouts.layout import Lengths, SplitReader, Tokens
 
 USAGE = 'IndexedDataset("{out}/{split}")  # or --data-path {out}/{split}'
 
@@ -30,29 +30,29 @@ _DTYPE_CODES = {2: 8, 4: 4}
 _MAX_INT32 = (1 << 31) - 1
 
 
-def find_obstacles(source: Source) -> list[str]:
+def find_obstacles(reader: SplitReader) -> list[str]:
     """Refuse ids and lengths that int32 does not hold."""
     obstacles: list[str] = []
-    size, longest = source.shard_set.vocab_size, longest_document(source)
+    size, longest = reader.shard_set.vocab_size, longest_document(reader)
     if size - 1 > _MAX_INT32:
         obstacles.append(f"Megatron reads int32; a vocabulary of {size} does not fit")
     if longest > _MAX_INT32:
-        obstacles.append(f"Megatron counts a document's tokens in int32; the longest of {source.split} has {longest}")
+        obstacles.append(f"Megatron counts a document's tokens in int32; the longest of {reader.split} has {longest}")
     return obstacles
 
 
-def write_split(folder: Path, source: Source) -> None:
+def write_split(folder: Path, reader: SplitReader) -> None:
     """Write `SPLIT.bin`, then `SPLIT.idx` in one pass over the document tables for each of its arrays."""
-    with atomic_open(folder / f"{source.split}.bin") as file:
-        for tokens in source.iter_tokens():
+    with atomic_open(folder / f"{reader.split}.bin") as file:
+        for tokens in reader.iter_tokens():
             file.write(tokens.data)
-    count, size = source.num_documents, source.dtype.itemsize
-    with atomic_open(folder / f"{source.split}.idx") as file:
+    count, size = reader.num_documents, reader.dtype.itemsize
+    with atomic_open(folder / f"{reader.split}.idx") as file:
         file.write(_HEADER.pack(_MAGIC, 1, _DTYPE_CODES[size], count, count + 1))
-        for lengths in source.iter_lengths():
+        for lengths in reader.iter_lengths():
             file.write(lengths.astype("<i4").data)
         position = 0
-        for lengths in source.iter_lengths():
+        for lengths in reader.iter_lengths():
             ends = np.cumsum(lengths) + position
             file.write(((ends - lengths) * size).astype("<i8").data)
             position = int(ends[-1])
@@ -60,25 +60,25 @@ def write_split(folder: Path, source: Source) -> None:
             file.write(np.arange(first, min(first + (1 << 20), count + 1), dtype="<i8").data)
 
 
-def read_tokens(folder: Path, source: Source) -> Iterator[Tokens]:
+def read_tokens(folder: Path, reader: SplitReader) -> Iterator[Tokens]:
     """Read `SPLIT.bin`."""
-    return read_array(folder / f"{source.split}.bin", source.dtype)
+    return read_array(folder / f"{reader.split}.bin", reader.dtype)
 
 
-def read_lengths(folder: Path, source: Source) -> Iterator[Lengths]:
+def read_lengths(folder: Path, reader: SplitReader) -> Iterator[Lengths]:
     """Read the lengths from `SPLIT.idx`, and check its offsets and bounds against them.
 
     Raises:
         ValueError: the index is not well formed.
     """
-    path = folder / f"{source.split}.idx"
+    path = folder / f"{reader.split}.idx"
     with path.open("rb") as file:
         head = file.read(_HEADER.size)
     if len(head) < _HEADER.size:
         raise ValueError(f"{path.name}: {len(head)} bytes; expected {_HEADER.size} of header")
     magic, version, code, count, bounds = _HEADER.unpack(head)
     expected = _HEADER.size + 4 * count + 8 * count + 8 * bounds
-    if (magic, version, code, bounds) != (_MAGIC, 1, _DTYPE_CODES[source.dtype.itemsize], count + 1):
+    if (magic, version, code, bounds) != (_MAGIC, 1, _DTYPE_CODES[reader.dtype.itemsize], count + 1):
         raise ValueError(f"{path.name}: header {(magic, version, code, count, bounds)} is not that of the tokens")
     if path.stat().st_size != expected:
         raise ValueError(f"{path.name}: {path.stat().st_size} bytes; expected {expected} for {count} documents")
@@ -89,7 +89,7 @@ def read_lengths(folder: Path, source: Source) -> Iterator[Lengths]:
     for first in range(0, count, 1 << 20):
         block: Lengths = lengths[first : first + (1 << 20)].astype(np.int64)
         ends = np.cumsum(block) + position
-        starts = (ends - block) * source.dtype.itemsize
+        starts = (ends - block) * reader.dtype.itemsize
         numbers = np.arange(first, first + len(block))
         if (offsets[first : first + len(block)] != starts).any() or (
             documents[first : first + len(block)] != numbers

@@ -17,31 +17,31 @@ from shards.convert.layouts.layout import read_array, split_at_eos
 from shards.stores.files import atomic_open
 
 if TYPE_CHECKING:
-    from shards.convert.layouts.layout import Lengths, Source, Tokens
+    from shards.convert.layouts.layout import Lengths, SplitReader, Tokens
 
 USAGE = 'np.memmap("{out}/{split}.bin", dtype=np.uint16, mode="r")'
 
 
-def find_obstacles(source: Source) -> list[str]:
+def find_obstacles(reader: SplitReader) -> list[str]:
     """Refuse what does not fit uint16."""
-    if source.dtype.itemsize == 2:
+    if reader.dtype.itemsize == 2:
         return []
-    size = source.shard_set.vocab_size
+    size = reader.shard_set.vocab_size
     return [f"nanoGPT reads uint16; a vocabulary of {size} does not fit. Use megatron, datatrove, mds or litdata."]
 
 
-def write_split(folder: Path, source: Source) -> None:
+def write_split(folder: Path, reader: SplitReader) -> None:
     """Write `SPLIT.bin`."""
-    with atomic_open(folder / f"{source.split}.bin") as file:
-        for tokens in source.iter_tokens():
+    with atomic_open(folder / f"{reader.split}.bin") as file:
+        for tokens in reader.iter_tokens():
             file.write(tokens.data)
 
 
-def read_tokens(folder: Path, source: Source) -> Iterator[Tokens]:
+def read_tokens(folder: Path, reader: SplitReader) -> Iterator[Tokens]:
     """Read `SPLIT.bin`."""
-    return read_array(folder / f"{source.split}.bin", source.dtype)
+    return read_array(folder / f"{reader.split}.bin", reader.dtype)
 
 
-def read_lengths(folder: Path, source: Source) -> Iterator[Lengths]:
+def read_lengths(folder: Path, reader: SplitReader) -> Iterator[Lengths]:
     """Cut `SPLIT.bin` at EOS."""
-    return split_at_eos(read_tokens(folder, source), source.shard_set.eos_id)
+    return split_at_eos(read_tokens(folder, reader), reader.shard_set.eos_id)
