@@ -11,17 +11,18 @@ import sys
 import tempfile
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pipeline.cli.flags import add_network, add_recipe, export_network, set_folder
 from shards.terminal.arguments import add_workers, number_in
 from shards.terminal.command import run_command
+from shards.terminal.program import add_version, called_as
 
 EPILOG = """\
 examples:
-  python -m pipeline plan  recipes/data/demo.toml
-  python -m pipeline build recipes/data/demo.toml --out out/demo
-  python -m pipeline build recipes/data/demo.toml --out out/demo --tokens 2M --workers 4
+  %(prog)s plan  recipes/data/demo.toml
+  %(prog)s build recipes/data/demo.toml --out out/demo
+  %(prog)s build recipes/data/demo.toml --out out/demo --tokens 2M --workers 4
 exit codes: 0 done, 1 failed on the way or the set has problems, 2 could not run (recipe, data, machine),
             130 interrupted, 141 nobody read the output to its end (| head)
 """
@@ -30,7 +31,6 @@ exit codes: 0 done, 1 failed on the way or the set has problems, 2 could not run
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return the exit code."""
     options = _parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, _interrupt)
     interrupted = "interrupted; what is finished is kept. Run the same command again to go on."
     as_json = getattr(options, "json", False)
     return run_command(lambda: options.run(options), as_json=as_json, interrupted=interrupted)
@@ -42,11 +42,12 @@ def _interrupt(number: int, frame: Any) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m pipeline",
+        prog=called_as("pipeline"),
         description="From a recipe to a shard set: exact token mixes, byte-identical however it is run.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add_version(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     build = commands.add_parser("build", help="build a shard set", description="Build a shard set from a recipe.")
@@ -184,8 +185,14 @@ def _keys(options: argparse.Namespace) -> int:
     return 0
 
 
-if __name__ == "__main__":
-    exit_code = main()
+def run_process(arguments: list[str]) -> NoReturn:
+    """Run the command line of this process and end it."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    exit_code = main(arguments)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code)  # all is written; sys.exit would wait 0.2 s for the fork server to unload its libraries
+
+
+if __name__ == "__main__":
+    run_process(sys.argv[1:])

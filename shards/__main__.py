@@ -10,9 +10,11 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from shards.cli import audit, export_set, import_set, inspect_set, pull, push, report, schema, trace, validate
 from shards.terminal.command import run_command
+from shards.terminal.program import add_version, called_as
 
 COMMANDS = (
     validate,
@@ -36,13 +38,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m shards", description="Check a shard set, or look into it.")
+    parser = argparse.ArgumentParser(prog=called_as("shards"), description="Check a shard set, or look into it.")
+    add_version(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:
         command.add_command(commands)
     return parser
 
 
-if __name__ == "__main__":
+def run_process(arguments: Sequence[str]) -> NoReturn:
+    """Run the command line of this process and end it."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it, too, leaves no worker behind
-    sys.exit(main())
+    sys.exit(main(arguments))
+
+
+if __name__ == "__main__":
+    run_process(sys.argv[1:])

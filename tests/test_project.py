@@ -19,10 +19,13 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from shards.terminal import program
+from tokenmill import __main__ as tokenmill
+
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("pipeline", "shards", "trainer")
+PACKAGES = ("pipeline", "shards", "trainer", "tokenmill")
 HEAVY = ("torch", "numpy", "pyarrow", "datasets", "datatrove", "ray", "awkward", "tokenizers", "zstandard")
-HELP_SECONDS = 0.5
+HELP_SECONDS = 0.3
 TRAINER_CODE_LINES = 2_140
 DOCUMENTS = ("README.md", "recipes/README.md", "recipes/demo.sh")
 
@@ -59,8 +62,12 @@ def _read_documents() -> str:
 
 
 def _documented_commands() -> list[tuple[str, str]]:
+    text = _read_documents()
     names = "|".join(PACKAGES)
-    found = re.findall(rf"(?:python|PYTHON\"?|run) -m ({names}) +([a-z][a-z-]*)", _read_documents())
+    found = re.findall(rf"(?:python|PYTHON\"?|run) -m ({names}) +([a-z][a-z-]*)", text)
+    found += [
+        ("tokenmill", command) for command in re.findall(r"(?:^|`|run )tokenmill ([a-z][a-z-]*)", text, re.MULTILINE)
+    ]
     return sorted(set(found))
 
 
@@ -108,6 +115,38 @@ def test_help_loads_nothing_heavy(name: str) -> None:
     )
     done = _python("-c", code)
     assert done.stdout.endswith("loaded: []\n"), done.stdout[-500:] + done.stderr
+
+
+def test_tokenmill_has_every_command_of_the_packages() -> None:
+    expected: set[str] = set()
+    for package in ("pipeline", "shards", "trainer"):
+        usage = _python("-m", package, "--help").stdout
+        commands = re.findall(
+            r"^    ([a-z][a-z-]*)\b", usage.partition("COMMAND\n")[2].partition("\n\n")[0], re.MULTILINE
+        )
+        assert len(commands) >= 4, usage
+        expected |= {program.RENAMED.get((package, command), command) for command in commands}
+    assert set(tokenmill.COMMANDS) == expected
+    for name in tokenmill.COMMANDS:
+        assert f"\n  {name} " in tokenmill.help_text()
+
+
+@pytest.mark.parametrize("name", sorted(tokenmill.COMMANDS))
+def test_usage_names_the_command_as_it_was_called(name: str) -> None:
+    usage = _python("-m", "tokenmill", name, "--help").stdout
+    assert usage.startswith(f"usage: tokenmill {name} "), usage
+
+
+def test_an_unknown_command_is_refused_with_the_nearest() -> None:
+    done = _python("-m", "tokenmill", "buld")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: no command 'buld'. Did you mean 'build'?\n"
+    assert _python("-m", "tokenmill").returncode == 2
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_version_is_printed(name: str) -> None:
+    assert _python("-m", name, "--version").stdout == f"tokenmill {importlib.metadata.version('tokenmill')}\n"
 
 
 def test_documented_make_targets_exist() -> None:

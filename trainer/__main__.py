@@ -23,6 +23,7 @@ from shards.errors import InputError
 from shards.terminal.arguments import add_recipe, print_json
 from shards.terminal.command import PROBLEMS, run_command
 from shards.terminal.display import print_rows, print_summary, say
+from shards.terminal.program import add_version, called_as
 
 if TYPE_CHECKING:
     from trainer.train import Run
@@ -65,10 +66,12 @@ class _Parser(argparse.ArgumentParser):
 
 def build_parser(arguments: list[str]) -> argparse.ArgumentParser:
     """Describe the command line: every command by name, the one that is called with its arguments."""
-    parser = _Parser(prog="python -m trainer", description="From a shard set to a model.")
+    parser = _Parser(prog=called_as("trainer"), description="From a shard set to a model.")
+    add_version(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
-        command = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        description = f"{summary[0].upper()}{summary[1:]}."
+        command = commands.add_parser(name, prog=called_as("trainer", name), help=summary, description=description)
         if arguments[:1] == [name]:
             # `train` describes itself here: its recipe is checked, and OpenMP told how to wait, before torch is there.
             module = sys.modules[__name__] if name == "train" else importlib.import_module(f"trainer.commands.{name}")
@@ -151,5 +154,10 @@ def print_outcome(outcome: Run, *, as_json: bool) -> None:
         print_rows(phases)
 
 
+def run_process(arguments: list[str]) -> NoReturn:
+    """Run the command line of this process and end it."""
+    sys.exit(main(arguments))
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    run_process(sys.argv[1:])

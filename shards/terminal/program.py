@@ -1,0 +1,37 @@
+"""How this program was called, for usage lines and hints: `tokenmill build` or `python -m pipeline build`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Any, NoReturn
+
+RENAMED = {("trainer", "export"): "export-model", ("trainer", "trace"): "trace-step"}
+"""Names of commands in `tokenmill`, where they differ: `shards` has an `export` and a `trace`, too."""
+
+
+def called_as(package: str, command: str = "") -> str:
+    """Return the words that call a command of a package, in the way that this process was called.
+
+    `python -m trainer trace` where a package was run as a module, else `tokenmill trace-step`.
+    """
+    folder, file = os.path.split(sys.argv[0])
+    if file == "__main__.py" and os.path.basename(folder) in ("pipeline", "shards", "trainer"):
+        words = ["python", "-m", package, command]
+    else:
+        words = ["tokenmill", RENAMED.get((package, command), command)]
+    return " ".join(word for word in words if word)
+
+
+def add_version(parser: argparse.ArgumentParser) -> None:
+    """Add `--version`."""
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+
+
+class _Version(argparse.Action):
+    def __call__(self, *arguments: Any, **options: Any) -> NoReturn:
+        from importlib.metadata import version  # late: takes 20 ms to load
+
+        print(f"tokenmill {version('tokenmill')}")
+        sys.exit(0)

@@ -1,0 +1,140 @@
+"""The wheel, installed in an environment of its own and used from folders that are not the checkout."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+RECIPE = """
+name = "small"
+[[sources]]
+name = "notes"
+paths = ["notes/*.txt"]
+format = "file"
+weight = 1
+[tokenizer]
+vocab_size = 300
+[shards]
+tokens = 2_000
+"""
+
+
+class Installed:
+    """An environment with the wheel: `site` is its site-packages."""
+
+    def __init__(self, folder: Path):
+        self.bin = folder / "bin"
+        self.site = next((folder / "lib").glob("python*/site-packages"))
+
+    def run(self, cwd: Path, program: str, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+        """Run a program of the environment in a folder, and check its exit status."""
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+        command = [str(self.bin / program), *arguments]
+        done = subprocess.run(
+            command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == status, done.stdout + done.stderr
+        return done
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel from the checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return next(folder.glob("*.whl"))
+
+
+def install(wheel: Path, folder: Path) -> Installed:
+    """Install a wheel into a new environment; what it depends on is taken from this one."""
+    venv.create(folder, symlinks=True)
+    command = [sys.executable, "-m", "pip", "--python", str(folder), "install", "-q", "--no-deps", "--no-index"]
+    subprocess.run([*command, str(wheel)], check=True, capture_output=True)
+    installed = Installed(folder)
+    libraries = [path for path in sys.path if path.endswith("site-packages")]
+    (installed.site / "libraries.pth").write_text("\n".join(libraries), encoding="utf-8")
+    return installed
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return install(wheel, tmp_path_factory.mktemp("environment") / "env")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A person's folder: text, a recipe, and files with the names of our packages and of modules we use."""
+    (tmp_path / "notes").mkdir()
+    for index in range(40):
+        text = f"note {index}: " + " ".join(f"word{index * word}" for word in range(60))
+        (tmp_path / f"notes/{index:02d}.txt").write_text(text)
+    (tmp_path / "recipe.toml").write_text(RECIPE)
+    return tmp_path
+
+
+def put_foreign_modules(folder: Path) -> None:
+    """Put files into a folder that fail when they are imported, and leave a mark."""
+    loud = "import pathlib, sys\npathlib.Path(__file__).with_suffix('.imported').touch()\nsys.exit('hijacked')\n"
+    (folder / "pipeline").mkdir()
+    for name in ("pipeline/__init__.py", "shards.py", "trainer.py", "tokenmill.py", "numpy.py", "random.py"):
+        (folder / name).write_text(loud)
+
+
+def test_commands_run_beside_modules_of_the_same_names(installed: Installed, project: Path) -> None:
+    put_foreign_modules(project)
+    installed.run(project, "tokenmill", "build", "recipe.toml", "--out", "out/small", "--workers", "2")
+    installed.run(project, "tokenmill", "build", "recipe.toml", "--out", "out/one", "--workers", "1")
+    installed.run(project, "tokenmill", "validate", "out/small")
+    installed.run(project, "tokenmill", "audit", "out/small", "--workers", "2", "--json", status=0)
+    installed.run(project, "tokenmill", "train", "no.toml", "--shards", "out/small", "--run", "run", status=2)
+    assert list(project.rglob("*.imported")) == []
+    build = json.loads((project / "out/small.work/build.json").read_text())
+    assert build["workers"] == 2
+    manifests = [json.loads((project / name / "manifest.json").read_text()) for name in ("out/small", "out/one")]
+    assert manifests[0] == manifests[1]
+
+
+def test_a_package_of_the_same_name_is_named(wheel: Path, project: Path, tmp_path: Path) -> None:
+    """As after `pip install trainer`: another distribution's files lie over ours."""
+    installed = install(wheel, tmp_path / "env")
+    (installed.site / "trainer/__init__.py").write_text("from trainer.trainer import Trainer\n")
+    foreign = installed.site / "trainer-0.0.36.dist-info"
+    foreign.mkdir()
+    (foreign / "METADATA").write_text("Metadata-Version: 2.1\nName: trainer\nVersion: 0.0.36\n")
+    (foreign / "RECORD").write_text("trainer/__init__.py,,\n")
+    done = installed.run(project, "tokenmill", "build", "recipe.toml", "--out", "out/small", status=2)
+    assert "trainer/__init__.py is not the file that tokenmill installed" in done.stderr
+    assert "also that of the installed distribution trainer." in done.stderr
+    assert "an environment of its own" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_package_found_elsewhere_is_named(wheel: Path, project: Path, tmp_path: Path) -> None:
+    """As where another folder comes first on the path."""
+    installed = install(wheel, tmp_path / "env")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "shards.py").write_text("raise SystemExit('hijacked')\n")
+    (installed.site / "first.pth").write_text(f"import sys; sys.path.insert(0, {str(elsewhere)!r})\n")
+    done = installed.run(project, "tokenmill", "validate", "out/small", status=2)
+    assert f"`import shards` finds {elsewhere / 'shards.py'}; expected" in done.stderr
+
+
+def test_help_and_version_need_no_package(installed: Installed, tmp_path: Path) -> None:
+    done = installed.run(tmp_path, "tokenmill", "--help")
+    assert "tokenmill build demo" in done.stdout
+    assert (
+        installed.run(tmp_path, "tokenmill", "--version").stdout
+        == f"tokenmill {importlib.metadata.version('tokenmill')}\n"
+    )
