@@ -6,6 +6,7 @@ whole receipt, and no others.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,17 @@ class RunTask(PipelineStep):
     name = "task"
     type = "tokenmill"
 
-    def __init__(self, control: str):
+    def __init__(self, control: str, build: int):
         super().__init__()
         self.control = control
+        self.build = build
 
     def run(self, data: Any, rank: int = 0, world_size: int = 1) -> Any:
         """Run the task of this rank."""
+        if os.getpid() != self.build:
+            from pipeline.engine.worker import end_with  # late: the fork server has loaded it, the build has not
+
+            end_with(self.build)
         run_rank(Path(self.control), rank)
 
 
@@ -41,7 +47,7 @@ def run_ranks(control: Path, num_tasks: int, workers: int) -> None:
     logger.disable("datatrove")
     multiprocess.set_forkserver_preload(["pipeline.engine.worker"])  # pyright: ignore[reportAttributeAccessIssue]
     LocalPipelineExecutor(
-        pipeline=[RunTask(str(control))],
+        pipeline=[RunTask(str(control), os.getpid())],
         tasks=num_tasks,
         workers=min(workers, num_tasks),
         logging_dir=str(control / "datatrove"),

@@ -10,9 +10,12 @@ executors take `pipeline.engine.datatrove_step` as its local one does.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import multiprocessing
 import os
+import sys
+from collections.abc import Generator
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import forkserver
@@ -20,8 +23,9 @@ from pathlib import Path
 from typing import Protocol
 
 from shards.errors import RunError
+from shards.format.workers import hide_main_module
 
-# For processes that this one starts, unless the person has set them. A worker encodes on one thread: OpenBLAS's would
+# For the worker processes, unless the person has set them. A worker encodes on one thread: OpenBLAS's would
 # only spin. Batches come and go by megabytes: memory that malloc keeps is not zeroed by the kernel again and again,
 # 0.3 s of a build of 150 MB with two workers, measured.
 _WORKER_ENVIRONMENT = {
@@ -30,10 +34,6 @@ _WORKER_ENVIRONMENT = {
     "MALLOC_TRIM_THRESHOLD_": str(4 << 30),
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
-
-
-BUILD_PROCESS = "TOKENMILL_BUILD_PROCESS"
-"""Environment variable: the process that the workers end with."""
 
 
 class WorkerLostError(RunError):
@@ -64,14 +64,10 @@ class LocalExecutor:
         """Begin to load the workers' libraries on another core, while this process reads recipe and footers."""
         self.workers = workers
         self._pool: ProcessPoolExecutor | None = None
-        os.environ[BUILD_PROCESS] = str(os.getpid())
         if workers > 1:
-            context = multiprocessing.get_context("forkserver")
-            context.set_forkserver_preload(["pipeline.engine.worker"])
-            for name, value in _WORKER_ENVIRONMENT.items():
-                os.environ.setdefault(name, value)
-            forkserver.ensure_running()
-            self._pool = ProcessPoolExecutor(workers, mp_context=context)
+            multiprocessing.set_forkserver_preload(["pipeline.engine.worker"])
+            with hide_main_module(), _environment_of_workers():
+                forkserver.ensure_running()
 
     def run(self, control: Path, num_tasks: int) -> None:
         """Run the tasks, one after the other in this process where there is but one worker or one task.
@@ -82,12 +78,17 @@ class LocalExecutor:
         """
         from pipeline.engine.tasks import run_rank  # late: the fork server shall start before anything large is loaded
 
-        if self._pool is None or num_tasks == 1:
+        if self.workers == 1 or num_tasks == 1:
             for rank in range(num_tasks):
                 run_rank(control, rank)
             return
+        if self._pool is None:
+            context = multiprocessing.get_context("forkserver")
+            build = (os.getpid(), dict(os.environ))
+            self._pool = ProcessPoolExecutor(self.workers, context, initializer=_join_build, initargs=build)
         try:
-            futures = [self._pool.submit(run_rank, control, rank) for rank in range(num_tasks)]
+            with hide_main_module():
+                futures = [self._pool.submit(run_rank, control, rank) for rank in range(num_tasks)]
             for future in wait(futures, return_when=FIRST_EXCEPTION).done:
                 future.result()
         except BrokenProcessPool as error:
@@ -108,12 +109,39 @@ class LocalExecutor:
             gc.collect()
 
 
+@contextlib.contextmanager
+def _environment_of_workers() -> Generator[None]:
+    """Change this process's environment while the fork server starts, which hands it on to the workers."""
+    wanted = dict(_WORKER_ENVIRONMENT)
+    if not {"", os.getcwd()} & set(sys.path):
+        wanted["PYTHONSAFEPATH"] = "1"  # else Python puts the working directory first on the server's path
+    added = {name: value for name, value in wanted.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
+
+
+def _join_build(build: int, environment: dict[str, str]) -> None:
+    """Prepare a worker: the environment of the build as it is now, and an end when the build's process ends.
+
+    The fork server may be older than the build, and may not have loaded what a task needs, where the person's own
+    program started it.
+    """
+    from pipeline.engine.worker import end_with
+
+    os.environ.clear()
+    os.environ.update(environment)
+    end_with(build)
+
+
 class DatatroveExecutor:
     """Ranks of datatrove's local executor. A worker that is killed makes it wait for ever: interrupt the build then."""
 
     def __init__(self, workers: int):
         self.workers = workers
-        os.environ[BUILD_PROCESS] = str(os.getpid())
 
     def run(self, control: Path, num_tasks: int) -> None:
         """Run the tasks.

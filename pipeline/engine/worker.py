@@ -1,12 +1,10 @@
-"""Loaded once by the fork server, so that every worker starts in milliseconds. Nothing else imports this module.
+"""Loaded once by the fork server, so that every worker starts in milliseconds. Only workers import this module.
 
-Importing it is its work: the libraries of the tasks are loaded, interrupts are left to the build's own process, and
-every process forked from here ends itself when the build's process has ended, even by SIGKILL. No worker outlives its
-build.
+Importing it is its work: the libraries of the tasks are loaded, and interrupts are left to the build's own process.
+`end_with` ends a worker when the build's process has ended, even by SIGKILL: no worker outlives its build.
 """
 # ruff: noqa: E402
 
-import functools
 import gc
 import os
 import select
@@ -23,19 +21,17 @@ import pyarrow as pa
 import pyarrow.parquet
 import tokenizers  # noqa: F401
 
-from pipeline.engine.executors import BUILD_PROCESS
-
 _POLL_SECONDS = 0.1
 
 
-def _exit_with_build(build: int) -> None:
+def end_with(build: int) -> None:
     """Watch the build's process. The fork server cannot be watched in its place: it waits for its children."""
 
     def watch() -> None:
         _wait_for_end(build)
         os._exit(1)
 
-    threading.Thread(target=watch, daemon=True, name="exit-with-build").start()
+    threading.Thread(target=watch, daemon=True, name="end-with-build").start()
 
 
 def _wait_for_end(process: int) -> None:
@@ -50,8 +46,6 @@ def _wait_for_end(process: int) -> None:
 
 
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-# Not os.getppid(): where the build is killed while this module loads, that is another process by now.
-os.register_at_fork(after_in_child=functools.partial(_exit_with_build, int(os.environ[BUILD_PROCESS])))
 awkward.from_arrow(pa.nulls(0, pa.large_string()))  # loads the rest of awkward: 0.1 s that no worker spends again
 gc.freeze()  # a collection in a worker would touch, and so copy, every page of the libraries: 0.1 s of a task, measured
 gc.enable()
