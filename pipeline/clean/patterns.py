@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow import unwrap_mask, wrap_texts
+from pipeline.recipe.patterns import MATCH_GROUP, in_group, reason_of
 from shards.errors import InputError
 from shards.terminal.display import printable
 
@@ -28,7 +29,6 @@ SHOWN = 3
 """Documents kept of each pattern in a unit, and shown of each when the build stops."""
 EXCERPT_BYTES = 60
 """Text kept on each side of a match."""
-_GROUP = "the_match"
 
 
 class MatchError(InputError):
@@ -46,33 +46,6 @@ class Match:
     after: str
     span: str = ""
     """Where the row is."""
-
-
-def reason_of(pattern: str) -> str:
-    """Return how the documents that a pattern drops are counted."""
-    return f"matches {pattern}"
-
-
-def check_pattern(pattern: str) -> str:
-    """Return a pattern that can be used.
-
-    Raises:
-        ValueError: with RE2's message, or because it matches everything.
-    """
-    import pyarrow.compute as pc
-
-    empty = wrap_texts(pa.large_string(), [b""])
-    try:
-        everything = bool(unwrap_mask(pc.match_substring_regex(empty, pattern))[0])
-        pc.match_substring_regex(empty, _named(pattern))  # a quote \Q that is left open would swallow the bracket
-    except UnicodeEncodeError as error:
-        raise ValueError("not a pattern: a lone surrogate is no text") from error
-    except pa.ArrowInvalid as error:
-        message = str(error).removeprefix("Invalid regular expression: ").replace(_named(pattern), pattern)
-        raise ValueError(f"not a pattern: {message}. The syntax is RE2's, without look-around") from error
-    if everything:
-        raise ValueError("the pattern matches the empty text, so every document. Ask for at least one character")
-    return pattern
 
 
 def find_matches(
@@ -182,16 +155,12 @@ def _passes(patterns: tuple[str, ...]) -> tuple[str, ...]:
     return (together,)
 
 
-def _named(pattern: str) -> str:
-    return f"(?P<{_GROUP}>{pattern})"
-
-
 def _describe(text: pa.LargeStringArray, index: int, row: int, pattern: str) -> Match:
     import pyarrow.compute as pc
 
     from shards.trace.locate import cut_excerpt
 
-    place: Any = pc.extract_regex_span(text.slice(index, 1), _named(pattern))[0].as_py()  # pyright: ignore
-    start, length = place[_GROUP]
+    place: Any = pc.extract_regex_span(text.slice(index, 1), in_group(pattern))[0].as_py()  # pyright: ignore
+    start, length = place[MATCH_GROUP]
     excerpt = cut_excerpt(text[index].as_buffer().to_pybytes(), start, start + length, around=EXCERPT_BYTES)
     return Match(row, pattern, excerpt.before, excerpt.hit, excerpt.after)

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.clean.patterns import reason_of
 from pipeline.estimate.estimate import TEXT_BYTES_PER_TOKEN
+from pipeline.recipe.patterns import reason_of
 from shards.terminal.display import plain_table, print_rows, printable, stdout_console
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
 
+from pipeline.recipe.patterns import check_pattern
 from pipeline.recipe.predicates import parse_predicate
 
 _SIZE = re.compile(r"\s*(\d[\d_]*(?:\.\d+)?)\s*([kKMGT]i?)?B?\s*")
@@ -55,12 +56,6 @@ def no_empty_token(values: list[str]) -> list[str]:
     return values
 
 
-def _checked_pattern(pattern: str) -> str:
-    from pipeline.clean.patterns import check_pattern
-
-    return check_pattern(pattern)
-
-
 def checked_keep(keep: dict[str, JsonValue]) -> dict[str, JsonValue]:
     """Refuse predicates that cannot be parsed."""
     for column, condition in keep.items():
@@ -79,5 +74,5 @@ def known_encoding(name: str) -> str:
 
 SizeBytes = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
 Whole = BeforeValidator(parse_count)
-Patterns = Annotated[list[Annotated[str, AfterValidator(_checked_pattern)]], AfterValidator(distinct)]
+Patterns = Annotated[list[Annotated[str, AfterValidator(check_pattern)]], AfterValidator(distinct)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]

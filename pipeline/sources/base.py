@@ -146,8 +146,11 @@ def read_span(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
     Raises:
         SourceError: as the source kind's `read`.
     """
-    kind = "documents" if span.format == "documents" else source.kind
-    return source_module(kind).read(source, span)
+    if span.format == "documents":
+        from pipeline.sources.software_heritage import documents
+
+        return documents.read(source, span)
+    return source_module(source.kind).read(source, span)
 
 
 def list_all_spans(source: SourceRecipe, files: list[File], unit_bytes: int | None = None) -> list[Span]:

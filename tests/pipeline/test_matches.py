@@ -15,7 +15,8 @@ import pytest
 
 from pipeline.clean import patterns as matches
 from pipeline.clean.documents import EMPTY, LONG, clean_batch
-from pipeline.clean.patterns import MatchError, check_matches, check_pattern, find_matches, reason_of, to_receipt
+from pipeline.clean.patterns import MatchError, check_matches, find_matches, to_receipt
+from pipeline.recipe.patterns import check_pattern, reason_of
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import TextBatch
 from tests.support.good_recipe import GOOD, faults_of

@@ -1,0 +1,42 @@
+"""The patterns of `drop_if_matches`: their syntax is RE2's, which takes time linear in the text."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+from __future__ import annotations
+
+MATCH_GROUP = "the_match"
+"""Name of the group that `in_group` makes."""
+
+
+def check_pattern(pattern: str) -> str:
+    """Return a pattern that can be used.
+
+    Raises:
+        ValueError: with RE2's message, or because the pattern matches everything.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from pipeline.arrow import unwrap_mask, wrap_texts
+
+    empty = wrap_texts(pa.large_string(), [b""])
+    try:
+        everything = bool(unwrap_mask(pc.match_substring_regex(empty, pattern))[0])
+        pc.match_substring_regex(empty, in_group(pattern))  # a quote \Q that is left open would swallow the bracket
+    except UnicodeEncodeError as error:
+        raise ValueError("not a pattern: a lone surrogate is no text") from error
+    except pa.ArrowInvalid as error:
+        message = str(error).removeprefix("Invalid regular expression: ").replace(in_group(pattern), pattern)
+        raise ValueError(f"not a pattern: {message}. The syntax is RE2's, without look-around") from error
+    if everything:
+        raise ValueError("the pattern matches the empty text, so every document. Ask for at least one character")
+    return pattern
+
+
+def in_group(pattern: str) -> str:
+    """Return the pattern as a group named `MATCH_GROUP`, so that the place of a match can be asked for."""
+    return f"(?P<{MATCH_GROUP}>{pattern})"
+
+
+def reason_of(pattern: str) -> str:
+    """Return how the documents that a pattern drops are counted."""
+    return f"matches {pattern}"
