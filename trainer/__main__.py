@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "train": "train a model; resume where a run stopped",
     "sample": "continue prompts with a run's model",
+    "trace": "find the documents that a training step was trained on",
     "plot": "draw a run's loss, learning rate, throughput and dollars",
     "export": "write a run's model for other libraries",
     "fit": "estimate which micro-batches fit in a GPU's memory",

@@ -34,7 +34,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from shards.config import Settings
-from shards.errors import InputError
+from shards.errors import InputError, Problem
 from shards.stores.files import stage_folder, write_text
 
 FOLDER = "checkpoints"
@@ -161,13 +161,23 @@ def read_checkpoint(path: Path) -> Checkpoint:
     for name, checksum in found.items():
         if not isinstance(expected, dict) or expected.get(name) != checksum:
             raise CheckpointError(f"{path / name}: corrupt: its checksum {checksum} is not in {CHECKSUMS_FILE}")
+    return Checkpoint(path, read_state(path))
+
+
+def read_state(path: Path) -> CheckpointState:
+    """Read a checkpoint's state alone; no checksum is checked.
+
+    Raises:
+        CheckpointError: it is not a state that this version reads, or its step is not that of the folder's name.
+        OSError: it cannot be read.
+    """
     try:
         state = CheckpointState.model_validate_json((path / STATE_FILE).read_bytes())
     except ValidationError as error:
         raise CheckpointError(f"{path / STATE_FILE}: not a state that this version reads: {error}") from error
     if _NAME.fullmatch(path.name) and step_of(path) != state.step:
         raise CheckpointError(f"{path / STATE_FILE}: step {state.step}; expected that of the folder's name")
-    return Checkpoint(path, state)
+    return state
 
 
 def find_newest(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
@@ -180,13 +190,13 @@ def find_newest(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
     Raises:
         CheckpointError: there are checkpoints, and every one is corrupt.
     """
-    problems: list[str] = []
+    problems: list[str | Problem] = []
     for path in reversed(list_checkpoints(run)):
         try:
             return read_checkpoint(path)
         except CheckpointError as error:
             say(f"{error}. Trying the checkpoint before it.")
-            problems += map(str, error.problems)
+            problems.extend(error.problems)
     if problems:
         raise CheckpointError([*problems, f"{run}: no whole checkpoint is left. Start again in a new run folder."])
     return None

@@ -26,6 +26,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from shards import ShardSet, open_set
+from shards.config import Settings, load_settings
 from shards.errors import InputError
 from shards.format.order import WindowOrder
 from shards.stores.files import lock_folder, write_text
@@ -39,9 +40,27 @@ from trainer.model import LanguageModel, build_model, count_parameters, flops_pe
 from trainer.optim import build_optimizers
 from trainer.recipe import find_changes, parse_recipe
 
-RECIPE_FILE, TOKENIZER_FILE, LOCK_FILE = "recipe.json", "tokenizer.json", ".lock"
+RECIPE_FILE, TOKENIZER_FILE, SET_FILE = "recipe.json", "tokenizer.json", "set.json"
 
 Say = Callable[[str], None]
+
+
+class SetRecord(Settings):
+    """`set.json` of a run folder: which set the run was trained on, and where that was."""
+
+    path: str
+    """The set's folder, absolute; it may have moved since."""
+    manifest_sha256: str
+
+
+def read_set_record(run: Path) -> SetRecord | None:
+    """Return which set a run was trained on; None if the run folder has no record of it.
+
+    Raises:
+        SettingsError: the file is not such a record.
+    """
+    file = run / SET_FILE
+    return load_settings(SetRecord, file) if file.is_file() else None
 
 
 @dataclass
@@ -274,6 +293,8 @@ def _prepare_run(
         copy_metrics(found.path.resolve().parents[1], run, until_step=found.state.step)
     checkpoint.check_disk(run, 12 * count_parameters(recipe.model, vocab_size), f"{run}: a checkpoint")
     shutil.copyfile(shard_set.path / shard_set.manifest.tokenizer.file, run / TOKENIZER_FILE)
+    record = SetRecord(path=str(shard_set.path.resolve()), manifest_sha256=shard_set.manifest_sha256)
+    write_text(run / SET_FILE, record.model_dump_json(indent=2) + "\n")
     write_text(run / RECIPE_FILE, recipe.model_dump_json(indent=2) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""`python -m shards trace`: from a token, a string, a place or a training step to documents."""
+"""`python -m shards trace`: from a token, a string or a place to documents."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
-from shards.terminal.arguments import add_set, add_workers, positive_number, print_json, require_folder, whole_number
+from shards.terminal.arguments import add_set, add_workers, print_json, require_folder, whole_number
 from shards.terminal.command import PROBLEMS, WHOLE
 
 if TYPE_CHECKING:
@@ -21,11 +21,11 @@ def add_command(commands: Subparsers) -> None:
     """Add `trace`."""
     parser = commands.add_parser(
         "trace",
-        help="find the documents that hold an id, a text or a pattern, or that a training step read",
-        description="Find the documents that hold something, or that were in a training step's batch, with their "
-        "source, unit and row, and the text around it. Exit status 0 whether or not anything is found. A pattern is "
-        "Python's re, whose \\b and \\w know Unicode; a data recipe's drop_if_matches is RE2, where they know ASCII "
-        "alone, without look-around. --regex '(?a)...' has RE2's \\b and \\w.",
+        help="find the documents that hold an id, a text or a pattern",
+        description="Find the documents that hold something, with their source, unit and row, and the text around it. "
+        "Exit status 0 whether or not anything is found. A pattern is Python's re, whose \\b and \\w know Unicode; "
+        "a data recipe's drop_if_matches is RE2, where they know ASCII alone, without look-around. "
+        "--regex '(?a)...' has RE2's \\b and \\w.",
     )
     add_set(parser)
     what = parser.add_mutually_exclusive_group(required=True)
@@ -33,12 +33,7 @@ def add_command(commands: Subparsers) -> None:
     what.add_argument("--text", metavar="STRING", help="exact text, however it was cut into tokens")
     what.add_argument("--regex", metavar="PATTERN", help="a pattern of Python's re, searched in each document's text")
     what.add_argument("--shard", metavar="K", help="a shard's name or place in the manifest, from 0; with --offset")
-    what.add_argument("--step", type=positive_number, metavar="S", help="a step of a training run, from 1; with --run")
     parser.add_argument("--offset", type=whole_number, metavar="N", help="a token of that shard, from 0")
-    parser.add_argument("--run", dest="training_run", type=Path, metavar="RUN", help="the training run's folder")
-    parser.add_argument(
-        "--row", type=whole_number, metavar="R", help="a row of the step's global batch, from 0 (default: all)"
-    )
     parser.add_argument(
         "--limit", type=whole_number, default=20, metavar="N", help="documents shown, 0 for all (default: 20)"
     )
@@ -57,20 +52,14 @@ def _run(options: argparse.Namespace) -> int:
 
     if (options.shard is None) != (options.offset is None):
         raise InputError("trace: --shard and --offset go together. Give both, or neither.")
-    if (options.step is None) != (options.training_run is None):
-        raise InputError("trace: --step and --run go together. Give both, or neither.")
-    if options.row is not None and options.step is None:
-        raise InputError("trace: --row is of a training step's batch. Give --step and --run.")
     if options.shard is not None and options.out is not None:
-        raise InputError("trace: --out takes what a search or --step finds, not a single place.")
+        raise InputError("trace: --out takes what a search finds, not a single place.")
     require_folder(options.set)
     try:
         if options.out is not None:
             check_out(options.out, options.set)
         if options.shard is not None:
             return _show_place(options)
-        if options.step is not None:
-            return _show_batch(options)
         return _show_documents(options, _query(options))
     except ShardSetError as error:
         print_set_problems(error.problems, as_json=options.json)
@@ -99,26 +88,6 @@ def _show_place(options: argparse.Namespace) -> int:
         print_json(hit.to_dict())
     else:
         print_hit(hit)
-    return WHOLE
-
-
-def _show_batch(options: argparse.Namespace) -> int:
-    from shards.cli.trace_display import print_batch
-    from shards.format.reader import open_set
-    from shards.terminal.display import say
-    from shards.trace_step import trace_step
-    from shards.training_run import read_run
-
-    shard_set, run = open_set(options.set), read_run(options.training_run)
-    batch = trace_step(shard_set, run, options.step, options.row, limit=options.limit or None)
-    for note in batch.notes:
-        say(f"trace: {note}")
-    written = _write(options, batch, shard_set)
-    if options.json:
-        print_json(batch.to_dict() | written)
-    else:
-        print_batch(batch)
-        _print_written(written)
     return WHOLE
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from shards.errors import InputError
 from shards.format.reader import ShardSet
 from shards.stores.files import atomic_open
 
@@ -33,24 +34,24 @@ def check_out(path: Path, set_path: Path) -> None:
     """Check where a block list would lie, before anything is searched.
 
     Raises:
-        ValueError: in the set's own folder, where a folder is, or in one that is not there or cannot be written to.
+        InputError: in the set's own folder, where a folder is, or in one that is not there or cannot be written to.
     """
     folder = path.absolute().parent
     if path.resolve().is_relative_to(set_path.resolve()):
-        raise ValueError(f"{path}: lies in the set's own folder, which may hold no other files. Write it elsewhere.")
+        raise InputError(f"{path}: lies in the set's own folder, which may hold no other files. Write it elsewhere.")
     if path.is_dir():
-        raise ValueError(f"{path}: a folder; expected the name of a file. Give a name in it.")
+        raise InputError(f"{path}: a folder; expected the name of a file. Give a name in it.")
     if not folder.is_dir():
-        raise ValueError(f"{path}: there is no folder {folder}. Make it, or give another file.")
+        raise InputError(f"{path}: there is no folder {folder}. Make it, or give another file.")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise ValueError(f"{path}: the folder {folder} cannot be written to. Give another file.")
+        raise InputError(f"{path}: the folder {folder} cannot be written to. Give another file.")
 
 
 def write_block_list(path: Path, found: FoundDocuments, shard_set: ShardSet) -> int:
     """Write the hashes of the documents found, and return how many there are.
 
     Raises:
-        ValueError: as `check_out`.
+        InputError: as `check_out`.
         OSError: it cannot be written.
     """
     check_out(path, shard_set.path)

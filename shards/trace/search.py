@@ -1,7 +1,6 @@
 """From a token, a string or a pattern to the documents that hold it, and from a place to its document.
 
-Every shard is searched (`shards.trace.scan` says how, and what it costs); from a step of a training run to the
-documents of its batch is `shards.trace_step`.
+Every shard is searched (`shards.trace.scan` says how, and what it costs).
 """
 
 # pyright: reportUnknownMemberType=false

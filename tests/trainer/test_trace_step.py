@@ -13,8 +13,8 @@ import torch
 import xxhash
 
 from shards import ShardSet
-from shards.__main__ import main
 from trainer import train
+from trainer.__main__ import main
 from trainer.session import Session
 
 STEPS, BATCH = 13, 8
@@ -64,11 +64,11 @@ def copied_run(run: tuple[Path, Any], tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def trace(small_set: ShardSet, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, Any, str]]:
-    """Return the function that runs `trace` on the set: exit status, JSON, stderr."""
+def trace(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, Any, str]]:
+    """Return the function that runs `trace`: exit status, JSON, stderr."""
 
-    def call(*arguments: object, shards: ShardSet = small_set) -> tuple[int, Any, str]:
-        status = main(["trace", str(shards.path), *map(str, arguments), "--json"])
+    def call(*arguments: object) -> tuple[int, Any, str]:
+        status = main(["trace", *map(str, arguments), "--json"])
         out, err = capsys.readouterr()
         return status, json.loads(out) if out else None, err
 
@@ -82,7 +82,7 @@ def test_steps_and_rows_lead_to_the_documents_that_were_in_the_batch(
     decode = small_set.vocabulary.decode
     epochs: set[int] = set()
     for step, batch in given.items():
-        status, found, err = trace("--step", step, "--run", folder, "--limit", 0)
+        status, found, err = trace(folder, "--step", step, "--limit", 0)
         assert (status, err, found["taken"], found["rows"]) == (0, "", True, BATCH)
         assert found["tokens"] == BATCH * 33 == sum(source["tokens"] for source in found["sources"].values())
         for row, window in enumerate(batch):
@@ -103,24 +103,24 @@ def test_steps_and_rows_lead_to_the_documents_that_were_in_the_batch(
 
 
 def test_one_row_is_that_row_of_the_whole_batch(run: tuple[Path, Any], trace: Callable[..., tuple[int, Any, str]]):
-    _, whole, _ = trace("--step", 7, "--run", run[0], "--limit", 0)
+    _, whole, _ = trace(run[0], "--step", 7, "--limit", 0)
     for row in range(BATCH):
-        _, found, _ = trace("--step", 7, "--run", run[0], "--row", row)
+        _, found, _ = trace(run[0], "--step", 7, "--row", row)
         assert found["shown"] == [document for document in whole["shown"] if document["batch_row"] == row]
         assert (found["row"], found["rows"], found["parts"], found["tokens"]) == (row, 1, len(found["shown"]), 33)
-    _, some, _ = trace("--step", 7, "--run", run[0], "--limit", 3)
+    _, some, _ = trace(run[0], "--step", 7, "--limit", 3)
     assert some == whole | {"shown": whole["shown"][:3]}
 
 
 def test_block_list_and_counts_are_of_all_documents_whatever_is_shown(
     run: tuple[Path, Any], trace: Callable[..., tuple[int, Any, str]], tmp_path: Path
 ):
-    _, whole, _ = trace("--step", 2, "--run", run[0], "--limit", 0)
-    _, found, _ = trace("--step", 2, "--run", run[0], "--limit", 1, "--out", tmp_path / "block.txt")
+    _, whole, _ = trace(run[0], "--step", 2, "--limit", 0)
+    _, found, _ = trace(run[0], "--step", 2, "--limit", 1, "--out", tmp_path / "block.txt")
     hashes = {document["hash"]: document["source"] for document in whole["shown"]}
     lines = (tmp_path / "block.txt").read_text().splitlines()
     assert lines[3:] == sorted(hashes)
-    assert lines[2] == f"# found by --step 2 --run {run[0]}"
+    assert lines[2] == f"# found by trainer trace {run[0]} --step 2"
     assert found["hashes"] == found["documents"] == len(hashes) < found["parts"] == len(whole["shown"])
     by_source = {name: list(hashes.values()).count(name) for name in found["sources"]}
     assert {name: counts["documents"] for name, counts in found["sources"].items()} == by_source
@@ -132,8 +132,8 @@ def test_tables_say_where_each_row_is_from(
     trace: Callable[..., tuple[int, Any, str]],
     capsys: pytest.CaptureFixture[str],
 ):
-    _, found, _ = trace("--step", 3, "--run", run[0], "--row", 5)
-    assert main(["trace", str(small_set.path), "--step", "3", "--run", str(run[0]), "--row", "5"]) == 0
+    _, found, _ = trace(run[0], "--step", 3, "--row", 5)
+    assert main(["trace", str(run[0]), "--step", "3", "--row", "5"]) == 0
     shown = capsys.readouterr().out
     first = found["shown"][0]
     assert shown.startswith(
@@ -149,17 +149,17 @@ def test_a_step_that_is_not_taken_yet_is_told(copied_run: Path, trace: Callable[
     recipe = json.loads((copied_run / "recipe.json").read_text())
     recipe["train"]["steps"] = STEPS + 1
     (copied_run / "recipe.json").write_text(json.dumps(recipe))
-    status, found, err = trace("--step", STEPS + 1, "--run", copied_run)
+    status, found, err = trace(copied_run, "--step", STEPS + 1)
     assert (status, found["taken"], found["rows"]) == (0, False, BATCH)
-    assert f"tells of {STEPS} steps taken" in err
-    assert trace("--step", STEPS, "--run", copied_run)[1]["taken"]
-    status, _, err = trace("--step", STEPS + 2, "--run", copied_run)
+    assert f"records {STEPS} steps taken" in err
+    assert trace(copied_run, "--step", STEPS)[1]["taken"]
+    status, _, err = trace(copied_run, "--step", STEPS + 2)
     assert status == 2
     assert f"no step {STEPS + 2} in {copied_run}; its recipe has {STEPS + 1}" in err
     # A recipe that was shortened later does not hide steps that were taken.
     recipe["train"]["steps"] = 4
     (copied_run / "recipe.json").write_text(json.dumps(recipe))
-    assert trace("--step", STEPS, "--run", copied_run)[0] == 0
+    assert trace(copied_run, "--step", STEPS)[0] == 0
 
 
 def test_steps_that_a_crash_left_in_the_metrics_were_taken(
@@ -169,19 +169,21 @@ def test_steps_that_a_crash_left_in_the_metrics_were_taken(
     lines = (copied_run / "metrics.jsonl").read_text().splitlines(keepends=True)
     taken = json.loads(lines[-2])["step"]
     (copied_run / "metrics.jsonl").write_text("".join([*lines[:-1], '{"ste\n', lines[-1][:9]]))
-    assert trace("--step", taken, "--run", copied_run)[1]["taken"]
+    assert trace(copied_run, "--step", taken)[1]["taken"]
 
 
-def test_a_corrupt_checkpoint_is_passed_over_with_a_note(copied_run: Path, trace: Callable[..., tuple[int, Any, str]]):
+def test_a_corrupt_checkpoint_is_noted_and_the_one_before_it_used(
+    copied_run: Path, trace: Callable[..., tuple[int, Any, str]]
+):
     newest = copied_run / "checkpoints" / f"step-{STEPS:08d}" / "state.json"
     newest.write_text(newest.read_text()[:200])
-    status, found, err = trace("--step", 1, "--run", copied_run)
+    status, found, err = trace(copied_run, "--step", 1)
     assert (status, len(found["notes"])) == (0, 1)
     assert f"{newest}" in err
-    assert "Passed over" in err
+    assert "The checkpoint before it is used" in err
     for state in copied_run.glob("checkpoints/step-*/state.json"):
         state.write_text("{}")
-    status, _, err = trace("--step", 1, "--run", copied_run)
+    status, _, err = trace(copied_run, "--step", 1)
     assert status == 2
     assert "no checkpoint is left" in err
 
@@ -189,27 +191,45 @@ def test_a_corrupt_checkpoint_is_passed_over_with_a_note(copied_run: Path, trace
 def test_another_set_is_refused(
     run: tuple[Path, Any], shard_set: ShardSet, small_set: ShardSet, trace: Callable[..., tuple[int, Any, str]]
 ):
-    status, _, err = trace("--step", 1, "--run", run[0], shards=shard_set)
+    status, _, err = trace(run[0], "--step", 1, "--shards", shard_set.path)
     assert status == 2
     assert small_set.manifest_sha256 in err
     assert shard_set.manifest_sha256 in err
 
 
-def test_a_run_without_a_checkpoint_is_known_by_its_tokenizer(
-    copied_run: Path, trace: Callable[..., tuple[int, Any, str]]
-):
-    _, expected, _ = trace("--step", 1, "--run", copied_run)
+def test_a_run_without_a_checkpoint_records_its_set(copied_run: Path, trace: Callable[..., tuple[int, Any, str]]):
+    _, expected, _ = trace(copied_run, "--step", 1)
     shutil.rmtree(copied_run / "checkpoints")
-    status, found, err = trace("--step", 1, "--run", copied_run)
-    assert (status, found["shown"]) == (0, expected["shown"])
-    assert "no checkpoint names its set yet" in err
-    with (copied_run / "tokenizer.json").open("a") as file:
-        file.write(" ")
-    status, _, err = trace("--step", 1, "--run", copied_run)
+    assert trace(copied_run, "--step", 1) == (0, expected, "")
+    (copied_run / "set.json").unlink()
+    status, _, err = trace(copied_run, "--step", 1)
     assert status == 2
-    assert "tokenizer.json: its sha256 is" in err
-    (copied_run / "tokenizer.json").unlink()
-    assert "no such file" in trace("--step", 1, "--run", copied_run)[2]
+    assert "no checkpoint and no set.json says which set" in err
+
+
+def test_a_run_without_a_record_of_its_set_is_traced_with_the_set_named(
+    copied_run: Path, small_set: ShardSet, trace: Callable[..., tuple[int, Any, str]]
+):
+    """Runs of 0.1.0 have no set.json."""
+    _, expected, _ = trace(copied_run, "--step", 1)
+    (copied_run / "set.json").unlink()
+    status, _, err = trace(copied_run, "--step", 1)
+    assert status == 2
+    assert "set.json: is missing, so the run's set is not known. Add --shards DIR." in err
+    assert trace(copied_run, "--step", 1, "--shards", small_set.path) == (0, expected, "")
+
+
+def test_a_set_that_has_moved_is_named(
+    copied_run: Path, small_set: ShardSet, trace: Callable[..., tuple[int, Any, str]], tmp_path: Path
+):
+    _, expected, _ = trace(copied_run, "--step", 1)
+    record = json.loads((copied_run / "set.json").read_text())
+    assert record == {"path": str(small_set.path), "manifest_sha256": small_set.manifest_sha256}
+    (copied_run / "set.json").write_text(json.dumps(record | {"path": str(tmp_path / "gone")}))
+    status, _, err = trace(copied_run, "--step", 1)
+    assert status == 2
+    assert f"was trained on {tmp_path / 'gone'}, which is not there. Add --shards DIR." in err
+    assert trace(copied_run, "--step", 1, "--shards", small_set.path) == (0, expected, "")
 
 
 def change_recipe(run: Path, key: str, value: object) -> None:
@@ -224,7 +244,7 @@ def test_a_recipe_that_is_not_the_checkpoints_is_refused(
     copied_run: Path, trace: Callable[..., tuple[int, Any, str]], key: str, value: int
 ):
     change_recipe(copied_run, key, value)
-    status, _, err = trace("--step", 1, "--run", copied_run)
+    status, _, err = trace(copied_run, "--step", 1)
     assert status == 2
     assert f"recipe.json: train.{key} is {value}; the checkpoint of step {STEPS} was trained with" in err
 
@@ -234,7 +254,7 @@ def test_a_recipe_that_the_trainer_did_not_write_is_refused(
     copied_run: Path, trace: Callable[..., tuple[int, Any, str]], key: str, value: object
 ):
     change_recipe(copied_run, key, value)
-    status, _, err = trace("--step", 1, "--run", copied_run)
+    status, _, err = trace(copied_run, "--step", 1)
     assert status == 2
     assert f"train.{key}" in err
 
@@ -243,15 +263,13 @@ def test_what_cannot_be_traced_is_said(
     run: tuple[Path, Any], trace: Callable[..., tuple[int, Any, str]], tmp_path: Path
 ):
     for arguments, message in (
-        (("--step", 1, "--run", run[0], "--row", BATCH), f"no row {BATCH} in a global batch of {BATCH}"),
-        (("--step", 1), "--step and --run go together"),
-        (("--text", "a", "--run", run[0]), "--step and --run go together"),
-        (("--text", "a", "--row", 0), "Give --step and --run"),
-        (("--step", 1, "--run", tmp_path), "recipe.json: no such file"),
+        ((run[0], "--step", 1, "--row", BATCH), f"no row {BATCH} in a global batch of {BATCH}"),
+        ((run[0], "--step", 0), "--step: expected a whole number from 1"),
+        ((run[0],), "required: --step"),
+        ((run[0], "--step", 1, "--shards", tmp_path / "none"), "none"),
+        ((run[0], "--step", 1, "--out", tmp_path), "a folder; expected the name of a file"),
+        ((tmp_path, "--step", 1), "recipe.json: cannot be read"),
     ):
         status, found, err = trace(*arguments)
-        assert (status, found.keys()) == (2, {"error"})
+        assert (status, found["status"]) == (2, "refused")
         assert message in err
-    with pytest.raises(SystemExit) as caught:
-        trace("--step", 0, "--run", run[0])
-    assert caught.value.code == 2

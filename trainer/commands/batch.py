@@ -1,0 +1,238 @@
+"""From a step of a training run to the documents of its batch: which, how much of each, and where they are from.
+
+A row of a batch is a window of `seq_len + 1` tokens (the last one only as a target), whatever the micro-batches and
+ranks. Reads the document tables of the batch's shards, and the text of the documents that are shown. Needs no torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shards.errors import InputError
+from shards.format.order import Window, WindowOrder, find_documents, row_window
+from shards.format.reader import ShardSet
+from shards.trace.locate import Excerpt, Place, read_excerpt
+from trainer.checkpoint import CheckpointError, CheckpointState, list_checkpoints, read_state
+from trainer.config import FIXED_BY_CHECKPOINT, TrainConfig
+from trainer.metrics import METRICS_FILE, read_metrics
+from trainer.recipe import find_changes, load_recipe, parse_recipe
+from trainer.session import RECIPE_FILE, read_set_record
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class RowDocument:
+    """A document of which a row of the batch holds some tokens.
+
+    Attributes:
+        batch_row: the row of the global batch, from 0.
+        window: the row's tokens in the shard.
+        place: the document.
+        position: the first of the document's tokens that is in the window.
+        in_window: how many consecutive tokens of the document are in the window.
+        excerpt: their text, and some of the document's text before and after.
+    """
+
+    batch_row: int
+    window: Window
+    place: Place
+    position: int
+    in_window: int
+    excerpt: Excerpt
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object of the document in its row."""
+        return {
+            "batch_row": self.batch_row,
+            "epoch": self.window.epoch,
+            "window_start": self.window.start,
+            "window_stop": self.window.stop,
+            **self.place.to_dict(),
+            "position": self.position,
+            "in_window": self.in_window,
+            **self.excerpt.to_dict(),
+        }
+
+
+@dataclass
+class BatchSource:
+    """The documents of one source in a batch, each counted once, and their tokens in the batch."""
+
+    documents: int = 0
+    tokens: int = 0
+
+
+@dataclass
+class Batch:
+    """The documents of a step's batch, or of one row of it.
+
+    `shown` are the first documents, row by row; `hashes` uint8 `(documents, 16)` are of all, each document once.
+    """
+
+    run: Path
+    step: int
+    row: int | None
+    taken: bool
+    """Whether the run's metrics or a checkpoint show that the step was taken."""
+    notes: list[str]
+    rows: int = 0
+    tokens: int = 0
+    documents: int = 0
+    sources: dict[str, BatchSource] = field(default_factory=dict[str, BatchSource])
+    parts: int = 0
+    """Documents of each row, added up: a document in two rows counts twice."""
+    shown: list[RowDocument] = field(default_factory=list[RowDocument])
+    hashes: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty((0, 16), np.uint8))
+
+    @property
+    def asked(self) -> str:
+        """The arguments of the command that asks for this batch."""
+        row = "" if self.row is None else f" --row {self.row}"
+        return f"trainer trace {self.run} --step {self.step}{row}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object that `trace --json` prints."""
+        names = ("step", "row", "taken", "notes", "rows", "tokens", "documents", "parts")
+        return {
+            "run": str(self.run),
+            **{name: getattr(self, name) for name in names},
+            "sources": {name: asdict(counts) for name, counts in self.sources.items()},
+            "shown": [document.to_dict() for document in self.shown],
+        }
+
+
+@dataclass(frozen=True)
+class TracedRun:
+    """A run folder, as far as the order of its data goes.
+
+    Attributes:
+        folder: the run folder.
+        train: the settings that decide the order.
+        last_step: the last step of the recipe, or the last one taken if that is later.
+        taken: the last step that metrics or a checkpoint show; a run that a fault stopped may have taken more.
+        manifest_sha256: digest of the manifest of the run's set.
+        notes: what the user should know.
+    """
+
+    folder: Path
+    train: TrainConfig
+    last_step: int
+    taken: int
+    manifest_sha256: str
+    notes: list[str]
+
+
+def read_run(folder: Path) -> TracedRun:
+    """Read a run folder. The tensors of its checkpoints are neither read nor checked.
+
+    Raises:
+        InputError: the folder is not a run's, its recipe is not the one that its checkpoint was trained with, or
+            nothing in it says which set the run was trained on.
+        OSError: a file cannot be read.
+    """
+    recipe = load_recipe(folder / RECIPE_FILE)
+    train = recipe.train
+    state, notes = _read_newest_state(folder)
+    if state is not None:
+        changes = find_changes(parse_recipe(state.recipe), recipe)
+        fixed = [(key, values) for key, values in changes.items() if key.startswith(FIXED_BY_CHECKPOINT)]
+        for key, (then, now) in fixed:
+            found = f"{key} is {now}; the checkpoint of step {state.step} was trained with {then}"
+            raise InputError(f"{folder / RECIPE_FILE}: {found}. Restore the recipe.")
+        if state.samples != state.step * train.global_batch:
+            found = f"step {state.step} is saved after {state.samples} samples"
+            expected = f"expected {train.global_batch} samples a step"
+            raise InputError(f"{folder}: {found}; {expected}. The samples of each step are not known.")
+    record = read_set_record(folder)
+    manifest_sha256 = state.manifest_sha256 if state else record.manifest_sha256 if record else None
+    if manifest_sha256 is None:
+        raise InputError(f"{folder}: no checkpoint and no set.json says which set the run was trained on.")
+    records = read_metrics(folder) if (folder / METRICS_FILE).is_file() else []
+    taken = max(records[-1]["step"] if records else 0, state.step if state else 0)
+    return TracedRun(folder, train, max(train.steps, taken), taken, manifest_sha256, notes)
+
+
+def trace_step(
+    shard_set: ShardSet, run: TracedRun, step: int, row: int | None = None, *, limit: int | None = 20
+) -> Batch:
+    """Find the documents of a step's global batch.
+
+    Args:
+        shard_set: the set that the run was trained on.
+        run: the run.
+        step: the step, from 1 as in metrics; up to the last of the run's recipe, taken or not.
+        row: a row of the global batch, from 0; every row if None.
+        limit: how many documents to describe; all if None. All are counted.
+
+    Raises:
+        InputError: the set is not the run's, there is no such step or row, or the tokenizer is not a byte-level one.
+        ShardSetError: the set's files differ from the manifest.
+        OSError: a file cannot be read.
+    """
+    _check_request(shard_set, run, step, row)
+    notes = list(run.notes)
+    if step > run.taken:
+        notes.append(f"{run.folder} records {run.taken} steps taken; step {step} has, or would have, this batch")
+    batch = Batch(run.folder, step, row, step <= run.taken, notes)
+    try:
+        vocabulary = shard_set.vocabulary
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    shards = shard_set.splits["train"]
+    order = WindowOrder([shard.num_tokens for shard in shards], seq_len=run.train.seq_len, seed=run.train.seed)
+
+    batch.rows = run.train.global_batch if row is None else 1
+    first_sample = row_window(step, row or 0, global_batch=run.train.global_batch)
+    hashes: set[str] = set()
+    for number, (window, places) in enumerate(find_documents(shards, order, first_sample, batch.rows), row or 0):
+        for place in places:
+            # The part of the document that lies in the window, in tokens of the document.
+            first = max(window.start - place.start, 0)
+            last = min(window.stop - place.start, place.tokens)
+            counts = batch.sources.setdefault(place.source, BatchSource())
+            counts.tokens += last - first
+            counts.documents += place.hash not in hashes
+            hashes.add(place.hash)
+            batch.parts += 1
+            if limit is None or len(batch.shown) < limit:
+                _, excerpt = read_excerpt(shards[window.shard], place, first, last, vocabulary=vocabulary)
+                batch.shown.append(RowDocument(number, window, place, first, last - first, excerpt))
+    batch.tokens = sum(counts.tokens for counts in batch.sources.values())
+    batch.documents = len(hashes)
+    batch.hashes = np.frombuffer(bytes.fromhex("".join(sorted(hashes))), np.uint8).reshape(-1, 16)
+    return batch
+
+
+def _check_request(shard_set: ShardSet, run: TracedRun, step: int, row: int | None) -> None:
+    if run.manifest_sha256 != shard_set.manifest_sha256:
+        raise InputError(
+            f"{run.folder}: was trained on the set with the manifest sha256 {run.manifest_sha256}; "
+            f"{shard_set.path} has {shard_set.manifest_sha256}. Give the set it was trained on with --shards."
+        )
+    if step > run.last_step:
+        raise InputError(f"no step {step} in {run.folder}; its recipe has {run.last_step}, counted from 1")
+    if row is not None and row >= run.train.global_batch:
+        raise InputError(f"no row {row} in a global batch of {run.train.global_batch}, counted from 0")
+
+
+def _read_newest_state(folder: Path) -> tuple[CheckpointState | None, list[str]]:
+    """Return the newest checkpoint's state that can be read, and a note for each one that cannot.
+
+    Raises:
+        InputError: there are checkpoints, and none can be read.
+    """
+    notes: list[str] = []
+    for path in reversed(list_checkpoints(folder)):
+        try:
+            return read_state(path), notes
+        except (CheckpointError, OSError) as error:  # corrupt, or the run has just deleted it
+            notes.append(f"{error}. The checkpoint before it is used.")
+    if notes:
+        raise InputError([*notes, f"{folder}: no checkpoint is left that says which set the run was trained on"])
+    return None, notes

@@ -1,0 +1,103 @@
+"""From a step of a run to the documents that it was trained on: `trainer.commands.batch` finds them, this prints them.
+
+A sudden spike of the loss has its cause in a batch; this shows the batch, and writes its hashes for a data recipe's
+`drop_hashes`. The set is found where the run was trained on it, unless `--shards` says where it is now.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shards.errors import InputError
+from shards.terminal.arguments import positive_number, print_json, whole_number
+
+if TYPE_CHECKING:
+    from trainer.commands.batch import Batch
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command."""
+    parser.description = (
+        "Find the documents of a training step's batch, with their source, unit and row, and the text that was read."
+    )
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    parser.add_argument("--step", type=positive_number, required=True, metavar="N", help="a training step, from 1")
+    parser.add_argument(
+        "--row", type=whole_number, metavar="N", help="one row of the step's global batch, from 0; default: all rows"
+    )
+    parser.add_argument(
+        "--shards", type=Path, metavar="DIR", help="the shard set; default: the folder that the run was trained on"
+    )
+    parser.add_argument(
+        "--limit", type=whole_number, default=20, metavar="N", help="documents shown, 0 for all; default %(default)s"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="write the documents' hashes, for a data recipe's drop_hashes"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the documents of the batch, and write the block list if asked to."""
+    from shards.format.reader import open_set
+    from shards.terminal.display import printable, say
+    from shards.trace.block_list import check_out, write_block_list
+    from trainer.commands.batch import read_run, trace_step
+
+    traced = read_run(options.run)
+    shards = options.shards or find_set(options.run)
+    if options.out is not None:
+        check_out(options.out, shards)
+    shard_set = open_set(shards)
+    batch = trace_step(shard_set, traced, options.step, options.row, limit=options.limit or None)
+    for note in batch.notes:
+        say(note)
+    written: dict[str, Any] = {}
+    if options.out is not None:
+        written = {"out": str(options.out), "hashes": write_block_list(options.out, batch, shard_set)}
+    if options.json:
+        print_json(batch.to_dict() | written)
+        return 0
+    print_batch(batch)
+    if written:
+        print(f"block list: {printable(written['out'])}, {written['hashes']:,} hashes")
+    return 0
+
+
+def find_set(run: Path) -> Path:
+    """Return the folder of the set that a run was trained on.
+
+    Raises:
+        InputError: the run does not say, or the set is no longer there.
+    """
+    from trainer.session import SET_FILE, read_set_record
+
+    record = read_set_record(run)
+    if record is None:
+        raise InputError(f"{run / SET_FILE}: is missing, so the run's set is not known. Add --shards DIR.")
+    if not Path(record.path).is_dir():
+        raise InputError(f"{run}: was trained on {record.path}, which is not there. Add --shards DIR.")
+    return Path(record.path)
+
+
+def print_batch(batch: Batch) -> None:
+    """Print each row's documents, the text of the row between >>> and <<<, then counts by source and a summary."""
+    from shards.cli.trace_display import print_place, say_shown
+    from shards.terminal.display import print_rows, printable
+
+    row = None
+    for document in batch.shown:
+        place, window, last = document.place, document.window, document.position + document.in_window
+        if document.batch_row != row:
+            row = document.batch_row
+            tokens = f"tokens {window.start} to {window.stop - 1}, epoch {window.epoch}"
+            print(printable(f"row {row}: {place.shard} {tokens}"))
+        where = f"tokens {document.position} to {last - 1} of {place.tokens} in this row"
+        print_place(place, where, document.excerpt)
+    print_rows([{"source": name, **asdict(counts)} for name, counts in batch.sources.items()])
+    rows = "1 row" if batch.rows == 1 else f"{batch.rows:,} rows"
+    documents = "1 document" if batch.documents == 1 else f"{batch.documents:,} documents"
+    shown = say_shown(len(batch.shown), batch.parts)
+    print(f"step {batch.step} of {printable(str(batch.run))}: {rows}, {batch.tokens:,} tokens of {documents}{shown}")
