@@ -14,8 +14,9 @@ from typing import Any
 import xxhash
 
 from pipeline.encode.run import Run
-from pipeline.mix.plan import MixPlan, ShardPlan, Shares
+from pipeline.mix.plan import MixPlan, ShardPlan
 from pipeline.recipe.schema import Recipe
+from pipeline.recipe.shares import Demand
 from pipeline.sources.selection import Unread
 from pipeline.tokenizer.encoder import TokenizerInfo
 from pipeline.tokenizer.sample import TOKENIZER_FILE
@@ -146,7 +147,7 @@ def publish(
 
 
 def _mix_entries(recipe: Recipe, plan: MixPlan, train: SplitEntry) -> list[MixEntry]:
-    shares = Shares(tuple(source.weight for source in recipe.sources))
+    shares = Demand(recipe).shares
     return [
         MixEntry(
             source=source.name,

@@ -22,8 +22,9 @@ from pipeline.engine.tasks import Task, digest_of, read_receipt
 from pipeline.estimate import disk
 from pipeline.mix import cuts as mix
 from pipeline.mix.index import mask_name
-from pipeline.mix.plan import MixPlan, Shares, plan_from_dict
+from pipeline.mix.plan import MixPlan, plan_from_dict
 from pipeline.recipe.schema import Recipe, SourceRecipe
+from pipeline.recipe.shares import Shares
 from pipeline.sources.base import Span
 from pipeline.tokenizer import sample
 from pipeline.tokenizer.encoder import TokenizerError, TokenizerInfo, load_tokenizer
@@ -143,7 +144,7 @@ def _sample_spans(state: Build, sample_bytes: int, weights: dict[str, float]) ->
     """
     shares = Shares(tuple(weights[selection.source.name] for selection in state.selections))
     return tuple(
-        tuple(selection.sample_spans(shares.target(s, sample_bytes, 1, 1)))
+        tuple(selection.sample_spans(shares.of(s, sample_bytes)))
         if selection.source.content == "column"
         else tuple(span for unit in state.units[s] for span in unit.spans)
         for s, selection in enumerate(state.selections)

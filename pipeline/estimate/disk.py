@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 from pipeline.encode.run import DOCUMENT_DTYPE
-from pipeline.mix.plan import Shares
 from pipeline.recipe.schema import Recipe
+from pipeline.recipe.shares import Demand
 from pipeline.sources.base import Unit
 from pipeline.sources.selection import FIRST_BYTES_PER_TOKEN as LEAST_BYTES_PER_TOKEN
 from shards.errors import InputError
@@ -36,14 +36,8 @@ def scratch_bytes(recipe: Recipe, unit: Unit) -> int:
 
 def most_output_bytes(recipe: Recipe, text_bytes: list[int]) -> int:
     """Return, on the safe side, what the set takes on disk that these bytes of text of each source allow."""
-    shares = Shares(tuple(source.weight for source in recipe.sources))
-    repeats = recipe.mix.max_epochs if recipe.mix.when_short == "repeat" else 1
-    limits = [
-        int(size / LEAST_BYTES_PER_TOKEN * repeats / share)
-        for size, share in zip(text_bytes, shares.fractions, strict=True)
-    ]
-    wanted = min(limits) if recipe.mix.tokens == "max" else recipe.mix.tokens
-    tokens = (wanted if recipe.mix.when_short == "error" else min([wanted, *limits])) + recipe.split.val_tokens
+    grant = Demand(recipe).grant([size / LEAST_BYTES_PER_TOKEN for size in text_bytes])
+    tokens = grant.train_tokens + recipe.split.val_tokens
     documents = tokens * LEAST_BYTES_PER_TOKEN / GUESSED_DOCUMENT_BYTES
     return int(tokens * token_size(recipe) * COMPRESSED_SHARE + documents * ROW_BYTES)
 

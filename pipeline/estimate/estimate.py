@@ -19,8 +19,8 @@ from typing import Any
 from pipeline.encode.run import DOCUMENT_DTYPE
 from pipeline.estimate.disk import COMPRESSED_SHARE, FETCH_SCRATCH_SHARE, GUESSED_DOCUMENT_BYTES, ROW_BYTES, token_size
 from pipeline.estimate.pilot import TABLE_BYTES, Probe, SourceProbe
-from pipeline.mix.plan import Shares
 from pipeline.recipe.schema import Recipe
+from pipeline.recipe.shares import Demand
 from pipeline.sources.selection import Selection
 
 TEXT_BYTES_PER_TOKEN = 4.3  # measured on English web text and books with a 32 K vocabulary: 4.2 to 4.5
@@ -140,28 +140,27 @@ def estimate(
         SourceError: a file cannot be read.
     """
     measured = probe.sources if probe else tuple(_guess(recipe, selection) for selection in selections)
-    shares = Shares(tuple(source.weight for source in recipe.sources))
-    val = [shares.target(s, recipe.split.val_tokens, 1, 1) for s in range(len(selections))]
-    repeats = recipe.mix.max_epochs if recipe.mix.when_short == "repeat" else 1
-    limits: list[int] = []
+    demand = Demand(recipe)
+    grant = demand.grant(
+        [
+            None if selection.has_more else _tokens(selection, ratios) - demand.val_tokens(s)
+            for s, (selection, ratios) in enumerate(zip(selections, measured, strict=True))
+        ]
+    )
+    train = grant.train_tokens
     for s, (selection, ratios) in enumerate(zip(selections, measured, strict=True)):
-        if not selection.has_more:
-            limits.append(int(max(0, _tokens(selection, ratios) - val[s]) * repeats / shares.fractions[s]))
-    wanted = min(limits) if recipe.mix.tokens == "max" else recipe.mix.tokens
-    train = min([wanted, *limits]) if recipe.mix.when_short == "shrink" else wanted
-    for s, (selection, ratios) in enumerate(zip(selections, measured, strict=True)):
-        needed = shares.target(s, train, 1, 1) + val[s] + ratios.longest_tokens  # as `mix.find_short` asks
+        needed = demand.tokens(s, train) + ratios.longest_tokens  # as `mix.find_short` asks
         while selection.has_more and ratios.text and _tokens(selection, ratios) < needed:
             selection.take_for(needed, max(1, _tokens(selection, ratios)))
     sources = tuple(
         _estimate_source(float(share), selection, ratios)
-        for share, selection, ratios in zip(shares.fractions, selections, measured, strict=True)
+        for share, selection, ratios in zip(demand.shares.fractions, selections, measured, strict=True)
     )
-    used = [shares.target(s, train, 1, 1) + val[s] for s in range(len(sources))]
+    used = [demand.tokens(s, train) for s in range(len(sources))]
     found = Estimate(
         sources=sources,
         train_tokens=train,
-        most_tokens=min(limits, default=None),
+        most_tokens=grant.limit,
         val_tokens=recipe.split.val_tokens,
         shards=_num_shards(recipe, train),
         scratch_bytes=_scratch_bytes(recipe, sources),

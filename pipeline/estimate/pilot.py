@@ -28,8 +28,9 @@ import numpy as np
 
 from pipeline.encode.run import FIRST_KEY, Run
 from pipeline.estimate.pieces import Extract, read_extract
-from pipeline.mix.plan import ShardPlan, Shares, Slice
+from pipeline.mix.plan import ShardPlan, Slice
 from pipeline.recipe.schema import Recipe
+from pipeline.recipe.shares import Demand, Shares
 from pipeline.sources.base import Span, Unit
 from pipeline.sources.selection import Selection
 from pipeline.sources.software_heritage.documents import FORMAT, DocumentWriter
@@ -102,8 +103,7 @@ def measure(recipe: Recipe, selections: list[Selection]) -> Probe:
         TokenizerError: the recipe's tokenizer file cannot be used.
     """
     started = time.perf_counter()
-    shares = Shares(tuple(source.weight for source in recipe.sources))
-    wanted = [max(LEAST_SOURCE_BYTES, int(SAMPLE_BYTES * share)) for share in shares.fractions]
+    wanted = [max(LEAST_SOURCE_BYTES, int(SAMPLE_BYTES * share)) for share in Demand(recipe).shares.fractions]
     samples = [read_extract(*arguments) for arguments in zip(selections, wanted, strict=True)]
     with tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as name:
         folder = Path(name)

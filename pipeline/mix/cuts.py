@@ -19,8 +19,9 @@ from typing import Any
 from pipeline.encode.run import END_KEY, FIRST_KEY, Run
 from pipeline.mix.block_lists import Blocked
 from pipeline.mix.index import Axis, Cut, Index
-from pipeline.mix.plan import MixPlan, ShardPlan, Shares, Slice, SourceTotals
+from pipeline.mix.plan import MixPlan, ShardPlan, Slice, SourceTotals
 from pipeline.recipe.schema import Recipe
+from pipeline.recipe.shares import Demand
 from shards.errors import InputError
 
 CODE_VERSION = 1
@@ -55,22 +56,21 @@ def find_short(recipe: Recipe, index: Index, has_more: tuple[bool, ...]) -> dict
     tokens = recipe.mix.tokens
     if tokens == "max" or not any(has_more):
         return {}
-    shares = Shares(tuple(source.weight for source in recipe.sources))
-    repeats = recipe.mix.max_epochs if recipe.mix.when_short == "repeat" else 1
+    demand = Demand(recipe)
     axes = [index.source_axis(source) for source in range(len(has_more))]
     reach = tokens
     for s, axis in enumerate(axes):
         if not has_more[s]:
-            if shares.target(s, recipe.split.val_tokens, 1, 1) >= axis.total:
+            if demand.validation_fault(s, axis.total):
                 return {}
-            start = _cut_validation(recipe, shares, s, axis)[-1][1]
-            reach = min(reach, _limit(axis.total - start.tokens, repeats, shares, s))
+            start = _cut_validation(demand, s, axis)[-1][1]
+            reach = min(reach, demand.limit(s, axis.total - start.tokens))
     if reach == 0 or (reach < tokens and recipe.mix.when_short != "shrink"):
         return {}
     short: dict[int, int] = {}
     for s, axis in enumerate(axes):
-        asked = shares.target(s, reach, 1, 1) + 1 + shares.target(s, recipe.split.val_tokens, 1, 1)
-        needed = asked + int(index.longest[:, s].max())  # validation may take a document more than its share
+        # One for rounding, and a document by which validation may exceed its share.
+        needed = demand.tokens(s, reach) + 1 + int(index.longest[:, s].max())
         if has_more[s] and axis.total < needed:
             short[s] = needed
     return short
@@ -87,22 +87,21 @@ def plan_mix(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -> M
     Raises:
         MixError: a source is too small for the validation split, or for the mix when `when_short` is "error".
     """
-    names = [source.name for source in recipe.sources]
-    shares = Shares(tuple(source.weight for source in recipe.sources))
-    axes = [index.source_axis(source) for source in range(len(names))]
-    has_more = has_more or (False,) * len(names)
-    _check_validation(recipe, shares, axes, index.dropped, has_more)
+    demand = Demand(recipe)
+    axes = [index.source_axis(source) for source in range(len(recipe.sources))]
+    has_more = has_more or (False,) * len(axes)
+    _check_validation(demand, axes, index.dropped, has_more)
     num_val = _num_val_shards(recipe)
-    val_cuts = [_cut_validation(recipe, shares, s, axis) for s, axis in enumerate(axes)]
+    val_cuts = [_cut_validation(demand, s, axis) for s, axis in enumerate(axes)]
     starts = [cuts[-1][1] for cuts in val_cuts]
     available = [axis.total - start.tokens for axis, start in zip(axes, starts, strict=True)]
-    total, notes = _fit_total(recipe, shares, available, has_more)
+    total, notes = _grant_tokens(demand, available, has_more)
     num_train = -(-total // recipe.shards.tokens)
     if num_train + num_val > MAX_SHARDS:
         raise MixError(f"shards.tokens: {total} tokens would make {num_train} shards; expected at most {MAX_SHARDS}")
 
     train_cuts = [
-        _cut_split(axis, start, shares.targets(s, total, num_train))
+        _cut_split(axis, start, demand.shares.targets(s, total, num_train))
         for s, (axis, start) in enumerate(zip(axes, starts, strict=True))
     ]
     # Where cuts lie, in tokens: the same boundary may have several keys, and so may the end of an epoch.
@@ -121,7 +120,7 @@ def plan_mix(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -> M
             tokens=axis.total,
             documents=int(index.documents[s]),
             dropped=index.dropped[s],
-            requested_tokens=shares.target(s, total, num_train, num_train),
+            requested_tokens=demand.shares.of(s, total),
             epochs=epochs[s],
         )
         for s, axis in enumerate(axes)
@@ -134,70 +133,47 @@ def _num_val_shards(recipe: Recipe) -> int:
     return -(-recipe.split.val_tokens // recipe.shards.tokens)
 
 
-def _cut_validation(recipe: Recipe, shares: Shares, source: int, axis: Axis) -> list[tuple[int, Cut]]:
-    targets = shares.targets(source, recipe.split.val_tokens, _num_val_shards(recipe))
+def _cut_validation(demand: Demand, source: int, axis: Axis) -> list[tuple[int, Cut]]:
+    recipe = demand.recipe
+    targets = demand.shares.targets(source, recipe.split.val_tokens, _num_val_shards(recipe))
     if not axis.total:  # of a source that is still to be read
         return [(0, Cut(0, FIRST_KEY)) for _ in targets]
     return _cut_split(axis, Cut(0, FIRST_KEY), targets)
 
 
 def _check_validation(
-    recipe: Recipe, shares: Shares, axes: list[Axis], dropped: list[dict[str, int]], has_more: tuple[bool, ...]
+    demand: Demand, axes: list[Axis], dropped: list[dict[str, int]], has_more: tuple[bool, ...]
 ) -> None:
     faults: list[str] = []
-    for s, (source, axis) in enumerate(zip(recipe.sources, axes, strict=True)):
+    for s, (source, axis) in enumerate(zip(demand.recipe.sources, axes, strict=True)):
         if has_more[s]:
             continue
         if axis.total == 0:
             reasons = ", ".join(f"{count} times {reason}" for reason, count in dropped[s].items()) or "there was none"
             remedy = "The first of two sources keeps what both hold: change their order, or leave one out"
-            if recipe.drop_hashes:
+            if demand.recipe.drop_hashes:
                 remedy = "Shorten drop_hashes, or leave the source out. " + remedy
             faults.append(f"source {source.name!r}: no document is left to mix ({reasons}). {remedy}.")
             continue
-        wanted = shares.target(s, recipe.split.val_tokens, 1, 1)
-        if wanted >= axis.total:
-            faults.append(
-                f"split.val_tokens: {recipe.split.val_tokens} asks for {wanted} tokens of {source.name!r}, which has "
-                f"{axis.total} in all; some must be left to train on. Ask for less, or add data."
-            )
+        if fault := demand.validation_fault(s, axis.total):
+            faults.append(fault)
     if faults:
         raise MixError("\n".join(faults))
 
 
-def _fit_total(
-    recipe: Recipe, shares: Shares, available: list[int], has_more: tuple[bool, ...]
-) -> tuple[int, list[str]]:
+def _grant_tokens(demand: Demand, available: list[int], has_more: tuple[bool, ...]) -> tuple[int, list[str]]:
     """Return the training tokens that the sources can give, and notes on what had to change."""
-    repeats = recipe.mix.max_epochs if recipe.mix.when_short == "repeat" else 1
-    limits = [_limit(tokens, repeats, shares, s) for s, tokens in enumerate(available)]
-    most = min(limits)
-    scarce = recipe.sources[limits.index(most)].name
-    if most <= 0:
-        raise MixError(f"source {scarce!r}: validation takes all of it. Ask for fewer split.val_tokens, or add data.")
-    if recipe.mix.tokens == "max":
-        note = f"{most:,} training tokens: all that {scarce!r} allows"
-        return most, [note + (f" in {repeats} epochs" if repeats > 1 else "")]
-    wanted = recipe.mix.tokens
-    if wanted <= most:
-        return wanted, []
-    if recipe.mix.when_short == "shrink":
-        return most, [f"shrunk from {wanted:,} to {most:,} training tokens: {scarce!r} is too small"]
-    most = min(limit for limit, more in zip(limits, has_more, strict=True) if not more)
-    lines = [
-        f"source {source.name!r}: has {tokens:,} tokens for training; "
-        f"its share of {wanted:,} is {shares.target(s, wanted, 1, 1):,}"
-        for s, (source, tokens) in enumerate(zip(recipe.sources, available, strict=True))
-        if limits[s] < wanted and not has_more[s]
-    ]
-    after = f" even in {repeats} epochs" if recipe.mix.when_short == "repeat" else ""
-    remedy = f'Ask for at most {most:,} tokens, or set mix.when_short to "shrink" or "repeat"'
-    raise MixError("\n".join([f"mix.tokens: the sources are too small{after}. {remedy}.", *lines]))
-
-
-def _limit(available: int, repeats: int, shares: Shares, source: int) -> int:
-    """Return the training tokens of the whole set that this many of one source allow."""
-    return int(available * repeats / shares.fractions[source])
+    grant = demand.grant([None if more else tokens for tokens, more in zip(available, has_more, strict=True)])
+    if grant.fault:
+        raise MixError(grant.fault)
+    total, wanted = grant.train_tokens, demand.recipe.mix.tokens
+    if total == wanted or grant.scarcest is None:
+        return total, []
+    scarce = demand.recipe.sources[grant.scarcest].name
+    if wanted == "max":
+        epochs = f" in {demand.passes} epochs" if demand.passes > 1 else ""
+        return total, [f"{total:,} training tokens: all that {scarce!r} allows{epochs}"]
+    return total, [f"shrunk from {wanted:,} to {total:,} training tokens: {scarce!r} is too small"]
 
 
 def _check_shard_size(recipe: Recipe, *splits: list[list[int]]) -> None:

@@ -1,10 +1,8 @@
-"""What a mix decides, as plain data: the exact shares, what each shard holds, what is left of each source."""
+"""What a mix decides, as plain data: what each shard holds, what is left of each source."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from fractions import Fraction
-from functools import cached_property
 from typing import Any
 
 from pipeline.encode.run import Key
@@ -77,24 +75,3 @@ def plan_from_dict(data: dict[str, Any]) -> MixPlan:
         notes=tuple(data["notes"]),
         block_lists=tuple(BlockListUse(**found) for found in data.get("block_lists", [])),
     )
-
-
-@dataclass(frozen=True)
-class Shares:
-    """The exact shares of the mix."""
-
-    weights: tuple[float, ...]
-
-    @cached_property
-    def fractions(self) -> tuple[Fraction, ...]:
-        """One fraction a source; they add up to 1."""
-        exact = [Fraction(str(weight)) for weight in self.weights]
-        return tuple(weight / sum(exact) for weight in exact)
-
-    def target(self, source: int, total: int, shard: int, num_shards: int) -> int:
-        """Return how many tokens of a source the shards before `shard` shall hold together."""
-        return int(self.fractions[source] * total * shard / num_shards)
-
-    def targets(self, source: int, total: int, num_shards: int) -> list[int]:
-        """Return the running targets of a source: `num_shards + 1` numbers from 0 to its share of the total."""
-        return [self.target(source, total, shard, num_shards or 1) for shard in range(num_shards + 1)]

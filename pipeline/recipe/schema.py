@@ -110,6 +110,9 @@ class TokenizerRecipe(Settings):
     records those used."""
 
 
+MAX_EPOCHS = 1000
+
+
 class MixRecipe(Settings):
     """How many training tokens, and what happens when a source has too few."""
 
@@ -118,7 +121,7 @@ class MixRecipe(Settings):
     sources is read than it takes."""
     when_short: Literal["error", "shrink", "repeat"] = "error"
     """When a source is too small: stop, build a smaller set, or repeat that source."""
-    max_epochs: Annotated[int, Field(ge=1, le=1000)] = 4
+    max_epochs: Annotated[int, Field(ge=1, le=MAX_EPOCHS)] = 4
     """How often `repeat` may use a document; the manifest records it. Up to 4 times costs little (Muennighoff et al.
     2023)."""
 

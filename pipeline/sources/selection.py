@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import xxhash
 
-from pipeline.mix.plan import Shares
 from pipeline.recipe.schema import Recipe, SourceRecipe
+from pipeline.recipe.shares import Demand
 from pipeline.sources.base import UNIT_BYTES, File, SourceError, Span, Unit, list_all_spans, make_units, source_module
 
 WHOLE_BYTES = 256 << 20
@@ -199,40 +199,29 @@ def rank(seed: int, text: str) -> tuple[int, str]:
     return xxhash.xxh3_64_intdigest(f"{seed}\0{text}".encode()), text
 
 
-def requested_tokens(recipe: Recipe) -> list[int] | None:
-    """Return the tokens that each source is asked for, all splits together; None where it is all they have."""
-    tokens = recipe.mix.tokens
-    if tokens == "max":
-        return None
-    shares = Shares(tuple(source.weight for source in recipe.sources))
-    val_tokens = recipe.split.val_tokens
-    return [shares.target(s, tokens, 1, 1) + shares.target(s, val_tokens, 1, 1) for s in range(len(recipe.sources))]
-
-
 def open_sources(recipe: Recipe) -> list[Selection]:
     """Select from every source what the recipe asks for, as far as can be said before text is read.
 
     Raises:
         SourceError: with the faults of all sources; empty ones, and those certainly too small for validation, included.
     """
-    requested = requested_tokens(recipe)
+    demand = Demand(recipe)
     selections: list[Selection] = []
     faults: list[str] = []
     for index, source in enumerate(recipe.sources):
-        tokens = requested[index] if requested else None
+        tokens = None if recipe.mix.tokens == "max" else demand.tokens(index, recipe.mix.tokens)
         try:
             selections.append(Selection(index, source, seed=recipe.seed, tokens=tokens))
         except SourceError as error:
             faults.append(str(error))
-    faults = faults or _find_small(recipe, selections)
+    faults = faults or _find_small(demand, selections)
     if faults:
         raise SourceError("\n".join(faults))
     return selections
 
 
-def _find_small(recipe: Recipe, selections: list[Selection]) -> list[str]:
+def _find_small(demand: Demand, selections: list[Selection]) -> list[str]:
     """Find sources that are empty or certainly too small: a token is at least a byte, or one EOS a document."""
-    shares = Shares(tuple(source.weight for source in recipe.sources))
     faults: list[str] = []
     for index, selection in enumerate(selections):
         if selection.has_more:
@@ -241,12 +230,8 @@ def _find_small(recipe: Recipe, selections: list[Selection]) -> list[str]:
         rows = [span.rows for unit in selection.units for span in unit.spans]
         most = selection.text_bytes
         most += sum(row for row in rows if row is not None) if None not in rows else most
-        wanted = shares.target(index, recipe.split.val_tokens, 1, 1)
         if not most:
             faults.append(f"source {name!r}: its files hold no document. Correct `paths`.")
-        elif wanted >= most:
-            faults.append(
-                f"split.val_tokens: {recipe.split.val_tokens} asks for {wanted} tokens of {name!r}, which has "
-                f"at most {most}. Ask for less, or add data."
-            )
+        elif fault := demand.validation_fault(index, most, how_sure="at most "):
+            faults.append(fault)
     return faults

@@ -20,7 +20,7 @@ import xxhash
 from pipeline.clean.documents import clean_batch
 from pipeline.clean.patterns import matched_documents
 from pipeline.engine.timer import Laps
-from pipeline.mix.plan import Shares
+from pipeline.recipe.shares import Shares
 from pipeline.sources.base import Span, read_span
 from pipeline.sources.network.retry import keep_fetched
 from pipeline.tokenizer.encoder import DOCUMENT_SEPARATOR, TokenizerError, build_tokenizer_json, train_merges

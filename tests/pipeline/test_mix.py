@@ -17,8 +17,9 @@ from pipeline.encode.run import END_KEY, FIRST_KEY, Run
 from pipeline.mix import index as index_module
 from pipeline.mix.cuts import MixError, plan_mix
 from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE, Axis, Index
-from pipeline.mix.plan import MixPlan, Shares, plan_from_dict
+from pipeline.mix.plan import MixPlan, plan_from_dict
 from pipeline.recipe.schema import Recipe
+from pipeline.recipe.shares import Shares
 from tests.support.runs import Document, Placed, make_recipe, place_documents, write_run, write_runs
 
 TOP = (1 << 64) - 1
@@ -261,8 +262,13 @@ def test_too_small_names_sources_and_numbers(runs_of: Any) -> None:
     assert "mix.tokens: the sources are too small. Ask for at most 1,000 tokens" in message
     assert "source 's0': has 500 tokens for training; its share of 3,000 is 1,500" in message
     assert "'s1'" not in message
-    with pytest.raises(MixError, match=r"too small even in 2 epochs.* at most 2,000 tokens"):
+    with pytest.raises(MixError, match=r"too small even in 2 epochs.* at most 2,000 tokens") as caught:
         plan_of(make_recipe([50, 50], tokens=3000, when_short="repeat", max_epochs=2), runs)
+    assert '"repeat"' not in str(caught.value), "it is set already"
+    assert "raise mix.max_epochs to 3, or set mix.when_short to" in str(caught.value)
+    plan_of(make_recipe([50, 50], tokens=3000, when_short="repeat", max_epochs=3), runs)
+    with pytest.raises(MixError, match=r'weight or more files, or set mix.when_short to "shrink"\.'):
+        plan_of(make_recipe([50, 50], tokens=1_002_000, when_short="repeat", max_epochs=2), runs)
     plan, _ = plan_of(make_recipe([50, 50], tokens=3000, when_short="shrink"), runs)
     assert plan.notes == ("shrunk from 3,000 to 1,000 training tokens: 's0' is too small",)
 
@@ -272,7 +278,7 @@ def test_validation_larger_than_sources_and_empty_sources(runs_of: Any) -> None:
     with pytest.raises(MixError) as caught:
         plan_of(make_recipe([50, 50, 1], val_tokens=2000), runs)
     lines = str(caught.value).splitlines()
-    assert "split.val_tokens: 2000 asks for 990 tokens of 's0', which has 500 in all" in lines[0]
+    assert "split.val_tokens: 2,000 asks for 990 tokens of 's0', which has 500 in all" in lines[0]
     assert lines[1].startswith("source 's2': no document is left to mix (there was none)")
     assert len(lines) == 2
 

@@ -99,8 +99,8 @@ def test_validation_that_no_source_can_give(make: Any) -> None:
     with pytest.raises(SourceError) as caught:
         open_sources(make(val_tokens=10**9))
     lines = str(caught.value).splitlines()
-    assert "asks for 750000000 tokens of 's0', which has at most" in lines[0]
-    assert "asks for 250000000 tokens of 's1', which has at most" in lines[1]
+    assert "asks for 750,000,000 tokens of 's0', which has at most" in lines[0]
+    assert "asks for 250,000,000 tokens of 's1', which has at most" in lines[1]
 
 
 def test_a_source_of_no_documents(make: Any, tmp_path: Path, write_parquet: Any) -> None:

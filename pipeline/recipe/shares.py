@@ -1,0 +1,139 @@
+"""Shares: how many tokens a recipe asks of each source, how many the sources allow, and what is missing.
+
+    asked    = mix.tokens x weight / sum of the weights; of split.val_tokens every source gives the same share
+    allowed  = tokens left for training x passes / share; passes is mix.max_epochs if when_short is "repeat", else 1
+    granted  = what is asked, or what the scarcest source allows if that is less and when_short is "shrink"
+
+The selection of files, the disk check, the estimate and the mix all use these rules, so that they agree to the token.
+Fractions are exact: errors of rounding are never added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from math import ceil
+
+from pipeline.recipe.schema import MAX_EPOCHS, Recipe
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The exact share of each weight in their sum."""
+
+    weights: tuple[float, ...]
+
+    @cached_property
+    def fractions(self) -> tuple[Fraction, ...]:
+        """One fraction a source; they add up to 1."""
+        exact = [Fraction(str(weight)) for weight in self.weights]
+        return tuple(weight / sum(exact) for weight in exact)
+
+    def of(self, source: int, total: int) -> int:
+        """Return the source's share of a total, rounded down."""
+        return int(self.fractions[source] * total)
+
+    def targets(self, source: int, total: int, num_shards: int) -> list[int]:
+        """Return the running targets of a source: `num_shards + 1` numbers from 0 to its share of the total."""
+        share = self.fractions[source] * total
+        return [int(share * shard / (num_shards or 1)) for shard in range(num_shards + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The training tokens that a set gets from its sources, and what limits them."""
+
+    train_tokens: int
+    limit: int | None
+    """Training tokens that the sources allow at these weights; None if no source bounds the set."""
+    scarcest: int | None
+    """Index of the source that allows the fewest."""
+    fault: str = ""
+    """Why the recipe must be refused, with the remedy; empty if it need not be."""
+
+
+class Demand:
+    """What a recipe asks of its sources, in tokens (EOS included)."""
+
+    def __init__(self, recipe: Recipe):
+        self.recipe = recipe
+        self.shares = Shares(tuple(source.weight for source in recipe.sources))
+        self.passes = recipe.mix.max_epochs if recipe.mix.when_short == "repeat" else 1
+        """How often a training document may occur."""
+
+    def val_tokens(self, source: int) -> int:
+        """Return what validation asks of a source."""
+        return self.shares.of(source, self.recipe.split.val_tokens)
+
+    def tokens(self, source: int, train_tokens: int) -> int:
+        """Return what both splits ask of a source if the set has `train_tokens` training tokens."""
+        return self.shares.of(source, train_tokens) + self.val_tokens(source)
+
+    def limit(self, source: int, available: float) -> int:
+        """Return the training tokens of the whole set that `available` training tokens of one source allow."""
+        return int(max(0, available) * self.passes / self.shares.fractions[source])
+
+    def validation_fault(self, source: int, tokens: int, *, how_sure: str = "") -> str:
+        """Return why a source of `tokens` tokens cannot give its part of validation; empty if it can.
+
+        Args:
+            source: index of the source.
+            tokens: all tokens of the source.
+            how_sure: put before the number, such as "at most ".
+        """
+        asked = self.val_tokens(source)
+        if asked < tokens:
+            return ""
+        return (
+            f"split.val_tokens: {self.recipe.split.val_tokens:,} asks for {asked:,} tokens of "
+            f"{self.recipe.sources[source].name!r}, which has {how_sure}{tokens:,} in all; some must be left to train "
+            "on. Ask for less, or add data."
+        )
+
+    def grant(self, available: Sequence[float | None]) -> Grant:
+        """Return the training tokens that the set gets.
+
+        Args:
+            available: for each source, the tokens left for training; None if it has more that was not read yet, so
+                that it bounds nothing.
+        """
+        mix = self.recipe.mix
+        limits = {s: self.limit(s, tokens) for s, tokens in enumerate(available) if tokens is not None}
+        scarcest = min(limits, key=lambda source: limits[source], default=None)
+        if scarcest is None:
+            assert mix.tokens != "max"  # every source is then read whole
+            return Grant(mix.tokens, None, None)
+        most = limits[scarcest]
+        if most <= 0:
+            name = self.recipe.sources[scarcest].name
+            fault = f"source {name!r}: validation takes all of it. Ask for fewer split.val_tokens, or add data."
+            return Grant(0, most, scarcest, fault)
+        if mix.tokens == "max":
+            return Grant(most, most, scarcest)
+        if mix.tokens <= most:
+            return Grant(mix.tokens, most, scarcest)
+        if mix.when_short == "shrink":
+            return Grant(most, most, scarcest)
+        short = {s: available[s] or 0 for s, limit in limits.items() if limit < mix.tokens}
+        return Grant(mix.tokens, most, scarcest, self._shortage(mix.tokens, most, short))
+
+    def _shortage(self, wanted: int, most: int, short: dict[int, float]) -> str:
+        """Return why `wanted` training tokens are too many; `short` holds the sources that are too small."""
+        remedies = [f"Ask for at most {most:,} tokens", "give the scarce sources less weight or more files"]
+        too_small = "the sources are too small"
+        if self.recipe.mix.when_short == "repeat":
+            too_small += f" even in {self.passes} epochs"
+            epochs = max(ceil(self.shares.fractions[s] * wanted / Fraction(tokens)) for s, tokens in short.items())
+            if epochs <= MAX_EPOCHS:
+                remedies.append(f"raise mix.max_epochs to {epochs}")
+            remedies.append('set mix.when_short to "shrink"')
+        else:
+            remedies.append('set mix.when_short to "shrink" or "repeat"')
+        lines = [
+            f"source {self.recipe.sources[s].name!r}: has {int(tokens):,} tokens for training; "
+            f"its share of {wanted:,} is {self.shares.of(s, wanted):,}"
+            for s, tokens in short.items()
+        ]
+        return "\n".join([f"mix.tokens: {too_small}. {', '.join(remedies[:-1])}, or {remedies[-1]}.", *lines])
