@@ -406,7 +406,8 @@ vocab_size = 600
 [mix]
 tokens = 30_000
 """)
-        code = "import sys; from pipeline import selection; selection.WHOLE_BYTES = 1; selection.LEAST_PART_BYTES = 1\n"
+        code = "import sys; from pipeline.sources import selection\n"
+        code += "selection.WHOLE_BYTES = selection.LEAST_PART_BYTES = 1\n"
         code += "from pipeline.__main__ import main; sys.exit(main(sys.argv[1:]))"
         done = subprocess.run(
             [sys.executable, "-c", code, "plan", str(recipe), "--json"],
