@@ -1,0 +1,35 @@
+"""`keys`: list every key of a data recipe."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shards.terminal.command import WHOLE
+
+if TYPE_CHECKING:
+    from shards.terminal.arguments import Subparsers
+
+
+def add_command(commands: Subparsers) -> None:
+    """Add `keys`."""
+    parser = commands.add_parser(
+        "keys",
+        help="list every key of a data recipe",
+        description="Print the tables of a data recipe's keys as Markdown, from its schema.",
+    )
+    parser.add_argument("--into", type=Path, metavar="FILE", help="put them between the markers of this file instead")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the keys, or write them into a file, and return the exit status."""
+    from pipeline.recipe.reference import to_markdown, write_into
+
+    if options.into is None:
+        print(to_markdown())
+    else:
+        changed = write_into(options.into)
+        print(f"{options.into}: {'updated' if changed else 'up to date'}")
+    return WHOLE

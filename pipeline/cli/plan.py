@@ -1,0 +1,67 @@
+"""`plan`: say what a build of a recipe reads, writes, takes and costs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.cli.flags import add_network, add_recipe, export_network
+from shards.terminal.arguments import add_workers, number_in
+from shards.terminal.command import WHOLE
+
+if TYPE_CHECKING:
+    from shards.terminal.arguments import Subparsers
+
+
+def add_command(commands: Subparsers) -> None:
+    """Add `plan`."""
+    parser = commands.add_parser(
+        "plan",
+        help="say what a recipe reads, writes and needs",
+        description="Price a build from the files' footers and a probe: a sample of every source, a few megabytes, "
+        "that goes through the build's own steps. Writes nothing.",
+    )
+    add_recipe(parser)
+    parser.add_argument("--no-probe", action="store_true", help="footers only: no text is read, tokens are a guess")
+    add_workers(parser)
+    parser.add_argument(
+        "--gpu-usd-per-hour",
+        type=number_in(0, 10**6),
+        metavar="USD",
+        help="say what a GPU costs that waits for the build",
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="check the disk of this folder (default: here)")
+    parser.add_argument("--work", type=Path, metavar="DIR", help="check the disk of this scratch folder too")
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+    add_network(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the plan and return the exit status."""
+    from pipeline.cli.plan_display import print_plan
+    from pipeline.estimate.disk import check_disk
+    from pipeline.estimate.estimate import estimate
+    from pipeline.estimate.pilot import measure
+    from pipeline.recipe.schema import load_recipe
+    from pipeline.sources.hub import pin_revisions
+    from pipeline.sources.selection import open_sources
+
+    with tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as cache:  # footers are read more than once
+        export_network(options, Path(cache))
+        recipe = pin_revisions(load_recipe(options.recipe, overrides=options.overrides))
+        selections = open_sources(recipe)
+        probe = None if options.no_probe else measure(recipe, selections)
+        found = estimate(
+            recipe, selections, probe=probe, workers=options.workers, gpu_usd_per_hour=options.gpu_usd_per_hour
+        )
+    if options.json:
+        print(json.dumps(found.to_dict(), indent=2))
+    else:
+        print_plan(recipe, found)
+    out = options.out or Path()
+    check_disk(found.disk_needs(options.work or out, out))
+    return WHOLE
