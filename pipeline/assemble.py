@@ -17,7 +17,9 @@ import pyarrow as pa
 
 from pipeline.arrow import wrap_numbers, wrap_texts
 from pipeline.encode.run import DOCUMENT_DTYPE, Run
-from pipeline.engine.timer import Laps
+from pipeline.engine.receipts import TaskOutput
+from pipeline.engine.timer import Timer
+from pipeline.mix.index import mask_name
 from pipeline.mix.plan import ShardPlan, Slice
 from shards.format.manifest import Split
 from shards.format.writer import SetProperties, document_schema, write_shard
@@ -38,8 +40,8 @@ class AssembleTask:
 
     shard: ShardPlan
     runs: tuple[Run, ...]
-    masks: tuple[str, ...]
-    """The keep mask of each run."""
+    mix: Path
+    """Folder of the mix task, with the keep mask of each run."""
     source_names: tuple[str, ...]
     seed: int
     out: str
@@ -69,12 +71,12 @@ def assemble_shard(folder: Path, task: AssembleTask, report: Callable[[int, int]
     Returns:
         The shard's manifest entry, its files in the set's folder, seconds by step.
     """
-    laps = Laps()
+    timer = Timer()
     pieces = list(_gather(task))
-    laps.lap("gather_s")
+    timer.lap("gather_s")
     order = _permute(pieces, task)
     documents = _document_table(pieces, order, task)
-    laps.lap("documents_s")
+    timer.lap("documents_s")
 
     def chunks() -> Iterator[bytes]:
         done = 0
@@ -91,13 +93,14 @@ def assemble_shard(folder: Path, task: AssembleTask, report: Callable[[int, int]
         chunks=chunks(),
         documents=documents,
     )
-    laps.lap("write_s")
+    timer.lap("write_s")
     written = (entry.files.tokens, entry.files.documents, entry.files.metadata)
     files = {file.path: {"bytes": file.bytes, "sha256": file.sha256} for file in written}
-    return {"entry": entry.model_dump(), "files": files, "seconds": laps.seconds}
+    return {"entry": entry.model_dump(), "files": files, "seconds": timer.seconds}
 
 
 def _gather(task: AssembleTask) -> Iterator[_Piece]:
+    mix = TaskOutput(task.mix)
     for part in task.shard.slices:
         for index, run in enumerate(task.runs):
             if run.source != part.source:
@@ -105,11 +108,10 @@ def _gather(task: AssembleTask) -> Iterator[_Piece]:
             first, last = run.position(part.start), run.position(part.stop)
             if first == last:
                 continue
-            keep = np.fromfile(task.masks[index], bool, count=last - first, offset=first)
-            rows = run.documents[first:last]
-            tokens = run.read_tokens(first, last)
+            keep = np.frombuffer(mix.read(mask_name(index), first, last), bool)
+            rows = run.read_documents(first, last)
             offsets = (rows["start"] - rows["start"][0]).astype(np.int64)
-            yield _Piece(index, part, rows[keep], tokens, offsets[keep])
+            yield _Piece(index, part, rows[keep], run.read_tokens(rows), offsets[keep])
 
 
 def _permute(pieces: list[_Piece], task: AssembleTask) -> npt.NDArray[np.int64]:
@@ -144,11 +146,13 @@ def _token_chunks(pieces: list[_Piece], order: npt.NDArray[np.int64]) -> Iterato
 def _document_table(pieces: list[_Piece], order: npt.NDArray[np.int64], task: AssembleTask) -> pa.Table:
     rows = np.concatenate([piece.rows for piece in pieces]) if pieces else np.zeros(0, DOCUMENT_DTYPE)
     counts = [len(piece.rows) for piece in pieces]
-    # A span is known by (run, span): number them over all runs, then keep those that occur.
-    bases = [0, *itertools.accumulate(len(run.labels) for run in task.runs)]
+    # A span is known by (run, span): number them over the runs that are used, then keep those that occur.
+    used = sorted({piece.run for piece in pieces})
+    labels_of = {run: task.runs[run].labels for run in used}
+    bases = dict(zip(used, itertools.accumulate((len(labels_of[run]) for run in used), initial=0), strict=False))
     spans = rows["span"].astype(np.int64) + np.repeat([bases[piece.run] for piece in pieces], counts)
     sources = np.repeat([piece.slice.source for piece in pieces], counts).astype(np.int64)
-    labels = [label for run in task.runs for label in run.labels]
+    labels = [label for run in used for label in labels_of[run]]
     lengths = rows["length"][order].astype(np.uint64)
     digests = np.empty((len(rows), 2), ">u8")
     digests[:, 0], digests[:, 1] = rows["hash_hi"][order], rows["hash_lo"][order]

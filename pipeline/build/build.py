@@ -19,12 +19,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.build.context import Build
+from pipeline.build.context import BuildContext
 from pipeline.build.publish import OutputError, check_output, publish
 from pipeline.build.stages import run_assemble, run_encode_and_mix, run_fetch, run_tokenizer
+from pipeline.engine.driver import Driver, StageResult
 from pipeline.engine.executors import Executor
 from pipeline.engine.progress import Progress
-from pipeline.engine.tasks import StageResult
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.hub import pin_revisions
 from pipeline.sources.selection import Unread, open_sources
@@ -84,11 +84,12 @@ def build(
     recipe = pin_revisions(recipe, work)
     selections = open_sources(recipe)
     with _locked(work, out):
-        state = Build([selection.units for selection in selections], out, work, executor, progress, selections)
-        run_fetch(state, recipe)
-        tokenizer, recipe = run_tokenizer(state, recipe)
-        runs, encoded, mixed, masks = run_encode_and_mix(state, recipe, tokenizer)
-        entries = run_assemble(state, recipe, tokenizer, mixed, runs, masks)
+        units = [selection.units for selection in selections]
+        context = BuildContext(units, out, Driver(work, executor, progress), selections)
+        run_fetch(context, recipe)
+        tokenizer, recipe = run_tokenizer(context, recipe)
+        runs, encoded, mixed, mix_folder = run_encode_and_mix(context, recipe, tokenizer)
+        entries = run_assemble(context, recipe, tokenizer, mixed, runs, mix_folder)
         unread = {selection.source.name: selection.unread() for selection in selections}
         manifest = publish(
             out,
@@ -100,13 +101,13 @@ def build(
             unread=list(unread.values()),
             shards=entries,
         )
-        _prune(state)
-        level = level if any(stage.ran for stage in state.stages.values()) else "quick"
+        _prune(context)
+        level = level if any(stage.ran for stage in context.stages.values()) else "quick"
         validating = time.perf_counter()
         validation = validate(out, level=level, threads=executor.workers)
         now = time.perf_counter()
         progress.note(f"validate: {level} level in {now - validating:.1f} s")
-        report = BuildResult(manifest, validation, state.stages, unread, tuple(state.notes), now - started)
+        report = BuildResult(manifest, validation, context.stages, unread, tuple(context.notes), now - started)
         _write_times(work, executor.workers, report, validating=now - validating)
     return report
 
@@ -138,13 +139,13 @@ def _locked(work: Path, out: Path) -> Generator[None]:
                 out.rmdir()
 
 
-def _prune(state: Build) -> None:
+def _prune(context: BuildContext) -> None:
     """Delete what an earlier version of the recipe left in the work folder and this one does not use."""
-    for stage, used in state.used.items():
-        for path in (state.work / stage).iterdir():
+    for stage, used in context.used.items():
+        for path in (context.work / stage).iterdir():
             if path.name not in used:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-    for path in state.work.glob("encoder-*.json"):
+    for path in context.work.glob("encoder-*.json"):  # of version 0.1.0
         path.unlink()
 
 

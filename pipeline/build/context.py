@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.engine.executors import Executor
-from pipeline.engine.progress import Progress
-from pipeline.engine.tasks import StageResult, Task, run_stage
+from pipeline.engine.driver import Driver, StageResult
+from pipeline.engine.tasks import Task
 from pipeline.estimate import disk
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.base import Unit
@@ -15,43 +14,43 @@ from pipeline.sources.selection import Selection
 
 
 @dataclass
-class Build:
+class BuildContext:
     """One build under way: where things are, and what its stages did."""
 
     units: list[list[Unit]]
+    """The units of each source."""
     out: Path
-    work: Path
-    executor: Executor
-    progress: Progress
+    driver: Driver
     selections: list[Selection]
-    """What `units` are taken from."""
+    """The sources' files, from which `units` are taken."""
     stages: dict[str, StageResult] = field(default_factory=dict)
     used: dict[str, set[str]] = field(default_factory=dict)
     """Digests of each stage's tasks: what the work folder still needs."""
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def work(self) -> Path:
+        """The work folder."""
+        return self.driver.work
+
     def run_stage(self, name: str, function: str, tasks: list[Task], outputs: Path | None = None) -> StageResult:
-        """Run a stage's missing tasks and keep its result; a stage that is run again goes on where it was."""
+        """Run a stage's missing tasks and keep its result; a stage that runs more than once adds up."""
         self.used.setdefault(name, set()).update(task.digest for task in tasks)
-        result = run_stage(
-            name,
-            function,
-            tasks,
-            work=self.work,
-            executor=self.executor,
-            progress=self.progress,
-            outputs=outputs,
-        )
+        result = self.driver.run_stage(name, function, tasks, outputs)
         if result.ran and (retries := sum(done.get("retries", 0) for done in result.results)):
             self.note(f"{name}: {retries:,} requests failed and were tried again")
         before = self.stages.get(name, StageResult([], 0, 0.0))
         self.stages[name] = StageResult(result.results, before.ran + result.ran, before.seconds + result.seconds)
         return self.stages[name]
 
+    def say(self, message: str) -> None:
+        """Tell the person something now."""
+        self.driver.progress.note(message)
+
     def note(self, message: str) -> None:
-        """Tell the person something, now and in the report."""
+        """Tell the person something now and in the report."""
         self.notes.append(message)
-        self.progress.note(message)
+        self.say(message)
 
     def check_disk(self, recipe: Recipe, pending: list[Unit]) -> None:
         """Refuse a disk too small for what is still to be written; nothing to encode means nothing to check."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
 from pipeline.sources.selection import Unread
 from pipeline.tokenizer.encoder import TokenizerInfo
-from pipeline.tokenizer.sample import TOKENIZER_FILE
+from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.errors import InputError
 from shards.format.manifest import (
     MANIFEST_FILE,
@@ -112,7 +113,7 @@ def publish(
         unread: what was left of each source.
         shards: the shards' entries, in order.
     """
-    texts = {TOKENIZER_FILE: tokenizer.path.read_text(encoding="utf-8"), RECIPE_FILE: recipe.to_json()}
+    texts = {TOKENIZER_FILE: tokenizer.text, RECIPE_FILE: recipe.to_json()}
     if any(not (out / name).exists() or (out / name).read_bytes() != text.encode() for name, text in texts.items()):
         (out / MANIFEST_FILE).unlink(missing_ok=True)  # an old one would not match what is written next
     tokenizer_file, recipe_file = (write_entry(out / name, text) for name, text in texts.items())
@@ -165,11 +166,10 @@ def _source_entry(
 ) -> SourceEntry:
     source, totals = recipe.sources[index], plan.sources[index]
     own = [(run, result) for run, result in zip(runs, encoded, strict=True) if run.source == index]
-    dropped = dict(totals.dropped)
+    dropped = Counter(totals.dropped)
     for _, result in own:
-        for reason, count in result["dropped"].items():
-            dropped[reason] = dropped.get(reason, 0) + count
-    labels = "\n".join(label for run, _ in own for label in run.labels)
+        dropped.update(result["dropped"])
+    labels = "\n".join(label for _, result in own for label in result["labels"])
     documents = f"xxh3:{xxhash.xxh3_128_hexdigest(labels.encode())}"
     return SourceEntry(
         name=source.name,

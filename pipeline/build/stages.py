@@ -6,6 +6,7 @@ bytes, the versions of our code and of the libraries that matter.
 
 from __future__ import annotations
 
+from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,30 +14,30 @@ from typing import Any
 import numpy as np
 
 from pipeline import assemble
-from pipeline.build.context import Build
+from pipeline.build.context import BuildContext
 from pipeline.build.publish import clear_output
 from pipeline.clean import patterns as matches
 from pipeline.encode import encode
 from pipeline.encode.run import Run
-from pipeline.engine.tasks import Task, digest_of, read_receipt
+from pipeline.engine.receipts import TaskOutput, read_receipt
+from pipeline.engine.tasks import Task, digest_of
 from pipeline.estimate import disk
 from pipeline.mix import cuts as mix
-from pipeline.mix.index import mask_name
 from pipeline.mix.plan import MixPlan, plan_from_dict
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.recipe.shares import Shares
 from pipeline.sources.base import Span
-from pipeline.tokenizer import sample
-from pipeline.tokenizer.encoder import TokenizerError, TokenizerInfo, load_tokenizer
+from pipeline.tokenizer import sample, train
+from pipeline.tokenizer.checks import TokenizerError
+from pipeline.tokenizer.encoder import TokenizerInfo, load_tokenizer
 from shards.format.manifest import ShardEntry, dtype_for
 from shards.format.writer import SetProperties
-from shards.stores.files import write_text
 
 _SAMPLE_SHORT = 0.9
 """A sample smaller than this share of what was asked for is told."""
 
 
-def run_fetch(state: Build, recipe: Recipe) -> None:
+def run_fetch(context: BuildContext, recipe: Recipe) -> None:
     """Fetch what the rows of a source only name; from then on its units read local documents.
 
     Where the archive is and how many connections fetch do not decide the digest: each file is checked by its SHA-1.
@@ -44,17 +45,17 @@ def run_fetch(state: Build, recipe: Recipe) -> None:
     Raises:
         SourceError: more files cannot be had than `max_missing` allows. What was fetched is kept.
     """
-    folder = state.work / "fetch"
+    folder = context.work / "fetch"
     if all(source.content == "column" for source in recipe.sources):
         if folder.exists():
-            state.used["fetch"] = set()
+            context.used["fetch"] = set()
         return
     from pipeline.sources.software_heritage import (
         fetch,  # with the clients of the network, which most builds do without
     )
 
     by_source = {
-        index: [fetch.make_task(unit, source, folder) for unit in state.units[index]]
+        index: [fetch.make_task(unit, source, folder) for unit in context.units[index]]
         for index, source in enumerate(recipe.sources)
         if source.content != "column"
     }
@@ -64,18 +65,18 @@ def run_fetch(state: Build, recipe: Recipe) -> None:
     distinct = list({task.digest: task for tasks in by_source.values() for task in tasks}.values())
     pending = [task.payload.unit for task in distinct if read_receipt(folder / task.digest) is None]
     scratch_bytes = int(sum(unit.text_bytes for unit in pending) * disk.FETCH_SCRATCH_SHARE)
-    disk.check_disk([("fetched files", state.work, scratch_bytes)])
-    results = state.run_stage("fetch", "pipeline.sources.software_heritage.fetch:fetch_unit", distinct).results
+    disk.check_disk([("fetched files", context.work, scratch_bytes)])
+    results = context.run_stage("fetch", "pipeline.sources.software_heritage.fetch:fetch_unit", distinct).results
     fetch.drop_spools(folder)
     by_digest = {task.digest: result for task, result in zip(distinct, results, strict=True)}
     for index, tasks in by_source.items():
         fetch.check_missing(recipe.sources[index], [by_digest[task.digest] for task in tasks])
-        state.units[index] = [
+        context.units[index] = [
             fetch.local_unit(task.payload.unit, folder / task.digest, by_digest[task.digest]) for task in tasks
         ]
 
 
-def run_tokenizer(state: Build, recipe: Recipe) -> tuple[TokenizerInfo, Recipe]:
+def run_tokenizer(context: BuildContext, recipe: Recipe) -> tuple[TokenizerInfo, Recipe]:
     """Train the tokenizer, or take the given file; return it and the recipe with what was decided put in.
 
     The mix's weights do not decide the digest: mixing anew shall not train anew. The weights that the sample was drawn
@@ -94,74 +95,81 @@ def run_tokenizer(state: Build, recipe: Recipe) -> tuple[TokenizerInfo, Recipe]:
     task = sample.TokenizerTask(
         section,
         tuple(recipe.sources),
-        _sample_spans(state, section.sample_bytes, weights),
+        _sample_spans(context, section.sample_bytes, weights),
         tuple(weights[source.name] for source in recipe.sources),
         recipe.seed,
     )
     identity = {
-        "code": [sample.CODE_VERSION, *map(version, ("gigatoken", "tokenizers", "pyarrow"))],
+        "code": [train.CODE_VERSION, *map(version, ("gigatoken", "tokenizers", "pyarrow"))],
         "tokenizer": section.model_dump(),
         "sources": [[source.name, _reading(source)] for source in recipe.sources],
         "spans": [[span.identity() for span in own] for own in task.spans],
         "seed": recipe.seed,
     }
     digest = digest_of(identity)
-    folder = state.work / "tokenizer" / digest
+    folder = context.work / "tokenizer" / digest
     if read_receipt(folder) is None:
-        state.check_disk(recipe, [unit for own in state.units for unit in own])
+        context.check_disk(recipe, [unit for own in context.units for unit in own])
     size = sum(sample.sample_budgets(task))
-    result = state.run_stage(
-        "tokenizer", "pipeline.tokenizer.sample:train_tokenizer", [Task(digest, task, size)]
+    result = context.run_stage(
+        "tokenizer", "pipeline.tokenizer.train:train_tokenizer", [Task(digest, task, size)]
     ).results[0]
     drawn = sum(facts["text_bytes"] for facts in result["sample"].values())
     if drawn < _SAMPLE_SHORT * size:
-        state.note(f"tokenizer: sampled {drawn / 1e6:,.1f} MB, not {size / 1e6:,.1f}: `keep` or the bounds reject much")
+        context.note(
+            f"tokenizer: sampled {drawn / 1e6:,.1f} MB, not {size / 1e6:,.1f}: `keep` or the bounds reject much"
+        )
     for source in recipe.sources:
         facts = result["sample"][source.name]
         if facts.get("matched", 0) > source.max_dropped * facts.get("looked_at", 0):
             share = facts["matched"] / facts["looked_at"]
-            state.note(
+            context.note(
                 f"tokenizer: drop_if_matches drops {share:.2%} of what was looked at of {source.name} for the sample; "
                 f"the build stops after encoding if it does so of all (max_dropped = {source.max_dropped})"
             )
     if left_out := sum(facts["left_out"] for facts in result["sample"].values()):
-        state.note(f"tokenizer: {left_out} documents with words over {sample.MAX_WORD_BYTES:,} bytes were not sampled")
+        context.note(
+            f"tokenizer: {left_out} documents with words over {sample.MAX_WORD_BYTES:,} bytes were not sampled"
+        )
     used = result["sample_weights"]
     if used != weights:
-        state.note(
+        context.note(
             f"tokenizer: kept as trained, on a sample with weights {used}. "
             "Set tokenizer.sample_weights to train another."
         )
     resolved = recipe.model_copy(update={"tokenizer": section.model_copy(update={"sample_weights": used})})
-    return load_tokenizer(folder / sample.TOKENIZER_FILE, eos_token=section.eos_token), resolved
+    content = context.driver.read(lambda: bytes(TaskOutput(folder).read(train.TOKENIZER_FILE)))
+    return load_tokenizer(folder / train.TOKENIZER_FILE, eos_token=section.eos_token, content=content), resolved
 
 
-def _sample_spans(state: Build, sample_bytes: int, weights: dict[str, float]) -> tuple[tuple[Span, ...], ...]:
+def _sample_spans(context: BuildContext, sample_bytes: int, weights: dict[str, float]) -> tuple[tuple[Span, ...], ...]:
     """Return what the sample may be drawn from: of each source the first files in its order that hold far more.
 
     So the seed, the files, `sample_bytes` and the sample's weights decide it, not how many tokens the set shall have.
     Where the rows only name the text, what was fetched offers itself.
     """
-    shares = Shares(tuple(weights[selection.source.name] for selection in state.selections))
+    shares = Shares(tuple(weights[selection.source.name] for selection in context.selections))
     return tuple(
         tuple(selection.sample_spans(shares.of(s, sample_bytes)))
         if selection.source.content == "column"
-        else tuple(span for unit in state.units[s] for span in unit.spans)
-        for s, selection in enumerate(state.selections)
+        else tuple(span for unit in context.units[s] for span in unit.spans)
+        for s, selection in enumerate(context.selections)
     )
 
 
-def run_encode(state: Build, recipe: Recipe, tokenizer: TokenizerInfo) -> tuple[list[Run], list[dict[str, Any]]]:
+def run_encode(
+    context: BuildContext, recipe: Recipe, tokenizer: TokenizerInfo
+) -> tuple[list[Run], list[dict[str, Any]]]:
     """Encode every unit; return the runs in unit order, and what encoding each reported."""
     dtype = np.dtype("<u2" if dtype_for(tokenizer.vocab_size) == "uint16" else "<u4")
     libraries = [version(name) for name in ("gigatoken", "pyarrow", "xxhash")]
-    plain = state.work / f"encoder-{tokenizer.sha256[:16]}.json"
-    write_text(plain, tokenizer.plain_json)
     special_tokens = tuple(tokenizer.special_tokens.items())
     tasks: list[Task] = []
-    for own, source in zip(state.units, recipe.sources, strict=True):
+    for own, source in zip(context.units, recipe.sources, strict=True):
         for unit in own:
-            payload = encode.EncodeTask(unit, source, str(plain), special_tokens, tokenizer.eos_id, dtype.str)
+            payload = encode.EncodeTask(
+                unit, source, tokenizer.path, tokenizer.sha256, special_tokens, tokenizer.eos_id, dtype.str
+            )
             identity = {
                 "code": [encode.CODE_VERSION, *libraries],
                 "source": _reading(source),
@@ -169,33 +177,29 @@ def run_encode(state: Build, recipe: Recipe, tokenizer: TokenizerInfo) -> tuple[
                 "tokenizer": [tokenizer.sha256, tokenizer.eos_id],
             }
             tasks.append(Task(digest_of(identity), payload, unit.text_bytes))
-    pending = [task for task in tasks if read_receipt(state.work / "encode" / task.digest) is None]
-    state.check_disk(recipe, [task.payload.unit for task in pending])
+    pending = [task for task in tasks if read_receipt(context.work / "encode" / task.digest) is None]
+    context.check_disk(recipe, [task.payload.unit for task in pending])
     # Two sources may read the same files in the same way; that is one run.
     distinct = list({task.digest: task for task in tasks}.values())
-    results = state.run_stage("encode", "pipeline.encode.encode:encode_unit", distinct).results
+    results = context.run_stage("encode", "pipeline.encode.encode:encode_unit", distinct).results
     by_digest = {task.digest: result for task, result in zip(distinct, results, strict=True)}
     encoded = [by_digest[task.digest] for task in tasks]
-    runs = [
-        Run(state.work / "encode" / task.digest, task.payload.unit.source, tuple(result["labels"]), dtype)
-        for task, result in zip(tasks, encoded, strict=True)
-    ]
+    runs = [Run(context.work / "encode" / task.digest, task.payload.unit.source, dtype) for task in tasks]
     for index, source in enumerate(recipe.sources):
         matches.check_matches(source, [done for run, done in zip(runs, encoded, strict=True) if run.source == index])
-    _check_sources_left(state, recipe, runs, encoded)
+    _check_sources_left(context, recipe, runs, encoded)
     return runs, encoded
 
 
-def _check_sources_left(state: Build, recipe: Recipe, runs: list[Run], encoded: list[dict[str, Any]]) -> None:
+def _check_sources_left(context: BuildContext, recipe: Recipe, runs: list[Run], encoded: list[dict[str, Any]]) -> None:
     for index, source in enumerate(recipe.sources):
-        if state.selections[index].has_more:
+        if context.selections[index].has_more:
             continue
         own = [result for run, result in zip(runs, encoded, strict=True) if run.source == index]
         if not any(result["documents"] for result in own):
-            reasons: dict[str, int] = {}
+            reasons: Counter[str] = Counter()
             for result in own:
-                for reason, count in result["dropped"].items():
-                    reasons[reason] = reasons.get(reason, 0) + count
+                reasons.update(result["dropped"])
             listed = ", ".join(f"{count} because {reason}" for reason, count in reasons.items()) or "there were none"
             raise mix.MixError(
                 f"source {source.name!r}: no document is left ({listed}). Correct `keep`, `text`, "
@@ -204,33 +208,33 @@ def _check_sources_left(state: Build, recipe: Recipe, runs: list[Run], encoded: 
 
 
 def run_encode_and_mix(
-    state: Build, recipe: Recipe, tokenizer: TokenizerInfo
-) -> tuple[list[Run], list[dict[str, Any]], MixPlan, list[Path]]:
+    context: BuildContext, recipe: Recipe, tokenizer: TokenizerInfo
+) -> tuple[list[Run], list[dict[str, Any]], MixPlan, Path]:
     """Encode and mix; while a source is short of what the mix asks and has more, take more of it and mix again.
 
     Returns:
-        The runs in unit order, what encoding each reported, the plan, and the keep mask of each run.
+        The runs in unit order, what encoding each reported, the plan, and the mix task's folder.
     """
     while True:
-        runs, encoded = run_encode(state, recipe, tokenizer)
-        planned, masks = run_mix(state, recipe, runs)
+        runs, encoded = run_encode(context, recipe, tokenizer)
+        planned, folder = run_mix(context, recipe, runs)
         if planned is not None:
-            for selection in state.selections:
+            for selection in context.selections:
                 if selection.has_more:
-                    state.note(
+                    context.note(
                         f"{selection.source.name}: read in part, as mix.tokens asks; not read: {selection.unread()}"
                     )
-            return runs, encoded, planned, masks
-        state.units = [selection.units for selection in state.selections]
-        run_fetch(state, recipe)
+            return runs, encoded, planned, folder
+        context.units = [selection.units for selection in context.selections]
+        run_fetch(context, recipe)
 
 
-def run_mix(state: Build, recipe: Recipe, runs: list[Run]) -> tuple[MixPlan | None, list[Path]]:
-    """Plan which documents go where; return the plan and the keep mask of each run.
+def run_mix(context: BuildContext, recipe: Recipe, runs: list[Run]) -> tuple[MixPlan | None, Path]:
+    """MixPlan which documents go where; return the plan and the folder of the mix task.
 
     Where a source is short and has more, there is no plan: more of it has been taken.
     """
-    has_more = tuple(selection.has_more for selection in state.selections)
+    has_more = tuple(selection.has_more for selection in context.selections)
     identity = {
         "code": mix.CODE_VERSION,
         "runs": [[run.source, run.folder.name] for run in runs],
@@ -243,27 +247,28 @@ def run_mix(state: Build, recipe: Recipe, runs: list[Run]) -> tuple[MixPlan | No
     if recipe.drop_hashes:
         identity["drop_hashes"] = recipe.drop_hashes  # with each file's SHA-256
     task = Task(digest_of(identity), mix.MixTask(recipe, tuple(runs), has_more), 0)
-    result = state.run_stage("mix", "pipeline.mix.cuts:mix_runs", [task]).results[0]
+    result = context.run_stage("mix", "pipeline.mix.cuts:mix_runs", [task]).results[0]
     for source, needed, found in result["short"]:
-        selection = state.selections[source]
-        state.progress.note(f"{selection.source.name}: {found:,} of {needed:,} tokens so far; taking more of it")
+        selection = context.selections[source]
+        context.say(f"{selection.source.name}: {found:,} of {needed:,} tokens so far; taking more of it")
         selection.take_for(needed, found)
+    folder = context.work / "mix" / task.digest
     if result["short"]:
-        return None, []
+        return None, folder
     planned = plan_from_dict(result["plan"])
     for note in planned.notes:
-        state.note(f"mix: {note}")
-    return planned, [state.work / "mix" / task.digest / mask_name(index) for index in range(len(runs))]
+        context.note(f"mix: {note}")
+    return planned, folder
 
 
 def run_assemble(
-    state: Build, recipe: Recipe, tokenizer: TokenizerInfo, mixed: MixPlan, runs: list[Run], masks: list[Path]
+    context: BuildContext, recipe: Recipe, tokenizer: TokenizerInfo, mixed: MixPlan, runs: list[Run], mix_folder: Path
 ) -> list[ShardEntry]:
     """Write every shard that is not there yet; return all entries in order."""
     properties = SetProperties(tokenizer.vocab_size, tokenizer.eos_id, tokenizer.sha256, recipe.shards.zstd_level)
     shared = {
         "code": [assemble.CODE_VERSION, *map(version, ("zstandard", "pyarrow"))],
-        "mix": [path.parent.name for path in masks[:1]],
+        "mix": [mix_folder.name],
         "seed": recipe.seed,
         "zstd_level": properties.zstd_level,
         "tokenizer": [tokenizer.sha256, tokenizer.vocab_size, tokenizer.eos_id],
@@ -274,17 +279,17 @@ def run_assemble(
         payload = assemble.AssembleTask(
             shard,
             tuple(runs),
-            tuple(map(str, masks)),
+            mix_folder,
             tuple(source.name for source in recipe.sources),
             recipe.seed,
-            str(state.out),
+            str(context.out),
             properties,
         )
         digest = digest_of({**shared, "split": shard.split, "index": shard.index})
         tasks.append(Task(digest, payload, tokens_a_shard * runs[0].dtype.itemsize))
-    done = [read_receipt(state.work / "assemble" / task.digest, state.out) for task in tasks]
-    clear_output(state.out, mixed.shards, whole=None not in done)
-    result = state.run_stage("assemble", "pipeline.assemble:assemble_shard", tasks, outputs=state.out)
+    done = [read_receipt(context.work / "assemble" / task.digest, context.out) for task in tasks]
+    clear_output(context.out, mixed.shards, whole=None not in done)
+    result = context.run_stage("assemble", "pipeline.assemble:assemble_shard", tasks, outputs=context.out)
     return [ShardEntry.model_validate(item["entry"]) for item in result.results]
 
 

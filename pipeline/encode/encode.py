@@ -20,7 +20,8 @@ import xxhash
 from pipeline.clean.documents import Documents, clean_batch
 from pipeline.clean.patterns import Match, to_receipt
 from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE
-from pipeline.engine.timer import Laps
+from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
+from pipeline.engine.timer import Timer
 from pipeline.sources.base import BATCH_BYTES, Unit, read_span
 from pipeline.sources.network.retry import count_retries
 from pipeline.tokenizer.encoder import Encoder, load_encoder
@@ -52,8 +53,9 @@ class EncodeTask:
 
     unit: Unit
     source: SourceRecipe
-    encoder_path: str
-    """A plain tokenizer file, named by its digest."""
+    tokenizer: Path
+    """The `tokenizer.json`."""
+    tokenizer_sha256: str
     special_tokens: tuple[tuple[str, int], ...]
     eos_id: int
     dtype: str
@@ -84,31 +86,31 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
         SourceError: the data cannot be read as the recipe says.
         EncodeError: the encoder and the reference disagree, or a document yielded EOS.
     """
-    laps = Laps()
+    timer = Timer()
     retries = count_retries()
-    encoder = load_encoder(task.encoder_path, task.special_tokens)
-    laps.lap("start_s")
+    encoder = load_encoder(task.tokenizer, task.tokenizer_sha256, task.special_tokens)
+    timer.lap("start_s")
     dropped: dict[str, int] = {}
     matches: list[dict[str, Any]] = []
     parts: list[_Encoded] = []
     text_bytes = tokens = checked = 0
     for documents, spans in _batches(task, dropped, matches):
-        laps.lap("read_s")
+        timer.lap("read_s")
         rows = _hash_documents(documents, spans)
-        laps.lap("hash_s")
+        timer.lap("hash_s")
         ids, offsets = encoder.encode(documents.text)
-        laps.lap("encode_s")
+        timer.lap("encode_s")
         part = _Encoded(_narrow(ids, task), offsets, rows)
         part.rows["length"] = np.diff(offsets) + 1
-        laps.lap("narrow_s")
+        timer.lap("narrow_s")
         checked += _check_reference(encoder, documents, part, task, done=checked)
-        laps.lap("check_s")
+        timer.lap("check_s")
         parts.append(part)
         text_bytes += int(documents.offsets[-1] - documents.offsets[0])
         tokens += len(part.tokens) + len(rows)
         report(text_bytes, tokens)
     rows, files = _write_run(folder, parts, task)
-    laps.lap("write_s")
+    timer.lap("write_s")
     return {
         "labels": _span_labels(rows, task.unit),
         "documents": len(rows),
@@ -119,7 +121,7 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
         "checked_documents": checked,
         "retries": count_retries() - retries,
         "files": files,
-        "seconds": laps.seconds,
+        "seconds": timer.seconds,
     }
 
 
@@ -210,21 +212,12 @@ def _write_run(
         edges = (part.offsets * part.tokens.itemsize).tolist()
         views += [view[start:stop] for start, stop in itertools.pairwise(edges)]
     eos = np.array([task.eos_id], task.dtype).tobytes()
-    hashing = xxhash.xxh3_128()
-    with (folder / TOKENS_FILE).open("wb") as file:
+    with ChecksummedWriter(folder / TOKENS_FILE) as file:
         for start in range(0, len(order), _WRITE_DOCUMENTS):
-            block = b"".join([piece for i in order[start : start + _WRITE_DOCUMENTS] for piece in (views[i], eos)])
-            hashing.update(block)
-            file.write(block)
-        tokens_bytes = file.tell()
+            file.write(b"".join([piece for i in order[start : start + _WRITE_DOCUMENTS] for piece in (views[i], eos)]))
     buffer = io.BytesIO()  # numpy's own writing to a full disk loses the error number
     np.save(buffer, rows)
-    documents = buffer.getvalue()
-    (folder / DOCUMENTS_FILE).write_bytes(documents)
-    files = {
-        TOKENS_FILE: {"bytes": tokens_bytes, "xxh3_128": hashing.hexdigest()},
-        DOCUMENTS_FILE: {"bytes": len(documents), "xxh3_128": xxhash.xxh3_128_hexdigest(documents)},
-    }
+    files = {TOKENS_FILE: file.facts(), DOCUMENTS_FILE: write_checksummed(folder / DOCUMENTS_FILE, buffer.getvalue())}
     return rows, files
 
 

@@ -1,8 +1,8 @@
-"""A run: what encoding one unit leaves behind, its documents sorted by content hash.
+"""A run: what encoding one unit leaves, its documents sorted by content hash.
 
 `tokens.bin` holds the documents' tokens, EOS included, one after the other; `documents.npy` one row a document, in the
-same order. Because runs are sorted, any range of hashes is one contiguous slice of both files. Rows are memory-mapped:
-opening a run costs nothing.
+same order. Because runs are sorted, any range of hashes is one contiguous slice of both files. Opening a run reads
+its receipt; every range of the two files is compared with its checksums as it is read.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from pipeline.engine.receipts import TaskOutput
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -30,6 +32,8 @@ DOCUMENT_DTYPE = np.dtype(
         ("row", "<u4"),  # row in the span
     ]
 )
+SEARCH_ROWS = 1 << 10
+"""A search that has come down to so many rows reads them all: they are in one or two blocks of checksums."""
 
 Key = tuple[int, int]
 """A content hash as (hash_hi, hash_lo): runs are sorted by it."""
@@ -41,38 +45,71 @@ END_KEY: Key = (1 << 64, 0)
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run on disk."""
+    """A finished run on disk. Plain data until it is read, so that a task's payload may hold it.
+
+    Every read raises `WorkFileDamagedError` where the files are not as they were written.
+    """
 
     folder: Path
     source: int
-    labels: tuple[str, ...]
-    """Provenance of each span: `file@revision#part`."""
     dtype: np.dtype
 
     @cached_property
-    def documents(self) -> npt.NDArray[np.void]:
-        """The document rows, `DOCUMENT_DTYPE (num_documents,)`, memory-mapped."""
-        return np.load(self.folder / DOCUMENTS_FILE, mmap_mode="r")
+    def _output(self) -> TaskOutput:
+        return TaskOutput(self.folder)
+
+    @property
+    def labels(self) -> list[str]:
+        """Provenance of each span: `file@revision#part`."""
+        return self._output.result["labels"]
+
+    @property
+    def num_documents(self) -> int:
+        """The number of documents."""
+        return self._output.result["documents"]
+
+    def read_documents(self, first: int, last: int) -> npt.NDArray[np.void]:
+        """Read the rows of the documents [first, last), `DOCUMENT_DTYPE (last - first,)`."""
+        size = DOCUMENT_DTYPE.itemsize
+        header = self._output.size(DOCUMENTS_FILE) - self.num_documents * size
+        return np.frombuffer(
+            self._output.read(DOCUMENTS_FILE, header + first * size, header + last * size), DOCUMENT_DTYPE
+        )
 
     def position(self, key: Key) -> int:
         """Return the index of the first document whose hash is not below `key`."""
-        hi, lo = key
-        if hi >= 1 << 64:
-            return len(self.documents)
-        column = self.documents["hash_hi"]
-        first = int(np.searchsorted(column, np.uint64(hi), "left"))
-        last = int(np.searchsorted(column, np.uint64(hi), "right")) if lo else first
-        return first + int(np.searchsorted(self.documents["hash_lo"][first:last], np.uint64(lo), "left"))
+        first, last = 0, self.num_documents
+        if key >= END_KEY:
+            return last
+        while last - first > SEARCH_ROWS:
+            middle = (first + last) // 2
+            row = self.read_documents(middle, middle + 1)[0]
+            if (int(row["hash_hi"]), int(row["hash_lo"])) < key:
+                first = middle + 1
+            else:
+                last = middle
+        rows = self.read_documents(first, last)
+        hi, lo = rows["hash_hi"], rows["hash_lo"]
+        below = (hi < key[0]) | ((hi == key[0]) & (lo < key[1]))
+        return first + int(np.count_nonzero(below))
 
-    def read_tokens(self, first: int, last: int) -> npt.NDArray[np.unsignedinteger]:
-        """Read the tokens of the documents [first, last) in one sequential read.
+    def partition_edges(self, bits: int) -> list[int]:
+        """Return the positions at which the hash space's `2**bits` equal parts begin, and the number of documents."""
+        hi = self.read_documents(0, self.num_documents)["hash_hi"]
+        begins = np.arange(1 << bits, dtype=np.uint64) << np.uint64(64 - bits) if bits else np.zeros(1, np.uint64)
+        return [*np.searchsorted(hi, begins, "left").tolist(), self.num_documents]
+
+    def read_tokens(self, rows: npt.NDArray[np.void]) -> npt.NDArray[np.unsignedinteger]:
+        """Read the tokens of consecutive documents in one sequential read.
+
+        Args:
+            rows: what `read_documents` returned.
 
         Returns:
             tokens: `dtype (num_tokens,)`.
         """
-        if first >= last:
+        if not len(rows):
             return np.zeros(0, self.dtype)
-        start = int(self.documents["start"][first])
-        stop = int(self.documents["start"][last - 1]) + int(self.documents["length"][last - 1])
         size = self.dtype.itemsize
-        return np.fromfile(self.folder / TOKENS_FILE, self.dtype, count=stop - start, offset=start * size)
+        start, stop = int(rows["start"][0]), int(rows["start"][-1]) + int(rows["length"][-1])
+        return np.frombuffer(self._output.read(TOKENS_FILE, start * size, stop * size), self.dtype)

@@ -22,6 +22,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Protocol
 
+from pipeline.engine.tasks import run_rank
 from shards.errors import RunError
 from shards.format.workers import hide_main_module
 
@@ -76,8 +77,6 @@ class LocalExecutor:
             WorkerLostError: a process died in the middle of a task.
             Whatever a task raises.
         """
-        from pipeline.engine.tasks import run_rank  # late: the fork server shall start before anything large is loaded
-
         if self.workers == 1 or num_tasks == 1:
             for rank in range(num_tasks):
                 run_rank(control, rank)

@@ -29,11 +29,18 @@ class Progress:
     def __init__(self, *, quiet: bool = False):
         self._quiet = quiet
         self._terminal = sys.stderr.isatty()
+        self._said: set[str] = set()
 
     def note(self, message: str) -> None:
         """Print one line for a person."""
         if not self._quiet:
             say(message)
+
+    def note_once(self, message: str) -> None:
+        """Print one line for a person, unless it has been printed before."""
+        if message not in self._said:
+            self._said.add(message)
+            self.note(message)
 
     @contextmanager
     def stage(self, name: str, *, total: int, tasks: int, read: Counters) -> Generator[None]:

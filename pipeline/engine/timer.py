@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 
-class Laps:
+class Timer:
     """Adds the time since the last lap to a name."""
 
     def __init__(self) -> None:

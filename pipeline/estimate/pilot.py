@@ -27,14 +27,18 @@ from typing import Any
 import numpy as np
 
 from pipeline.encode.run import FIRST_KEY, Run
+from pipeline.engine.checksums import checksum_file, write_checksummed
+from pipeline.engine.receipts import write_receipt
 from pipeline.estimate.pieces import Extract, read_extract
+from pipeline.mix.index import mask_name
 from pipeline.mix.plan import ShardPlan, Slice
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand, Shares
 from pipeline.sources.base import Span, Unit
 from pipeline.sources.selection import Selection
 from pipeline.sources.software_heritage.documents import FORMAT, DocumentWriter
-from pipeline.tokenizer.encoder import DOCUMENT_SEPARATOR, TokenizerInfo
+from pipeline.tokenizer.encoder import TokenizerInfo, load_tokenizer
+from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR
 
 SAMPLE_BYTES = 24 << 20
 LEAST_SOURCE_BYTES = 4 << 20
@@ -130,11 +134,11 @@ def measure(recipe: Recipe, selections: list[Selection]) -> Probe:
 
 
 def _tokenizer(recipe: Recipe, selections: list[Selection], samples: list[Extract], folder: Path) -> TokenizerInfo:
-    from pipeline.tokenizer import encoder as tokenizers
+    from pipeline.tokenizer import train
 
     section = recipe.tokenizer
     if section.file is not None:
-        return tokenizers.load_tokenizer(Path(section.file), eos_token=section.eos_token)
+        return load_tokenizer(Path(section.file), eos_token=section.eos_token)
     assert section.vocab_size is not None  # the recipe's check
     weights = section.sample_weights or {source.name: source.weight for source in recipe.sources}
     shares = Shares(tuple(weights[source.name] for source in recipe.sources)).fractions
@@ -154,11 +158,11 @@ def _tokenizer(recipe: Recipe, selections: list[Selection], samples: list[Extrac
                 file.write(DOCUMENT_SEPARATOR)
                 budget -= len(text)
     quick = path.stat().st_size < _QUICK_TRAINING_BYTES
-    train = tokenizers.train_merges_slowly if quick else tokenizers.train_merges
-    merges = train(path, section.vocab_size, section.special_tokens, section.pretokenizer)
+    learn = train.train_merges_slowly if quick else train.train_merges
+    merges = learn(path, section.vocab_size, section.special_tokens, section.pretokenizer)
     path = folder / "tokenizer.json"
-    path.write_text(tokenizers.build_tokenizer_json(merges, section.special_tokens, section.pretokenizer), "utf-8")
-    return tokenizers.load_tokenizer(path, eos_token=section.eos_token)
+    path.write_text(train.build_tokenizer_json(merges, section.special_tokens, section.pretokenizer), "utf-8")
+    return load_tokenizer(path, eos_token=section.eos_token)
 
 
 def _is_all(selection: Selection, sample: Extract) -> bool:
@@ -195,7 +199,7 @@ def _measure_source(
         kept=documents / max(1, rows),
         dropped=dropped,
         bytes_per_token=text_bytes / tokens,
-        longest_tokens=max(int(run.documents["length"].max()) for run, _ in encoded),
+        longest_tokens=max(int(run.read_documents(0, run.num_documents)["length"].max()) for run, _ in encoded),
         read_cpu_s=sample.cpu_s / stated,
         encode_s=encode_s / timed["text_bytes"],
         content_files=files / stated,
@@ -210,22 +214,24 @@ def _encode(
     from pipeline.encode.encode import EncodeTask, encode_unit
     from shards.format.manifest import dtype_for
 
-    folder.mkdir()
+    (folder / "run").mkdir(parents=True)
     path = folder / "documents.parquet"
     writer = DocumentWriter(path)
     for row, text in enumerate(texts):
         writer.add(row, text)
     writer.close({})
+    write_receipt(folder, {"files": {path.name: checksum_file(path)}})
     size = sum(map(len, texts))
     span = Span(str(path), path.name, "", FORMAT, "rg", 0, 1, size, len(texts), path.stat().st_size)
-    plain = folder.parent / f"encoder-{tokenizer.sha256[:16]}.json"
-    plain.write_text(tokenizer.plain_json, "utf-8")
     dtype = np.dtype("<u2" if dtype_for(tokenizer.vocab_size) == "uint16" else "<u4")
     source = recipe.sources[index]
     special_tokens = tuple(tokenizer.special_tokens.items())
-    task = EncodeTask(Unit(index, (span,)), source, str(plain), special_tokens, tokenizer.eos_id, dtype.str)
-    encoded = encode_unit(folder, task, lambda done, tokens: None)
-    return Run(folder, index, tuple(encoded["labels"]), dtype), encoded
+    task = EncodeTask(
+        Unit(index, (span,)), source, tokenizer.path, tokenizer.sha256, special_tokens, tokenizer.eos_id, dtype.str
+    )
+    encoded = encode_unit(folder / "run", task, lambda done, tokens: None)
+    write_receipt(folder / "run", encoded)
+    return Run(folder / "run", index, dtype), encoded
 
 
 def _assemble(recipe: Recipe, runs: list[Run], tokenizer: TokenizerInfo, folder: Path) -> dict[str, Any]:
@@ -236,17 +242,19 @@ def _assemble(recipe: Recipe, runs: list[Run], tokenizer: TokenizerInfo, folder:
     folder.mkdir()
     tokens = {run.source: 0 for run in runs}
     for run in runs:
-        tokens[run.source] += int(run.documents["length"].sum())
+        tokens[run.source] += int(run.read_documents(0, run.num_documents)["length"].sum())
     weights = {source: recipe.sources[source].weight for source in tokens}
     most = min([tokens[source] / weight for source, weight in weights.items()], default=0.0)
     cuts = {source: int((1 << 64) * (most * weight / tokens[source])) for source, weight in weights.items()}
-    masks = [folder / f"keep-{index}.bin" for index in range(len(runs))]
-    for run, mask in zip(runs, masks, strict=True):
-        mask.write_bytes(b"\1" * len(run.documents))
+    files = {
+        mask_name(index): write_checksummed(folder / mask_name(index), b"\1" * run.num_documents)
+        for index, run in enumerate(runs)
+    }
+    write_receipt(folder, {"files": files})
     task = AssembleTask(
         ShardPlan("train", 0, tuple(Slice(source, 0, FIRST_KEY, (cut, 0)) for source, cut in cuts.items())),
         tuple(runs),
-        tuple(map(str, masks)),
+        folder,
         tuple(source.name for source in recipe.sources),
         recipe.seed,
         str(folder),

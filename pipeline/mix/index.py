@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xxhash
 
 from pipeline.encode.run import END_KEY, FIRST_KEY, Key, Run
+from pipeline.engine.checksums import write_checksummed
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -36,18 +36,15 @@ class Index:
     def __init__(self, runs: list[Run], num_sources: int, blocked: Blocked | None = None):
         self._runs = runs
         self._blocked = blocked
-        total = sum(len(run.documents) for run in runs)
+        total = sum(run.num_documents for run in runs)
         self.bits = max(0, (total // PARTITION_DOCUMENTS).bit_length())
         self.tokens = np.zeros((1 << self.bits, num_sources), np.int64)
         self.longest = np.zeros_like(self.tokens)
         self.documents = np.zeros(num_sources, np.int64)
         self.dropped: list[dict[str, int]] = [{} for _ in range(num_sources)]
-        self.masks = [np.zeros(len(run.documents), bool) for run in runs]
-        self._edges = [self._partition_edges(run) for run in runs]
+        self.masks = [np.zeros(run.num_documents, bool) for run in runs]
+        self._edges = [run.partition_edges(self.bits) for run in runs]
         self._deduplicate()
-
-    def _partition_edges(self, run: Run) -> list[int]:
-        return [run.position((part << (64 - self.bits), 0)) for part in range(1 << self.bits)] + [len(run.documents)]
 
     def _deduplicate(self) -> None:
         for part in range(1 << self.bits):
@@ -55,7 +52,7 @@ class Index:
             parts = [(i, first, last) for i, first, last in parts if last > first]
             if not parts:
                 continue
-            rows = [self._runs[i].documents[first:last] for i, first, last in parts]
+            rows = [self._runs[i].read_documents(first, last) for i, first, last in parts]
             hi, lo = (np.concatenate([row[name] for row in rows]) for name in ("hash_hi", "hash_lo"))
             lengths = np.concatenate([row["length"] for row in rows]).astype(np.int64)
             sources = np.repeat([self._runs[i].source for i, _, _ in parts], [last - first for _, first, last in parts])
@@ -107,12 +104,10 @@ class Index:
 
     def write_masks(self, folder: Path) -> dict[str, dict[str, Any]]:
         """Write the keep masks, bool `(num_documents,)` each, and return the files' facts for the receipt."""
-        facts: dict[str, dict[str, Any]] = {}
-        for index, mask in enumerate(self.masks):
-            data = mask.tobytes()
-            (folder / mask_name(index)).write_bytes(data)
-            facts[mask_name(index)] = {"bytes": len(data), "xxh3_128": xxhash.xxh3_128_hexdigest(data)}
-        return facts
+        names = [mask_name(index) for index in range(len(self.masks))]
+        return {
+            name: write_checksummed(folder / name, mask.tobytes()) for name, mask in zip(names, self.masks, strict=True)
+        }
 
     def block_lists(self) -> tuple[BlockListUse, ...]:
         """Return what was found of each block list."""
@@ -127,7 +122,7 @@ class Index:
     ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
         """Return hash_hi, hash_lo and length of a source's kept documents in a partition, in hash order."""
         rows = [
-            run.documents[edges[part] : edges[part + 1]][self.masks[i][edges[part] : edges[part + 1]]]
+            run.read_documents(edges[part], edges[part + 1])[self.masks[i][edges[part] : edges[part + 1]]]
             for i, (run, edges) in enumerate(zip(self._runs, self._edges, strict=True))
             if run.source == source and edges[part + 1] > edges[part]
         ]

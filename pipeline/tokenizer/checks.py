@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from shards.errors import InputError
 from shards.format.tokenizer import MAX_VOCAB_SIZE, byte_characters, find_special
 
-if TYPE_CHECKING:
-    from pipeline.tokenizer.encoder import Encoder
 
-_PROBE = "Probe: it's 12345 caf\u00e9s, \u4e2d\u6587!\r\n\n\tHTTPServer  x\u00a0 \U0001f642 \x00 DON'T   "
-"""Words, digits, contractions, spaces and line ends of the kinds that pre-tokenizers split differently."""
+class TokenizerError(InputError):
+    """A tokenizer that cannot be trained or used."""
 
 
 def find_faults(data: dict[str, Any]) -> Iterator[str]:
@@ -58,20 +57,3 @@ def _ordinary_ids(model: dict[str, Any]) -> set[int]:
     merges = model.get("merges") or []
     pairs = (merge.split(" ", 1) if isinstance(merge, str) else merge for merge in merges)
     return {model["vocab"].get(entry, -1) for entry in (*byte_characters(), *("".join(pair) for pair in pairs))}
-
-
-def find_differences(encoder: Encoder, special: dict[str, int]) -> Iterator[str]:
-    """Yield what encoding a little text tells: that text reaches a special token, or that the encoders differ."""
-    import pyarrow as pa
-
-    from pipeline.arrow import wrap_texts
-
-    for token, token_id in special.items():
-        if token_id in encoder.encode_reference(token):
-            yield f"special token {token!r} is an ordinary word of the vocabulary: text yields its id. Rename it."
-    ids, _ = encoder.encode(wrap_texts(pa.large_string(), [_PROBE.encode()]))
-    if ids.tolist() != (expected := encoder.encode_reference(_PROBE)):
-        yield (
-            f"gigatoken and tokenizers encode {_PROBE!r} differently, as {ids.tolist()} and {expected}. "
-            "Use a gpt2, llama3, qwen2 or o200k pre-tokenizer."
-        )

@@ -1,4 +1,4 @@
-"""The tokenizer stage: draws a sample of the sources in given proportions and trains a BPE on it.
+"""The tokenizer's sample: documents of the sources in given proportions, in one file.
 
 The sample takes row groups (or files, or parts of text files) in a seeded order until each source's budget is met, so a
 terabyte source is read for its share of the sample only. Where a source has less text than its share, all budgets
@@ -12,26 +12,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
-import xxhash
 
 from pipeline.clean.documents import clean_batch
 from pipeline.clean.patterns import matched_documents
-from pipeline.engine.timer import Laps
 from pipeline.recipe.shares import Shares
 from pipeline.sources.base import Span, read_span
 from pipeline.sources.network.retry import keep_fetched
-from pipeline.tokenizer.encoder import DOCUMENT_SEPARATOR, TokenizerError, build_tokenizer_json, train_merges
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe, TokenizerRecipe
 
-CODE_VERSION = 1
-"""Raise when the same input would give another tokenizer."""
-
-TOKENIZER_FILE = "tokenizer.json"
+DOCUMENT_SEPARATOR = b"\xff"
+"""Ends each document of a sample file: no byte of UTF-8 text has this value."""
 
 MAX_WORD_BYTES = 1 << 14
 """Documents with a longer run of letters, digits, marks or spaces are left out of the sample, and counted.
@@ -57,45 +52,15 @@ class TokenizerTask:
     seed: int
 
 
-def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, int], None]) -> dict[str, Any]:
-    """Draw the sample, train, and write `tokenizer.json` into `folder`.
-
-    Raises:
-        TokenizerError: the sample offers fewer entries than `vocab_size`.
-        SourceError: the data cannot be read as the recipe says.
-    """
-    laps = Laps()
-    sample = folder / "sample.bin"
-    drawn = draw_sample(sample, task, report)
-    laps.lap("sample_s")
-    recipe = task.recipe
-    assert recipe.vocab_size is not None  # the recipe's check: given unless `file` is
-    size = sum(source["text_bytes"] for source in drawn)
-    bound = 256 + len(recipe.special_tokens) + size  # each merge needs a place of its own in the text
-    if recipe.vocab_size > bound:
-        raise TokenizerError(
-            f"tokenizer.vocab_size: {recipe.vocab_size} is too large for a sample of {size} bytes, which offers at "
-            f"most {bound} entries. Ask for fewer, or sample more text."
-        )
-    merges = train_merges(sample, recipe.vocab_size, recipe.special_tokens, recipe.pretokenizer)
-    text = build_tokenizer_json(merges, recipe.special_tokens, recipe.pretokenizer)
-    laps.lap("train_s")
-    sample.unlink()
-    most = 256 + len(recipe.special_tokens) + len({left + right for left, right in merges})
-    if most < recipe.vocab_size:
-        raise TokenizerError(
-            f"tokenizer.vocab_size: {recipe.vocab_size} is too large for a sample of {size} bytes, which offers {most} "
-            "entries. Ask for fewer, or sample more text."
-        )
-    (folder / TOKENIZER_FILE).write_text(text, encoding="utf-8")
-    data = text.encode()
-    weights = {source.name: weight for source, weight in zip(task.sources, task.weights, strict=True)}
-    return {
-        "sample": {source.name: facts for source, facts in zip(task.sources, drawn, strict=True)},
-        "sample_weights": weights,
-        "files": {TOKENIZER_FILE: {"bytes": len(data), "xxh3_128": xxhash.xxh3_128_hexdigest(data)}},
-        "seconds": laps.seconds,
-    }
+def iter_sample(path: Path) -> Iterator[str]:
+    """Yield the documents of a sample file."""
+    pending = b""
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            *documents, pending = (pending + block).split(DOCUMENT_SEPARATOR)
+            yield from (document.decode() for document in documents)
+    if pending:
+        yield pending.decode()
 
 
 def draw_sample(path: Path, task: TokenizerTask, report: Callable[[int, int], None]) -> list[dict[str, int]]:

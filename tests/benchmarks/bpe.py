@@ -32,7 +32,8 @@ def bench_bpe(work: Path, *, quick: bool = False) -> dict[str, Any]:
     """
     import gigatoken  # noqa: F401 - loaded, like `tokenizers`, before the clock starts
 
-    from pipeline.tokenizer.encoder import iter_sample, train_merges
+    from pipeline.tokenizer.sample import iter_sample
+    from pipeline.tokenizer.train import train_merges
 
     files = corpus_files("bulk_prose") + corpus_files("finemath")
     sample, theirs_file = work / "bpe.sample", work / "bpe-tokenizers.json"

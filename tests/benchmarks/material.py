@@ -55,7 +55,7 @@ def write_sample(files: Sequence[Path], path: Path, *, max_bytes: int) -> int:
     """Write documents, evenly spaced over the files, in the pipeline's sample format; return the bytes of text."""
     import pyarrow.parquet as pq
 
-    from pipeline.tokenizer.encoder import DOCUMENT_SEPARATOR
+    from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR
 
     step = max(1, -(-text_bytes(files) // max_bytes))
     size = 0
@@ -87,7 +87,7 @@ def train_with_tokenizers(documents: Iterable[str], path: Path) -> None:
 
 def write_tokenizer(files: Sequence[Path], path: Path, *, max_bytes: int = 40 * MB) -> Path:
     """Write the tokenizer that every contestant is given, unless it is there already."""
-    from pipeline.tokenizer.encoder import iter_sample
+    from pipeline.tokenizer.sample import iter_sample
 
     if not path.exists():
         sample = path.with_suffix(".sample")

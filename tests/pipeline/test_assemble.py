@@ -13,8 +13,9 @@ import zstandard
 
 from pipeline.assemble import AssembleTask, assemble_shard
 from pipeline.encode.run import END_KEY, FIRST_KEY, Run
+from pipeline.engine.receipts import write_receipt
 from pipeline.mix.cuts import plan_mix
-from pipeline.mix.index import Index, mask_name
+from pipeline.mix.index import Index
 from pipeline.mix.plan import MixPlan, ShardPlan, Slice
 from shards.format.writer import SetProperties
 from tests.support.runs import EOS, Document, make_recipe, place_documents, write_run, write_runs
@@ -31,8 +32,8 @@ def assemble(folder: Path, runs: list[Run], plan: MixPlan, index: Index, *, seed
     """Assemble all shards; return by shard name: tokens, table, entry."""
     (folder / "masks").mkdir(parents=True)
     (folder / "out").mkdir()
-    index.write_masks(folder / "masks")
-    masks = tuple(str(folder / "masks" / mask_name(number)) for number in range(len(runs)))
+    masks = folder / "masks"
+    write_receipt(masks, {"files": index.write_masks(masks)})
     found: dict[str, dict[str, Any]] = {}
     for shard in plan.shards:
         task = AssembleTask(

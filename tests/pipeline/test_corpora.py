@@ -19,7 +19,7 @@ import shards
 from pipeline.recipe.schema import load_recipe
 from pipeline.sources.selection import open_sources
 from pipeline.tokenizer import sample
-from pipeline.tokenizer.encoder import iter_sample
+from pipeline.tokenizer.sample import iter_sample
 from tests.support.builds import run_build
 
 CORPORA = Path(os.environ.get("TOKENMILL_CORPORA", Path(__file__).parents[2] / "../shared/corpora"))

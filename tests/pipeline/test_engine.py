@@ -12,15 +12,11 @@ from typing import Any
 
 import pytest
 
+from pipeline.engine.driver import Driver
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.progress import Progress
-from pipeline.engine.tasks import (
-    RECEIPT_FILE,
-    Task,
-    digest_of,
-    read_receipt,
-    run_stage,
-)
+from pipeline.engine.receipts import RECEIPT_FILE, read_receipt
+from pipeline.engine.tasks import Task, digest_of
 from shards.stores.files import FolderBusyError, lock_folder
 from tests.support import stage_tasks
 
@@ -35,16 +31,8 @@ def run(tmp_path: Path) -> Any:
 
     def run_tasks(*tasks: Task, outputs: Path | None = None) -> tuple[Any, list[str]]:
         stage_tasks.CALLS.clear()
-        progress = Progress(quiet=True)
-        result = run_stage(
-            "stage",
-            "tests.support.stage_tasks:write_file",
-            list(tasks),
-            work=tmp_path,
-            executor=LocalExecutor(1),
-            progress=progress,
-            outputs=outputs,
-        )
+        driver = Driver(tmp_path, LocalExecutor(1), Progress(quiet=True))
+        result = driver.run_stage("stage", "tests.support.stage_tasks:write_file", list(tasks), outputs)
         assert result.ran == len(stage_tasks.CALLS)
         return result, list(stage_tasks.CALLS)
 
@@ -176,6 +164,6 @@ def test_a_folder_that_another_process_holds(tmp_path: Path) -> None:
 
 def test_receipts_are_json(run: Any, tmp_path: Path) -> None:
     run(task("a"))
-    data = json.loads((tmp_path / "stage" / task("a").digest / RECEIPT_FILE).read_text())
+    data = json.loads((tmp_path / "stage" / task("a").digest / RECEIPT_FILE).read_text())["result"]
     assert data["name"] == "a"
     assert data["files"]["a.bin"]["bytes"] == 9

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pipeline.encode import run as run_module
 from pipeline.encode.run import END_KEY, FIRST_KEY, Run
 from pipeline.mix import index as index_module
 from pipeline.mix.cuts import MixError, plan_mix
@@ -203,14 +204,15 @@ def test_a_cut_is_the_nearest_boundary(items: list[Any], target: int) -> None:
 
 @given(st.lists(KEYS, max_size=50), KEYS)
 def test_position_is_the_first_not_below(keys: list[Any], key: Any) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setattr(run_module, "SEARCH_ROWS", 3)
         run = write_run(Path(folder, "run"), 0, [Document(k, 2) for k in keys])
         assert run.position(key) == sum(k < key for k in keys)
         assert run.position(FIRST_KEY) == 0
         assert run.position(END_KEY) == len(keys)
         for first, last in ((0, len(keys)), (len(keys) // 2, len(keys)), (len(keys), len(keys))):
             expected = [token for k in sorted(keys)[first:last] for token in Document(k, 2).tokens]
-            assert run.read_tokens(first, last).tolist() == expected
+            assert run.read_tokens(run.read_documents(first, last)).tolist() == expected
 
 
 def spread(number: int, *, length: int = 10, start: int = 0) -> list[Document]:
@@ -233,7 +235,8 @@ def test_duplicates_are_counted_by_where_the_kept_one_is(runs_of: Any) -> None:
     assert index.dropped == [{DUPLICATE: 2}, {DUPLICATE: 1, DUPLICATE_ELSEWHERE: 2}]
     assert index.documents.tolist() == [20, 20]
     # Of equal documents the first in source order keeps: rows 20 and 21 of the first source are not.
-    lost = [int(row) for row, kept in zip(runs[0].documents["row"], index.masks[0], strict=True) if not kept]
+    rows = runs[0].read_documents(0, runs[0].num_documents)["row"]
+    lost = [int(row) for row, kept in zip(rows, index.masks[0], strict=True) if not kept]
     assert sorted(lost) == [20, 21]
 
 

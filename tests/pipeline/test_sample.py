@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.recipe.schema import SourceRecipe, TokenizerRecipe
-from pipeline.tokenizer.encoder import iter_sample
-from pipeline.tokenizer.sample import TokenizerTask, draw_sample, sample_budgets, train_tokenizer
+from pipeline.tokenizer.sample import TokenizerTask, draw_sample, iter_sample, sample_budgets
+from pipeline.tokenizer.train import train_tokenizer
 from tests.support.builds import list_spans_of
 
 TEXT = "0123456789" * 5

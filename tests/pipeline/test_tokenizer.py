@@ -16,20 +16,10 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from pipeline.recipe.schema import SourceRecipe, TokenizerRecipe
-from pipeline.tokenizer.encoder import (
-    DOCUMENT_SEPARATOR,
-    PATTERNS,
-    Encoder,
-    TokenizerError,
-    build_tokenizer_json,
-    iter_sample,
-    load_encoder,
-    load_tokenizer,
-    plain_json,
-    pre_tokenizer,
-    train_merges,
-)
-from pipeline.tokenizer.sample import TokenizerTask, train_tokenizer
+from pipeline.tokenizer.checks import TokenizerError
+from pipeline.tokenizer.encoder import Encoder, load_encoder, load_tokenizer, plain_json
+from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR, TokenizerTask, iter_sample
+from pipeline.tokenizer.train import PATTERNS, build_tokenizer_json, pre_tokenizer, train_merges, train_tokenizer
 from shards.format.tokenizer import byte_characters, find_special
 from tests.support.builds import list_spans_of
 
@@ -211,10 +201,12 @@ def test_a_good_file(trained: dict[str, str], tmp_path: Path) -> None:
     info = load_tokenizer(path, eos_token="<|pad|>")
     assert (info.vocab_size, info.eos_id) == (VOCAB_SIZE, 1)
     assert info.special_tokens == {"<|endoftext|>": 0, "<|pad|>": 1, "<|user|>": 2}
-    plain = tmp_path / "plain.json"
-    plain.write_text(info.plain_json)
-    encoder = load_encoder(str(plain), tuple(info.special_tokens.items()))
+    special_tokens = tuple(info.special_tokens.items())
+    encoder = load_encoder(path, info.sha256, special_tokens)
     assert encode(encoder, ["<|pad|>"]) == encode(encoder_of(trained["gpt2"]), ["<|pad|>"])
+    path.write_text(trained["gpt2"] + " ")
+    with pytest.raises(TokenizerError, match="changed while the build ran"):
+        load_encoder(path, info.sha256, (*special_tokens, ("another", 3)))
 
 
 FAULTY_FILES: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE, Key, Run
+from pipeline.engine.checksums import checksum_file, write_checksummed
+from pipeline.engine.receipts import write_receipt
 from pipeline.mix.index import Index
 from pipeline.mix.plan import MixPlan
 from pipeline.recipe.schema import Recipe
@@ -41,8 +43,12 @@ def write_run(folder: Path, source: int, documents: list[Document], *, first_row
         row["start"], row["length"], row["row"] = len(tokens), document.length, first_row + place
         tokens += document.tokens
     np.save(folder / DOCUMENTS_FILE, rows)
-    (folder / TOKENS_FILE).write_bytes(np.array(tokens, "<u2").tobytes())
-    return Run(folder, source, (f"source-{source}@1#file",), np.dtype("<u2"))
+    files = {
+        DOCUMENTS_FILE: checksum_file(folder / DOCUMENTS_FILE),
+        TOKENS_FILE: write_checksummed(folder / TOKENS_FILE, np.array(tokens, "<u2").tobytes()),
+    }
+    write_receipt(folder, {"labels": [f"source-{source}@1#file"], "documents": len(rows), "files": files})
+    return Run(folder, source, np.dtype("<u2"))
 
 
 def write_runs(folder: Path, sources: list[list[Document]], cuts: list[list[int]]) -> list[Run]:
@@ -84,7 +90,7 @@ def place_documents(plan: MixPlan, runs: list[Run], index: Index) -> dict[tuple[
             for run, mask in zip(runs, index.masks, strict=True):
                 if run.source == part.source:
                     first, last = run.position(part.start), run.position(part.stop)
-                    rows = run.documents[first:last][mask[first:last]]
+                    rows = run.read_documents(first, last)[mask[first:last]]
                     found += [
                         (part.source, part.epoch, (int(row["hash_hi"]), int(row["hash_lo"])), int(row["length"]))
                         for row in rows

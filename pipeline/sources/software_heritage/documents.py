@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.arrow import wrap_numbers, wrap_texts
+from pipeline.engine.receipts import TaskOutput
 from pipeline.sources.base import BATCH_BYTES, Span, TextBatch
 
 if TYPE_CHECKING:
@@ -27,14 +28,20 @@ def read(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
 
     Args:
         source: not used: what it decides was decided when the documents were written.
-        span: `url` is the file.
+        span: `url` is the file, in the folder of the task that wrote it.
+
+    Raises:
+        WorkFileDamagedError: the file is not as it was written.
     """
-    return read_file(Path(span.url))
+    path = Path(span.url)
+    # Whole, since pages have checksums of their own but the footer has none. Memory: the span's compressed text.
+    data = TaskOutput(path.parent).read(path.name)
+    yield from read_file(pa.BufferReader(pa.py_buffer(data)))
 
 
-def read_file(path: Path) -> Iterator[TextBatch]:
-    """Stream the documents of a file, as `read` does."""
-    with pq.ParquetFile(path, memory_map=True, page_checksum_verification=True) as file:
+def read_file(source: Path | pa.NativeFile) -> Iterator[TextBatch]:
+    """Stream the documents of a file, as `read` does. Its footer is not checked."""
+    with pq.ParquetFile(source, memory_map=True, page_checksum_verification=True) as file:
         metadata: dict[bytes, bytes] = file.metadata.metadata or {}
         yield TextBatch(pa.nulls(0, pa.large_string()), np.zeros(0, np.uint32), json.loads(metadata[_REJECTED]))
         for index in range(file.metadata.num_row_groups):

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import xxhash
 
 from pipeline.clean.documents import as_large_binary
-from pipeline.engine.tasks import RECEIPT_FILE, Task, digest_of, read_receipt
-from pipeline.engine.timer import Laps
+from pipeline.engine.checksums import checksum_file
+from pipeline.engine.receipts import RECEIPT_FILE, read_receipt
+from pipeline.engine.tasks import Task, digest_of
+from pipeline.engine.timer import Timer
 from pipeline.sources.base import SourceError, Span, Unit, source_module
 from pipeline.sources.network.retry import count_retries, network
 from pipeline.sources.software_heritage import archive, documents
@@ -42,7 +43,6 @@ _LINE_BYTES = 200
 
 _HOPELESS = 256
 """The build stops when the first so many files asked for cannot be had: it is another archive, or a proxy's page."""
-_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +87,22 @@ def fetch_unit(folder: Path, task: FetchTask, report: Callable[[int, int], None]
     Raises:
         SourceError: the metadata or the archive cannot be read. What has been fetched is kept.
     """
-    laps = Laps()
+    timer = Timer()
     retries = count_retries()
     drop_spools(folder.parent)
     wanted = [_read_keys(task.source, span) for span in task.unit.spans]
     distinct = dict.fromkeys(key for one in wanted for key in one.keys)
     settled = sum(len(one.rows) + sum(one.rejected.values()) for one in wanted) - len(distinct)
-    laps.lap("read_s")
+    timer.lap("read_s")
     with Spool(Path(task.spool), network().content_endpoint) as spool:
         for span, one in zip(task.unit.spans, wanted, strict=True):
             _use_again(folder.parent, _file_name(task.source, span), one, spool)
-        laps.lap("use_again_s")
+        timer.lap("use_again_s")
         pending = [key for key in distinct if key not in spool]
         settled += len(distinct) - len(pending)
         report(settled, 0)
         failed = _fetch(task.source, pending, spool, lambda fetched: report(settled + fetched, fetched))
-        laps.lap("fetch_s")
+        timer.lap("fetch_s")
         spans: list[dict[str, Any]] = []
         dropped: dict[str, int] = {}
         for span, one in zip(task.unit.spans, wanted, strict=True):
@@ -111,15 +111,15 @@ def fetch_unit(folder: Path, task: FetchTask, report: Callable[[int, int], None]
             spans.append({"file": name, **facts})
             for reason, count in lost.items():
                 dropped[reason] = dropped.get(reason, 0) + count
-        laps.lap("write_s")
+        timer.lap("write_s")
     return {
         "spans": spans,
         "rows": sum(len(one.rows) for one in wanted),
         "dropped": dropped,
         "fetched": len(pending),
         "retries": count_retries() - retries,
-        "files": {span["file"]: _facts(folder / span["file"]) for span in spans},
-        "seconds": laps.seconds,
+        "files": {span["file"]: checksum_file(folder / span["file"]) for span in spans},
+        "seconds": timer.seconds,
     }
 
 
@@ -226,7 +226,7 @@ def _use_again(stage: Path, name: str, wanted: _Wanted, spool: Spool) -> None:
                     data = text.as_buffer()
                     if hashlib.sha1(data, usedforsecurity=False).digest() == key:
                         spool.add(key, gzip.compress(data, 1))
-        except (OSError, pa.ArrowInvalid):
+        except (OSError, ValueError, KeyError, pa.ArrowException):
             continue  # a damaged file: what it held is fetched
 
 
@@ -272,11 +272,3 @@ def _write(
         lost[reason] = lost.get(reason, 0) + 1
     writer.close(wanted.rejected | lost)
     return lost, {"documents": writer.documents, "text_bytes": writer.text_bytes}
-
-
-def _facts(path: Path) -> dict[str, Any]:
-    hashing = xxhash.xxh3_128()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            hashing.update(block)
-    return {"bytes": path.stat().st_size, "xxh3_128": hashing.hexdigest()}

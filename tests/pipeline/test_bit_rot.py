@@ -1,0 +1,201 @@
+"""A disk that changes bytes of the work folder: the set stays the same, and the build says what it made again."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.build.build import build
+from pipeline.engine.driver import DiskFailingError, Driver
+from pipeline.engine.executors import LocalExecutor
+from pipeline.engine.progress import Progress
+from pipeline.engine.tasks import Task
+from pipeline.recipe.schema import load_recipe
+from tests.support import stage_tasks
+from tests.support.builds import digests, recipe_text, run_build, write_corpus
+from tests.support.servers import corpora as stand_ins
+from tests.support.servers.bucket import Bucket
+
+TRIES = 12
+"""Bytes flipped in each kind of file."""
+
+
+def flip(path: Path, generator: random.Random, place: int | None = None) -> None:
+    """Change one bit of a file, of the byte at a place or of any, and keep its time, as a disk that fails does."""
+    before = path.stat()
+    data = bytearray(path.read_bytes())
+    place = generator.randrange(len(data)) if place is None else place
+    data[place] ^= 1 << generator.randrange(8)
+    path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+RECIPE = """
+name = "small"
+[[sources]]
+name = "docs"
+paths = ["{corpus}/docs.jsonl"]
+text = "body.content"
+weight = 1
+[tokenizer]
+vocab_size = 400
+[split]
+val_tokens = 4_000
+[shards]
+tokens = 10_000
+"""
+
+
+class Finished:
+    """A set and its work folder, built in this process. All of its source is in the set, so every file is read."""
+
+    def __init__(self, folder: Path):
+        write_corpus(folder / "corpus")
+        self.recipe = folder / "small.toml"
+        self.recipe.write_text(RECIPE.format(corpus=folder / "corpus"))
+        self.out, self.work = folder / "set", folder / "work"
+        self.build()
+        self.expected = digests(self.out)
+
+    def build(self, *overrides: str) -> None:
+        """Build with the recipe's keys changed."""
+        with closing(LocalExecutor(1)) as executor:
+            recipe = load_recipe(self.recipe, overrides=list(overrides))
+            report = build(recipe, out=self.out, work=self.work, executor=executor, progress=Progress())
+        assert not report.validation.problems
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    return Finished(tmp_path_factory.mktemp("finished"))
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "encode/*/tokens.bin",
+        "encode/*/documents.npy",
+        "encode/*/checksums.bin",
+        "encode/*/receipt.json",
+        "mix/*/keep-*.bin",
+        "mix/*/checksums.bin",
+        "mix/*/receipt.json",
+        "tokenizer/*/tokenizer.json",
+        "tokenizer/*/checksums.bin",
+        "tokenizer/*/receipt.json",
+        "assemble/*/receipt.json",
+    ],
+)
+def test_a_flipped_bit_does_not_reach_the_set(
+    pattern: str, finished: Finished, capsys: pytest.CaptureFixture[str]
+) -> None:
+    generator = random.Random(pattern)
+    stage = pattern.partition("/")[0]
+    for _ in range(TRIES):
+        damaged = generator.choice(sorted(finished.work.glob(pattern)))
+        flip(damaged, generator)
+        shutil.rmtree(finished.out)
+        capsys.readouterr()
+        finished.build()
+        assert digests(finished.out) == finished.expected
+        said = capsys.readouterr().err
+        assert f"{damaged.parent}/" in said
+        assert f"{stage} task {damaged.parent.name} runs again" in said
+
+
+def test_another_shard_size_reads_runs_in_the_mix(finished: Finished, capsys: pytest.CaptureFixture[str]) -> None:
+    generator = random.Random(5)
+    finished.build("shards.tokens=15_000")
+    expected = digests(finished.out)
+    for name in ("tokens.bin", "documents.npy") * 3:
+        finished.build()
+        (damaged,) = finished.work.glob(f"encode/*/{name}")
+        flip(damaged, generator)
+        capsys.readouterr()
+        finished.build("shards.tokens=15_000")
+        assert digests(finished.out) == expected
+        assert f"encode task {damaged.parent.name} runs again" in capsys.readouterr().err
+    finished.build()
+
+
+@pytest.mark.parametrize("engine", ["local", "datatrove"])
+def test_damage_is_repaired_from_worker_processes(engine: str, tmp_path: Path) -> None:
+    write_corpus(tmp_path / "corpus")
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(recipe_text(tmp_path / "corpus"))
+    run_build(recipe, tmp_path / "set")
+    expected = digests(tmp_path / "set")
+    generator = random.Random(engine)
+    damaged = sorted((tmp_path / "set.work").glob("encode/*/documents.npy"))
+    assert len(damaged) == 3
+    for path in damaged:
+        flip(path, generator)
+    shutil.rmtree(tmp_path / "set")
+    said = run_build(recipe, tmp_path / "set", "--workers", "2", "--engine", engine)["stderr"]
+    assert digests(tmp_path / "set") == expected
+    assert said.count("runs again") == 3
+    for path in damaged:
+        assert f"{path}: damaged" in said
+        assert f"encode task {path.parent.name} runs again" in said
+
+
+def test_fetched_documents_that_were_damaged_are_fetched_again(tmp_path: Path) -> None:
+    table = stand_ins.small_code(tmp_path / "objects.tar")
+    (tmp_path / "rows").mkdir()
+    pq.write_table(table, tmp_path / "rows" / "part.parquet", row_group_size=-(-len(table) // 2))
+    recipe = tmp_path / "recipe.toml"
+    text = RECIPE.replace('text = "body.content"', 'content = "software-heritage"\nmax_missing = 0.1')
+    recipe.write_text(text.replace("docs.jsonl", "*.parquet").format(corpus=tmp_path / "rows"))
+    generator = random.Random(2)
+    with Bucket(tmp_path / "objects.tar") as server:
+        options = ["--content-endpoint", f"{server.url}/content", "--workers", "2"]
+        run_build(recipe, tmp_path / "set", *options)
+        expected = digests(tmp_path / "set")
+        for place in [None] * 5 + [-1, -100, -300]:  # anywhere, and in the footer
+            (damaged,) = (tmp_path / "set.work").glob("fetch/*/*.parquet")
+            flip(damaged, generator, place)
+            for name in ("set", "set.work/encode"):
+                shutil.rmtree(tmp_path / name)
+            said = run_build(recipe, tmp_path / "set", *options)["stderr"]
+            assert digests(tmp_path / "set") == expected
+            assert f"{damaged}: damaged" in said
+            assert f"fetch task {damaged.parent.name} runs again" in said
+
+
+def test_a_disk_that_damages_a_file_each_time_ends_the_build(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, LocalExecutor(1), Progress())
+    written = Task("a" * 32, {"name": "a", "text": "some text"}, 1)
+    driver.run_stage("first", "tests.support.stage_tasks:write_file", [written])
+    reader = Task("b" * 32, {"folder": tmp_path / "first" / written.digest, "name": "a.bin"}, 1)
+    stage_tasks.CALLS.clear()
+    with pytest.raises(DiskFailingError, match=r"a\.bin: damaged again, after its task ran 2 times more\. The disk"):
+        driver.run_stage("second", "tests.support.stage_tasks:damage_and_read", [reader])
+    assert stage_tasks.CALLS == ["a", "a"]
+    assert DiskFailingError.exit_status == 1
+
+
+def test_a_work_folder_of_version_0_1_0_is_made_again(finished: Finished, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in finished.work.glob("*/*/receipt.json"):
+        result = json.loads(path.read_text())["result"]
+        for facts in result["files"].values():  # as 0.1.0 wrote them; the digests are of no file and must not be used
+            facts.pop("checksums_at", None)
+        path.write_text(json.dumps(result))
+        (path.parent / "checksums.bin").unlink()
+    for path in finished.work.glob("encode/*/tokens.bin"):
+        flip(path, random.Random(0))
+    capsys.readouterr()
+    finished.build()
+    said = capsys.readouterr().err
+    line = "work folder of version 0.1.0: its files carry no checksums, so they are made again"
+    assert said.count(line) == 1
+    assert "damaged" not in said
+    assert digests(finished.out) == finished.expected
+    finished.build()
+    assert "0.1.0" not in capsys.readouterr().err
