@@ -58,7 +58,7 @@ def export_network(options: argparse.Namespace, cache: Path | None = None) -> No
     """Hand the flags about networks to this process and the workers; without --cache, use the given folder."""
     from dataclasses import replace
 
-    from pipeline.sources.network.retry import network
+    from pipeline.sources.network.settings import network
 
     settings = network()
     given = {

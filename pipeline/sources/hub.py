@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.sources.base import File, SourceError, Span, TextBatch
-from pipeline.sources.network.retry import keep_fetched
+from pipeline.sources.network.settings import keep_fetched
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import Recipe, SourceRecipe
@@ -67,40 +67,20 @@ def resolve_commit(source: SourceRecipe) -> str:
         SourceError: no such repository or revision, or no permission; says whether a token was sent.
     """
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 
     from pipeline.sources.network.hub_client import install
+    from shards.stores.hub_client import HubError, hub_errors
 
     install()
-    where, token = f"source {source.name!r}: {source.repo}", _say_token()
+    where = f"source {source.name!r}: {source.repo}, revision {source.revision!r}"
     try:
-        commit = HfApi().dataset_info(_repo(source), revision=source.revision, files_metadata=False).sha
-    except RevisionNotFoundError as error:
-        raise SourceError(f"{where}: no revision {source.revision!r}. Correct `revision`. {token}.") from error
-    except GatedRepoError as error:
-        raise SourceError(f"{where}: access must be asked for on the data set's page. {token}.") from error
-    except RepositoryNotFoundError as error:
-        raise SourceError(f"{where}: no such data set, or it is private. Correct `repo`. {token}.") from error
-    except HfHubHTTPError as error:
-        status = error.response.status_code if error.response is not None else "error"
-        raise SourceError(f"{where}: the Hub answered HTTP {status}: {error}. {token}.") from error
-    except SourceError:
-        raise
-    except Exception as error:  # whatever the libraries make of an answer that is none of the Hub's
-        raise _unusable(where, error) from error
+        with hub_errors(where):
+            commit = HfApi().dataset_info(_repo(source), revision=source.revision, files_metadata=False).sha
+    except HubError as error:
+        raise SourceError(f"{error} Correct `repo` or `revision` if they are wrong.") from error
     if not commit:
-        raise SourceError(f"{where}: the Hub told no commit for {source.revision!r}")
+        raise SourceError(f"{where}: the Hub gives no commit. Is HF_ENDPOINT right?")
     return commit
-
-
-def _unusable(where: str, error: Exception) -> SourceError:
-    return SourceError(f"{where}: what the Hub says of it cannot be used: {error!r}. Is HF_ENDPOINT right?")
-
-
-def _say_token() -> str:
-    from huggingface_hub.utils import get_token
-
-    return "A token was sent" if get_token() else "No token was sent; set HF_TOKEN if the data set needs one"
 
 
 def list_files(source: SourceRecipe) -> list[File]:
@@ -119,8 +99,9 @@ def list_files(source: SourceRecipe) -> list[File]:
         files = list(_resolve_files(source))
     except SourceError:
         raise
-    except Exception as error:  # whatever the libraries make of an answer that is none of the Hub's
-        raise _unusable(f"source {source.name!r}: {source.repo}", error) from error
+    except Exception as error:  # whatever the libraries make of an answer that no Hub gives
+        where = f"source {source.name!r}: {source.repo}"
+        raise SourceError(f"{where}: the Hub's answer cannot be used: {error!r}. Is HF_ENDPOINT right?") from error
     if cache:
         cache.put(key, json.dumps([asdict(file) for file in files]).encode())
     return files
@@ -132,6 +113,8 @@ def _resolve_files(source: SourceRecipe) -> Iterator[File]:
     install()
     import datasets
     from huggingface_hub import HfFileSystem
+
+    from shards.stores.hub_client import say_token
 
     where = f"source {source.name!r}: {source.repo}"
     datasets.disable_progress_bars()
@@ -150,7 +133,7 @@ def _resolve_files(source: SourceRecipe) -> Iterator[File]:
             f"{where}: no configuration {source.config!r}; there are {', '.join(names)}. Correct `config`."
         ) from error
     except FileNotFoundError as error:
-        raise SourceError(f"{where}: {error} {_say_token()}.") from error
+        raise SourceError(f"{where}: {error} {say_token()}.") from error
     splits: Any = builder.config.data_files or {}
     if source.split not in splits:
         raise SourceError(

@@ -20,7 +20,7 @@ from pipeline.clean.documents import clean_batch
 from pipeline.clean.patterns import matched_documents
 from pipeline.recipe.shares import Shares
 from pipeline.sources.base import Span, read_span
-from pipeline.sources.network.retry import keep_fetched
+from pipeline.sources.network.settings import keep_fetched
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe, TokenizerRecipe

@@ -157,7 +157,7 @@ def test_failures_that_pass_change_nothing(bucket: Bucket, fetch: Callable[..., 
 def test_a_failure_that_passes_is_never_held_against_a_file(
     bucket: Bucket, fetch: Callable[..., dict[bytes, archive.Outcome]], monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr("pipeline.sources.network.retry._LONGEST_PAUSE_S", 0.05)
+    monkeypatch.setattr("shards.stores.retry.LONGEST_PAUSE_S", 0.05)
     key = bucket.put(TEXT)
     bucket.faults.every(1, kind, most=5, stall_s=20)
     started = time.monotonic()

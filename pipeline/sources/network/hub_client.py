@@ -15,10 +15,12 @@ from typing import Any
 import httpx2
 import huggingface_hub
 from huggingface_hub import constants
-from huggingface_hub.utils import parse_ratelimit_headers
 
 from pipeline.sources.base import SourceError
-from pipeline.sources.network.retry import TRANSIENT_STATUSES, TransientError, network, parse_retry_after, retry
+from pipeline.sources.network.retry import retry
+from pipeline.sources.network.settings import network
+from shards.stores.hub_client import retry_after_s
+from shards.stores.retry import TRANSIENT_STATUSES, TransientError
 
 _MOST_BODY_BYTES = 256 << 20
 """Bodies are read within the attempt, so that one which breaks off is asked for again; none is larger than this."""
@@ -58,7 +60,7 @@ class RetryingTransport(httpx2.BaseTransport):
             if response.status_code in TRANSIENT_STATUSES:
                 response.close()
                 reason = f"HTTP {response.status_code} {response.reason_phrase}"
-                raise TransientError(reason, retry_after_s=_retry_after(response.headers))
+                raise TransientError(reason, retry_after_s=retry_after_s(response.headers))
             length = response.headers.get("content-length")
             if request.method == "HEAD":
                 return response
@@ -110,14 +112,6 @@ def _read_body(request: httpx2.Request, response: httpx2.Response, length: int |
         if monotonic() - started > timeout_s + size / _LEAST_BYTES_PER_S:
             raise TransientError(f"{size} bytes in {monotonic() - started:.0f} s: too slow")
     return b"".join(parts)
-
-
-def _retry_after(headers: httpx2.Headers) -> float | None:
-    """Return the seconds that the server asks to wait."""
-    limit = parse_ratelimit_headers(headers)
-    if limit is not None and limit.remaining == 0:
-        return float(limit.reset_in_seconds)
-    return parse_retry_after(headers.get("retry-after", ""))
 
 
 @functools.cache

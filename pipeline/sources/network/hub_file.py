@@ -23,7 +23,9 @@ from huggingface_hub.utils import build_hf_headers, get_session
 from pipeline.sources.base import SourceError
 from pipeline.sources.network.cache import RangeCache
 from pipeline.sources.network.hub_client import install
-from pipeline.sources.network.retry import TransientError, is_kept, network, retry
+from pipeline.sources.network.retry import retry
+from pipeline.sources.network.settings import is_kept, network
+from shards.stores.retry import TransientError
 
 AHEAD_BYTES = 64 << 20
 _PIECE_BYTES = 8 << 20

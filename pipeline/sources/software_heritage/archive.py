@@ -1,7 +1,7 @@
 """Software Heritage's archive: files by the SHA-1 of their bytes, fetched by many connections, each one checked.
 
 An object is `ENDPOINT/SHA1`, a gzip; it counts when what it holds has that SHA-1. A failure that may pass is tried
-again by `network.retry`; a body that is not what it should be a few times, each by a new connection.
+again by `pipeline.sources.network.retry`; a body that is not what it should be a few times, each by a new connection.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import zlib
 from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING
 
-from pipeline.sources.network.retry import network, retry
+from pipeline.sources.network.retry import retry
+from pipeline.sources.network.settings import network
 from pipeline.sources.software_heritage.http_objects import MAX_BYTES, ObjectClient, TooLargeError, resolve_endpoint
 
 if TYPE_CHECKING:

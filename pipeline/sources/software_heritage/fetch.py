@@ -26,7 +26,8 @@ from pipeline.engine.receipts import RECEIPT_FILE, read_receipt
 from pipeline.engine.tasks import Task, digest_of
 from pipeline.engine.timer import Timer
 from pipeline.sources.base import SourceError, Span, Unit, source_module
-from pipeline.sources.network.retry import count_retries, network
+from pipeline.sources.network.retry import count_retries
+from pipeline.sources.network.settings import network
 from pipeline.sources.software_heritage import archive, documents
 from pipeline.sources.software_heritage.journal import Spool
 

@@ -2,7 +2,7 @@
 
 Threads and the standard library's client take 4,800 objects of 4 KB a second from a loopback server on the same two
 cores; urllib3 2,800, httpx2 1,600, aiohttp 4,700, obstore (Rust) 4,800, measured. A network gives hundreds.
-Answers whose failure may pass raise `network.TransientError` for `network.retry`. Redirects are not followed.
+A failure that may pass raises `TransientError`, which `shards.stores.retry` tries again. Redirects are not followed.
 
 Memory: `_SMALL_BYTES` a connection, and one larger object at a time.
 """
@@ -20,7 +20,7 @@ from base64 import b64encode
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from pipeline.sources.base import SourceError
-from pipeline.sources.network.retry import TRANSIENT_STATUSES, TransientError, parse_retry_after
+from shards.stores.retry import TRANSIENT_STATUSES, TransientError, parse_retry_after
 
 MAX_BYTES = 64 << 20
 """A larger object is not taken; most in the archive have a few KB."""
