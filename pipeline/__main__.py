@@ -37,7 +37,7 @@ def _interrupt(number: int, frame: Any) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=called_as("pipeline"),
-        description="From a recipe to a shard set: exact token mixes, byte-identical however it is run.",
+        description="Build a shard set from a recipe: exact token mix, the same bytes however it is run.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

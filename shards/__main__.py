@@ -38,7 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=called_as("shards"), description="Check a shard set, or look into it.")
+    parser = argparse.ArgumentParser(
+        prog=called_as("shards"), description="Check, inspect, convert and share shard sets."
+    )
     add_version(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:

@@ -36,7 +36,7 @@ COMMANDS = {
     "export": "write a run's model for other libraries",
     "fit": "estimate which micro-batches fit in a GPU's memory",
     "cost": "compare GPUs in dollars per billion tokens",
-    "bench": "time training steps, beside a well-known trainer",
+    "bench": "time training steps, and those of transformers' Trainer",
 }
 
 
@@ -87,9 +87,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe(parser, "a train recipe (TOML)", "--set train.steps=100")
     parser.add_argument("--shards", type=Path, required=True, metavar="DIR", help="the shard set")
     parser.add_argument("--run", type=Path, required=True, metavar="RUN", help="folder for checkpoints and metrics")
-    resume = "auto (default): where RUN stopped, if it began; never: refuse a RUN that began; or a checkpoint's folder"
+    resume = (
+        "auto (default): resume where RUN stopped; never: refuse a RUN that has begun; or the folder of a checkpoint"
+    )
     parser.add_argument("--resume", default="auto", metavar="auto|never|CHECKPOINT", help=resume)
-    passed = "pass missed goals, spent budgets, a failed smoke test and spikes of the loss"
+    passed = "continue past missed goals, spent budgets, a failed smoke test and loss spikes"
     parser.add_argument("--go-on", action="store_true", help=passed)
 
 

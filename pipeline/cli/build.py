@@ -19,18 +19,26 @@ if TYPE_CHECKING:
 
 def add_command(commands: Subparsers) -> None:
     """Add `build`."""
-    parser = commands.add_parser("build", help="build a shard set", description="Build a shard set from a recipe.")
+    parser = commands.add_parser(
+        "build",
+        help="build a shard set",
+        description="Build a shard set from a recipe. Run the same command again to resume.",
+    )
     add_recipe(parser)
     parser.add_argument("--out", type=set_folder, required=True, metavar="DIR", help="folder of the shard set")
-    parser.add_argument("--work", type=Path, metavar="DIR", help="scratch and receipts (default: OUT.work, beside OUT)")
+    parser.add_argument(
+        "--work", type=Path, metavar="DIR", help="folder for scratch files and receipts (default: OUT.work)"
+    )
     add_workers(parser)
     parser.add_argument(
         "--engine",
         choices=["local", "datatrove"],
         default="local",
-        help="processes of this machine (default), or ranks of datatrove's local executor",
+        help="run tasks in processes of this machine (default), or as ranks of datatrove's local executor",
     )
-    parser.add_argument("--validate", choices=["quick", "full"], default="full", help="how the finished set is checked")
+    parser.add_argument(
+        "--validate", choices=["quick", "full"], default="full", help="how to check the finished set (default: full)"
+    )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     add_network(parser)
     parser.set_defaults(run=run)

@@ -17,10 +17,10 @@ def add_command(commands: Subparsers) -> None:
     """Add `demo-corpus`."""
     parser = commands.add_parser(
         "demo-corpus",
-        help="gather a small real corpus from this installation",
-        description="Write three parquet sources of real text that every installation carries: prose, maths, code.",
+        help="write a small corpus of real text from this installation",
+        description="Write three Parquet sources of real text that every installation has: prose, mathematics, code.",
     )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="where to write them")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder to write to")
     parser.add_argument("--json", action="store_true", help="print the sources as JSON")
     parser.set_defaults(run=run)
 

@@ -21,7 +21,7 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
         dest="overrides",
         action="append",
         metavar="N",
-        help="training tokens: 1e9, 1B, 500M, 1_000_000_000 or max; only what they need of the sources is read",
+        help="training tokens: 1e9, 1B, 500M, 1_000_000_000 or max; reads only as much of the sources as they need",
     )
 
 
@@ -32,25 +32,31 @@ def add_network(parser: argparse.ArgumentParser) -> None:
         "--cache",
         type=Path,
         metavar="DIR",
-        help="keep all that is fetched there for other builds (default: only what is read twice, in the work folder)",
+        help="keep every download in DIR, for other builds (default: the work folder keeps what is read twice)",
     )
-    group.add_argument("--cache-limit", type=_size, metavar="SIZE", help="most bytes in the cache (default: 20 GB)")
+    group.add_argument("--cache-limit", type=_size, metavar="SIZE", help="size limit of the cache (default: 20 GB)")
     group.add_argument(
-        "--timeout", type=_seconds, metavar="S", help="how long a server may be silent, in seconds (default: 30)"
+        "--timeout",
+        type=_seconds,
+        metavar="S",
+        help="seconds without an answer after which a request fails (default: 30)",
     )
     group.add_argument(
-        "--give-up-after", type=_seconds, metavar="S", help="how long a request is tried again (default: 600)"
+        "--give-up-after",
+        type=_seconds,
+        metavar="S",
+        help="seconds for which a failed request is retried (default: 600)",
     )
     group.add_argument(
         "--connections",
         type=positive_number,
         metavar="N",
-        help="connections of each worker (default: 16 for files on the Hub, 64 for Software Heritage's)",
+        help="connections of each worker (default: 16 to the Hub, 64 to Software Heritage)",
     )
     group.add_argument(
         "--content-endpoint",
         metavar="URL",
-        help="where Software Heritage's files are: https://HOST/PATH or s3://BUCKET/PREFIX (default: its bucket)",
+        help="address of Software Heritage's files: https://HOST/PATH or s3://BUCKET/PREFIX (default: its own bucket)",
     )
 
 

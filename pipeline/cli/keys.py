@@ -19,7 +19,9 @@ def add_command(commands: Subparsers) -> None:
         help="list every key of a data recipe",
         description="Print the tables of a data recipe's keys as Markdown, from its schema.",
     )
-    parser.add_argument("--into", type=Path, metavar="FILE", help="put them between the markers of this file instead")
+    parser.add_argument(
+        "--into", type=Path, metavar="FILE", help="write them between the markers of this file instead of stdout"
+    )
     parser.set_defaults(run=run)
 
 

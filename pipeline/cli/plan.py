@@ -20,21 +20,30 @@ def add_command(commands: Subparsers) -> None:
     """Add `plan`."""
     parser = commands.add_parser(
         "plan",
-        help="say what a recipe reads, writes and needs",
-        description="Price a build from the files' footers and a probe: a sample of every source, a few megabytes, "
-        "that goes through the build's own steps. Writes nothing.",
+        help="estimate what a build reads, writes, takes and costs",
+        description="Estimate what a build reads, writes, takes and costs, from the files' footers and from a few "
+        "megabytes of every source that go through the build's own steps. Writes nothing.",
     )
     add_recipe(parser)
-    parser.add_argument("--no-probe", action="store_true", help="footers only: no text is read, tokens are a guess")
+    parser.add_argument(
+        "--no-probe", action="store_true", help="read footers only, no text; token counts are then a guess"
+    )
     add_workers(parser)
     parser.add_argument(
         "--gpu-usd-per-hour",
         type=number_in(0, 10**6),
         metavar="USD",
-        help="say what a GPU costs that waits for the build",
+        help="also estimate what a GPU costs that waits for the build",
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="check the disk of this folder (default: here)")
-    parser.add_argument("--work", type=Path, metavar="DIR", help="check the disk of this scratch folder too")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="check that the set fits on the disk of this folder (default: the working directory)",
+    )
+    parser.add_argument(
+        "--work", type=Path, metavar="DIR", help="check that scratch files fit on the disk of this folder"
+    )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     add_network(parser)
     parser.set_defaults(run=run)

@@ -18,18 +18,23 @@ def add_command(commands: Subparsers) -> None:
     """Add `audit`."""
     parser = commands.add_parser(
         "audit",
-        help="look for what spoils a model: strange ids, repeats, leaks; exit 1 when a check is bad",
-        description="Judge what is in the tokens of a set: ids never seen, rare, or of a few strange documents; "
-        "special ids in text; validation seen in training; repeats and near-duplicates; lengths and bytes per token.",
+        help="look for what would spoil a model: strange ids, repeats, leaks; exit status 1 if a check is bad",
+        description="Judge the tokens of a set: ids that are never seen, rare, or concentrated in a few documents; "
+        "special ids in text; validation documents seen in training; repeats and near-duplicates; lengths; bytes per token.",
     )
     add_set(parser)
     parser.add_argument(
-        "--out", type=Path, metavar="FOLDER", help="for tokens.parquet and audit.json (default: DIR.audit)"
+        "--out", type=Path, metavar="FOLDER", help="folder for tokens.parquet and audit.json (default: DIR.audit)"
     )
     parser.add_argument(
-        "--rare", type=positive_number, metavar="N", help="ids seen fewer times are rare (default: by the set's size)"
+        "--rare",
+        type=positive_number,
+        metavar="N",
+        help="call ids rare that occur fewer than N times (default: depends on the set's size)",
     )
-    parser.add_argument("--rows", type=positive_number, default=10, metavar="N", help="findings shown (default: 10)")
+    parser.add_argument(
+        "--rows", type=positive_number, default=10, metavar="N", help="findings to show for each check (default: 10)"
+    )
     add_workers(parser)
     parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
     parser.set_defaults(run=_run)

@@ -25,10 +25,16 @@ def add_command(commands: Subparsers) -> None:
         description="Write the same tokens and document boundaries in the layout that another loader reads.",
     )
     add_set(parser)
-    parser.add_argument("--to", choices=LAYOUTS, required=True, help="whose layout")
-    parser.add_argument("--out", type=Path, required=True, metavar="OUT", help="a new folder; it appears whole")
-    parser.add_argument("--split", choices=("train", "val", "all"), default="all", help="default: all")
-    parser.add_argument("--verify", action="store_true", help="read it back; compare every token and boundary")
+    parser.add_argument("--to", choices=LAYOUTS, required=True, help="the layout to write")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="OUT", help="a new folder; it appears when everything is written"
+    )
+    parser.add_argument(
+        "--split", choices=("train", "val", "all"), default="all", help="splits to write (default: all)"
+    )
+    parser.add_argument(
+        "--verify", action="store_true", help="read the export back and compare every token and document boundary"
+    )
     parser.add_argument("--json", action="store_true", help="print what was written as JSON")
     parser.set_defaults(run=_run)
 

@@ -19,30 +19,48 @@ def add_command(commands: Subparsers) -> None:
     """Add `import`."""
     parser = commands.add_parser(
         "import",
-        help="make a set of nanoGPT's or llm.c's .bin files",
-        description="Make a set of .bin files, nanoGPT's or llm.c's, so that they can be validated, audited, exported.",
+        help="make a set from .bin files of nanoGPT or llm.c",
+        description="Make a set from .bin files of nanoGPT or llm.c, to validate, audit or export it.",
     )
-    parser.add_argument("bins", type=Path, nargs="+", metavar="BIN", help="training tokens; in order, as one stream")
-    parser.add_argument("--split-val", type=Path, nargs="+", default=[], metavar="BIN", help="validation tokens")
-    parser.add_argument("--tokenizer", type=Path, required=True, metavar="FILE", help="the tokenizer.json they are of")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new folder; it appears whole")
+    parser.add_argument(
+        "bins", type=Path, nargs="+", metavar="BIN", help="files of training tokens, read in this order as one stream"
+    )
+    parser.add_argument(
+        "--split-val", type=Path, nargs="+", default=[], metavar="BIN", help="files of validation tokens"
+    )
+    parser.add_argument(
+        "--tokenizer", type=Path, required=True, metavar="FILE", help="the tokenizer.json that made the tokens"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="a new folder; it appears when everything is written"
+    )
     parser.add_argument("--name", help="the set's name (default: the folder's)")
-    parser.add_argument("--eos", type=whole_number, metavar="ID", help="between documents (default: the tokenizer's)")
     parser.add_argument(
-        "--dtype", choices=("uint16", "uint32"), help="of files without a header (default: uint16 to 65,536 entries)"
+        "--eos", type=whole_number, metavar="ID", help="id of the token between documents (default: the tokenizer's)"
     )
     parser.add_argument(
-        "--close", action="store_true", help="put EOS after a last document without; no EOS at all: one document"
+        "--dtype",
+        choices=("uint16", "uint32"),
+        help="of files without a header (default: uint16 for up to 65,536 entries)",
+    )
+    parser.add_argument(
+        "--close",
+        action="store_true",
+        help="add the missing EOS of the last document; without any EOS, a file is one document",
     )
     parser.add_argument(
         "--repeats",
         choices=("keep", "allow", "drop"),
         default="keep",
-        help="documents whose text occurred before: keep them, for validate and audit to name (default); allow those "
-        "of training, where they were meant, as the source's epochs; drop them, counted",
+        help="documents whose text occurred before: keep them, and let validate and audit report them (default); allow "
+        "them in training, as epochs of the source; or drop and count them",
     )
     parser.add_argument(
-        "--shard-tokens", type=positive_number, default=100_000_000, metavar="N", help="default: 100,000,000"
+        "--shard-tokens",
+        type=positive_number,
+        default=100_000_000,
+        metavar="N",
+        help="tokens in a shard (default: 100,000,000)",
     )
     parser.add_argument("--json", action="store_true", help="print what was found as JSON")
     parser.set_defaults(run=_run)

@@ -19,12 +19,14 @@ def add_command(commands: Subparsers) -> None:
     parser = commands.add_parser(
         "inspect",
         help="print a set's tables, or one document",
-        description="Print a set's tables, or one document with where it came from.",
+        description="Print a set's tables, or one document and its origin.",
     )
     add_set(parser)
-    parser.add_argument("--shard", metavar="K", help="a shard's name, or its place in the manifest, from 0")
-    parser.add_argument("--document", type=whole_number, metavar="J", help="a document of that shard, from 0")
-    parser.add_argument("--json", action="store_true", help="print JSON; text is exact there, escaped otherwise")
+    parser.add_argument("--shard", metavar="K", help="a shard's name, or its index in the manifest, from 0")
+    parser.add_argument("--document", type=whole_number, metavar="J", help="index of a document in that shard, from 0")
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON, with exact text; without it, control characters are escaped"
+    )
     parser.set_defaults(run=_run)
 
 

@@ -24,7 +24,9 @@ def add_command(commands: Subparsers) -> None:
         "manifest. Stopped anywhere, the same command goes on; where the set stands whole already, it is verified.",
     )
     parser.add_argument("source", metavar="SOURCE", help="OWNER/NAME[@REVISION][/FOLDER], or hf://datasets/...")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new folder; it appears whole")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="a new folder; it appears when everything is written"
+    )
     parser.add_argument("--revision", metavar="REV", help="a branch, tag or commit (default: main)")
     parser.add_argument("--wait", action="store_true", help="wait for shards that are still being pushed")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")

@@ -18,20 +18,24 @@ def add_command(commands: Subparsers) -> None:
     """Add `report`."""
     parser = commands.add_parser(
         "report",
-        help="write a page and a data card: what the set is, its mix, tokens, audit, samples, how to use it",
+        help="write a page and a data card: mix, tokens, audit, examples, how to use the set",
         description="Write index.html, one page that needs no network, and README.md, a data card with the Hub's "
-        "header. The audit kept beside the set is shown, or made. Exit status 0 whatever the audit says.",
+        "header. Uses the audit of this set in DIR.audit if there is one, else makes one. Exit status 0 whatever the "
+        "audit says.",
     )
     add_set(parser)
     parser.add_argument(
-        "--out", type=Path, metavar="FOLDER", help="for the two files (default: DIR.report); replaces only a report's"
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="folder for the two files (default: DIR.report); replaces only files that a report wrote",
     )
-    parser.add_argument("--audit", type=Path, metavar="FOLDER", help="the set's audit (default: DIR.audit)")
+    parser.add_argument("--audit", type=Path, metavar="FOLDER", help="folder of the set's audit (default: DIR.audit)")
     parser.add_argument(
         "--compare",
         metavar="[NAME=]FILE",
-        help="a tokenizer.json to compare bytes per token with (default: GPT-2's, if the Hub's cache on this machine "
-        "holds it; nothing is downloaded)",
+        help="a tokenizer.json to compare bytes per token with (default: GPT-2's, if it is in the Hub's cache on this "
+        "machine; nothing is downloaded)",
     )
     add_workers(parser)
     parser.add_argument("--json", action="store_true", help="print the facts as JSON")

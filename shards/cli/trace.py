@@ -21,27 +21,36 @@ def add_command(commands: Subparsers) -> None:
     """Add `trace`."""
     parser = commands.add_parser(
         "trace",
-        help="find the documents that hold an id, a text or a pattern",
-        description="Find the documents that hold something, with their source, unit and row, and the text around it. "
-        "Exit status 0 whether or not anything is found. A pattern is Python's re, whose \\b and \\w know Unicode; "
-        "a data recipe's drop_if_matches is RE2, where they know ASCII alone, without look-around. "
-        "--regex '(?a)...' has RE2's \\b and \\w.",
+        help="find the documents that contain a token, a text or a pattern",
+        description="Find the documents that contain a token, a text or a pattern, with their source, unit, row and "
+        "the text around it. Exit status 0 whether or not anything is found. Patterns are those of Python's re, where "
+        "\\b and \\w match Unicode; in a data recipe's drop_if_matches (RE2) they match ASCII only, and look-around "
+        "is not supported. Begin a pattern with (?a) to get RE2's \\b and \\w.",
     )
     add_set(parser)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--token", type=whole_number, metavar="ID", help="an id of the vocabulary")
     what.add_argument("--text", metavar="STRING", help="exact text, however it was cut into tokens")
-    what.add_argument("--regex", metavar="PATTERN", help="a pattern of Python's re, searched in each document's text")
-    what.add_argument("--shard", metavar="K", help="a shard's name or place in the manifest, from 0; with --offset")
-    parser.add_argument("--offset", type=whole_number, metavar="N", help="a token of that shard, from 0")
+    what.add_argument(
+        "--regex", metavar="PATTERN", help="a regular expression (Python's re), searched in each document's text"
+    )
+    what.add_argument(
+        "--shard", metavar="K", help="a shard's name, or its index in the manifest, from 0; needs --offset"
+    )
+    parser.add_argument("--offset", type=whole_number, metavar="N", help="index of a token in that shard, from 0")
     parser.add_argument(
-        "--limit", type=whole_number, default=20, metavar="N", help="documents shown, 0 for all (default: 20)"
+        "--limit", type=whole_number, default=20, metavar="N", help="documents to show; 0 for all (default: 20)"
     )
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="write the documents' hashes, for a data recipe's drop_hashes"
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="write the documents' hashes as a block list, for a data recipe's drop_hashes",
     )
     add_workers(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON; text is exact there, escaped otherwise")
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON, with exact text; without it, control characters are escaped"
+    )
     parser.set_defaults(run=_run)
 
 

@@ -16,14 +16,23 @@ if TYPE_CHECKING:
 def add_command(commands: Subparsers) -> None:
     """Add `validate`."""
     parser = commands.add_parser(
-        "validate", help="check a set; exit 0 whole, 1 problems, 2 could not run", description="Check a shard set."
+        "validate",
+        help="check a set; exit status 0 valid, 1 problems, 2 could not run",
+        description="Check a shard set.",
     )
     add_set(parser)
     parser.add_argument(
-        "--level", choices=("quick", "full"), default="full", help="quick: everything but the tokens (default: full)"
+        "--level",
+        choices=("quick", "full"),
+        default="full",
+        help="quick: everything except tokens and document tables (default: full)",
     )
     parser.add_argument(
-        "--against-sources", type=whole_number, default=0, metavar="N", help="re-read N sampled documents from source"
+        "--against-sources",
+        type=whole_number,
+        default=0,
+        metavar="N",
+        help="re-read N sampled documents from their sources and compare",
     )
     add_threads(parser)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")

@@ -44,21 +44,23 @@ def add_set(parser: argparse.ArgumentParser) -> None:
 def add_threads(parser: argparse.ArgumentParser) -> None:
     """Add `--threads`, whose default is every core this process may use."""
     cores = len(os.sched_getaffinity(0))
-    parser.add_argument("--threads", type=positive_number, default=cores, metavar="N", help="default: the cores")
+    parser.add_argument(
+        "--threads", type=positive_number, default=cores, metavar="N", help="threads (default: one per core)"
+    )
 
 
 def add_workers(parser: argparse.ArgumentParser) -> None:
     """Add `--workers`, whose default is every core this process may use."""
     cores = len(os.sched_getaffinity(0))
     parser.add_argument(
-        "--workers", type=positive_number, default=cores, metavar="N", help="processes (default: one a core)"
+        "--workers", type=positive_number, default=cores, metavar="N", help="worker processes (default: one per core)"
     )
 
 
 def add_recipe(parser: argparse.ArgumentParser, about: str, example: str) -> None:
     """Add a recipe, and what overrides its keys, as `options.recipe` and `options.overrides`."""
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help=about)
-    change = f"override a key of the recipe, value in TOML syntax: {example}"
+    change = f"override a key of the recipe, with a value in TOML syntax: {example}"
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help=change)
 
 

@@ -40,9 +40,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     shipped = [Path(__file__).parents[2] / f"recipes/train/{name}.toml" for name in GOALS]
     names = f"default: {', '.join(GOALS)}"
     parser.add_argument("recipes", type=Path, nargs="*", default=shipped, metavar="RECIPE", help=names)
-    parser.add_argument("--steps", type=positive_number, default=20, metavar="N", help="timed; default %(default)s")
-    parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help="as in train")
-    parser.add_argument("--alone", action="store_true", help="without transformers' Trainer, which is installed apart")
+    parser.add_argument(
+        "--steps", type=positive_number, default=20, metavar="N", help="steps to time (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="overrides",
+        metavar="KEY=VALUE",
+        help="override a key of the recipes",
+    )
+    parser.add_argument(
+        "--alone", action="store_true", help="do not time transformers' Trainer, which is a separate installation"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

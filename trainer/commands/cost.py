@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help="a train recipe (TOML)")
-    about = "a card, its price an hour and its throughput, or a run on it that measured this: H100=2.49:400000, "
-    about += "H100=2.49:out/run. Repeat it"
+    about = (
+        "a GPU, its price per hour, and its tokens per second or a training run that measured them: H100=2.49:400000, "
+    )
+    about += "H100=2.49:out/run. Repeat the flag for each GPU"
     parser.add_argument("--gpu", action="append", required=True, metavar="NAME=USD:TOKENS_PER_S|RUN", help=about)
 
 

@@ -41,10 +41,14 @@ GPT2_KEYS |= {"layer_norm_epsilon": "rms_norm_eps"}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
-    parser.add_argument("--to", choices=["hf"], required=True, help="hf: a folder for transformers")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder to make")
-    parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="a checkpoint; default: the newest of RUN")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the weights; default %(default)s")
+    parser.add_argument("--to", choices=["hf"], required=True, help="hf: a folder that transformers loads")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new folder")
+    parser.add_argument(
+        "--checkpoint", type=Path, metavar="DIR", help="folder of a checkpoint (default: the newest of RUN)"
+    )
+    parser.add_argument(
+        "--dtype", choices=DTYPES, default="float32", help="dtype of the weights (default: %(default)s)"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

@@ -36,7 +36,9 @@ DEPTHS, BATCHES = (2, 3), (16, 32)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     add_recipe(parser, "a train recipe (TOML) with model.vocab_size", "--set model.vocab_size=32_000")
-    parser.add_argument("--gpu-memory", required=True, metavar="SIZE", help="of the card: 80GB, 24GB, 141GB, 79.1GiB")
+    parser.add_argument(
+        "--gpu-memory", required=True, metavar="SIZE", help="memory of the GPU: 80GB, 24GB, 141GB, 79.1GiB"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

@@ -25,9 +25,9 @@ PANELS |= {"tokens_per_s": "throughput\ntokens/s", "usd": "cost\ndollars"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder, also of a run that is going on")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of metrics.png and metrics.svg; default: RUN")
-    parser.epilog = "With the package tensorboard, a run that trains writes its events to RUN/tensorboard."
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder; the run may still be going")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for metrics.png and metrics.svg (default: RUN)")
+    parser.epilog = "If the package tensorboard is installed, training writes events to RUN/tensorboard."
 
 
 def run(options: argparse.Namespace) -> int:

@@ -43,22 +43,28 @@ class SamplingOptions:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
-    prompts = "the beginning of a document; may be empty. Repeat it: several are continued at once"
+    prompts = "the beginning of a document; may be empty. Repeat the flag to continue several at once"
     text = {"action": "append", "required": True, "type": utf8, "metavar": "TEXT"}
     parser.add_argument("--prompt", dest="prompts", **text, help=prompts)
-    parser.epilog = "With --json a line for each prompt."
-    parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="a checkpoint; default: the newest of RUN")
+    parser.epilog = "--json prints one line for each prompt."
+    parser.add_argument(
+        "--checkpoint", type=Path, metavar="DIR", help="folder of a checkpoint (default: the newest of RUN)"
+    )
     flags = (
         ("--max-new-tokens", positive_number, "1 or more"),
-        ("--temperature", number_in(0, 100), "0 to 100; 0: the likeliest always"),
-        ("--top-k", number_in(0, 1 << 31, int), "choose among so many of the likeliest; 0: all"),
-        ("--top-p", number_in(1e-6, 1), "choose among the likeliest of those that together have this probability"),
-        ("--repetition-penalty", number_in(0.01, 100), "0.01 to 100; above 1: what occurred is less likely"),
+        ("--temperature", number_in(0, 100), "0 to 100; 0 always takes the likeliest token"),
+        ("--top-k", number_in(0, 1 << 31, int), "choose among the N likeliest tokens; 0: all"),
+        ("--top-p", number_in(1e-6, 1), "choose among the likeliest tokens whose probabilities add up to N"),
+        (
+            "--repetition-penalty",
+            number_in(0.01, 100),
+            "0.01 to 100; above 1, tokens that have occurred become less likely",
+        ),
         ("--seed", number_in(0, (1 << 63) - 1, int), "0 or more"),
     )
     for flag, kind, note in flags:
         default = getattr(SamplingOptions(), flag[2:].replace("-", "_"))
-        parser.add_argument(flag, type=kind, default=default, metavar="N", help=f"{note}; default %(default)s")
+        parser.add_argument(flag, type=kind, default=default, metavar="N", help=f"{note} (default: %(default)s)")
 
 
 def utf8(text: str) -> str:

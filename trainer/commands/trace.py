@@ -26,16 +26,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument("--step", type=positive_number, required=True, metavar="N", help="a training step, from 1")
     parser.add_argument(
-        "--row", type=whole_number, metavar="N", help="one row of the step's global batch, from 0; default: all rows"
+        "--row", type=whole_number, metavar="N", help="one row of the step's batch, from 0 (default: all rows)"
     )
     parser.add_argument(
-        "--shards", type=Path, metavar="DIR", help="the shard set; default: the folder that the run was trained on"
+        "--shards", type=Path, metavar="DIR", help="the shard set (default: the folder that the run was trained on)"
     )
     parser.add_argument(
-        "--limit", type=whole_number, default=20, metavar="N", help="documents shown, 0 for all; default %(default)s"
+        "--limit",
+        type=whole_number,
+        default=20,
+        metavar="N",
+        help="documents to show; 0 for all (default: %(default)s)",
     )
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="write the documents' hashes, for a data recipe's drop_hashes"
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="write the documents' hashes as a block list, for a data recipe's drop_hashes",
     )
 
 
