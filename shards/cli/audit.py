@@ -20,7 +20,7 @@ def add_command(commands: Subparsers) -> None:
         "audit",
         help="look for what would spoil a model: strange ids, repeats, leaks; exit status 1 if a check is bad",
         description="Judge the tokens of a set: ids that are never seen, rare, or concentrated in a few documents; "
-        "special ids in text; validation documents seen in training; repeats and near-duplicates; lengths; bytes per token.",
+        "special ids in text; validation documents seen in training; repeats and near-duplicates; lengths.",
     )
     add_set(parser)
     parser.add_argument(
