@@ -1,7 +1,7 @@
-"""Hand-written settings: a TOML file, `--set` overrides and a pydantic model in, a frozen object or every fault out.
+"""Read hand-written settings: TOML, `--set` overrides and a pydantic model in; a frozen object or every fault out.
 
-Shared by the data recipes and the train recipes, so that both have the same manners. Reads one file, runs nothing. The
-JSON that a build or a run recorded is read as well.
+Data recipes and train recipes share it, so that both behave alike. It reads one file and runs nothing. It also reads
+the JSON that a build or a training run recorded.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Check = Callable[[dict[str, Any]], Iterator[str]]
 
 
 class Settings(BaseModel):
-    """Base of all settings models: frozen; unknown keys, loose types, infinities and NaN are refused."""
+    """Base of all settings models. Frozen; refuses unknown keys, loose types, infinities and NaN."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -35,7 +35,7 @@ class SettingsError(InputError):
 
     def __init__(self, where: str, faults: list[str]):
         super().__init__([f"{where}: {fault}" for fault in faults])
-        self.args = (where, faults)  # what pickle rebuilds it from
+        self.args = (where, faults)  # pickle rebuilds the error from these
         self.where = where
         self.faults = faults
 
@@ -52,8 +52,8 @@ def load_settings(
     Args:
         model: the pydantic model of the whole file.
         path: the file.
-        overrides: `dotted.key=value` strings, values in TOML syntax (a bare word is taken as a string).
-        checks: as of `check_settings`.
+        overrides: `dotted.key=value` strings, values in TOML syntax (a bare word is a string).
+        checks: as in `check_settings`.
 
     Raises:
         SettingsError: with every fault: its key, what was found, what was expected, and the nearest key when a key is
@@ -77,10 +77,10 @@ def check_settings(
     Args:
         model: the pydantic model of the document.
         data: the document.
-        where: what a report names as its place.
-        checks: functions from the raw document to faults, for rules that cross sections; they run even where the
-            model finds faults, so that one report holds everything, and must bear any shape of document.
-        faults: those already known.
+        where: the place that messages name, such as the file.
+        checks: functions from the raw document to faults, for rules that cross sections. They run even if the model
+            finds faults, so that one report has everything; they must accept a document of any shape.
+        faults: faults that are already known.
 
     Raises:
         SettingsError: with every fault.
@@ -99,7 +99,7 @@ def check_settings(
 
 
 def read_partly(model: type[ModelT], data: Any) -> ModelT:
-    """Return a model for `checks`. A key that is refused or lacks its value is NaN, for which no `<` or `>` holds."""
+    """Return a model for `checks`. A refused or missing key becomes NaN, so that every `<` and `>` with it is false."""
     given = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
     try:
         return model.model_validate(given)
@@ -115,7 +115,7 @@ def _read_document(path: Path) -> dict[str, Any]:
         data: Any = parse(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(str(path), [f"cannot be read: {error.strerror}. Expected a recipe in {kind}"]) from error
-    except (ValueError, RecursionError) as error:  # both formats' errors, and that of UTF-8
+    except (ValueError, RecursionError) as error:  # the errors of both formats, and of UTF-8
         raise SettingsError(str(path), [f"not valid {kind}: {error}"]) from error
     if isinstance(data, dict):
         return cast("dict[str, Any]", data)
@@ -163,7 +163,7 @@ def _descend(place: Any, part: str) -> Any:
 
 
 def nearest(word: str, words: list[str]) -> str:
-    """Return ' Did you mean X?' for the nearest of the words, or their list when none is near."""
+    """Return ' Did you mean X?' with the nearest word, or a list of all words if no word is near."""
     close = difflib.get_close_matches(word, words, n=1)
     return f" Did you mean {close[0]!r}?" if close else f" Expected one of: {', '.join(sorted(words))}."
 
@@ -183,7 +183,7 @@ def _to_fault(model: type[BaseModel], detail: dict[str, Any], data: dict[str, An
 
 
 def _keys(loc: tuple[int | str, ...], data: Any) -> tuple[int | str, ...]:
-    """Return the part of a location that is in the document: pydantic goes on with names of a union's branches."""
+    """Return the part of a location that is in the document; pydantic appends the names of a union's branches."""
     for depth, part in enumerate(loc):
         if isinstance(data, dict):
             data = cast("dict[Any, Any]", data).get(part)

@@ -1,6 +1,6 @@
 """The errors of the three packages, and the problems of a shard set: one `Problem` for each fault.
 
-Kinds are stable words that programs may switch on; messages are for people. Nothing here reads a file.
+Programs may rely on a problem's kind; messages are for people and may change.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ ProblemKind = Literal[
     "manifest_invalid",  # not JSON, or keys and types that FORMAT.md does not allow
     "format_unknown",  # `format` is not "tokenmill"
     "version_unknown",  # `format_version` is one this reader does not know
-    "path_unsafe",  # a file name that is not a plain name in the set's own folder
-    "file_missing",  # the manifest names it, the folder lacks it
+    "path_unsafe",  # a file name that is not a plain name
+    "file_missing",  # the manifest names it, but the folder does not have it
     "file_unreadable",  # it is there, but cannot be opened, or is not a regular file
-    "file_foreign",  # the folder holds it, the manifest does not name it
-    "file_size",  # bytes on disk differ from the manifest
+    "file_foreign",  # it is in the folder, but the manifest does not name it
+    "file_size",  # its bytes on disk are not those that the manifest states
     "file_checksum",  # sha256 of the file differs from the manifest
     "sidecar_mismatch",  # a shard's own metadata disagrees with the manifest
     "totals_mismatch",  # sums over shards, splits or sources do not add up
@@ -28,13 +28,13 @@ ProblemKind = Literal[
     "frame_corrupt",  # a frame does not decompress to what the seek table says
     "tokens_checksum",  # sha256 of the decompressed tokens differs
     "token_out_of_range",  # an id >= vocab_size
-    "eos_misplaced",  # EOS absent at a document's end, or present inside one
+    "eos_misplaced",  # EOS missing at a document's end, or present inside one
     "document_table",  # unreadable, wrong columns, or not contiguous
     "source_sum",  # a source's tokens or documents differ from the document table
-    "mix_share",  # a source is further than one document from its share
+    "mix_share",  # a source is more than one document away from its share
     "split_leak",  # the same document in train and val
     "document_repeated",  # the same document more often than its source's epochs allow
-    "source_mismatch",  # a document re-read from its source is not what the shard holds
+    "source_mismatch",  # a document re-read from its source differs from the one in the shard
 ]
 
 PROBLEM_KINDS: tuple[str, ...] = get_args(ProblemKind)
@@ -57,12 +57,12 @@ class Problem:
 
 
 class TokenmillError(Exception):
-    """Base of every error that is told to a person without a traceback.
+    """Base of every error that is printed without a traceback.
 
     TokenmillError
-    ├── InputError      what was given cannot be used: a recipe, data, a shard set, a flag, the machine. Exit status 2
+    ├── InputError      a recipe, data, a shard set, a flag or the machine cannot be used. Exit status 2
     │   └── ShardSetError   the shard set has problems
-    └── RunError        the work began and failed on the way. Exit status 1
+    └── RunError        the work began and then failed. Exit status 1
 
     Every other error of the three packages is one of these two.
     """
@@ -70,7 +70,7 @@ class TokenmillError(Exception):
     exit_status = 2
 
     def __init__(self, problems: str | Sequence[str | Problem]):
-        """Keep one entry for each fault: its place, what was found, what was expected, and the remedy."""
+        """Keep one entry for each fault: place, what was found, what was expected, remedy."""
         super().__init__(problems)
         self.problems: Sequence[str | Problem] = [problems] if isinstance(problems, str) else problems
 
@@ -79,17 +79,17 @@ class TokenmillError(Exception):
 
 
 class InputError(TokenmillError, ValueError):
-    """What was given cannot be used, found before any work is done or lost. Exit status 2."""
+    """Input that cannot be used, found before any work was done. Exit status 2."""
 
 
 class RunError(TokenmillError, RuntimeError):
-    """Work that began and could not go on; the message says what is kept and how to go on. Exit status 1."""
+    """Work that began and could not continue. The message says what is kept and how to resume. Exit status 1."""
 
     exit_status = 1
 
 
 class ShardSetError(InputError):
-    """A shard set that cannot be used. Carries every problem found, not just the first."""
+    """A shard set that cannot be used, with every problem that was found."""
 
     problems: list[Problem]  # pyright: ignore[reportIncompatibleVariableOverride]
 

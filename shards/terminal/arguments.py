@@ -1,4 +1,4 @@
-"""What the commands share: exit statuses, flags and their types, JSON on stdout. Light: it is always imported."""
+"""Flags that several commands share, the types of their values, and JSON on stdout. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shards.errors import InputError
 
 if TYPE_CHECKING:
     Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # pyright: ignore[reportPrivateUsage]
-    """What `ArgumentParser.add_subparsers` returns, for which argparse has no public name."""
+    """The type that `ArgumentParser.add_subparsers` returns; argparse has no public name for it."""
 
 
 def number_in(least: float, most: float, kind: type[float] = float) -> Callable[[str], float]:
@@ -37,7 +37,7 @@ positive_number = number_in(1, math.inf, int)
 
 
 def add_set(parser: argparse.ArgumentParser) -> None:
-    """Add the set's folder, which nearly every command takes, as `options.set`."""
+    """Add the set's folder as `options.set`."""
     parser.add_argument("set", type=Path, metavar="DIR", help="the set's folder")
 
 
@@ -58,22 +58,22 @@ def add_workers(parser: argparse.ArgumentParser) -> None:
 
 
 def add_recipe(parser: argparse.ArgumentParser, about: str, example: str) -> None:
-    """Add a recipe, and what overrides its keys, as `options.recipe` and `options.overrides`."""
+    """Add a recipe and overrides of its keys, as `options.recipe` and `options.overrides`."""
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help=about)
     change = f"override a key of the recipe, with a value in TOML syntax: {example}"
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help=change)
 
 
 def require_folder(path: Path) -> None:
-    """Check that the set's folder is there.
+    """Check that the set's folder exists.
 
     Raises:
-        InputError: it is not.
+        InputError: it does not.
     """
     if not path.is_dir():
-        raise InputError(f"{path}: no such folder. Give the folder that holds manifest.json.")
+        raise InputError(f"{path}: no such folder. Give the folder that contains manifest.json.")
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """Print a result as JSON. ASCII only: a text's control characters and lone surrogates stay exact and harmless."""
+    """Print a result as JSON in ASCII, so that control characters and lone surrogates are exact and harmless."""
     print(json.dumps(value, indent=2))

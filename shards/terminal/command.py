@@ -1,7 +1,7 @@
-"""Running a command: what it raises becomes an exit status, lines for a person, and JSON where that was asked for.
+"""Run a command: turn what it raises into an exit status, a message on stderr, and JSON with `--json`.
 
-Exit statuses, the same for all three packages: 0 done; 1 it failed on the way, or the set has problems; 2 it could not
-run (a recipe, data, a flag, the machine); 130 interrupted; 141 nobody read the output to its end (`| head`).
+Exit statuses, the same in all three packages: 0 done; 1 it failed on the way, or the set has problems; 2 it could not
+run (a recipe, data, a flag, the machine); 130 interrupted; 141 the reader of the output has gone (`| head`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from shards.terminal.display import say
 
 WHOLE, PROBLEMS, COULD_NOT_RUN = 0, 1, 2
 INTERRUPTED, PIPE_CLOSED = 128 + signal.SIGINT, 128 + signal.SIGPIPE
-"""What a shell reports of a program that the signal ended."""
+"""The statuses that a shell reports when these signals end a program."""
 
 DISK_FULL = "The disk is full. Free some space and run the same command again."
 
@@ -35,17 +35,17 @@ def run_command(
 ) -> int:
     """Run a command and return its exit status.
 
-    A failure is told on stderr; with `as_json` also on stdout, as `{"status": "refused" | "failed" | "interrupted",
-    "problems": [...]}`. An error that is not a `TokenmillError` or an `OSError` is a fault of ours and is raised.
+    Print a failure on stderr and, with `as_json`, on stdout too, as `{"status": "refused" | "failed" | "interrupted",
+    "problems": [...]}`. Any error but `TokenmillError` and `OSError` is a bug and is raised.
 
     Args:
         run: the command; returns its exit status.
-        as_json: whether the person asked for JSON.
-        program: what lines on stderr begin with; `error` when empty.
-        interrupted: what is said after Ctrl-C.
+        as_json: whether `--json` was given.
+        program: the first word of each line on stderr; `error` when empty.
+        interrupted: the message after Ctrl-C.
         os_error_status: the exit status of an `OSError` other than a full disk, which is 1.
-        tell_refusals: whether stderr tells of what has another status than 1: of many ranks that are refused for the
-            same reason one speaks, of one that fails each speaks for itself.
+        tell_refusals: whether to print failures with a status other than 1. All ranks of a training run are refused
+            for the same reason, and one of them prints it; a rank that fails prints its own message.
     """
     try:
         status = run()
@@ -78,7 +78,7 @@ def run_command(
 
 
 def drop_output() -> int:
-    """Send what is still to be printed nowhere, for nobody reads on (`| head`); return the exit status that says so."""
+    """Discard further output, since its reader has gone (`| head`), and return the exit status for that."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return PIPE_CLOSED

@@ -1,7 +1,7 @@
-"""How the commands print: lines for the user, progress, rows, names with their values. What they print is elsewhere.
+"""Lines, progress bars and tables that all commands print. Their content is made in the packages' `cli` modules.
 
-Names and texts come from files that others wrote: whatever goes to a terminal passes through `printable`, so that no
-document can move the cursor, rename the window or reverse the line. `--json` output keeps texts exact.
+Names and texts come from files that others wrote. Everything that goes to a terminal passes through `printable`, so
+that no document can move the cursor, rename the window or reverse the line. `--json` output keeps texts exact.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 PLAIN_SECONDS = 5.0
-"""Where stderr is no terminal, a line of progress this often."""
+"""Seconds between two lines of progress where stderr is not a terminal."""
 
 # Control, format (bidirectional overrides, zero-width), surrogate and line-separator characters. Newline and tab stay.
 _ESCAPED_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
@@ -37,19 +37,19 @@ def printable(text: str, *, keep: str = "") -> str:
 
 
 def say(message: str) -> None:
-    """Print a line for the user on stderr; above the bar where there is one."""
+    """Print a line on stderr, above the progress bar if there is one."""
     print(printable(message, keep="\n\t"), file=sys.stderr, flush=True)
 
 
 class ReportProgress(Protocol):
-    """Shows how much of a work is done, with figures beside it."""
+    """Shows how much of some work is done, and figures about it."""
 
     def __call__(self, done: int, total: int, figures: str = "") -> None: ...
 
 
 @contextmanager
 def show_progress(command: str, *, unit: str = "tokens", show: bool = True) -> Generator[ReportProgress]:
-    """Show a command's progress on stderr: a bar on a terminal, else a line every few seconds; or nothing."""
+    """Show a command's progress on stderr: a bar on a terminal, else lines; nothing without `show`."""
     command = printable(command)
     if not (show and sys.stderr.isatty()):
         last = time.monotonic()
@@ -83,7 +83,7 @@ def show_progress(command: str, *, unit: str = "tokens", show: bool = True) -> G
 
 
 def plain_table(*columns: str, right: bool = True) -> Table:
-    """Return an empty table of the look that all commands share; columns but the first are numbers, if `right`."""
+    """Return an empty table in the style of all commands. With `right`, all columns but the first are right-aligned."""
     from rich import box
     from rich.table import Table
 
@@ -94,7 +94,7 @@ def plain_table(*columns: str, right: bool = True) -> Table:
 
 
 def stdout_console() -> Any:
-    """Return a rich console on stdout that takes text as it is."""
+    """Return a rich console on stdout that interprets no markup in text."""
     from rich.console import Console
 
     class _Console(Console):
@@ -106,7 +106,7 @@ def stdout_console() -> Any:
 
 
 def print_rows(rows: list[dict[str, Any]], *, title: str = "", header: bool = True) -> None:
-    """Print a table on stdout: a column for each key, a row for each dict; all rows have the keys of the first."""
+    """Print a table on stdout: a column for each key, a row for each dict. All dicts have the same keys."""
     if not rows:
         return
     table = plain_table(*(key.replace("_", " ") for key in rows[0]), right=header)
@@ -120,13 +120,13 @@ def print_rows(rows: list[dict[str, Any]], *, title: str = "", header: bool = Tr
 
 
 def print_summary(title: str, values: dict[str, Any]) -> None:
-    """Print names and values on stdout, those that are not None."""
+    """Print names and values on stdout; leave out values that are None."""
     rows = [{"name": name.replace("_", " "), "value": value} for name, value in values.items() if value is not None]
     print_rows(rows, title=title, header=False)
 
 
 def format_value(value: Any) -> str:
-    """Return a value as people read it: figures in groups, no more digits than one looks at."""
+    """Return a value as text for people: digits in groups of three, few decimals."""
     if isinstance(value, dict):
         parts = cast("dict[str, Any]", value)
         return "  ".join(f"{printable(name)} {format_value(part)}" for name, part in parts.items())

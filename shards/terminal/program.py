@@ -1,4 +1,4 @@
-"""How this program was called, for usage lines and hints: `tokenmill build` or `python -m pipeline build`."""
+"""The words that called this program, for usage lines and hints: `tokenmill build` or `python -m pipeline build`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import sys
 from typing import Any, NoReturn
 
 RENAMED = {("trainer", "export"): "export-model", ("trainer", "trace"): "trace-step"}
-"""Names of commands in `tokenmill`, where they differ: `shards` has an `export` and a `trace`, too."""
+"""Commands with another name in `tokenmill`, because `shards` has an `export` and a `trace` too."""
 
 
 def called_as(package: str, command: str = "") -> str:
-    """Return the words that call a command of a package, in the way that this process was called.
+    """Return the words that call a command of a package, in the form in which this process was called.
 
-    `python -m trainer trace` where a package was run as a module, else `tokenmill trace-step`.
+    `python -m trainer trace` if a package was run as a module, else `tokenmill trace-step`.
     """
     folder, file = os.path.split(sys.argv[0])
     if file == "__main__.py" and os.path.basename(folder) in ("pipeline", "shards", "trainer"):
