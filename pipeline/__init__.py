@@ -1,0 +1,23 @@
+"""Recipe to shard set: exact token mixes, byte-identical however it is run.
+
+    import pipeline
+    plan = pipeline.plan_set("demo")
+    result = pipeline.build_set("demo", out="out/demo")
+
+Names are loaded when first used, so that `tokenmill --help` need not wait for pyarrow.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipeline.api import SetProblemsError, build_set, load_recipe, plan_set
+
+__all__ = ["SetProblemsError", "build_set", "load_recipe", "plan_set"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'pipeline' has no attribute {name!r}")
+    from pipeline import api
+
+    return getattr(api, name)

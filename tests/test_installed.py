@@ -12,20 +12,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.support.small_recipe import write_small_recipe
 
-RECIPE = """
-name = "small"
-[[sources]]
-name = "notes"
-paths = ["notes/*.txt"]
-format = "file"
-weight = 1
-[tokenizer]
-vocab_size = 300
-[shards]
-tokens = 2_000
-"""
+ROOT = Path(__file__).resolve().parents[1]
 
 
 class Installed:
@@ -74,12 +63,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A person's folder: text, a recipe, and files with the names of our packages and of modules we use."""
-    (tmp_path / "notes").mkdir()
-    for index in range(40):
-        text = f"note {index}: " + " ".join(f"word{index * word}" for word in range(60))
-        (tmp_path / f"notes/{index:02d}.txt").write_text(text)
-    (tmp_path / "recipe.toml").write_text(RECIPE)
+    """A person's folder, with a recipe and its files."""
+    write_small_recipe(tmp_path)
     return tmp_path
 
 

@@ -44,6 +44,7 @@ WAY = {
     "Look at the run": {
         "plot": ("trainer", "draw loss, learning rate, throughput and dollars"),
         "sample": ("trainer", "continue prompts with the model"),
+        "trace-step": ("trainer", "show the documents that a training step read"),
         "export-model": ("trainer", "write the model for other libraries"),
     },
 }

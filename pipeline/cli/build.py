@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.cli.flags import add_network, add_recipe, export_network, set_folder
+from pipeline.cli.flags import add_network, add_recipe, read_network, set_folder
 from shards.terminal.arguments import add_workers
 from shards.terminal.command import PROBLEMS, WHOLE
 
@@ -47,29 +47,31 @@ def add_command(commands: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     """Build the set, print the result and return the exit status."""
     gc.disable()  # the imports allocate only what stays; collecting garbage meanwhile takes 0.1 s
-    work = options.work or options.out.with_name(options.out.name + ".work")
-    export_network(options, work / "cache")
     from pipeline.engine.executors import DatatroveExecutor, LocalExecutor
 
     # Made first: its fork server loads the libraries while this process does.
     with closing((LocalExecutor if options.engine == "local" else DatatroveExecutor)(options.workers)) as executor:
-        from pipeline.build.build import build
+        from pipeline.api import SetProblemsError, build_set
         from pipeline.cli.build_display import build_json, print_build
-        from pipeline.engine.progress import Progress
-        from pipeline.recipe.schema import load_recipe
 
         gc.freeze()
         gc.enable()
-        report = build(
-            load_recipe(options.recipe, overrides=options.overrides),
-            out=options.out,
-            work=work,
-            executor=executor,
-            progress=Progress(),
-            level=options.validate,
-        )
+        work = options.work or options.out.with_name(options.out.name + ".work")
+        try:
+            result = build_set(
+                options.recipe,
+                out=options.out,
+                work=work,
+                overrides=options.overrides,
+                validate=options.validate,
+                network=read_network(options),
+                progress=True,
+                executor=executor,
+            )
+        except SetProblemsError as error:
+            result = error.result
     if options.json:
-        print(json.dumps(build_json(report, options.out, work), indent=2))
+        print(json.dumps(build_json(result, options.out, work), indent=2))
     else:
-        print_build(report, options.out, work)
-    return PROBLEMS if report.validation.problems else WHOLE
+        print_build(result, options.out, work)
+    return PROBLEMS if result.validation.problems else WHOLE

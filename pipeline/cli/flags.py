@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shards.terminal import arguments as command_line
 from shards.terminal.arguments import number_in, positive_number
+
+if TYPE_CHECKING:
+    from pipeline.sources.network.settings import Network
 
 _seconds = number_in(0.001, 10**6)
 
@@ -26,7 +30,7 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
 
 
 def add_network(parser: argparse.ArgumentParser) -> None:
-    """Add what `export_network` hands on."""
+    """Add what `read_network` returns."""
     group = parser.add_argument_group("reading over a network")
     group.add_argument(
         "--cache",
@@ -60,13 +64,12 @@ def add_network(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def export_network(options: argparse.Namespace, cache: Path | None = None) -> None:
-    """Hand the flags about networks to this process and the workers; without --cache, use the given folder."""
+def read_network(options: argparse.Namespace) -> Network:
+    """Return the settings that the flags about networks change."""
     from dataclasses import replace
 
     from pipeline.sources.network.settings import network
 
-    settings = network()
     given = {
         "timeout_s": options.timeout,
         "give_up_s": options.give_up_after,
@@ -77,9 +80,7 @@ def export_network(options: argparse.Namespace, cache: Path | None = None) -> No
     }
     if options.cache:
         given |= {"cache": str(options.cache.absolute()), "cache_all": True}
-    elif cache and not settings.cache:
-        given["cache"] = str(cache.absolute())
-    replace(settings, **{name: value for name, value in given.items() if value is not None}).export()
+    return replace(network(), **{name: value for name, value in given.items() if value is not None})
 
 
 def set_folder(text: str) -> Path:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.cli.flags import add_network, add_recipe, export_network
+from pipeline.cli.flags import add_network, add_recipe, read_network
 from shards.terminal.arguments import add_workers, number_in
 from shards.terminal.command import WHOLE
 
@@ -51,22 +50,18 @@ def add_command(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the plan and return the exit status."""
+    from pipeline.api import load_recipe, plan_set
     from pipeline.cli.plan_display import print_plan
     from pipeline.estimate.disk import check_disk
-    from pipeline.estimate.estimate import estimate
-    from pipeline.estimate.pilot import measure
-    from pipeline.recipe.schema import load_recipe
-    from pipeline.sources.hub import pin_revisions
-    from pipeline.sources.selection import open_sources
 
-    with tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as cache:  # footers are read more than once
-        export_network(options, Path(cache))
-        recipe = pin_revisions(load_recipe(options.recipe, overrides=options.overrides))
-        selections = open_sources(recipe)
-        probe = None if options.no_probe else measure(recipe, selections)
-        found = estimate(
-            recipe, selections, probe=probe, workers=options.workers, gpu_usd_per_hour=options.gpu_usd_per_hour
-        )
+    recipe = load_recipe(options.recipe, options.overrides)
+    found = plan_set(
+        recipe,
+        probe=not options.no_probe,
+        workers=options.workers,
+        gpu_usd_per_hour=options.gpu_usd_per_hour,
+        network=read_network(options),
+    )
     if options.json:
         print(json.dumps(found.to_dict(), indent=2))
     else:

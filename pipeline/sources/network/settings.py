@@ -42,6 +42,18 @@ class Network:
         for field in fields(self):
             os.environ[_PREFIX + field.name.upper()] = str(getattr(self, field.name))
 
+    @contextlib.contextmanager
+    def in_effect(self) -> Generator[None]:
+        """Put the settings into the environment until the body ends."""
+        before = {name: value for name, value in os.environ.items() if name.startswith(_PREFIX)}
+        self.export()
+        try:
+            yield
+        finally:
+            for field in fields(self):
+                del os.environ[_PREFIX + field.name.upper()]
+            os.environ.update(before)
+
 
 def network() -> Network:
     """Return the settings that the environment holds.

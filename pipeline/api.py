@@ -1,0 +1,157 @@
+"""`build_set` and `plan_set`: what `tokenmill build` and `tokenmill plan` do, for Python programs.
+
+Errors are exceptions, results are objects, nothing is printed unless `progress=True`. The environment, the signal
+handlers and the main module of the program stay as they are: a script needs no `if __name__ == "__main__"`, and a
+notebook works. One build or plan at a time in a process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pipeline.build.build import BuildResult, build
+from pipeline.engine.executors import Executor, LocalExecutor
+from pipeline.engine.progress import Progress
+from pipeline.estimate.estimate import Estimate, estimate
+from pipeline.estimate.pilot import measure
+from pipeline.recipe.schema import Recipe
+from pipeline.recipe.schema import load_recipe as read_recipe
+from pipeline.sources.hub import pin_revisions
+from pipeline.sources.network.settings import Network
+from pipeline.sources.network.settings import network as current_network
+from pipeline.sources.selection import open_sources
+from shards.errors import InputError, RunError
+from shards.format.reader import Level
+
+
+class SetProblemsError(RunError):
+    """A set that was built, and in which validation found problems. `result` is what `build_set` returns else."""
+
+    def __init__(self, result: BuildResult):
+        super().__init__(result.validation.problems)
+        self.result = result
+
+
+def build_set(
+    recipe: str | Path | Recipe,
+    *,
+    out: str | Path,
+    work: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    workers: int | None = None,
+    validate: Level = "full",
+    network: Network | None = None,
+    progress: bool = False,
+    executor: Executor | None = None,
+) -> BuildResult:
+    """Build a shard set from a recipe; a call with the same arguments does only what is missing.
+
+        result = pipeline.build_set("demo", out="out/demo")
+        result.manifest.splits["train"].tokens
+
+    Args:
+        recipe: the recipe's file, the name of a shipped recipe, or a `Recipe`.
+        out: folder of the set.
+        work: folder for scratch and receipts; `OUT.work` when None. Keep it to make the next build cheap.
+        overrides: `KEY=VALUE` strings that change the recipe, as `--set` does: `["mix.tokens=1M"]`.
+        workers: worker processes; the cores that this process may use when None.
+        validate: how the finished set is checked.
+        network: how sources are read over a network; the defaults when None.
+        progress: print progress on stderr.
+        executor: where the tasks run, in place of `workers` processes of this machine. The caller closes it.
+
+    Returns:
+        The set's manifest, the result of its validation, and what each stage did.
+
+    Raises:
+        InputError: the recipe, the data, a folder or the machine cannot be used. Nothing was published.
+        RunError: the build failed on the way; call again to go on. `SetProblemsError` where it was built, and
+            validation found problems.
+        OSError: the disk is full or cannot be written. Call again to go on.
+    """
+    out = Path(out).absolute()
+    if not out.name:
+        raise InputError(f"{out}: not a folder for a set. Give one with a name.")
+    work = Path(work).absolute() if work else out.with_name(out.name + ".work")
+    with contextlib.ExitStack() as stack:
+        if executor is None:
+            executor = stack.enter_context(contextlib.closing(LocalExecutor(workers or _count_cores())))
+        stack.enter_context(_network_settings(network, cache=work / "cache"))
+        result = build(
+            load_recipe(recipe, overrides),
+            out=out,
+            work=work,
+            executor=executor,
+            progress=Progress(quiet=not progress),
+            level=validate,
+        )
+    if result.validation.problems:
+        raise SetProblemsError(result)
+    return result
+
+
+def plan_set(
+    recipe: str | Path | Recipe,
+    *,
+    overrides: Sequence[str] = (),
+    probe: bool = True,
+    workers: int | None = None,
+    gpu_usd_per_hour: float | None = None,
+    network: Network | None = None,
+) -> Estimate:
+    """Estimate what a build reads, writes, takes and costs. Writes nothing.
+
+    Args:
+        recipe: the recipe's file, the name of a shipped recipe, or a `Recipe`.
+        overrides: `KEY=VALUE` strings that change the recipe, as `--set` does.
+        probe: read a sample of each source, a few megabytes, and put it through the steps of a build. Without it,
+            only footers are read and tokens are a guess.
+        workers: worker processes of the build; the cores that this process may use when None.
+        gpu_usd_per_hour: the price of a GPU that waits for the build.
+        network: how sources are read over a network; the defaults when None.
+
+    Returns:
+        Tokens, documents and bytes of each source, seconds of each stage, and bytes of disk.
+
+    Raises:
+        InputError: the recipe or the data cannot be used.
+    """
+    # Footers are read more than once.
+    with tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as cache, _network_settings(network, cache=Path(cache)):
+        loaded = pin_revisions(load_recipe(recipe, overrides))
+        selections = open_sources(loaded)
+        measured = measure(loaded, selections) if probe else None
+        return estimate(
+            loaded, selections, probe=measured, workers=workers or _count_cores(), gpu_usd_per_hour=gpu_usd_per_hour
+        )
+
+
+def load_recipe(recipe: str | Path | Recipe, overrides: Sequence[str] = ()) -> Recipe:
+    """Return a data recipe, checked together with the files that it names.
+
+    Args:
+        recipe: the recipe's file, the name of a shipped recipe, or a `Recipe`.
+        overrides: `KEY=VALUE` strings that change the file's keys, as `--set` does.
+
+    Raises:
+        InputError: with every fault of the recipe and of the overrides.
+    """
+    if not isinstance(recipe, Recipe):
+        return read_recipe(Path(recipe), overrides=list(overrides))
+    if overrides:
+        raise InputError("overrides change a recipe's file. Change the Recipe itself: recipe.model_copy(update=...).")
+    return recipe
+
+
+def _count_cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _network_settings(chosen: Network | None, *, cache: Path) -> contextlib.AbstractContextManager[None]:
+    settings = chosen or current_network()
+    return (settings if settings.cache else replace(settings, cache=str(cache.absolute()))).in_effect()

@@ -1,0 +1,111 @@
+"""`pipeline.build_set` and `pipeline.plan_set`: the commands' results and errors, without their side effects."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pipeline
+from pipeline.sources.network.settings import Network
+from shards.errors import InputError, TokenmillError
+from tests.support.builds import digests, run_build
+from tests.support.small_recipe import write_small_recipe
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small recipe, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    return write_small_recipe(tmp_path)
+
+
+def test_it_builds_what_the_command_builds(recipe: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run_build(recipe, tmp_path / "by-command", "--workers", "2")
+    capfd.readouterr()
+    before = dict(os.environ), signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    report = pipeline.build_set(recipe, out=tmp_path / "by-call", workers=2, network=Network(timeout_s=7))
+    after = dict(os.environ), signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    assert before == after
+    assert capfd.readouterr() == ("", "")
+    assert digests(tmp_path / "by-call") == digests(tmp_path / "by-command")
+    assert report.validation.problems == []
+    assert report.manifest.name == "small"
+    again = pipeline.build_set(str(recipe), out=str(tmp_path / "by-call"), progress=True)
+    assert again.tasks_run == 0
+    assert "validate:" in capfd.readouterr().err
+
+
+def test_it_plans(recipe: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    plan = pipeline.plan_set(recipe, overrides=["mix.tokens=2_000"], workers=1)
+    assert [source.name for source in plan.sources] == ["notes"]
+    assert plan.train_tokens == 2_000
+    assert plan.time is not None
+    assert pipeline.plan_set(pipeline.load_recipe(recipe), probe=False).time is None
+    assert capfd.readouterr() == ("", "")
+
+
+def test_errors_are_exceptions(recipe: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no-recipe\.toml: 1 problem\n  cannot be read"):
+        pipeline.build_set("no-recipe.toml", out=tmp_path / "set")
+    with pytest.raises(InputError, match=r"tokenizer\.vocab_size: 9 is too small"):
+        pipeline.plan_set(recipe, overrides=["tokenizer.vocab_size=9"])
+    with pytest.raises(InputError, match="Give one with a name"):
+        pipeline.build_set(recipe, out="/")
+    with pytest.raises(InputError, match="model_copy"):
+        pipeline.build_set(pipeline.load_recipe(recipe), out="set", overrides=["seed=1"])
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/letter.txt").write_text("Dear")
+    with pytest.raises(TokenmillError, match=r"letter\.txt"):
+        pipeline.build_set(recipe, out=tmp_path / "full")
+    assert (tmp_path / "full/letter.txt").read_text() == "Dear"
+
+
+PROGRAM = """
+
+import pipeline
+print("runs")
+report = pipeline.build_set("recipe.toml", out="set", workers=2)
+print(report.manifest.splits["train"].documents, "documents,", report.tasks_run, "tasks")
+"""
+
+
+@pytest.mark.parametrize("way", ["script", "stdin", "interactive"])
+def test_a_program_needs_no_main_guard(recipe: Path, way: str) -> None:
+    """Worker processes import the main module of a program again, unless they are kept from it."""
+    (recipe.parent / "program.py").write_text(PROGRAM)
+    flags = {"script": ["program.py"], "stdin": ["-"], "interactive": ["-i", "-q"]}[way]
+    done = subprocess.run(
+        [sys.executable, *flags],
+        input=None if way == "script" else PROGRAM,
+        cwd=recipe.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    lines = [line for line in done.stdout.splitlines() if line]
+    assert lines[0].startswith("runs")
+    assert lines[1].startswith("40 documents, ")
+    assert len(lines) == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_a_fork_server_of_the_program_serves(recipe: Path) -> None:
+    """A program may have started a fork server, with another environment, before it builds."""
+    program = (
+        "import multiprocessing, os\n"
+        "context = multiprocessing.get_context('forkserver')\n"
+        "worker = context.Process(target=print, args=('mine',))\n"
+        "worker.start(); worker.join()\n"
+    )
+    (recipe.parent / "program.py").write_text(
+        "if __name__ == '__main__':\n" + "".join(f"    {line}\n" for line in (program + PROGRAM).splitlines())
+    )
+    done = subprocess.run([sys.executable, "program.py"], cwd=recipe.parent, capture_output=True, text=True, check=True)
+    assert "40 documents" in done.stdout
+    assert done.stderr == ""
