@@ -1,4 +1,4 @@
-"""What the build tests share: a small real corpus, its recipe, and the command run as a person would run it."""
+"""A small real corpus, its recipe, and the build command run as a person runs it; shared by the build tests."""
 
 from __future__ import annotations
 

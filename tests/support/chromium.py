@@ -1,4 +1,4 @@
-"""A headless Chromium on a pipe: open a page at a width, see what it logs and asks for, measure and picture it."""
+"""A headless Chromium on a pipe: open a page at a width, read its log and its requests, measure and picture it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def find_chromium() -> str | None:
 
 
 class Browser:
-    """A running Chromium, spoken to in the DevTools protocol over two pipes."""
+    """A running Chromium, controlled by the DevTools protocol over two pipes."""
 
     def __init__(self, commands: int, answers: int):
         self._commands, self._answers = commands, answers
@@ -35,7 +35,7 @@ class Browser:
         self.events: list[dict[str, Any]] = []
 
     def call(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
-        """Call a method and return its result; events that come meanwhile are kept."""
+        """Call a method and return its result; keep the events that arrive meanwhile."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         os.write(self._commands, json.dumps(message | ({"sessionId": session} if session else {})).encode() + b"\0")
@@ -64,7 +64,7 @@ class Browser:
 
 @contextmanager
 def run_chromium(path: str, profile: Path) -> Iterator[Browser]:
-    """Run Chromium with a profile of its own; it is ended with the block."""
+    """Run Chromium with a profile of its own until the block ends."""
     commands_read, commands_write = os.pipe()
     answers_read, answers_write = os.pipe()
     flags = ["headless=new", "no-sandbox", "disable-gpu", "no-first-run", "disable-background-networking"]
@@ -125,7 +125,7 @@ class Page:
         return found["result"].get("value")
 
     def requests(self) -> list[str]:
-        """Return the addresses that were asked for since the page was opened, those inside it (`data:`) apart."""
+        """Return the addresses requested since the page was opened, except `data:` addresses."""
         events = [event for event in self._browser.events if event["method"] == "Network.requestWillBeSent"]
         asked = [event["params"]["request"]["url"] for event in events]
         return [url for url in asked if not url.startswith("data:")]
@@ -150,6 +150,6 @@ class Page:
         path.write_bytes(base64.b64decode(found["data"]))
 
     def pdf(self, path: Path) -> None:
-        """Write what the page prints."""
+        """Write the page as PDF."""
         found = self.call("Page.printToPDF", printBackground=True, preferCSSPageSize=True)
         path.write_bytes(base64.b64decode(found["data"]))

@@ -1,8 +1,8 @@
-"""Planted faults: each takes a whole set (or its plan) and spoils one thing. `test_validate.py` runs them all.
+"""Planted faults: each takes a valid set (or its plan) and damages one thing. `test_validate.py` runs them all.
 
-`FAULTS` holds (function, kinds): the kinds of problem, no more and no fewer, that full validation must name. A function
-that takes `folder` spoils a copy of the good set; one that takes `plan` spoils the plan, from which a set is then
-written whose checksums are all consistent. The faults are in `faults_metadata`, `faults_tokens`, `faults_documents`.
+`FAULTS` holds (function, kinds): full validation must name exactly these kinds of problem. A function that takes
+`folder` damages a copy of the good set; one that takes `plan` changes the plan, from which a set with consistent
+checksums is then written. The faults are in `faults_metadata`, `faults_tokens`, `faults_documents`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def edit(folder: Path, change: Callable[[dict[str, Any]], Any], name: str = "man
 
 
 def reseal(folder: Path, shard: str = "train-00000") -> None:
-    """Make manifest and sidecar agree with a shard's files again, as a careful forger would."""
+    """Make manifest and sidecar agree with a shard's changed files, as a careful forger would."""
 
     def update(entry: dict[str, Any]) -> None:
         for file in entry["files"].values():
@@ -66,7 +66,7 @@ def seek_entries(path: Path) -> tuple[bytes, list[tuple[int, int]]]:
 
 
 def write_entries(path: Path, frames: bytes, entries: list[tuple[int, int]]) -> None:
-    """Write a tokens file from frames and seek table entries, however false."""
+    """Write a tokens file from frames and seek table entries, true or false."""
     table = b"".join(struct.pack("<II", *entry) for entry in entries)
     footer = struct.pack("<IBI", len(entries), 0, 0x8F92EAB1)
     path.write_bytes(frames + struct.pack("<II", 0x184D2A5E, len(table) + len(footer)) + table + footer)

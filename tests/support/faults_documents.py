@@ -104,7 +104,7 @@ def table_sources_are_not_the_manifests(folder: Path) -> None:
 
 
 def copy_of(document: Document, like: Document) -> Document:
-    """Return a document's copy under another row, as long as `like`, which it replaces, so that shares stay."""
+    """Return a copy of a document under another row. It replaces `like` and has its length: shares do not change."""
     text = document.tokens.tolist()[:-1]
     tokens = (text * (len(like.tokens) // max(1, len(text)) + 1))[: len(like.tokens) - 1]
     tokens = np.array([*tokens, document.tokens[-1]], document.tokens.dtype)
@@ -140,7 +140,7 @@ def document_more_often_than_epochs(plan: Plan) -> None:
 
 @names("mix_share")
 def share_wrong_in_shards(plan: Plan) -> None:
-    """The set as a whole keeps its shares; its shards do not."""
+    """The whole set has its shares; its shards do not."""
     first, second = plan.documents["train"]
     for document in [d for d in first if d.source == "code"][:40]:
         first.remove(document)

@@ -170,6 +170,6 @@ def eos_absent_at_the_very_end(plan: Plan) -> None:
 
 @names("eos_misplaced")
 def eos_one_token_early(plan: Plan) -> None:
-    """As many EOS as documents, one of them in the wrong place."""
+    """There are as many EOS as documents, but one is in the wrong place."""
     tokens = plan.documents["train"][1][7].tokens.tolist()
     replace_tokens(plan, "train", 1, 7, [*tokens[:-2], tokens[-1], tokens[-2]])

@@ -1,4 +1,4 @@
-"""A good recipe to spoil, and what its faults are."""
+"""A good recipe for tests to change, and the faults that are then reported."""
 
 from __future__ import annotations
 

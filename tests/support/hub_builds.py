@@ -1,4 +1,4 @@
-"""Builds from a Hub on loopback: the command with its environment, recipes, what a set holds."""
+"""Builds from a Hub on loopback: the command with its environment, recipes, and the content of a set."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Command:
         }
 
     def __call__(self, *arguments: str | Path, expect: int = 0, **environment: str) -> str:
-        """Run a command to its end; return its stdout, or its stderr where it is expected to fail."""
+        """Run a command to its end; return its stdout, or its stderr if it is expected to fail."""
         done = subprocess.run(
             [sys.executable, "-m", "pipeline", *map(str, arguments)],
             cwd=ROOT,
@@ -77,7 +77,7 @@ def write_recipe(path: Path, text: str) -> Path:
 
 
 def hub_recipe(path: Path, *names: str, more: str = "") -> Path:
-    """Write a recipe of these sources as the Hub has them."""
+    """Write a recipe of these sources on the Hub."""
     tables = [
         f'[[sources]]\nname = "{name}"\nkind = "hub"\nrepo = "{SOURCES[name][0]}"\nconfig = "{SOURCES[name][1]}"\n'
         f"weight = 1\n{SOURCES[name][3]}\n{more}\n"
@@ -97,7 +97,7 @@ def files_recipe(path: Path, folder: Path, *names: str) -> Path:
 
 
 def without_provenance(out: Path) -> dict[str, Any]:
-    """Return what a set holds but for the words that say where it is from."""
+    """Return the content of a set without its provenance."""
     tokens = {name: digest for name, digest in digests(out).items() if name.endswith((".bin.zst", "tokenizer.json"))}
     tables = {path.name: pq.read_table(path).drop_columns(["unit"]).to_pydict() for path in out.glob("*.docs.parquet")}
     manifest = json.loads((out / "manifest.json").read_text())

@@ -1,4 +1,4 @@
-"""Synthetic runs: documents with given hashes and lengths, written as encoding would leave them."""
+"""Synthetic runs: documents with given hashes and lengths, written as the encode stage writes them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Document:
 
 
 def write_run(folder: Path, source: int, documents: list[Document], *, first_row: int = 0) -> Run:
-    """Write a run of one span; rows count on from `first_row`, as if the span began there."""
+    """Write a run of one span; rows are numbered from `first_row`."""
     folder.mkdir(parents=True)
     places = sorted(range(len(documents)), key=lambda place: documents[place].key)
     rows = np.zeros(len(documents), DOCUMENT_DTYPE)
@@ -82,7 +82,7 @@ Placed = tuple[int, int, Key, int]
 
 
 def place_documents(plan: MixPlan, runs: list[Run], index: Index) -> dict[tuple[str, int], list[Placed]]:
-    """Return what each shard of a plan holds."""
+    """Return the documents of each shard of a plan."""
     placed: dict[tuple[str, int], list[Placed]] = {}
     for shard in plan.shards:
         found = placed[shard.split, shard.index] = []

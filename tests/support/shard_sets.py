@@ -45,7 +45,7 @@ class Document:
 
 @dataclasses.dataclass
 class Plan:
-    """Everything that a set is written from; tests change a part of it, then write."""
+    """Everything that a set is written from. Tests change a part of it, then write."""
 
     documents: dict[str, list[list[Document]]]
     tokenizer: str

@@ -15,11 +15,11 @@ CALLS: list[str] = []
 
 
 class TaskError(ValueError):
-    """What the failing task raises."""
+    """Raised by the task that fails."""
 
 
 def write_file(folder: Path, payload: dict[str, Any], report: Callable[[int, int], None]) -> dict[str, Any]:
-    """Write `payload["text"]`, or fail halfway where it says so."""
+    """Write `payload["text"]`, or fail halfway if the payload says so."""
     CALLS.append(payload["name"])
     data = payload["text"].encode()
     path = Path(payload.get("outputs", folder)) / f"{payload['name']}.bin"

@@ -34,13 +34,13 @@ class Bucket(Server):
         (self.url,) = self.urls()
 
     def put(self, content: bytes, *, key: str | None = None) -> str:
-        """Hold the gzip of the content under its SHA-1, or under another key (a corrupt object); returns the key."""
+        """Store the gzip of the content under its SHA-1, or under another key (a corrupt object); return the key."""
         key = key or hashlib.sha1(content).hexdigest()
         self.objects[key] = gzip.compress(content, compresslevel=6, mtime=0)
         return key
 
     def remove(self, key: str) -> None:
-        """Make a key one of those that the real bucket lacks."""
+        """Make a key missing, as some are in the real bucket."""
         del self.objects[key]
 
     def _route(self, request: Request) -> Response:
@@ -66,7 +66,7 @@ def index(source: Path) -> dict[str, bytes | FileSpan]:
 
 
 def refusal(status: int, code: str, message: str, more: str = "") -> Response:
-    """Return an error as S3 words it."""
+    """Return an error as S3 writes it."""
     body = XML.format(code=code, message=message, more=more).encode()
     return Response(status, {"Content-Type": "application/xml"}, body)
 

@@ -1,8 +1,8 @@
 """Folders for the Hub and objects for the bucket, named and shaped like the real data sets that a build reads.
 
-From the corpora where they are at hand (`TOKENMILL_CORPORA`; linked, not copied, where the schema allows it), and else
-a small set with the same names and schemas from Python's own texts: tests prove the same without the corpora.
-Not here: the other configurations of these repositories, and the `date` column of FineWeb-Edu's `default`.
+From the corpora if `TOKENMILL_CORPORA` names their folder (linked, not copied, where the schema allows it), else a
+small set with the same names and schemas from Python's own texts, so that tests prove the same without the corpora.
+Not included: the other configurations of these repositories, and the `date` column of FineWeb-Edu's `default`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PIECES = 3
 
 @dataclass(frozen=True, slots=True)
 class Corpora:
-    """What was written: `Hub(root)` and `Bucket(objects)` serve it."""
+    """The folders that were written; `Hub(root)` and `Bucket(objects)` serve them."""
 
     root: Path
     objects: Path
@@ -53,7 +53,7 @@ class Corpora:
 
 
 def find() -> Path | None:
-    """Return the folder of the corpora, or None where they are absent."""
+    """Return the folder of the corpora, or None if they are absent."""
     folder = Path(os.environ.get("TOKENMILL_CORPORA", Path(__file__).parents[3] / "../shared/corpora"))
     return folder.resolve() if (folder / "fineweb_edu").is_dir() else None
 

@@ -1,4 +1,4 @@
-"""HTTP/1.1 on a socket, the little that the test servers need: requests in, answers out.
+"""The part of HTTP/1.1 on a socket that the test servers need: requests in, answers out.
 
 Ranges (single ones) and bodies from files by sendfile; no chunked bodies, compression or TLS; the client is trusted.
 """

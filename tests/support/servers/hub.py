@@ -1,9 +1,9 @@
-"""A Hub of datasets on loopback: what `huggingface_hub` and `datasets` ask of the real one, from folders of files.
+"""A Hub of datasets on loopback: what `huggingface_hub` and `datasets` ask of the real one, served from folders.
 
 `root/OWNER/NAME/` is a repository. It answers the API (info, tree, paths-info, refs, commits), `resolve`, and for the
 CDN: large files are redirected to a signed address of *another origin* (a second port), where clients must not send
 their token; the records show whether they did. With a `store` it can be written to (`hub_writes`). It has no Xet (set
-HF_HUB_DISABLE_XET=1 to upload), and knows no users but tokens.
+HF_HUB_DISABLE_XET=1 to upload), and tokens stand for users.
 
     python -m tests.support.servers.hub --root DIR      prints its address; ends, with totals, when stdin closes
 """
@@ -72,7 +72,7 @@ class Hub(Server):
         return self.add(repo, snapshot_of(repo, folder), ref)
 
     def add(self, repo: str, snapshot: Snapshot, ref: str) -> str:
-        """Make a snapshot the commit that a ref stands at."""
+        """Point a ref to a snapshot."""
         self._blobs |= {entry.sha256: entry for entry in snapshot.files.values()}
         known = self.repos.setdefault(repo, Repo())
         known.snapshots[snapshot.commit] = snapshot
@@ -80,7 +80,7 @@ class Hub(Server):
         return snapshot.commit
 
     def commit(self, repo: str, ref: str = "main") -> str:
-        """Return the commit that a ref stands at, 40 hexadecimal digits."""
+        """Return the commit that a ref points to, 40 hexadecimal digits."""
         return self.repos[repo].refs[ref]
 
     def private(self, repo: str, token: str) -> None:

@@ -1,4 +1,4 @@
-"""The Hub's answers, as its reading and its writing half give them."""
+"""Answers of the Hub that both its reading and its writing half give."""
 
 from __future__ import annotations
 

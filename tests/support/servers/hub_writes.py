@@ -1,7 +1,7 @@
 """The writing half of the Hub on loopback: repositories, branches, uploads (LFS, whole or in parts), commits.
 
-What is uploaded is kept under its SHA-256 and can be seen by nobody until a commit names it, as on the real Hub; an
-upload whose bytes are not what their name says is refused. `log` tells in which order things arrived. No Xet, no pull
+Uploads are kept under their SHA-256 and are invisible until a commit names them, as on the real Hub; an upload whose
+bytes do not have that SHA-256 is refused. `log` has the order in which things arrived. No Xet, no pull
 requests; rights are those of a token on an owner's repositories.
 """
 
@@ -31,7 +31,7 @@ GIT_ATTRIBUTES = b"*.parquet filter=lfs diff=lfs merge=lfs -text\n*.zst filter=l
 
 
 class Writes:
-    """What a Hub was given; see the module's first lines."""
+    """The uploads and commits of a Hub; see the module's first lines."""
 
     def __init__(self, hub: Hub, store: Path | None) -> None:
         self.part_bytes: int | None = None

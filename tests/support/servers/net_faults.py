@@ -1,4 +1,4 @@
-"""Faults of the network, for the Hub and the bucket alike, that a test switches on while they run; deterministic.
+"""Faults of the network, for the Hub and the bucket alike, switched on by a test while they run; deterministic.
 
 Three kinds of rules. `every` makes each n-th matching request fail, in rotating ways: what a network does. `on`
 changes the answers for certain paths: what a server does. `cut_uploads` breaks off bodies that clients send. Patterns
@@ -155,7 +155,7 @@ class Faults:
         return due
 
     def cuts_upload(self, path: str) -> bool:
-        """Say whether the body of this request is to be broken off, and count it."""
+        """Return whether to break off the body of this request, and count it."""
         if not self._uploads:
             return False
         with self._lock:
@@ -166,7 +166,7 @@ class Faults:
         return False
 
     def override(self, path: str, response: Response) -> Response:
-        """Return the response as the rules of its path want it."""
+        """Return the response, changed by the rules of its path."""
         if not self._paths:
             return response
         with self._lock:

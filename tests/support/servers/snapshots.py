@@ -1,6 +1,6 @@
 """A repository at one commit, as the Hub server lists it: from a folder, which is read (hashed) once.
 
-Names are content's: a commit is the SHA-1 of the names, sizes and SHA-256 of its files, and files have git's blob ids
+Names come from content: a commit is the SHA-1 of the names, sizes and SHA-256 of its files; files have git's blob ids
 (of the pointer, for large files, as on the Hub). Files are served from where they are; changing them breaks the commit.
 """
 
@@ -70,12 +70,12 @@ def hashed(path: Path) -> Entry:
 
 
 def is_lfs(name: str, size: int) -> bool:
-    """Say whether the Hub keeps a file of this name and size as a large one."""
+    """Return whether the Hub keeps a file of this name and size as a large one."""
     return Path(name).suffix in LFS_SUFFIXES or size >= LFS_FROM_BYTES
 
 
 def pointer(sha256: str, size: int) -> bytes:
-    """Return what git holds in a large file's place."""
+    """Return the pointer that git keeps instead of a large file."""
     return f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {size}\n".encode()
 
 
