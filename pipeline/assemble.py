@@ -21,6 +21,7 @@ from pipeline.engine.receipts import TaskOutput
 from pipeline.engine.timer import Timer
 from pipeline.mix.index import mask_name
 from pipeline.mix.plan import ShardPlan, Slice
+from shards.format.hashes import join_hashes
 from shards.format.manifest import Split
 from shards.format.writer import SetProperties, document_schema, write_shard
 
@@ -154,15 +155,13 @@ def _document_table(pieces: list[_Piece], order: npt.NDArray[np.int64], task: As
     sources = np.repeat([piece.slice.source for piece in pieces], counts).astype(np.int64)
     labels = [label for run in used for label in labels_of[run]]
     lengths = rows["length"][order].astype(np.uint64)
-    digests = np.empty((len(rows), 2), ">u8")
-    digests[:, 0], digests[:, 1] = rows["hash_hi"][order], rows["hash_lo"][order]
     columns = [
         wrap_numbers(pa.uint64(), np.cumsum(lengths) - lengths),
         wrap_numbers(pa.uint32(), rows["length"][order]),
         _dictionary(sources[order], list(task.source_names)),
         _dictionary(spans[order], labels),
         wrap_numbers(pa.uint32(), rows["row"][order]),
-        wrap_numbers(pa.binary(16), digests),
+        wrap_numbers(pa.binary(16), join_hashes(rows["hash_hi"][order], rows["hash_lo"][order])),
     ]
     return pa.Table.from_arrays(columns, schema=document_schema())
 

@@ -26,6 +26,7 @@ from pipeline.sources.base import BATCH_BYTES, Unit, read_span
 from pipeline.sources.network.retry import count_retries
 from pipeline.tokenizer.encoder import Encoder, load_encoder
 from shards.errors import RunError
+from shards.format.hashes import hash_documents
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -96,7 +97,7 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
     text_bytes = tokens = checked = 0
     for documents, spans in _batches(task, dropped, matches):
         timer.lap("read_s")
-        rows = _hash_documents(documents, spans)
+        rows = _start_rows(documents, spans)
         timer.lap("hash_s")
         ids, offsets = encoder.encode(documents.text)
         timer.lap("encode_s")
@@ -156,13 +157,10 @@ def _concatenate(parts: list[Documents]) -> Documents:
     return Documents(text, np.concatenate([part.rows for part in parts]))
 
 
-def _hash_documents(documents: Documents, spans: npt.NDArray[np.uint32]) -> npt.NDArray[np.void]:
-    data, offsets = documents.data, documents.offsets.tolist()
-    digest = xxhash.xxh3_128_digest
-    digests = b"".join([digest(data[start:stop]) for start, stop in itertools.pairwise(offsets)])
-    words = np.frombuffer(digests, ">u8").reshape(-1, 2)
-    rows = np.zeros(len(words), DOCUMENT_DTYPE)
-    rows["hash_hi"], rows["hash_lo"] = words[:, 0], words[:, 1]
+def _start_rows(documents: Documents, spans: npt.NDArray[np.uint32]) -> npt.NDArray[np.void]:
+    hashes = hash_documents(documents.data, documents.offsets)
+    rows = np.zeros(len(hashes), DOCUMENT_DTYPE)
+    rows["hash_hi"], rows["hash_lo"] = hashes.T
     rows["span"], rows["row"] = spans, documents.rows
     return rows
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shards.errors import InputError
+from shards.format.hashes import split_hashes
 from shards.format.manifest import block_list_reason
 from shards.terminal.display import printable
 
@@ -96,7 +97,7 @@ class BlockList:
                 f"{self.path}: its SHA-256 is {digest.hexdigest()}, expected {self.sha256}: it was changed, or is "
                 "another list. Restore it, or name the one you want."
             )
-        rows = np.frombuffer(bytes(found), ">u8").astype(np.uint64).reshape(-1, 2)
+        rows = split_hashes(found)
         rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]  # np.unique takes five times as long for pairs
         distinct = np.append(True, (rows[1:] != rows[:-1]).any(axis=1))[: len(rows)]
         return rows[distinct], digest.hexdigest()

@@ -19,6 +19,7 @@ import numpy as np
 
 from shards.audit.histogram import BINS, bin_lengths
 from shards.audit.ngrams import NO_WINDOW, hash_windows, mix, token_values
+from shards.format.hashes import split_hashes
 from shards.format.manifest import Split
 from shards.format.reader import open_set
 from shards.format.scan import Stretch, iter_stretches
@@ -210,7 +211,7 @@ class _Windows:
 
     def look(self, stretch: Stretch) -> None:
         """Take what is sampled of a stretch."""
-        keys = stretch.hashes.reshape(-1).view(">u8")[0::2].astype(np.uint64)
+        keys = split_hashes(stretch.hashes)[:, 0]
         if self._figures.split == "train":
             self._take_passages(stretch, keys)
         grams = hash_windows(stretch.tokens, stretch.starts, stretch.ends, width=GRAM_TOKENS, values=self._values)

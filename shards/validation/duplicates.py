@@ -15,6 +15,7 @@ import numpy as np
 
 from shards.errors import Problem, ProblemKind, ShardSetError
 from shards.format.documents import iter_documents, number_sources
+from shards.format.hashes import split_column
 from shards.format.reader import Shard
 
 if TYPE_CHECKING:
@@ -95,9 +96,7 @@ def _gather(shards: Sequence[Shard], epochs: Mapping[str, int], partition: int, 
     for number, shard in enumerate(shards):
         first = 0
         for batch in iter_documents(shard, ["source", "hash"]):
-            hashes = batch.column("hash")
-            halves = np.frombuffer(hashes.buffers()[1], ">u8")[2 * hashes.offset :][: 2 * len(hashes)]
-            high, low = halves[0::2].astype(np.uint64), halves[1::2].astype(np.uint64)
+            high, low = split_column(batch.column("hash")).T
             allowed = number_sources(shard, batch, limits, default=1).astype(np.int32)
             row = np.arange(first, first + len(high), dtype=np.int32)
             first += len(high)

@@ -20,6 +20,7 @@ import numpy as np
 
 from shards.errors import Problem, ShardSetError
 from shards.format.documents import iter_documents, read_bytes
+from shards.format.hashes import hash_document
 from shards.format.reader import Shard, ShardSet
 from shards.format.tokenizer import Vocabulary
 
@@ -123,16 +124,10 @@ def _compare(sample: _Sample, text: bytes | None, vocabulary: Vocabulary, origin
             "The source has changed, or the shard is of another build."
         )
         problems.append(Problem("source_mismatch", sample.where, message))
-    if _hash_document(held) != sample.digest:
-        message = f"its hash is {sample.digest.hex()}; its text hashes to {_hash_document(held).hex()}"
+    if hash_document(held) != sample.digest:
+        message = f"its hash is {sample.digest.hex()}; its text hashes to {hash_document(held).hex()}"
         problems.append(Problem("document_table", sample.where, message))
     return problems
-
-
-def _hash_document(text: bytes) -> bytes:
-    import xxhash
-
-    return xxhash.xxh3_128_digest(text)
 
 
 def _draw(shards: Sequence[Shard], count: int, found: SourceComparison) -> dict[tuple[str, str], list[_Sample]]:

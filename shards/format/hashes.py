@@ -1,0 +1,52 @@
+"""Content hashes: the XXH3-128 of a document's UTF-8 bytes, as 16 bytes or as two uint64 halves.
+
+The bytes are the digest in its canonical, big-endian order: as a file lists them in hex and a document table holds
+them. Sorting, searching and comparing use the halves, `(first 8 bytes, last 8 bytes)` as big-endian numbers, whose
+order is that of the bytes.
+"""
+
+# pyright: reportUnknownMemberType=false
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xxhash
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+hash_document = xxhash.xxh3_128_digest
+"""Return the content hash of a document's UTF-8 bytes: 16 bytes."""
+
+
+def hash_documents(data: memoryview, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """Hash the documents of a text column.
+
+    Args:
+        data: the column's UTF-8 bytes.
+        offsets: where each document begins in `data`, and where the last one ends, `(num_documents + 1,)`.
+
+    Returns:
+        Their hashes' halves, uint64 `(num_documents, 2)`.
+    """
+    digest = hash_document
+    return split_hashes(b"".join([digest(data[start:stop]) for start, stop in itertools.pairwise(offsets.tolist())]))
+
+
+def split_hashes(hashes: bytes | bytearray | npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
+    """Return the halves of hashes that lie one after the other: uint64 `(num_hashes, 2)`."""
+    return np.frombuffer(hashes, ">u8").astype(np.uint64).reshape(-1, 2)
+
+
+def split_column(column: Any) -> npt.NDArray[np.uint64]:
+    """Return the halves of a `binary(16)` Arrow column without nulls: uint64 `(num_rows, 2)`."""
+    size = 16
+    buffer = column.buffers()[1]
+    return split_hashes(memoryview(buffer)[column.offset * size : (column.offset + len(column)) * size])  # type: ignore[arg-type]
+
+
+def join_hashes(hi: npt.NDArray[np.uint64], lo: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
+    """Return hashes as bytes, uint8 `(num_hashes, 16)`, from their halves."""
+    return np.stack([hi, lo], axis=1).astype(">u8").view(np.uint8)
