@@ -15,12 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from pipeline.build.build import BuildResult, build
+from pipeline.build.load import load_recipe as read_recipe
 from pipeline.engine.executors import Executor, LocalExecutor
 from pipeline.engine.progress import Progress
 from pipeline.estimate.estimate import Estimate, estimate
 from pipeline.estimate.pilot import measure
 from pipeline.recipe.schema import Recipe
-from pipeline.recipe.schema import load_recipe as read_recipe
 from pipeline.sources.hub import pin_revisions
 from pipeline.sources.network.settings import Network
 from pipeline.sources.network.settings import network as current_network

@@ -59,7 +59,7 @@ def load_settings(
         SettingsError: with every fault: its key, what was found, what was expected, and the nearest key when a key is
             unknown.
     """
-    data = _read_document(path)
+    data = read_document(path)
     faults = [fault for override in overrides or [] for fault in apply_override(data, override)]
     return check_settings(model, data, where=str(path), checks=checks, faults=faults)
 
@@ -109,7 +109,12 @@ def read_partly(model: type[ModelT], data: Any) -> ModelT:
         return model.model_construct(None, **values)
 
 
-def _read_document(path: Path) -> dict[str, Any]:
+def read_document(path: Path) -> dict[str, Any]:
+    """Read a TOML file, or a .json file, into a raw document.
+
+    Raises:
+        SettingsError: the file cannot be read, is not valid, or holds no table.
+    """
     kind, parse = ("JSON", json.loads) if path.suffix == ".json" else ("TOML", tomllib.loads)
     try:
         data: Any = parse(path.read_text(encoding="utf-8"))
@@ -169,8 +174,9 @@ def nearest(word: str, words: list[str]) -> str:
 
 
 def _to_fault(model: type[BaseModel], detail: dict[str, Any], data: dict[str, Any]) -> str:
-    loc = _keys(detail["loc"], data)
-    place = ".".join(str(part) for part in loc) or "file"
+    steps = list(_walk(detail["loc"], data))
+    loc = tuple(part for part, _ in steps)
+    place = ".".join(name for _, name in steps) or "file"
     if detail["type"] == "extra_forbidden":
         parent = _model_at(model, loc[:-1])
         return f"{place}: unknown key.{nearest(str(loc[-1]), list(parent.model_fields)) if parent else ''}"
@@ -182,17 +188,29 @@ def _to_fault(model: type[BaseModel], detail: dict[str, Any], data: dict[str, An
     return f"{place}: {message}; got {found if len(found) <= 80 else found[:77] + '...'}"
 
 
-def _keys(loc: tuple[int | str, ...], data: Any) -> tuple[int | str, ...]:
-    """Return the part of a location that is in the document; pydantic appends the names of a union's branches."""
-    for depth, part in enumerate(loc):
+def item_names(items: list[Any]) -> list[str]:
+    """Return how messages name the items of a list: by `name`, or by index without one or where two share it."""
+    tables = [cast("dict[str, Any]", item) if isinstance(item, dict) else {} for item in items]
+    names = [name if isinstance(name := table.get("name"), str) else "" for table in tables]
+    return [name if name and names.count(name) == 1 else str(index) for index, name in enumerate(names)]
+
+
+def _walk(loc: tuple[int | str, ...], data: Any) -> Iterator[tuple[int | str, str]]:
+    """Yield the parts of a location that are in the document, and how messages name each.
+
+    pydantic goes on with names of a union's branches, which no document has.
+    """
+    for part in loc:
         if isinstance(data, dict):
+            yield part, str(part)
             data = cast("dict[Any, Any]", data).get(part)
         elif isinstance(data, list) and isinstance(part, int):
             items = cast("list[Any]", data)
-            data = items[part] if part < len(items) else None  # a tuple's item that is missing
+            present = part < len(items)  # a tuple's item may be missing
+            yield part, item_names(items)[part] if present else str(part)
+            data = items[part] if present else None
         else:
-            return loc[:depth]
-    return loc
+            return
 
 
 def _model_at(model: type[BaseModel] | None, loc: tuple[int | str, ...]) -> type[BaseModel] | None:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.build.load import load_recipe
 from pipeline.recipe import reference as keys
-from pipeline.recipe.schema import Recipe, SourceRecipe, load_recipe
+from pipeline.recipe.schema import Recipe, SourceRecipe
 
 Load = Callable[..., Recipe]
 
@@ -22,20 +23,20 @@ FILES = {
     "demo": [f"out/demo-corpus/{name}/part-00000.parquet" for name in ("fineweb-edu", "finemath", "python-edu")],
     "local-text": ["data/corpus.txt"],
 }
-"""Files that a recipe reads from where it is run; whoever builds it makes them first."""
+"""Files that a recipe reads, by its folder's place in the project; they are made before it is built."""
 
 
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
-    """Return `load(name, *overrides)`, run in a folder that has the recipe's files."""
-    monkeypatch.chdir(tmp_path)
+    """Return `load(name, *overrides)`: of a copy of the project's recipes, with the files that they read."""
+    shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # loading a recipe asks nothing of the network
 
     def load_shipped(name: str, *overrides: str) -> Recipe:
         for file in FILES.get(name, []):
             (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / file).write_bytes(b"a file")
-        return load_recipe(ROOT / f"recipes/data/{name}.toml", overrides=list(overrides))
+        return load_recipe(tmp_path / f"recipes/data/{name}.toml", overrides=list(overrides))
 
     return load_shipped
 

@@ -113,7 +113,7 @@ def publish(
         unread: what was left of each source.
         shards: the shards' entries, in order.
     """
-    texts = {TOKENIZER_FILE: tokenizer.text, RECIPE_FILE: recipe.to_json()}
+    texts = {TOKENIZER_FILE: tokenizer.text, RECIPE_FILE: recipe.moved_to(out.absolute()).to_json()}
     if any(not (out / name).exists() or (out / name).read_bytes() != text.encode() for name, text in texts.items()):
         (out / MANIFEST_FILE).unlink(missing_ok=True)  # an old one would not match what is written next
     tokenizer_file, recipe_file = (write_entry(out / name, text) for name, text in texts.items())

@@ -28,7 +28,6 @@ from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.recipe.shares import Shares
 from pipeline.sources.base import Span
 from pipeline.tokenizer import sample, train
-from pipeline.tokenizer.checks import TokenizerError
 from pipeline.tokenizer.encoder import TokenizerInfo, load_tokenizer
 from shards.format.manifest import ShardEntry, dtype_for
 from shards.format.writer import SetProperties
@@ -83,14 +82,8 @@ def run_tokenizer(context: BuildContext, recipe: Recipe) -> tuple[TokenizerInfo,
     with are in the receipt, and the resolved recipe records them, so that it gives the same tokenizer anywhere.
     """
     section = recipe.tokenizer
-    if section.file is not None:
-        info = load_tokenizer(Path(section.file), eos_token=section.eos_token)
-        if section.vocab_size not in (None, info.vocab_size):
-            raise TokenizerError(
-                f"tokenizer.vocab_size: {section.vocab_size}, but {section.file} has {info.vocab_size} entries. "
-                "Leave vocab_size out, or correct it."
-            )
-        return info, recipe
+    if recipe.tokenizer_file is not None:
+        return load_tokenizer(recipe.tokenizer_file, eos_token=section.eos_token), recipe
     weights = section.sample_weights or {source.name: source.weight for source in recipe.sources}
     task = sample.TokenizerTask(
         section,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pipeline.clean.patterns import reason_of
 from pipeline.estimate.estimate import TEXT_BYTES_PER_TOKEN
+from pipeline.recipe.patterns import reason_of
 from shards.terminal.display import print_rows, printable, stdout_console
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ from pipeline.clean.patterns import Match, to_receipt
 from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE
 from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.timer import Timer
-from pipeline.sources.base import BATCH_BYTES, Unit, read_span
+from pipeline.sources.base import BATCH_BYTES, Unit
+from pipeline.sources.kinds import read_span
 from pipeline.sources.network.retry import count_retries
 from pipeline.tokenizer.encoder import Encoder, load_encoder
 from shards.errors import RunError

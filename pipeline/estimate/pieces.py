@@ -21,8 +21,9 @@ import pyarrow as pa
 from pipeline.arrow import wrap_texts
 from pipeline.clean.documents import as_large_binary, clean_batch
 from pipeline.clean.patterns import find_matches
-from pipeline.sources.base import SourceError, Span, TextBatch, read_span, source_module
+from pipeline.sources.base import SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import is_compressed, open_file, read_pieces
+from pipeline.sources.kinds import list_spans, read_span
 from pipeline.sources.selection import Selection, rank
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def _find_part(selection: Selection, part: tuple[Span, int]) -> Span:
     span, index = part
     if span.format != "parquet":
         return span
-    groups = source_module(selection.source.kind).list_spans(selection.source, selection.file(span.name), 1)
+    groups = list_spans(selection.source, [selection.file(span.name)], 1)
     return next(group for group in groups if group.start <= index < group.stop)
 
 

@@ -137,8 +137,8 @@ def _tokenizer(recipe: Recipe, selections: list[Selection], samples: list[Extrac
     from pipeline.tokenizer import train
 
     section = recipe.tokenizer
-    if section.file is not None:
-        return load_tokenizer(Path(section.file), eos_token=section.eos_token)
+    if recipe.tokenizer_file is not None:
+        return load_tokenizer(recipe.tokenizer_file, eos_token=section.eos_token)
     assert section.vocab_size is not None  # the recipe's check
     weights = section.sample_weights or {source.name: source.weight for source in recipe.sources}
     shares = Shares(tuple(weights[source.name] for source in recipe.sources)).fractions

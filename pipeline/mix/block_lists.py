@@ -20,10 +20,13 @@ import numpy as np
 from shards.errors import InputError
 from shards.format.hashes import split_hashes
 from shards.format.manifest import block_list_reason
+from shards.stores.files import hash_file
 from shards.terminal.display import printable
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from pipeline.recipe.schema import Recipe
 
 MOST_FAULTS = 5
 """Lines complained about: the file is something else, and may be large."""
@@ -203,17 +206,20 @@ def parse_entry(entry: str, folder: Path) -> BlockList:
     return BlockList(name, here if here.is_file() and not (folder / name).exists() else folder / name, digest)
 
 
-def check_entries(folder: Path, resolved: list[str], data: dict[str, Any]) -> Iterator[str]:
-    """Read the files that a raw recipe's `drop_hashes` names.
+def open_lists(recipe: Recipe) -> list[BlockList]:
+    """Return the block lists that a recipe names."""
+    return [parse_entry(entry, recipe.folder) for entry in recipe.drop_hashes]
 
-    Args:
-        folder: the recipe's folder.
-        resolved: the entries with each file's SHA-256 are added to it.
-        data: the raw recipe.
 
-    Yields:
-        What is wrong, one line a fault.
-    """
+def pin_entries(recipe: Recipe) -> Recipe:
+    """Return the recipe with the SHA-256 of each block list's file in its entry."""
+    lists = open_lists(recipe)
+    entries = [item.entry if item.sha256 else replace(item, sha256=hash_file(item.path)).entry for item in lists]
+    return recipe.model_copy(update={"drop_hashes": entries})
+
+
+def check_entries(data: dict[str, Any], folder: Path) -> Iterator[str]:
+    """Read the files that a raw recipe's `drop_hashes` names, relative to its folder, and yield their faults."""
     entries = data.get("drop_hashes")
     entries = list(enumerate(entries)) if isinstance(entries, list) else []
     lists = [(index, parse_entry(entry, folder)) for index, entry in entries if isinstance(entry, str) and entry]
@@ -222,11 +228,9 @@ def check_entries(folder: Path, resolved: list[str], data: dict[str, Any]) -> It
         yield f"drop_hashes: {name!r} is listed more than once. Keep one of each"
     for index, block_list in lists:
         try:
-            _, digest = block_list.read()
+            block_list.read()
         except BlockListError as error:
             yield f"drop_hashes.{index}: {error}"
-        else:
-            resolved.append(replace(block_list, sha256=digest).entry)
 
 
 def _quote(line: bytes) -> str:

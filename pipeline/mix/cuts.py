@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.encode.run import END_KEY, FIRST_KEY, Run
-from pipeline.mix.block_lists import Blocked
+from pipeline.mix.block_lists import Blocked, open_lists
 from pipeline.mix.index import Axis, Cut, Index
 from pipeline.mix.plan import MixPlan, ShardPlan, Slice, SourceTotals
 from pipeline.recipe.schema import Recipe
@@ -239,7 +239,7 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> dict[str, Any]:
         MixError: the sources cannot give what the recipe asks for.
         BlockListError: a block list was changed or taken away since the recipe was read.
     """
-    lists = task.recipe.block_lists
+    lists = open_lists(task.recipe)
     index = Index(list(task.runs), len(task.recipe.sources), Blocked(lists) if lists else None)
     if short := find_short(task.recipe, index, task.has_more):
         found = index.tokens.sum(axis=0).tolist()

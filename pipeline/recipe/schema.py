@@ -1,31 +1,28 @@
-"""The data recipe: what to build, as TOML read into frozen models. No code, nothing about where or how fast.
+"""The data recipe: what to build, as frozen models. No code, nothing about where or how fast.
 
-`load_recipe` reports every fault of a file at once. Globs are expanded here only to say that one matches nothing.
+The keys' types, bounds, defaults and meanings have their home here. Rules between keys are in `pipeline.recipe.checks`,
+files are read by `pipeline.recipe.load`. Nothing here looks at the files that a recipe names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, JsonValue, PositiveFloat, PrivateAttr, model_validator
 
+from pipeline.recipe import paths
 from pipeline.recipe.values import (
+    Count,
     Name,
     Patterns,
     SizeBytes,
-    Whole,
     checked_keep,
     distinct,
     known_encoding,
     no_empty_token,
 )
-from shards.config import Settings, load_settings
-
-if TYPE_CHECKING:
-    from pipeline.mix.block_lists import BlockList
+from shards.config import Settings
 
 DEFAULT_EOS_TOKEN = "<|endoftext|>"
 NUM_BYTES = 256
@@ -40,8 +37,8 @@ class SourceRecipe(Settings):
     kind: Literal["files", "hub"] = "files"
     """Where the documents come from: files, or a data set on the Hub."""
     paths: list[str] = Field(default_factory=list)
-    """`files`, required: globs over local paths, relative to the working directory (`**` descends), or fsspec URLs.
-    Each must match a file."""
+    """`files`, required: globs over local paths (`**` descends), relative to the recipe's folder, or fsspec URLs. Each
+    must match a file. Paths given by `--set` are relative to the working directory."""
     repo: Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+$")] | None = None
     """`hub`, required: the data set, `owner/name`."""
     config: Annotated[str, Field(min_length=1)] | None = None
@@ -55,12 +52,14 @@ class SourceRecipe(Settings):
     weight: PositiveFloat
     """The source's share of the training tokens, relative to the other weights."""
     format: Literal["auto", "parquet", "jsonl", "text", "file"] = "auto"
-    """`auto` goes by the file's name: `.parquet`; `.jsonl`, also `.gz` or `.zst`; `.txt` when there is a `separator`;
-    anything else is one document a file."""
+    """`auto` goes by the file's name: `.parquet`; `.jsonl` and `.ndjson`; `.txt`, which needs a `separator`; each also
+    with `.gz`, `.zst` or `.bz2`. The first bytes of any other file decide: parquet and JSON lines are read as such,
+    other text is one document a file. Other JSON, CSV, binary data, and compressed text without an ending such as `.md`
+    are refused; `file` takes even these as one document a file. `plan` says how each file is read."""
     text: Annotated[str, Field(min_length=1)] = "text"
     """Column of the text; dots descend into structs."""
     separator: Annotated[str, Field(min_length=1)] | None = None
-    """What stands between two documents in a text file; required for these."""
+    """The text between two documents of a text file; required for text files."""
     content: Literal["column", "software-heritage"] = "column"
     """Where the text is: in the column `text`, or in Software Heritage's archive under the SHA-1 in `blob_id`."""
     blob_id: Annotated[str, Field(min_length=1)] = "blob_id"
@@ -69,9 +68,12 @@ class SourceRecipe(Settings):
     """`software-heritage`: how to decode files that are not UTF-8, such as `latin-1`; when absent they are dropped."""
     max_missing: Annotated[float, Field(ge=0, le=1)] = 0.02
     """`software-heritage`: the build stops when a larger share of the files cannot be had."""
+    max_malformed: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """`files`: the share of the records of JSON lines that may be malformed: not JSON, not an object, or of another
+    type than the recipe means. They are dropped, counted and shown; with 0 the first one stops the build."""
     keep: Annotated[dict[str, JsonValue], AfterValidator(checked_keep)] = Field(default_factory=dict)
     """Predicates on columns: `{ int_score = ">= 3" }`. A row is kept when all hold; a null never holds."""
-    min_bytes: Annotated[int, Field(ge=1)] = 1
+    min_bytes: SizeBytes = 1
     """Shorter documents are dropped, in bytes of UTF-8; empty ones always are."""
     max_bytes: SizeBytes | None = None
     """Longer documents are dropped."""
@@ -81,16 +83,29 @@ class SourceRecipe(Settings):
     """The build stops, and shows some of them, when `drop_if_matches` drops a larger share of the documents: patterns
     are for what is rare, and one document in a hundred tells of a wrong pattern more often than of a bad source."""
 
+    _folder: Path = PrivateAttr(default_factory=Path)
+
     @property
     def text_column(self) -> str:
         """The column to read: the text itself, or what its content is found by."""
         return self.text if self.content == "column" else self.blob_id
 
+    @property
+    def folder(self) -> Path:
+        """Where relative `paths` begin: the recipe's folder."""
+        return self._folder
+
+    def in_folder(self, folder: Path) -> Self:
+        """Return the source with `paths` that begin at a folder."""
+        source = self.model_copy()
+        source._folder = folder
+        return source
+
 
 class TokenizerRecipe(Settings):
     """The tokenizer, trained on a sample of the sources or given as a file."""
 
-    vocab_size: Annotated[int, Field(ge=1, le=1 << 24)] | None = None
+    vocab_size: Annotated[int, Count, Field(ge=1, le=1 << 24)] | None = None
     """Entries, the 256 bytes and the special tokens included. Up to 65,536 tokens take 2 bytes, above 4. Required
     unless `file` is given."""
     special_tokens: Annotated[list[str], AfterValidator(distinct), AfterValidator(no_empty_token)] = Field(
@@ -98,11 +113,12 @@ class TokenizerRecipe(Settings):
     )
     """They take the first ids. Never matched inside documents: text that spells one is encoded as its characters."""
     eos_token: str = DEFAULT_EOS_TOKEN
-    """The special token that ends every document."""
+    """The special token that ends each document."""
     pretokenizer: Literal["gpt2", "llama3", "qwen2", "o200k"] = "gpt2"
     """How text is split before merges are learned."""
     file: str | None = None
-    """A `tokenizer.json` to use instead of training one."""
+    """A `tokenizer.json` to use instead of training one, relative to the recipe's folder. It decides the vocabulary,
+    the special tokens and the pre-tokenizer: only `eos_token` may be given with it."""
     sample_bytes: SizeBytes = 10**9
     """Text to train on, in the proportions of the mix. Documents with a word over 16 KB are left out, and counted."""
     sample_weights: dict[str, PositiveFloat] | None = None
@@ -116,7 +132,7 @@ MAX_EPOCHS = 1000
 class MixRecipe(Settings):
     """How many training tokens, and what happens when a source has too few."""
 
-    tokens: Annotated[int, Whole, Field(gt=0, lt=1 << 63)] | Literal["max"] = "max"
+    tokens: Annotated[int, Count, Field(gt=0, lt=1 << 63)] | Literal["max"] = "max"
     """Tokens of the training split, or as many as the sources allow at these weights. With a number, no more of large
     sources is read than it takes."""
     when_short: Literal["error", "shrink", "repeat"] = "error"
@@ -129,14 +145,14 @@ class MixRecipe(Settings):
 class SplitRecipe(Settings):
     """The held-out split, chosen by content hash in the mix's proportions."""
 
-    val_tokens: Annotated[int, Whole, Field(ge=0)] = 0
+    val_tokens: Annotated[int, Count, Field(ge=0)] = 0
     """Tokens held out for validation."""
 
 
 class ShardsRecipe(Settings):
     """The size and compression of a shard."""
 
-    tokens: Annotated[int, Whole, Field(gt=0)] = 100_000_000
+    tokens: Annotated[int, Count, Field(gt=0)] = 100_000_000
     """Most tokens in a shard, give or take a document; shards are made equal."""
     zstd_level: Annotated[int, Field(ge=1, le=19)] = 3
     """Zstandard level of the tokens."""
@@ -164,7 +180,6 @@ class Recipe(Settings):
     split: SplitRecipe = SplitRecipe()
     shards: ShardsRecipe = ShardsRecipe()
     _folder: Path = PrivateAttr(default_factory=Path)
-    """Where the paths of `drop_hashes` begin."""
 
     @model_validator(mode="after")
     def _give_patterns_to_sources(self) -> Self:
@@ -177,128 +192,35 @@ class Recipe(Settings):
         return self
 
     @property
-    def block_lists(self) -> list[BlockList]:
-        """The files of `drop_hashes`."""
-        from pipeline.mix.block_lists import parse_entry
+    def folder(self) -> Path:
+        """Where relative paths of the recipe begin: the folder of its file."""
+        return self._folder
 
-        return [parse_entry(entry, self._folder) for entry in self.drop_hashes]
+    @property
+    def tokenizer_file(self) -> Path | None:
+        """The file of `tokenizer.file`."""
+        return None if self.tokenizer.file is None else Path(paths.join(self._folder, self.tokenizer.file))
 
-    def with_block_lists(self, entries: list[str], folder: Path) -> Recipe:
-        """Return the recipe with entries of `drop_hashes` that are relative to a folder."""
-        recipe = self.model_copy(update={"drop_hashes": entries})
+    def in_folder(self, folder: Path) -> Self:
+        """Return the recipe with paths that begin at a folder."""
+        recipe = self.model_copy(update={"sources": [source.in_folder(folder) for source in self.sources]})
         recipe._folder = folder
         return recipe
+
+    def moved_to(self, folder: Path) -> Self:
+        """Return the recipe as a file in another folder must say it: relative paths lead from there to the same files.
+
+        Block lists keep their names, which the manifest and the counts of drops use; their SHA-256 identifies them.
+        """
+
+        def move(path: str) -> str:
+            return paths.move(path, old=self._folder, new=folder)
+
+        sources = [source.model_copy(update={"paths": list(map(move, source.paths))}) for source in self.sources]
+        file = self.tokenizer.file
+        tokenizer = self.tokenizer.model_copy(update={"file": None if file is None else move(file)})
+        return self.model_copy(update={"sources": sources, "tokenizer": tokenizer}).in_folder(folder)
 
     def to_json(self) -> str:
         """Return the resolved recipe as canonical JSON, as kept in a shard set's recipe.json."""
         return self.model_dump_json(indent=2) + "\n"
-
-
-def load_recipe(path: Path, *, overrides: list[str] | None = None) -> Recipe:
-    """Read a data recipe.
-
-    Raises:
-        SettingsError: with every fault of the file, globs that match nothing included.
-    """
-    from pipeline.mix.block_lists import check_entries
-
-    resolved: list[str] = []
-    folder = path.parent.absolute()
-    check_lists = partial(check_entries, folder, resolved)
-    recipe = load_settings(Recipe, path, overrides=overrides, checks=(_check_sources, _check_tokenizer, check_lists))
-    return recipe.with_block_lists(resolved, folder) if resolved else recipe
-
-
-def _check_sources(data: dict[str, Any]) -> Iterator[str]:
-    sources = data.get("sources")
-    sources = [source for source in sources if isinstance(source, dict)] if isinstance(sources, list) else []
-    names = [str(source["name"]) for source in sources if "name" in source]
-    for name in sorted({name for name in names if names.count(name) > 1}):
-        yield f"sources: {names.count(name)} sources are called {name!r}; expected distinct names"
-    for index, source in enumerate(sources):
-        yield from _check_kind(f"sources.{index}", source)
-    weights = (data.get("tokenizer") or {}).get("sample_weights") if isinstance(data.get("tokenizer"), dict) else None
-    if isinstance(weights, dict) and sorted(weights) != sorted(names):
-        yield f"tokenizer.sample_weights: expected one weight for each of {sorted(names)}, got {sorted(weights)}"
-
-
-_KEYS_OF_KIND = {"files": ("paths",), "hub": ("repo", "config", "split", "revision")}
-_REQUIRED_KEY = {"files": "paths", "hub": "repo"}
-_KEYS_OF_CONTENT = ("blob_id", "fallback_encoding", "max_missing")
-
-
-def _check_kind(place: str, source: dict[str, Any]) -> Iterator[str]:
-    kind, content = source.get("kind", "files"), source.get("content", "column")
-    if kind not in _REQUIRED_KEY:  # the model reports that; what the other keys tell is checked all the same
-        kind = "hub" if "repo" in source else "files"
-    if not source.get(_REQUIRED_KEY[kind]):
-        yield f"{place}.{_REQUIRED_KEY[kind]}: required key is missing, or empty: kind = {kind!r} needs it"
-    given = {key for key, value in source.items() if not _is_default(key, value)}  # a set's recipe.json has them all
-    for other in _KEYS_OF_KIND["hub" if kind == "files" else "files"]:
-        if other in given:
-            yield f"{place}.{other}: not a key of kind = {kind!r}. Leave it out, or set `kind`."
-    if content != "software-heritage":
-        for key in _KEYS_OF_CONTENT:
-            if key in given:
-                yield f"{place}.{key}: only with content = 'software-heritage'. Leave it out, or set `content`."
-    elif "text" in given:
-        yield f"{place}.text: the text comes from `content`, not from a column. Leave it out."
-    if kind == "files":
-        yield from _check_files(place, source)
-
-
-def _is_default(key: str, value: Any) -> bool:
-    field = SourceRecipe.model_fields.get(key)
-    return field is not None and value == field.get_default(call_default_factory=True)
-
-
-def _check_files(place: str, source: dict[str, Any]) -> Iterator[str]:
-    from pipeline.sources.files import expand_glob, format_of
-    from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS
-
-    paths = source.get("paths")
-    for glob in paths if isinstance(paths, list) else []:
-        if not isinstance(glob, str):
-            continue  # the model reports it
-        try:
-            files = expand_glob(glob)
-        except (*BROKEN_FILE_ERRORS, ImportError) as error:
-            yield f"{place}.paths: {glob!r} cannot be listed: {error}"
-            continue
-        if not files:
-            yield f"{place}.paths: {glob!r} matches no file (working directory: {Path.cwd()})"
-            continue
-        format_ = str(source.get("format", "auto"))
-        formats = {format_of(file.name) for file in files} if format_ == "auto" else {format_}
-        if "text" in formats and not source.get("separator"):
-            remedy = 'Give `separator`, or format = "file" for one document a file'
-            yield f"{place}.separator: required to cut {files[0].name!r} into documents. {remedy}"
-        if source.get("separator") and "text" not in formats:
-            yield f"{place}.separator: only text files are cut by a separator; {glob!r} is read as {sorted(formats)}"
-        if source.get("keep") and formats & {"text", "file"}:
-            yield f"{place}.keep: {glob!r} has no columns (read as {sorted(formats)}); predicates need parquet or jsonl"
-
-
-def _check_tokenizer(data: dict[str, Any]) -> Iterator[str]:
-    section = data.get("tokenizer")
-    if not isinstance(section, dict):
-        return
-    specials = section.get("special_tokens", [DEFAULT_EOS_TOKEN])
-    eos = section.get("eos_token", DEFAULT_EOS_TOKEN)
-    if section.get("file") is not None:
-        if not Path(str(section["file"])).is_file():
-            yield f"tokenizer.file: no file {section['file']!r} (working directory: {Path.cwd()})"
-        return
-    if not isinstance(specials, list):
-        return
-    if eos not in specials:
-        yield f"tokenizer.eos_token: {eos!r} is not among special_tokens {specials}"
-    vocab_size = section.get("vocab_size")
-    least = NUM_BYTES + len(specials)
-    if vocab_size is None:
-        yield "tokenizer.vocab_size: required key is missing. Give it, or a tokenizer `file`."
-    elif isinstance(vocab_size, int) and vocab_size < least:
-        yield (
-            f"tokenizer.vocab_size: {vocab_size} is too small; {NUM_BYTES} bytes and {len(specials)} special tokens "
-            f"need at least {least}"
-        )

@@ -31,7 +31,7 @@ def parse_size(value: Any) -> Any:
 
 
 def parse_count(value: Any) -> Any:
-    """Turn `"1B"`, `"500M"`, `"1e9"` or the number 1e9 into a whole number; what is none is left to be refused."""
+    """Turn `"1B"`, `"500M"`, `"1e9"` or the number 1e9 into a whole number; leave other values to the model."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     match = _COUNT.fullmatch(value) if isinstance(value, str) else None
@@ -42,7 +42,7 @@ def parse_count(value: Any) -> Any:
 
 
 def distinct(values: list[str]) -> list[str]:
-    """Refuse what stands twice."""
+    """Refuse a list with equal items."""
     repeated = sorted({value for value in values if values.count(value) > 1})
     if repeated:
         raise ValueError(f"listed more than once: {', '.join(map(repr, repeated))}. Keep one of each")
@@ -50,7 +50,7 @@ def distinct(values: list[str]) -> list[str]:
 
 
 def no_empty_token(values: list[str]) -> list[str]:
-    """Refuse the empty text."""
+    """Refuse a list with an empty token."""
     if "" in values:
         raise ValueError("an empty string is not a token")
     return values
@@ -73,6 +73,6 @@ def known_encoding(name: str) -> str:
 
 
 SizeBytes = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
-Whole = BeforeValidator(parse_count)
+Count = BeforeValidator(parse_count)
 Patterns = Annotated[list[Annotated[str, AfterValidator(check_pattern)]], AfterValidator(distinct)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]

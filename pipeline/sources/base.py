@@ -1,4 +1,4 @@
-"""What every kind of source offers: spans of files to read, and batches of text read from them.
+"""The nouns of sources: files, spans of them to read, units of work, and batches of text.
 
 A span is a contiguous part of one file at one state of it (row groups, bytes, or the whole file). A unit is a row of
 spans of one source, about `UNIT_BYTES` of text: the grain of parallelism and of resume. A batch is a few megabytes of
@@ -7,12 +7,8 @@ text in Arrow buffers; text never becomes a Python object per document.
 
 from __future__ import annotations
 
-import importlib
 import re
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from shards.errors import InputError
@@ -22,17 +18,12 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from pipeline.recipe.schema import SourceRecipe
-
 UNIT_BYTES = 256 << 20
 """Text in a unit, at most (one row group may be larger): a crash costs no more than this."""
 PACK_BYTES = 16 << 20
 """Small spans are put together into units up to this size: ten thousand small files are not ten thousand tasks."""
 BATCH_BYTES = 8 << 20
 """Text in a batch, about: bounds a worker's memory and stays near the caches."""
-
-LIST_THREADS = 16
-"""Files whose spans are listed at once: over a network, each takes two requests."""
 
 SpanKind = Literal["rg", "b", "file"]
 
@@ -124,57 +115,6 @@ class TextBatch:
     """Rows that a predicate rejected, by reason; they are not in `text`."""
 
 
-Reader = Callable[["SourceRecipe", Span], Iterator[TextBatch]]
-
-
-def source_module(kind: str) -> ModuleType:
-    """Return the module of a source kind, which offers
-
-    - `list_files(source) -> list[File]`: its files in order, from the listing alone; no file is opened.
-    - `list_spans(source, file, unit_bytes=None) -> list[Span]`: one file cut into spans of up to `unit_bytes` of text
-      (`UNIT_BYTES` when None), from its footer or its size. Safe to call from several threads.
-    - `read(source, span) -> Iterator[TextBatch]`: the span's text.
-
-    A build of a part of the sources lists the spans of as few files as it needs. All raise SourceError.
-    """
-    return importlib.import_module(f"pipeline.sources.{kind}")
-
-
-def read_span(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
-    """Stream a span's batches, of a source's files or of the documents that were fetched for them.
-
-    Raises:
-        SourceError: as the source kind's `read`.
-    """
-    if span.format == "documents":
-        from pipeline.sources.software_heritage import documents
-
-        return documents.read(source, span)
-    return source_module(source.kind).read(source, span)
-
-
-def list_all_spans(source: SourceRecipe, files: list[File], unit_bytes: int | None = None) -> list[Span]:
-    """List the spans of several files at once, in the files' order.
-
-    Raises:
-        SourceError: with one line for each file that cannot be read, or does not fit the recipe.
-    """
-    list_spans = source_module(source.kind).list_spans
-
-    def spans_of(file: File) -> list[Span] | str:
-        try:
-            return list_spans(source, file, unit_bytes)
-        except SourceError as error:
-            return str(error)
-
-    with ThreadPoolExecutor(min(LIST_THREADS, len(files) or 1)) as pool:
-        listed = list(pool.map(spans_of, files))
-    faults = [item for item in listed if isinstance(item, str)]
-    if faults:
-        raise SourceError("\n".join(f"source {source.name!r}: {fault}" for fault in faults))
-    return [span for item in listed if isinstance(item, list) for span in item]
-
-
 def span_of_part(spans: list[Span], part: str) -> Span | None:
     """Return the span that `Span.part` names, however its file is cut into spans now; None when it lies outside."""
     kind = spans[0].kind if spans else "file"
@@ -201,42 +141,3 @@ def make_units(source: int, spans: list[Span]) -> list[Unit]:
     if pending:
         units.append(Unit(source, tuple(pending)))
     return units
-
-
-def read_documents(source: dict[str, Any], unit: str, rows: list[int]) -> list[bytes | None]:
-    """Read documents back by provenance, for `python -m shards validate --against-sources`.
-
-    Args:
-        source: the source's object in the set's recipe.json.
-        unit: a span's label, `file@revision#part`.
-        rows: row numbers in the span.
-
-    Returns:
-        The documents' UTF-8 bytes in the order of `rows`; None where the span has no such row.
-
-    Raises:
-        SourceError: the file is gone, or has no such part now.
-    """
-    from pipeline.recipe.schema import SourceRecipe
-
-    recipe = SourceRecipe.model_validate(source)
-    module = source_module(recipe.kind)
-    name, _, rest = unit.rpartition("@")
-    file = next((file for file in module.list_files(recipe) if file.name == name), None)
-    span = span_of_part(module.list_spans(recipe, file), rest.rpartition("#")[2]) if file else None
-    if span is None:
-        raise SourceError(f"{unit}: no such part in the source any more. Restore the files the set was built from.")
-    found: dict[int, bytes] = {}
-    wanted = set(rows)
-    for batch in module.read(recipe, span):
-        for index in (i for i, row in enumerate(batch.rows.tolist()) if row in wanted):
-            text = batch.text[index].as_py()
-            found[int(batch.rows[index])] = text.encode() if isinstance(text, str) else text
-        if wanted <= found.keys():
-            break
-    documents = [found.get(row) for row in rows]
-    if recipe.content == "column":
-        return documents
-    from pipeline.sources.software_heritage.archive import read_back
-
-    return read_back(recipe, documents)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.sources.base import File, SourceError, Span, TextBatch
+from pipeline.sources.formats.detect import format_of_name
 from pipeline.sources.network.settings import keep_fetched
 
 if TYPE_CHECKING:
@@ -168,10 +169,8 @@ def list_spans(source: SourceRecipe, file: File, unit_bytes: int | None = None) 
     return [streams.whole_file(file)]
 
 
-def _format_of(source: SourceRecipe, name: str) -> str:
-    from pipeline.sources.files import format_of
-
-    return format_of(name) if source.format == "auto" else source.format
+def _format_of(source: SourceRecipe, name: str) -> str | None:
+    return format_of_name(name) if source.format == "auto" else source.format
 
 
 def read(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:

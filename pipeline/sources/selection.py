@@ -18,7 +18,8 @@ import xxhash
 
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.recipe.shares import Demand
-from pipeline.sources.base import UNIT_BYTES, File, SourceError, Span, Unit, list_all_spans, make_units, source_module
+from pipeline.sources.base import UNIT_BYTES, File, SourceError, Span, Unit, make_units
+from pipeline.sources.kinds import list_files, list_spans
 
 WHOLE_BYTES = 256 << 20
 """Stored bytes of a source that is read whole whatever is asked: seconds of work, not worth a selection."""
@@ -69,7 +70,7 @@ class Selection:
             SourceError: a file cannot be read, or does not fit the recipe.
         """
         self.index, self.source = index, source
-        self.files: list[File] = source_module(source.kind).list_files(source)
+        self.files: list[File] = list_files(source)
         small = source.content == "column" and sum(file.stored_bytes for file in self.files) <= WHOLE_BYTES
         self.whole = tokens is None or small  # a small file may name millions of others
         self.units: list[Unit] = []
@@ -170,7 +171,7 @@ class Selection:
         self._order += sorted(spans, key=lambda span: rank(self.seed, f"{span.name}\0{span.part}"))
 
     def _list(self, files: list[File]) -> list[Span]:
-        spans = list_all_spans(self.source, files, self._unit_bytes)
+        spans = list_spans(self.source, files, self._unit_bytes)
         self._listed |= {file.name: [] for file in files}
         for span in spans:
             self._listed[span.name].append(span)

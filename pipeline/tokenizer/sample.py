@@ -19,7 +19,8 @@ import numpy as np
 from pipeline.clean.documents import clean_batch
 from pipeline.clean.patterns import matched_documents
 from pipeline.recipe.shares import Shares
-from pipeline.sources.base import Span, read_span
+from pipeline.sources.base import Span
+from pipeline.sources.kinds import read_span
 from pipeline.sources.network.settings import keep_fetched
 
 if TYPE_CHECKING:

@@ -31,9 +31,10 @@ SAMPLE_SEED = 0x746D696C
 class ReadDocuments(Protocol):
     """A reader of one kind of source, found by entry point.
 
-    Given the source's object in recipe.json, the name of a unit as document tables hold it, and row numbers in the
-    unit, it returns each row's text as UTF-8 bytes, in the order asked for, None where the unit has no such row. It
-    raises ValueError or OSError, with a message for the user, when the source cannot be read.
+    Given the source's object in recipe.json, with the set's `folder` added to it, the name of a unit as document tables
+    hold it, and row numbers in the unit, it returns each row's text as UTF-8 bytes, in the order asked for, None where
+    the unit has no such row. It raises ValueError or OSError, with a message for the user, when the source cannot be
+    read.
     """
 
     def __call__(self, source: dict[str, Any], unit: str, rows: list[int]) -> list[bytes | None]: ...
@@ -167,11 +168,11 @@ def _pick_rows(shard: Shard, numbers: np.ndarray[Any, np.dtype[np.int64]]) -> li
 
 
 def _read_sources(recipe: Path) -> dict[str, dict[str, Any]]:
-    """Return the recipe's sources by name."""
+    """Return the recipe's sources by name, each with the `folder` that its relative paths begin at."""
     try:
         root: Any = json.loads(recipe.read_bytes())
         sources = cast("list[dict[str, Any]]", root["sources"])
-        return {str(source["name"]): source for source in sources}
+        return {str(source["name"]): {**source, "folder": str(recipe.parent)} for source in sources}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         message = (
             f"{recipe.name}: lists no sources by name: {type(error).__name__}: {error}. Restore it from the build."

@@ -83,7 +83,8 @@ def _fetch(rows: Path, work: Path, url: str) -> dict[str, float]:
     """Run the fetch tasks of all files one after the other in this process; return files, seconds and CPU."""
     from pipeline.recipe.schema import SourceRecipe
     from pipeline.sources import files
-    from pipeline.sources.base import Unit, list_all_spans
+    from pipeline.sources.base import Unit
+    from pipeline.sources.kinds import list_spans
     from pipeline.sources.software_heritage import fetch
 
     os.environ["TOKENMILL_CONTENT_ENDPOINT"] = url
@@ -91,7 +92,7 @@ def _fetch(rows: Path, work: Path, url: str) -> dict[str, float]:
     fetched = 0
     fetch_s = 0.0
     started, cpu = time.perf_counter(), time.process_time()
-    for span in list_all_spans(source, files.list_files(source)):
+    for span in list_spans(source, files.list_files(source)):
         task = fetch.make_task(Unit(0, (span,)), source, work)
         folder = work / task.digest
         folder.mkdir(parents=True)

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.recipe.schema import Recipe, SourceRecipe, load_recipe
+from pipeline.build.load import load_recipe
+from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources import files
 from tests.support.builds import list_spans_of
 from tests.support.good_recipe import GOOD

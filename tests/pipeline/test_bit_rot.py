@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.build.build import build
+from pipeline.build.load import load_recipe
 from pipeline.engine.driver import DiskFailingError, Driver
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.progress import Progress
 from pipeline.engine.tasks import Task
-from pipeline.recipe.schema import load_recipe
 from tests.support import stage_tasks
 from tests.support.builds import digests, recipe_text, run_build, write_corpus
 from tests.support.servers import corpora as stand_ins

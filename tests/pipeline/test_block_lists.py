@@ -13,13 +13,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipeline.build.load import load_recipe
 from pipeline.encode.run import Key
 from pipeline.mix import index as index_module
-from pipeline.mix.block_lists import MAX_LINE_BYTES, Blocked, BlockList, BlockListError, BlockListUse, parse_entry
+from pipeline.mix.block_lists import (
+    MAX_LINE_BYTES,
+    Blocked,
+    BlockList,
+    BlockListError,
+    BlockListUse,
+    open_lists,
+    parse_entry,
+)
 from pipeline.mix.cuts import MixError, MixTask, mix_runs, plan_mix
 from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE, Index
 from pipeline.mix.plan import plan_from_dict
-from pipeline.recipe.schema import Recipe, load_recipe
+from pipeline.recipe.schema import Recipe
 from tests.support.good_recipe import GOOD, faults_of
 from tests.support.runs import Document, make_recipe, place_documents, write_runs
 
@@ -155,7 +164,7 @@ def test_a_list_that_takes_everything_stops_the_mix_with_a_word(tmp_path: Path) 
     sources = sources_with_copies()
     runs = write_runs(tmp_path / "runs", sources, [[], []])
     block_list = write_list(tmp_path / "all.txt", [document.key for document in sources[1]])
-    recipe = make_recipe([1, 1]).with_block_lists(["all.txt"], tmp_path)
+    recipe = make_recipe([1, 1]).model_copy(update={"drop_hashes": ["all.txt"]})
     index = Index(runs, 2, Blocked([block_list]))
     with pytest.raises(MixError, match=r"no document is left to mix \(43 times in block list all.txt\). Shorten"):
         plan_mix(recipe, index)
@@ -165,7 +174,7 @@ def test_a_list_that_changes_on_the_way_stops_the_mix(tmp_path: Path) -> None:
     sources = sources_with_copies()
     runs = write_runs(tmp_path / "runs", sources, [[], []])
     write_list(tmp_path / "a.txt", [(1, 1)])
-    recipe = make_recipe([1, 1]).with_block_lists([f"a.txt#sha256={'0' * 64}"], tmp_path)
+    recipe = make_recipe([1, 1]).model_copy(update={"drop_hashes": [f"a.txt#sha256={'0' * 64}"]}).in_folder(tmp_path)
     with pytest.raises(BlockListError, match="it was changed, or is another list"):
         mix_runs(tmp_path, MixTask(recipe, tuple(runs)), None)
 
@@ -197,7 +206,7 @@ def test_a_recipe_names_lists_by_its_own_folder_and_records_their_digest(
     monkeypatch.chdir(elsewhere)
     recipe = load('drop_hashes = ["lists/a.txt"]\n' + GOOD)
     assert recipe.drop_hashes == [f"lists/a.txt#sha256={digest}"]
-    assert [keys_of(item) for item in recipe.block_lists] == [[(1, 2)]]
+    assert [keys_of(item) for item in open_lists(recipe)] == [[(1, 2)]]
     # A set's recipe.json is elsewhere: the list may lie in the working directory, since its digest says which it is.
     (elsewhere / "set").mkdir()
     (elsewhere / "set/recipe.json").write_text(recipe.to_json())

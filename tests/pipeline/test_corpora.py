@@ -16,7 +16,7 @@ import pytest
 import xxhash
 
 import shards
-from pipeline.recipe.schema import load_recipe
+from pipeline.build.load import load_recipe
 from pipeline.sources.selection import open_sources
 from pipeline.tokenizer import sample
 from pipeline.tokenizer.sample import iter_sample

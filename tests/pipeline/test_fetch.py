@@ -22,7 +22,8 @@ import pytest
 
 from pipeline.engine.progress import Progress
 from pipeline.recipe.schema import SourceRecipe
-from pipeline.sources.base import SourceError, Unit, make_units, read_span
+from pipeline.sources.base import SourceError, Unit, make_units
+from pipeline.sources.kinds import read_span
 from pipeline.sources.software_heritage import archive, documents, fetch
 from shards.validation.validate import validate
 from tests.support.builds import digests, list_spans_of

@@ -111,7 +111,7 @@ def test_a_recipe_tells_every_bad_pattern(load: Load) -> None:
         "weight = 3.5", 'weight = 3.5\ndrop_if_matches = ["a*", "b"]'
     )
     faults = faults_of(load, text)
-    assert [fault.split(":")[0] for fault in faults] == ["drop_if_matches.1", "sources.1.drop_if_matches.0"]
+    assert [fault.split(":")[0] for fault in faults] == ["drop_if_matches.1", "sources.code.drop_if_matches.0"]
     assert "missing )" in faults[0]
     (twice,) = faults_of(load, 'drop_if_matches = ["ok", "ok"]\n' + GOOD)
     assert "listed more than once: 'ok'" in twice

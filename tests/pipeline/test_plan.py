@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.build.build import build
+from pipeline.build.load import load_recipe
 from pipeline.cli.plan_display import print_plan
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.progress import Progress
@@ -26,7 +27,7 @@ from pipeline.estimate.disk import DiskError, check_disk
 from pipeline.estimate.estimate import Estimate, TimeEstimate, estimate
 from pipeline.estimate.pieces import read_extract
 from pipeline.estimate.pilot import measure
-from pipeline.recipe.schema import Recipe, load_recipe
+from pipeline.recipe.schema import Recipe
 from pipeline.sources import files, selection
 from pipeline.sources.base import SourceError
 from pipeline.sources.selection import Selection, open_sources

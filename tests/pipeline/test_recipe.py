@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import os
 import subprocess
 import sys
@@ -13,9 +14,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from pipeline.build.load import load_recipe
 from pipeline.recipe import schema as recipes
 from pipeline.recipe.reference import BEGIN, END
-from pipeline.recipe.schema import load_recipe
 from shards.config import SettingsError
 from tests.support.good_recipe import GOOD, faults_of
 
@@ -42,7 +43,7 @@ paths = ["{folder}/*.txt"]
 weight = inf
 wieght = 1
 max_bytes = "many"
-min_bytes = "5"
+min_bytes = "few"
 [[sources]]
 name = "third"
 paths = []
@@ -84,12 +85,12 @@ EXPECTED = [
     "sources.1.weight: Input should be a finite number; got inf",
     "sources.1.wieght: unknown key. Did you mean 'weight'?",
     "sources.1.max_bytes: expected bytes as a number, or as text such as",
-    "sources.1.min_bytes: Input should be a valid integer; got '5'",
+    "sources.1.min_bytes: expected bytes as a number, or as text such as",
     "sources.1.separator: required to cut '{folder}/a.txt' into documents. Give `separator`",
-    "sources.2.paths: required key is missing, or empty: kind = 'files' needs it",
-    "sources.2.weight: Input should be a finite number; got nan",
-    "sources.2.format: Input should be 'auto', 'parquet', 'jsonl', 'text' or 'file'; got 'csv'",
-    "sources.2.kind: Input should be 'files' or 'hub'; got 'hubb'",
+    "sources.third.paths: required key is missing, or empty: kind = 'files' needs it",
+    "sources.third.weight: Input should be a finite number; got nan",
+    "sources.third.format: Input should be 'auto', 'parquet', 'jsonl', 'text' or 'file'; got 'csv'",
+    "sources.third.kind: Input should be 'files' or 'hub'; got 'hubb'",
     "sources.3.name: required key is missing",
     "sources.3.paths: Input should be a valid list",
     "sources.3.weight: Input should be a valid number; got '3'",
@@ -128,15 +129,13 @@ def test_the_command_reports_them_and_writes_nothing(run_cli: Any, tmp_path: Pat
     before = sorted(tmp_path.rglob("*"))
     for command in (["build", "r.toml", "--out", "out", "--json"], ["plan", "r.toml"]):
         result = run_cli(*command)
-        assert (result.returncode, result.stdout) == (2, "")
-        assert result.stderr.startswith(f"error: r.toml: {len(faults_in(result.stderr))} problems")
-        assert len(faults_in(result.stderr)) >= len(EXPECTED)
+        assert result.returncode == 2
+        faults = [line for line in result.stderr.splitlines() if line.startswith("error: r.toml: ")]
+        assert len(faults) >= len(EXPECTED)
+        if "--json" in command:
+            assert len(json.loads(result.stdout)["problems"]) == len(faults)
         assert "Traceback" not in result.stderr
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def faults_in(stderr: str) -> list[str]:
-    return [line for line in stderr.splitlines() if line.startswith("  ")]
 
 
 def test_data_that_cannot_be_read_is_reported_alike(run_cli: Any, tmp_path: Path, folder: Path) -> None:
@@ -157,7 +156,7 @@ def test_data_that_cannot_be_read_is_reported_alike(run_cli: Any, tmp_path: Path
     [
         (b"name = ", "not valid TOML"),
         (b"name = '\xff'", "not valid TOML: 'utf-8' codec can't decode"),
-        (b"", "problems"),
+        (b"", "sources: required key is missing"),
         ("name = 'größe'".encode(), "name: String should match pattern"),
         (None, "Is a directory"),
     ],
@@ -175,8 +174,7 @@ def test_files_that_are_no_recipe(content: bytes | None, message: str, run_cli: 
 def test_no_recipe_file(run_cli: Any) -> None:
     result = run_cli("plan", "missing.toml")
     assert result.returncode == 2
-    assert "missing.toml: 1 problem" in result.stderr
-    assert "cannot be read: No such file or directory. Expected a recipe in TOML" in result.stderr
+    assert "missing.toml: cannot be read: No such file or directory. Expected a recipe in TOML" in result.stderr
     assert "Traceback" not in result.stderr
 
 
@@ -210,19 +208,19 @@ def test_tokenizers_of_any_shape(section: str, load: Any) -> None:
 @pytest.mark.parametrize("value", ["['parquet']", "5", "{ a = 1 }", "'csv'"])
 def test_formats_of_any_shape(value: str, load: Any) -> None:
     faults = faults_of(load, GOOD, f"sources.prose.format={value}")
-    assert any(fault.startswith("sources.0.format") for fault in faults)
+    assert any(fault.startswith("sources.prose.format") for fault in faults)
 
 
 def test_keys_that_do_not_fit_the_format(load: Any) -> None:
     overrides = ["sources.prose.separator='--'", "sources.code.keep.score='> 1'"]
     faults = faults_of(load, GOOD, *overrides)
-    assert [fault.split(":")[0] for fault in faults] == ["sources.0.separator", "sources.1.keep"]
+    assert [fault.split(":")[0] for fault in faults] == ["sources.prose.separator", "sources.code.keep"]
 
 
 def test_globs_that_cannot_be_listed(load: Any) -> None:
     urls = '["nosuch://x/*", "zip://*.txt::/missing.zip", "file:///missing/*.txt", "\\u0000"]'
     faults = faults_of(load, GOOD, f"sources.prose.paths={urls}")
-    assert len([fault for fault in faults if fault.startswith("sources.0.paths: ")]) == 4
+    assert len([fault for fault in faults if fault.startswith("sources.prose.paths: ")]) == 4
 
 
 def test_every_key_is_documented() -> None:
@@ -231,7 +229,7 @@ def test_every_key_is_documented() -> None:
         if not isinstance(node, ast.ClassDef) or not issubclass(getattr(recipes, node.name), BaseModel):
             continue
         for item, after in zip(node.body, [*node.body[1:], None], strict=True):
-            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+            if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name) and item.target.id[0] != "_":
                 documented = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
                 # A section's own docstring says what it is.
                 section = ast.unparse(item.annotation).endswith("Recipe")

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.recipe.schema import Recipe, load_recipe
+from pipeline.build.load import load_recipe
+from pipeline.recipe.schema import Recipe
 from pipeline.recipe.values import parse_size
 from shards.config import SettingsError
 from tests.support.good_recipe import GOOD, faults_of
@@ -47,7 +48,7 @@ def test_overrides(override: str, check: Callable[[Recipe], bool], load: Any) ->
         ("mixx.tokens=1", "mixx: unknown key. Did you mean 'mix'?"),
         ("mix.token=1", "mix.token: unknown key. Did you mean 'tokens'?"),
         ("mix.tokens=1\nseed = 5", "mix.tokens"),
-        ("sources.0.weight=-1", "sources.0.weight: Input should be greater than 0; got -1"),
+        ("sources.0.weight=-1", "sources.prose.weight: Input should be greater than 0; got -1"),
         ("a..b=1", "a: unknown key"),
     ],
 )
@@ -58,7 +59,7 @@ def test_bad_overrides(override: str, message: str, load: Any) -> None:
 
 def test_overrides_and_faults_of_the_file_are_reported_together(load: Any) -> None:
     faults = faults_of(load, GOOD.replace("weight = 87", "weight = 0"), "nonsense", "mix.max_epochs=0")
-    assert [fault.split(":")[0] for fault in faults] == ["--set 'nonsense'", "sources.0.weight", "mix.max_epochs"]
+    assert [fault.split(":")[0] for fault in faults] == ["--set 'nonsense'", "sources.prose.weight", "mix.max_epochs"]
 
 
 def test_a_set_s_recipe_json_is_a_recipe(load: Any, tmp_path: Path) -> None:
@@ -76,7 +77,7 @@ def test_a_set_s_recipe_json_is_a_recipe(load: Any, tmp_path: Path) -> None:
     data = json.loads(recipe.to_json())
     data["sources"][0]["wieght"] = 3
     (tmp_path / "recipe.json").write_text(json.dumps(data))
-    with pytest.raises(SettingsError, match=r"sources\.0\.wieght: unknown key\. Did you mean 'weight'"):
+    with pytest.raises(SettingsError, match=r"sources\.prose\.wieght: unknown key\. Did you mean 'weight'"):
         load_recipe(tmp_path / "recipe.json")
 
 

@@ -103,7 +103,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def load(corpus: Path, tmp_path: Path) -> Callable[..., Recipe]:
     """Return `load(*overrides)`."""
-    from pipeline.recipe.schema import load_recipe
+    from pipeline.build.load import load_recipe
 
     def load_with(*overrides: str) -> Recipe:
         path = tmp_path / "recipe.toml"

@@ -16,7 +16,8 @@ import pytest
 import zstandard
 
 from pipeline.sources import base
-from pipeline.sources.base import SourceError, read_documents
+from pipeline.sources.base import SourceError
+from pipeline.sources.read_back import read_documents
 from tests.support.builds import list_spans_of
 
 SEPARATOR = "\n<<<document>>>\n"

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.recipe.schema import SourceRecipe
-from pipeline.sources.base import Span, list_all_spans, source_module
+from pipeline.sources.base import Span
+from pipeline.sources.kinds import list_files, list_spans
 
 SPECIAL_TOKENS = ["<|endoftext|>", "<|pad|>"]
 
@@ -118,4 +119,4 @@ def digests(out: Path) -> dict[str, str]:
 
 def list_spans_of(source: SourceRecipe) -> list[Span]:
     """Return all spans of all files of a source, in order."""
-    return list_all_spans(source, source_module(source.kind).list_files(source))
+    return list_spans(source, list_files(source))

@@ -79,8 +79,8 @@ def test_a_run_without_a_price_costs_nothing():
     [
         ("[{name='a', until_step=8}, {name='b', until_step=8}]", "phases.b.until_step = 8: expected more than 8"),
         ("[{name='a', until_step=8, budget_usd=3}]", "phases.a.budget_usd: a budget needs a price"),
-        ("[{name='a', until_step=8, goal='perplexity < 3'}]", "phases.0.goal"),
-        ("[{name='a'}]", "phases.0.until_step"),
+        ("[{name='a', until_step=8, goal='perplexity < 3'}]", "phases.a.goal"),
+        ("[{name='a'}]", "phases.a.until_step"),
         ("[{name='a', until_step=8, milestones=[3, 9]}]", "phases.a.milestones: 9: expected a step of the phase"),
         ("[{name='a', until_step=8}, {name='b', until_step=99, milestones=[25]}]", "phases.b.milestones: 25: expected"),
         ("[{name='a', until_step=8}, {name='b', until_step=9, milestones=[8]}]", "after 8 and until 9"),

@@ -79,7 +79,7 @@ def test_all_faults_are_reported_at_once(recipe_file: Path, tmp_path: Path):
         ("model.num_hidden_layers=1000000", "model.num_hidden_layers"),
         ("phases=3", "phases: Input should be a valid list"),
         ("phases=[3]", "phases.0: expected a table"),
-        ('phases=[{name = "a", until_step = "x", milestones = 3}]', "phases.0.milestones: Input should be"),
+        ('phases=[{name = "a", until_step = "x", milestones = 3}]', "phases.a.milestones: Input should be"),
         ('phases=[{name = "a", until_step = 9}, {name = "b", until_step = 9}]', "phases.b.until_step = 9: expected"),
         ('phases=[{name = "a", until_step = 9, milestones = [10]}]', "10: expected a step of the phase"),
         ('phases=[{name = "a", until_step = 9, budget_usd = 1.0}]', "a budget needs a price"),

@@ -78,6 +78,12 @@ def _open_file_system(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
     return fsspec.url_to_fs(url)
 
 
+def decompress(raw: BinaryIO, compression: str) -> pa.NativeFile:
+    """Return a stream of a file's bytes, decompressed; `compression` is Arrow's name of what made them."""
+    file: Any = pa.PythonFile(cast("Any", raw), mode="r")
+    return pa.CompressedInputStream(file, cast("Any", compression))
+
+
 def read_blocks(raw: BinaryIO, span: Span) -> Iterator[bytes]:
     """Yield a span's bytes, decompressed, about `BATCH_BYTES` at a time.
 
@@ -87,8 +93,7 @@ def read_blocks(raw: BinaryIO, span: Span) -> Iterator[bytes]:
     """
     compression = COMPRESSION.get(os.path.splitext(span.name)[1])
     if compression:
-        file: Any = pa.PythonFile(cast("Any", raw), mode="r")
-        stream = pa.CompressedInputStream(file, cast("Any", compression))
+        stream = decompress(raw, compression)
         while block := stream.read(BATCH_BYTES):
             yield block
         return

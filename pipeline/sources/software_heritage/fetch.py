@@ -25,7 +25,8 @@ from pipeline.engine.checksums import checksum_file
 from pipeline.engine.receipts import RECEIPT_FILE, read_receipt
 from pipeline.engine.tasks import Task, digest_of
 from pipeline.engine.timer import Timer
-from pipeline.sources.base import SourceError, Span, Unit, source_module
+from pipeline.sources.base import SourceError, Span, Unit
+from pipeline.sources.kinds import kind_of
 from pipeline.sources.network.retry import count_retries
 from pipeline.sources.network.settings import network
 from pipeline.sources.software_heritage import archive, documents
@@ -201,7 +202,7 @@ def _file_name(source: SourceRecipe, span: Span) -> str:
 
 def _read_keys(source: SourceRecipe, span: Span) -> _Wanted:
     wanted = _Wanted()
-    for batch in source_module(source.kind).read(source, span):
+    for batch in kind_of(source).read(source, span):
         for reason, count in batch.rejected.items():
             wanted.rejected[reason] = wanted.rejected.get(reason, 0) + count
         for row, value in zip(batch.rows.tolist(), as_large_binary(batch.text).to_pylist(), strict=True):

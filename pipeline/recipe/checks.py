@@ -1,0 +1,100 @@
+"""Rules between the keys of a data recipe.
+
+They look at the raw document, so that their faults are in the same report as those of the model. No file is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+from pydantic import BaseModel
+
+from pipeline.recipe.schema import NUM_BYTES, SourceRecipe, TokenizerRecipe
+from pipeline.recipe.values import parse_count
+from shards.config import item_names
+
+_KEYS_OF_KIND = {"files": ("paths", "max_malformed"), "hub": ("repo", "config", "split", "revision")}
+_REQUIRED_KEY = {"files": "paths", "hub": "repo"}
+_KEYS_OF_CONTENT = ("blob_id", "fallback_encoding", "max_missing")
+_KEYS_OF_TRAINING = ("vocab_size", "special_tokens", "pretokenizer", "sample_bytes", "sample_weights")
+
+
+def check_sources(data: dict[str, Any]) -> Iterator[str]:
+    """Yield the faults between the keys of each source, and between sources."""
+    sources = named_sources(data)
+    names = [str(source["name"]) for _, source in sources if "name" in source]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"sources: {names.count(name)} sources are called {name!r}; expected distinct names"
+    for place, source in sources:
+        yield from _check_source(place, source)
+    weights = (data.get("tokenizer") or {}).get("sample_weights") if isinstance(data.get("tokenizer"), dict) else None
+    if isinstance(weights, dict) and sorted(cast("dict[str, Any]", weights)) != sorted(names):
+        got = sorted(cast("dict[str, Any]", weights))
+        yield f"tokenizer.sample_weights: expected one weight for each of {sorted(names)}, got {got}"
+
+
+def check_tokenizer(data: dict[str, Any]) -> Iterator[str]:
+    """Yield the faults between the keys of `[tokenizer]`."""
+    section = data.get("tokenizer")
+    if not isinstance(section, dict):
+        return
+    section = cast("dict[str, Any]", section)
+    if section.get("file") is not None:
+        for key in _given(TokenizerRecipe, section, _KEYS_OF_TRAINING):
+            yield f"tokenizer.{key}: the tokenizer `file` decides it, so that the key has no effect. Leave it out."
+        return
+    specials = section.get("special_tokens", _default(TokenizerRecipe, "special_tokens"))
+    eos = section.get("eos_token", _default(TokenizerRecipe, "eos_token"))
+    if not isinstance(specials, list):
+        return
+    specials = cast("list[Any]", specials)
+    if eos not in specials:
+        yield f"tokenizer.eos_token: {eos!r} is not among special_tokens {specials}"
+    vocab_size = parse_count(section.get("vocab_size"))
+    least = NUM_BYTES + len(specials)
+    if vocab_size is None:
+        yield "tokenizer.vocab_size: required key is missing. Give it, or a tokenizer `file`."
+    elif isinstance(vocab_size, int) and vocab_size < least:
+        yield (
+            f"tokenizer.vocab_size: {vocab_size} is too small; {NUM_BYTES} bytes and {len(specials)} special tokens "
+            f"need at least {least}"
+        )
+
+
+def named_sources(data: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the sources of a raw recipe of any shape, each with its place in messages, such as `sources.prose`."""
+    sources = data.get("sources")
+    items = cast("list[Any]", sources) if isinstance(sources, list) else []
+    named = zip(item_names(items), items, strict=True)
+    return [(f"sources.{name}", cast("dict[str, Any]", item)) for name, item in named if isinstance(item, dict)]
+
+
+def kind_of(source: dict[str, Any]) -> str:
+    """Return a raw source's kind; where `kind` is wrong, which the model reports, the kind that its keys suggest."""
+    kind = source.get("kind", _default(SourceRecipe, "kind"))
+    if isinstance(kind, str) and kind in _REQUIRED_KEY:
+        return kind
+    return "hub" if "repo" in source else "files"
+
+
+def _check_source(place: str, source: dict[str, Any]) -> Iterator[str]:
+    kind, content = kind_of(source), source.get("content", "column")
+    if not source.get(_REQUIRED_KEY[kind]):
+        yield f"{place}.{_REQUIRED_KEY[kind]}: required key is missing, or empty: kind = {kind!r} needs it"
+    for key in _given(SourceRecipe, source, _KEYS_OF_KIND["hub" if kind == "files" else "files"]):
+        yield f"{place}.{key}: not a key of kind = {kind!r}. Leave it out, or set `kind`."
+    if content != "software-heritage":
+        for key in _given(SourceRecipe, source, _KEYS_OF_CONTENT):
+            yield f"{place}.{key}: only with content = 'software-heritage'. Leave it out, or set `content`."
+    elif _given(SourceRecipe, source, ("text",)):
+        yield f"{place}.text: the text comes from `content`, not from a column. Leave it out."
+
+
+def _given(model: type[BaseModel], section: dict[str, Any], keys: tuple[str, ...]) -> list[str]:
+    """Return which keys have another value than their default: a set's recipe.json lists every key."""
+    return [key for key in keys if key in section and section[key] != _default(model, key)]
+
+
+def _default(model: type[BaseModel], key: str) -> Any:
+    return model.model_fields[key].get_default(call_default_factory=True)

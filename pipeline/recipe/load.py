@@ -1,0 +1,50 @@
+"""Reads a data recipe's file: every fault in one report, paths that begin at the recipe's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pipeline.recipe import paths
+from pipeline.recipe.checks import check_sources, check_tokenizer
+from pipeline.recipe.schema import Recipe
+from shards.config import apply_override, check_settings, read_document
+
+FileCheck = Callable[[dict[str, Any], Path], Iterator[str]]
+"""From a raw recipe, of any shape, and the folder its paths begin at, to faults of the files that it names."""
+
+
+def load_recipe(path: Path, *, overrides: list[str] | None = None, checks: tuple[FileCheck, ...] = ()) -> Recipe:
+    """Read a data recipe.
+
+    Args:
+        path: a TOML file, or a set's recipe.json.
+        overrides: `dotted.key=value` strings; paths in them are relative to the working directory.
+        checks: look at the files that the recipe names, which this module does not.
+
+    Raises:
+        SettingsError: with every fault of the file, of the overrides, and of the checks.
+    """
+    folder = path.parent.absolute()
+    data = read_document(path)
+    written = [table.get(key) for table, key in paths.list_keys(data)]
+    faults = [fault for override in overrides or [] for fault in apply_override(data, override)]
+    _move_overrides(data, written, folder)
+    file_checks = tuple(_bind(check, folder) for check in checks)
+    recipe = check_settings(
+        Recipe, data, where=str(path), checks=(check_sources, check_tokenizer, *file_checks), faults=faults
+    )
+    return recipe.in_folder(folder)
+
+
+def _move_overrides(data: dict[str, Any], written: list[Any], folder: Path) -> None:
+    """Let the paths that overrides have put into a recipe begin at its folder, as those that are `written` in it do."""
+    for table, key in paths.list_keys(data):
+        value = table.get(key)
+        if not any(value is one for one in written):
+            table[key] = paths.move_value(value, old=Path.cwd(), new=folder)
+
+
+def _bind(check: FileCheck, folder: Path) -> Callable[[dict[str, Any]], Iterator[str]]:
+    return lambda data: check(data, folder)

@@ -1,0 +1,75 @@
+"""The paths that a recipe names: relative to the folder of the recipe's file, wherever a command runs.
+
+Paths given by `--set` on a command line are relative to the working directory, as a person who types them expects; they
+are rewritten to begin at the recipe's folder. A set's recipe.json is a recipe too: its paths begin at the set's folder.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+_PROTOCOL = re.compile(r"[a-z]+")
+"""A link of a chained URL that fsspec takes for the name of a protocol, such as `simplecache`."""
+
+
+def join(folder: Path, path: str) -> str:
+    """Return a path or glob of a recipe as one that begins at the root; URLs stay as they are.
+
+    The last link of a chained URL (`zip://*.parquet::set.zip`) may be a relative path too.
+    """
+    return _map_local(path, lambda local: _join_local(folder, local))
+
+
+def move(path: str, *, old: Path, new: Path) -> str:
+    """Return a relative path that begins at the folder `old` as one that begins at `new`; others stay as they are."""
+    return _map_local(path, lambda local: os.path.relpath(old / local, new))
+
+
+def explain(folder: Path, path: str) -> str:
+    """Return where a relative path begins, for an error; and how to write it where it is right from here."""
+    rule = f"Paths begin at the recipe's folder, {folder}; those of --set at the working directory"
+    here = join(Path.cwd(), path)
+    if here != join(folder, path) and "://" not in here and glob.glob(here, recursive=True):
+        return f"{rule}. There are files at {here}: write {move(path, old=Path.cwd(), new=folder)!r} in the recipe."
+    return f"{rule}. Correct the path."
+
+
+def list_keys(data: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield each table of a raw recipe, of any shape, that may name paths, with the key that names them."""
+    sources = data.get("sources")
+    for source in cast("list[Any]", sources) if isinstance(sources, list) else []:
+        if isinstance(source, dict):
+            yield cast("dict[str, Any]", source), "paths"
+    if isinstance(data.get("tokenizer"), dict):
+        yield data["tokenizer"], "file"
+    yield data, "drop_hashes"
+
+
+def move_value(value: Any, *, old: Path, new: Path) -> Any:
+    """Return the value of such a key, a path or a list of them, as `move` does; what is no text stays."""
+    if isinstance(value, list):
+        return [move_value(item, old=old, new=new) for item in cast("list[Any]", value)]
+    return move(value, old=old, new=new) if isinstance(value, str) else value
+
+
+def _map_local(path: str, change: Callable[[str], str]) -> str:
+    """Apply `change` to the part of a path that is relative to some folder."""
+    head, link, last = path.rpartition("::")
+    if not last or "://" in last or (link and _PROTOCOL.fullmatch(last)):
+        return path
+    if last.startswith("~") or os.path.isabs(last):
+        return path
+    return f"{head}{link}{change(last)}"
+
+
+def _join_local(folder: Path, path: str) -> str:
+    """Join without `..` in the middle, for messages and provenance; a glob's own `..` after a wildcard stays."""
+    while path.startswith(("../", "./")):
+        first, path = path.split("/", 1)
+        folder = folder.parent if first == ".." else folder
+    return os.path.join(folder, path)

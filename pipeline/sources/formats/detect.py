@@ -1,0 +1,151 @@
+"""The format of a source's file under `format = "auto"`: told by its name, else by its first bytes; never guessed.
+
+The name decides `.parquet`, `.jsonl`, `.ndjson` and `.txt`, also with the ending of a compression. The head of other
+files is read, decompressed. Parquet and JSON lines are recognised. Other text is one document a file, as source code
+and Markdown are. JSON that is not JSON lines, CSV, binary data, and compressed text whose name says no more are refused
+since one document a file would make one document of a whole data set.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+import re
+from typing import Any, BinaryIO
+
+from pipeline.sources.base import SourceError
+from pipeline.sources.formats.byte_io import COMPRESSION, decompress, open_file
+
+HEAD_BYTES = 1 << 16
+"""What is read of a file."""
+_BY_NAME = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "text"}
+_TABLES = {".csv": "CSV", ".tsv": "TSV", ".tab": "TSV", ".psv": "CSV"}
+_MAGIC = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "Zstandard",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\x00": "xz",
+    b"\x04\x22\x4d\x18": "LZ4",
+    b"PK\x03\x04": "a zip archive",
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive",
+    b"ARROW1": "Arrow IPC",
+    b"ORC": "ORC",
+    b"Obj\x01": "Avro",
+    b"\x89HDF": "HDF5",
+    b"SQLite format 3": "SQLite",
+    b"%PDF-": "PDF",
+}
+_AS_FILES = 'or say format = "file" to make each file one document'
+_JUDGED_LINES = 20
+_LEAST_TABLE_LINES = 3
+"""Lines that have equally many separators in a table without a name that says so."""
+
+
+def format_of_name(name: str) -> str | None:
+    """Return the format that a file's name tells: parquet, jsonl, text; None where it does not tell one."""
+    return _BY_NAME.get(_inner_ending(name))
+
+
+def detect_format(url: str, name: str) -> str:
+    """Return a file's format: parquet, jsonl, text, or file (one document a file).
+
+    Raises:
+        SourceError: the content is not something to make one document of, with what to do about it.
+        OSError: the file cannot be read or decompressed.
+    """
+    if found := format_of_name(name):
+        return found
+    with open_file(url) as raw:
+        head = _read_head(raw, name)
+    if head.startswith(b"PAR1"):
+        return "parquet"
+    _refuse_binary(name, head)
+    ending = _inner_ending(name)
+    if ending in _TABLES:
+        raise SourceError(f"{name}: {_TABLES[ending]} is not read. Convert it to parquet or JSON lines, {_AS_FILES}.")
+    if _is_json_lines(head):
+        return "jsonl"
+    if ending.startswith(".json") or re.match(rb'\s*\[\s*\{\s*"', head):
+        found = "a JSON array" if head.lstrip()[:1] == b"[" else "JSON that is not one object a line"
+        raise SourceError(
+            f"{name}: holds {found}; expected JSON lines, one object a line. "
+            f"Convert it (`jq -c '.[]'` does, of an array), {_AS_FILES}."
+        )
+    if not ending and _is_table(head):
+        raise SourceError(
+            f"{name}: looks like CSV or TSV, which is not read. Convert it to parquet or JSON lines, {_AS_FILES}."
+        )
+    if not ending and _compression_of(name) and head:
+        raise SourceError(
+            f'{name}: compressed text whose name does not tell its format. Set `format`: "text" with a `separator`, '
+            'or "file" to make each file one document.'
+        )
+    return "file"
+
+
+def _compression_of(name: str) -> str | None:
+    return COMPRESSION.get(os.path.splitext(name)[1])
+
+
+def _inner_ending(name: str) -> str:
+    """Return the ending of a name, in lower case, without that of a compression: `.jsonl` of `a.jsonl.gz`."""
+    base, ending = os.path.splitext(os.path.basename(name))
+    return (os.path.splitext(base)[1] if ending in COMPRESSION else ending).lower()
+
+
+def _read_head(raw: BinaryIO, name: str) -> bytes:
+    compression = _compression_of(name)
+    return decompress(raw, compression).read(HEAD_BYTES) if compression else raw.read(HEAD_BYTES)
+
+
+def _refuse_binary(name: str, head: bytes) -> None:
+    kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
+    if kind in ("gzip", "Zstandard", "bzip2"):
+        endings = ", ".join(COMPRESSION)
+        raise SourceError(
+            f"{name}: is compressed ({kind}), which its name does not tell. Rename it: {endings} are read."
+        )
+    if kind or _is_binary(head):
+        raise SourceError(
+            f"{name}: holds {kind or 'binary data'}, not text. Leave it out of `paths`, convert it to parquet or "
+            f"JSON lines, {_AS_FILES}."
+        )
+
+
+def _is_binary(head: bytes) -> bool:
+    """Say whether bytes are no text: many are NUL, or some are and the rest is not UTF-8."""
+    nulls = head.count(0)
+    if nulls * 10 > len(head):
+        return True
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)  # a character may be cut at the end
+    except UnicodeDecodeError:
+        return nulls > 0
+    return False
+
+
+def _is_json_lines(head: bytes) -> bool:
+    """Say whether most of the first lines are JSON objects, one a line."""
+    lines = [line for line in head.split(b"\n") if line.strip()]
+    if len(head) == HEAD_BYTES and len(lines) == 1:
+        return bool(re.match(rb'\s*\{\s*"', head))  # one line that goes on
+    whole = lines[:-1] if len(head) == HEAD_BYTES else lines
+    objects = [line for line in whole[:_JUDGED_LINES] if isinstance(_parse(line), dict)]
+    return 2 * len(objects) > len(whole[:_JUDGED_LINES])
+
+
+def _parse(line: bytes) -> Any:
+    try:
+        return json.loads(line.decode("utf-8-sig", "replace"))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_table(head: bytes) -> bool:
+    lines = head.split(b"\n")[:-1][:_JUDGED_LINES]
+    for separator, least in ((b"\t", 1), (b",", 2), (b"|", 2)):
+        counts = {line.count(separator) for line in lines}
+        if len(lines) >= _LEAST_TABLE_LINES and len(counts) == 1 and counts.pop() >= least:
+            return True
+    return False

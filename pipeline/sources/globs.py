@@ -1,0 +1,110 @@
+"""The files that a source's `paths` match: listed from folders, archives and stores, checked before a build begins."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+import glob as globbing
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pipeline.recipe import paths
+from pipeline.recipe.checks import kind_of, named_sources
+from pipeline.sources.base import File, SourceError
+from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS
+from pipeline.sources.formats.detect import detect_format, format_of_name
+
+
+def expand_glob(glob: str) -> list[File]:
+    """List the files that a glob matches, sorted by name, which is an absolute path; folders are left out.
+
+    A file's name has forward slashes and no scheme; a file in an archive is named after the archive's path.
+
+    In a chained URL (`zip://*.parquet::/data/set.zip`) the first part with a path is the glob, what follows is the
+    archive it is in.
+
+    Raises:
+        OSError, ValueError, ImportError: the URL cannot be listed, or its protocol is not installed.
+    """
+    if "://" not in glob and "::" not in glob:
+        found = [path for path in globbing.glob(os.path.expanduser(glob), recursive=True) if os.path.isfile(path)]
+        files = [File(path, _check_name(_absolute(path)), os.path.getsize(path)) for path in found]
+        return sorted(files, key=lambda file: file.name)
+    import fsspec
+
+    links = glob.split("::")
+    place = next((i for i, link in enumerate(links) if "://" in link), len(links) - 1)
+    scheme = links[place].partition("://")[0]
+    container = "".join(_absolute(link) for link in reversed(links[place + 1 :]))
+    fs, path = fsspec.url_to_fs(glob)
+    if globbing.has_magic(path):
+        listed = {name: info for name, info in fs.glob(path, detail=True).items() if info["type"] == "file"}
+    else:
+        listed = {path: fs.info(path)} if fs.isfile(path) else {}
+    files: list[File] = []
+    for name, info in listed.items():
+        member = name.lstrip("/") if container else name
+        url = member if "://" in member else f"{scheme}://{member}"
+        name = f"{container}/{member.partition('://')[2] or member.lstrip('/')}"
+        url = "::".join([*links[:place], url, *links[place + 1 :]])
+        files.append(File(url, _check_name(name), info.get("size") or 0))
+    return sorted(files, key=lambda file: file.name)
+
+
+def check_globs(data: dict[str, Any], folder: Path) -> Iterator[str]:
+    """Yield the faults of a raw recipe's `paths`: globs that match nothing, keys that do not fit the files."""
+    for place, source in named_sources(data):
+        globs = source.get("paths")
+        if kind_of(source) == "files" and isinstance(globs, list):
+            for glob in globs:
+                if isinstance(glob, str):  # the model reports the others
+                    yield from _check_glob(place, source, glob, folder)
+
+
+def _check_glob(place: str, source: dict[str, Any], glob: str, folder: Path) -> Iterator[str]:
+    try:
+        files = expand_glob(paths.join(folder, glob))
+    except (*BROKEN_FILE_ERRORS, ImportError) as error:
+        yield f"{place}.paths: {glob!r} cannot be listed: {error}"
+        return
+    if not files:
+        yield f"{place}.paths: {glob!r} matches no file. {paths.explain(folder, glob)}"
+        return
+    format_ = str(source.get("format", "auto"))
+    by_name = {file.name: format_of_name(file.name) if format_ == "auto" else format_ for file in files}
+    formats = sorted({found or "unknown" for found in by_name.values()})
+    if "text" in formats and not source.get("separator"):
+        name = next(name for name, found in by_name.items() if found == "text")
+        remedy = 'Give `separator`, or format = "file" for one document a file'
+        yield f"{place}.separator: required to cut {name!r} into documents. {remedy}"
+    if source.get("separator") and "text" not in formats:
+        yield f"{place}.separator: only text files are cut by a separator; {glob!r} is read as {formats}"
+    if source.get("keep") and (name := _find_without_columns(files, by_name)):
+        yield f"{place}.keep: {name!r} has no columns; predicates need parquet or jsonl"
+
+
+def _find_without_columns(files: list[File], by_name: dict[str, str | None]) -> str | None:
+    """Return the name of the first file that has no columns; files are opened only where names do not tell."""
+    for file in files:
+        found = by_name[file.name]
+        try:
+            found = found or detect_format(file.url, file.name)
+        except (SourceError, *BROKEN_FILE_ERRORS):
+            continue  # reported when the source is opened
+        if found in ("text", "file"):
+            return file.name
+    return None
+
+
+def _absolute(path: str) -> str:
+    scheme, found, rest = path.partition("://")
+    return "/" + (rest if found else os.path.abspath(scheme)).replace(os.sep, "/").lstrip("/")
+
+
+def _check_name(name: str) -> str:
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"the name of the file {name!a} is not UTF-8; rename the file") from error
+    return name

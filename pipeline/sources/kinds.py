@@ -1,0 +1,84 @@
+"""One door to the kinds of source: their files are listed, cut into spans and read as the source's `kind` says.
+
+A kind is a module of three functions. None of them reads more than it must: a build of a part of the sources lists the
+spans of as few files as it needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, cast
+
+from pipeline.recipe.schema import SourceRecipe
+from pipeline.sources.base import File, SourceError, Span, TextBatch
+
+LIST_THREADS = 16
+"""Files whose spans are listed at once: over a network, each takes two requests."""
+_KINDS = {"files": "pipeline.sources.files", "hub": "pipeline.sources.hub"}
+
+
+class Kind(Protocol):
+    """The functions of a kind's module. All raise SourceError."""
+
+    def list_files(self, source: SourceRecipe) -> list[File]:
+        """List a source's files in order, from the listing alone; no file is opened."""
+        ...
+
+    def list_spans(self, source: SourceRecipe, file: File, unit_bytes: int | None = None) -> list[Span]:
+        """Cut one file into spans of up to `unit_bytes` of text, from its footer or its size. Safe in threads."""
+        ...
+
+    def read(self, source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
+        """Stream a span's batches."""
+        ...
+
+
+def kind_of(source: SourceRecipe) -> Kind:
+    """Return the module of a source's kind, loaded when it is first asked for: the Hub's libraries take a second."""
+    return cast("Kind", importlib.import_module(_KINDS[source.kind]))
+
+
+def list_files(source: SourceRecipe) -> list[File]:
+    """List a source's files, in order.
+
+    Raises:
+        SourceError: the files cannot be listed.
+    """
+    return kind_of(source).list_files(source)
+
+
+def list_spans(source: SourceRecipe, files: list[File], unit_bytes: int | None = None) -> list[Span]:
+    """List the spans of several files at once, in the files' order.
+
+    Raises:
+        SourceError: with one line for each file that cannot be read, or does not fit the recipe.
+    """
+    kind = kind_of(source)
+
+    def spans_of(file: File) -> list[Span] | str:
+        try:
+            return kind.list_spans(source, file, unit_bytes)
+        except SourceError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(min(LIST_THREADS, len(files) or 1)) as pool:
+        listed = list(pool.map(spans_of, files))
+    faults = [item for item in listed if isinstance(item, str)]
+    if faults:
+        raise SourceError("\n".join(f"source {source.name!r}: {fault}" for fault in faults))
+    return [span for item in listed if isinstance(item, list) for span in item]
+
+
+def read_span(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
+    """Stream a span's batches, from a source's files or from the documents that were fetched for them.
+
+    Raises:
+        SourceError: the span cannot be read as the recipe says.
+    """
+    if span.format == "documents":
+        from pipeline.sources.software_heritage import documents
+
+        return documents.read(source, span)
+    return kind_of(source).read(source, span)

@@ -1,0 +1,69 @@
+"""Reads documents back by their provenance, for `python -m shards validate --against-sources`.
+
+The package's entry points of the group `tokenmill.sources` name `read_documents`.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.recipe.schema import SourceRecipe
+from pipeline.sources.base import File, SourceError, span_of_part
+from pipeline.sources.kinds import list_files, list_spans, read_span
+
+
+def read_documents(source: dict[str, Any], unit: str, rows: list[int]) -> list[bytes | None]:
+    """Read documents back by provenance.
+
+    Args:
+        source: the source's object in the set's recipe.json; with it as `folder` the set's, where paths begin.
+        unit: a span's label, `file@revision#part`.
+        rows: row numbers in the span.
+
+    Returns:
+        The documents' UTF-8 bytes in the order of `rows`; None where the span has no such row.
+
+    Raises:
+        SourceError: the file is gone, or has no such part now.
+    """
+    keys = {key: value for key, value in source.items() if key != "folder"}
+    recipe, files = _find_files(SourceRecipe.model_validate(keys), Path(str(source.get("folder", ""))))
+    name, _, rest = unit.rpartition("@")
+    part = rest.rpartition("#")[2]
+    if recipe.kind == "files" and part == "file":
+        recipe = recipe.model_copy(update={"format": "file"})  # whatever `auto` would take the file for today
+    file = next((file for file in files if file.name == name), None)
+    span = span_of_part(list_spans(recipe, [file]), part) if file else None
+    if span is None:
+        raise SourceError(f"{unit}: no such part in the source any more. Restore the files the set was built from.")
+    texts: dict[int, bytes] = {}
+    wanted = set(rows)
+    for batch in read_span(recipe, span):
+        for index in (i for i, row in enumerate(batch.rows.tolist()) if row in wanted):
+            text = batch.text[index].as_py()
+            texts[int(batch.rows[index])] = text.encode() if isinstance(text, str) else text
+        if wanted <= texts.keys():
+            break
+    documents = [texts.get(row) for row in rows]
+    if recipe.content == "column":
+        return documents
+    from pipeline.sources.software_heritage.archive import read_back
+
+    return read_back(recipe, documents)
+
+
+def _find_files(source: SourceRecipe, folder: Path) -> tuple[SourceRecipe, list[File]]:
+    """Find a source's files from the set's folder, else from the working directory, as sets of 0.1.0 name them."""
+    placed = source.in_folder(folder.absolute())
+    try:
+        return placed, list_files(placed)
+    except SourceError:
+        here = source.in_folder(Path.cwd())
+        if source.kind != "files" or folder.absolute() == Path.cwd():
+            raise
+        try:
+            return here, list_files(here)
+        except SourceError as error:
+            raise SourceError(f"{error} Looked under {folder.absolute()} as well.") from error
