@@ -6,13 +6,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shards.terminal.display import plain_table, printable, stdout_console
+from shards.cli.mix_display import mix_rows, mix_warnings
+from shards.terminal.display import print_lines, print_rows
 
 if TYPE_CHECKING:
     from pipeline.build.build import BuildResult
-
-_SHOWN_DEVIATION = 0.01
-"""A share further than this from the one requested is pointed out: within a document, and yet worth a look."""
 
 
 def build_json(report: BuildResult, out: Path, work: Path) -> dict[str, Any]:
@@ -25,6 +23,7 @@ def build_json(report: BuildResult, out: Path, work: Path) -> dict[str, Any]:
         "tasks_run": report.tasks_run,
         "ran": {name: stage.ran for name, stage in report.stages.items()},
         "notes": list(report.notes),
+        "warnings": mix_warnings(manifest),
         "mix": [entry.model_dump() for entry in manifest.mix],
         "sources": [entry.model_dump() for entry in manifest.sources],
         "drop_hashes": [entry.model_dump() for entry in manifest.drop_hashes],
@@ -36,62 +35,32 @@ def build_json(report: BuildResult, out: Path, work: Path) -> dict[str, Any]:
 
 
 def print_build(report: BuildResult, out: Path, work: Path) -> None:
-    """Print the achieved mix beside the requested one, what was dropped, and where things are."""
-    console = stdout_console()
+    """Print the achieved mix next to the requested one, what was dropped, and where things are."""
     manifest = report.manifest
-    columns = (
-        "source",
-        "requested",
-        "achieved",
-        "train tokens",
-        "val tokens",
-        "documents read",
-        "unread MB",
-        "dropped",
-        "epochs",
-    )
-    table = plain_table(*columns)
-    val = manifest.splits["val"].sources if "val" in manifest.splits else {}
-    for source, entry in zip(manifest.sources, manifest.mix, strict=True):
-        train = manifest.splits["train"].sources[source.name]
-        table.add_row(
-            source.name,
-            f"{100 * entry.requested:.4f} %",
-            f"{100 * entry.achieved:.4f} %",
-            f"{train.tokens:,}",
-            f"{val[source.name].tokens:,}" if source.name in val else "0",
-            f"{source.documents_available:,}",
-            f"{source.unread_bytes / 1e6:,.1f}" if source.unread_bytes else "0",
-            f"{sum(source.dropped.values()):,}",
-            str(source.epochs),
-        )
-    console.print(f"{manifest.name}: the mix")
-    console.print(table)
-    for entry in manifest.mix:
-        if abs(entry.achieved - entry.requested) > _SHOWN_DEVIATION:
-            console.print(
-                f"look: {entry.source} has {entry.achieved:.2%} of the tokens, not {entry.requested:.2%}: "
-                "its documents, or another source's, are long for a set this small"
-            )
+    print_rows(mix_rows(manifest), title=f"{manifest.name}: the mix")
+    lines = [f"look: {warning}" for warning in mix_warnings(manifest)]
     for source in manifest.sources:
-        for reason, count in source.dropped.items():
-            console.print(printable(f"dropped from {source.name}: {count:,} ({reason})"))
+        lines += [f"dropped from {source.name}: {count:,} ({reason})" for reason, count in source.dropped.items()]
     for entry in manifest.drop_hashes:
         found = f"{entry.found:,} of {entry.hashes:,} hashes found, {entry.documents:,} documents dropped"
-        console.print(printable(f"block list {entry.file}: {found}"), soft_wrap=True)
-    for name, unread in report.unread.items():
-        if unread.bytes:
-            console.print(printable(f"not read of {name}: {unread}"), soft_wrap=True)
+        lines.append(f"block list {entry.file}: {found}")
+    lines += [f"not read of {name}: {unread}" for name, unread in report.unread.items() if unread.bytes]
     tokens = sum(split.tokens for split in manifest.splits.values())
     size = sum(shard.files.tokens.bytes + shard.files.documents.bytes for shard in manifest.shards)
-    text_bytes = sum(result["text_bytes"] for result in report.stages["encode"].results)
-    lines = [
+    lines += [
         f"{len(manifest.shards)} shards, {tokens:,} tokens, {size / 1e6:.1f} MB in {out}",
-        f"{report.tasks_run} tasks run in {report.seconds:.1f} s"
-        + (f": {text_bytes / 1e6 / report.seconds:.0f} MB of text a second" if report.tasks_run else ", nothing to do"),
+        f"{report.tasks_run} tasks run in {report.seconds:.1f} s{_speed(report)}",
         f"work folder (keep it for cheap re-runs): {work}",
     ]
     problems = report.validation.problems
-    lines += [f"problem: {problem}" for problem in problems] or ["validated: no problems"]
-    for line in lines:
-        console.print(line, soft_wrap=True)
+    print_lines(lines + ([f"problem: {problem}" for problem in problems] or ["validated: no problems"]))
+
+
+def _speed(report: BuildResult) -> str:
+    """Return the text that was encoded in a second; nothing for a build that found some of it encoded already."""
+    if not report.tasks_run:
+        return ", nothing to do"
+    encode = report.stages["encode"]
+    if encode.ran < len(encode.results):
+        return ""
+    return f": {report.text_bytes / 1e6 / report.seconds:.0f} MB of text a second"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.estimate.estimate import TEXT_BYTES_PER_TOKEN
 from pipeline.recipe.patterns import reason_of
-from shards.terminal.display import print_rows, printable, stdout_console
+from shards.terminal.display import print_lines, print_rows
 
 if TYPE_CHECKING:
     from pipeline.estimate.estimate import Estimate, SourceEstimate
@@ -17,7 +17,6 @@ def print_plan(recipe: Recipe, estimate: Estimate) -> None:
     """Print what a build would read, write, take and cost."""
     rows = [_plan_row(source) for source in estimate.sources]
     print_rows(rows, title=f"{recipe.name}: the plan")
-    console = stdout_console()
     train, val = f"{estimate.train_tokens:,}", f"{estimate.val_tokens:,}"
     lines = [f"about {train} training and {val} validation tokens in {estimate.shards} shards"]
     for source in estimate.sources:
@@ -28,8 +27,7 @@ def print_plan(recipe: Recipe, estimate: Estimate) -> None:
     lines += _time_lines(estimate)
     scratch, output = _size(estimate.scratch_bytes), _size(estimate.output_bytes)
     lines.append(f"disk: {scratch} of scratch, {output} for the set")
-    for line in [*lines, *_short(recipe, estimate)]:
-        console.print(printable(line), soft_wrap=True)
+    print_lines([*lines, *_short(recipe, estimate)])
 
 
 def _too_many_matches(recipe: Recipe, estimate: Estimate) -> list[str]:

@@ -24,7 +24,7 @@ from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
 from shards.errors import InputError
 
-CODE_VERSION = 1
+CODE_VERSION = 2
 """Raise when the same runs would give another plan."""
 
 MAX_SHARDS = 100_000
@@ -138,7 +138,10 @@ def _cut_validation(demand: Demand, source: int, axis: Axis) -> list[tuple[int, 
     targets = demand.shares.targets(source, recipe.split.val_tokens, _num_val_shards(recipe))
     if not axis.total:  # of a source that is still to be read
         return [(0, Cut(0, FIRST_KEY)) for _ in targets]
-    return _cut_split(axis, Cut(0, FIRST_KEY), targets)
+    cuts = _cut_split(axis, Cut(0, FIRST_KEY), targets)
+    if 0 < targets[-1] < axis.total:
+        cuts[-1] = (0, axis.validation_cut(targets[-1]))
+    return cuts
 
 
 def _check_validation(

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pipeline.mix.block_lists import Blocked, BlockListUse
 
 PARTITION_DOCUMENTS = 1 << 20
+FAR_OFF = 0.1
+"""Part of a source's share of validation. Where 0.1.0 exceeded the share by less, sets keep the bytes that it gave."""
 DUPLICATE = "duplicate"
 DUPLICATE_ELSEWHERE = "duplicate of another source"
 
@@ -170,6 +172,14 @@ class Axis:
         if found.tokens > start and 2 * (target - found.tokens) <= self._longest_before(found.tokens):
             return found
         return self.cut(target, up=True)
+
+    def validation_cut(self, target: int) -> Cut:
+        """Return the boundary for the end of validation, after at least one document.
+
+        It is the nearest one if `last_cut` exceeds the target by more than `FAR_OFF` of it, else that of `last_cut`.
+        """
+        last, nearest = self.last_cut(target, 0), self.cut(target)
+        return nearest if nearest.tokens and last.tokens - target > FAR_OFF * target else last
 
     def _longest_before(self, tokens: int) -> int:
         part = bisect.bisect_right(self.cumulative, tokens) - 1

@@ -9,8 +9,9 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from shards.cli.mix_display import mix_rows, mix_warnings
 from shards.errors import Problem
-from shards.terminal.display import plain_table, printable, stdout_console
+from shards.terminal.display import plain_table, print_lines, print_rows, printable, stdout_console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +33,7 @@ def describe_set(shard_set: ShardSet) -> dict[str, Any]:
         "splits": {name: split.model_dump() for name, split in manifest.splits.items()},
         "sources": [source.model_dump() for source in manifest.sources],
         "mix": [row.model_dump() for row in manifest.mix],
+        "warnings": mix_warnings(manifest),
         "shards": [
             {
                 "name": shard.name,
@@ -56,28 +58,10 @@ def print_set(shard_set: ShardSet) -> None:
     from rich.text import Text
 
     manifest = shard_set.manifest
-    train = manifest.splits.get("train")
     head = (
         f"{printable(manifest.name)}: {len(manifest.shards)} shards, {manifest.dtype}, vocabulary of "
         f"{manifest.vocab_size:,}, EOS {manifest.tokenizer.eos_id}, manifest {shard_set.manifest_sha256[:12]}"
     )
-    found = {source.name: source for source in manifest.sources}
-    partly = any(source.unread_files or source.unread_bytes for source in manifest.sources)
-    unread = ("unread files", "unread bytes") if partly else ()
-    sources = plain_table("source", "requested", "achieved", "tokens", "documents", "dropped", "epochs", *unread)
-    for row in manifest.mix:
-        source = found.get(row.source)
-        counts = train.sources.get(row.source) if train else None
-        sources.add_row(
-            Text(printable(row.source)),
-            f"{row.requested:.4%}",
-            f"{row.achieved:.4%}",
-            f"{row.achieved_tokens:,}",
-            f"{counts.documents:,}" if counts else "0",
-            f"{sum(source.dropped.values()):,}" if source else "",
-            str(source.epochs) if source else "",
-            *((f"{source.unread_files:,}", f"{source.unread_bytes:,}") if partly and source else ()),
-        )
     splits = plain_table("split", "tokens", "documents", "shards")
     for name, split in manifest.splits.items():
         splits.add_row(name, f"{split.tokens:,}", f"{split.documents:,}", str(len(shard_set.splits[name])))
@@ -88,8 +72,10 @@ def print_set(shard_set: ShardSet) -> None:
         shards.add_row(shard.name, f"{shard.num_tokens:,}", f"{shard.num_documents:,}", f"{size:,}", ratio)
     console = stdout_console()
     console.print(Text(head))
-    for table in (splits, sources, shards):
-        console.print(table)
+    console.print(splits)
+    print_rows(mix_rows(manifest))
+    console.print(shards)
+    print_lines([f"look: {warning}" for warning in mix_warnings(manifest)])
 
 
 def print_document(document: dict[str, Any]) -> None:

@@ -13,12 +13,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
 
     from rich.table import Table
 
 PLAIN_SECONDS = 5.0
 """Seconds between two lines of progress where stderr is not a terminal."""
+
+FULL_WIDTH = 10_000
+"""Columns of what is printed where stdout is no terminal: nothing is folded to a width that nobody has."""
 
 # Control, format (bidirectional overrides, zero-width), surrogate and line-separator characters. Newline and tab stay.
 _ESCAPED_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
@@ -83,13 +86,15 @@ def show_progress(command: str, *, unit: str = "tokens", show: bool = True) -> G
 
 
 def plain_table(*columns: str, right: bool = True) -> Table:
-    """Return an empty table in the style of all commands. With `right`, all columns but the first are right-aligned."""
-    from rich import box
-    from rich.table import Table
+    """Return an empty table in the style of all commands. With `right`, all columns but the first are right-aligned.
 
-    table = Table(box=box.SIMPLE, pad_edge=False)
+    On a narrow terminal it folds (`shards.terminal.table`): no number or word is broken.
+    """
+    from shards.terminal.table import FoldingTable
+
+    table = FoldingTable()
     for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if right and number else "left", overflow="fold")
+        table.add_column(column, justify="right" if right and number else "left", no_wrap=right)
     return table
 
 
@@ -101,22 +106,31 @@ def stdout_console() -> Any:
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # rich would end the process with status 1
 
-    # Where stdout is no terminal, lines are not folded to a width that no one has.
-    return _Console(width=None if sys.stdout.isatty() else 160, markup=False, highlight=False, emoji=False)
+    width = None if sys.stdout.isatty() else FULL_WIDTH
+    return _Console(width=width, markup=False, highlight=False, emoji=False)
 
 
 def print_rows(rows: list[dict[str, Any]], *, title: str = "", header: bool = True) -> None:
     """Print a table on stdout: a column for each key, a row for each dict. All dicts have the same keys."""
     if not rows:
         return
+    from rich.text import Text
+
     table = plain_table(*(key.replace("_", " ") for key in rows[0]), right=header)
     table.show_header = header
     for row in rows:
-        table.add_row(*map(format_value, row.values()))
+        table.add_row(*(Text(format_value(value)) for value in row.values()))
     console = stdout_console()
     if title:
-        console.print(printable(title))
+        console.print(printable(title), soft_wrap=True)
     console.print(table)
+
+
+def print_lines(lines: Sequence[str]) -> None:
+    """Print lines on stdout; a terminal gets them wrapped at words, except those with a word longer than it is wide."""
+    console = stdout_console()
+    for line in map(printable, lines):
+        console.print(line, soft_wrap=max(map(len, line.split()), default=0) > console.width)
 
 
 def print_summary(title: str, values: dict[str, Any]) -> None:

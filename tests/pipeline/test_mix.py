@@ -299,6 +299,26 @@ def test_a_shard_smaller_than_its_documents(runs_of: Any, tmp_path: Path) -> Non
         plan_of(make_recipe([1], shard_tokens=1), write_runs(tmp_path / "long", [spread(20, length=10_000)], [[]]))
 
 
+@pytest.mark.parametrize(
+    ("before", "straddling", "asked", "taken"),
+    [
+        (30, 500, 350, 300),  # a long document at the end: without it 50 are missing, with it 450 are too many
+        (30, 100, 340, 300),  # 60 too many, more than a tenth
+        (30, 34, 316, 334),  # 18 too many, less than a tenth: as 0.1.0 cut
+        (0, 500, 100, 500),  # a source that is asked for is never left out
+    ],
+)
+def test_validation_ends_near_its_share(tmp_path: Path, before: int, straddling: int, asked: int, taken: int) -> None:
+    lengths = [10] * before + [straddling] + [10] * 500
+    own = [Document((number + 1, 0), length) for number, length in enumerate(lengths)]
+    runs = [write_run(tmp_path / "run", 0, own)]
+    plan, index = plan_of(make_recipe([1], val_tokens=asked), runs)
+    placed = place_documents(plan, runs, index)
+    assert sum(item[3] for name, items in placed.items() if name[0] == "val" for item in items) == taken
+    train = sum(item[3] for name, items in placed.items() if name[0] == "train" for item in items)
+    assert train == sum(lengths) - taken
+
+
 def test_shares_are_exact() -> None:
     shares = Shares((87.0, 10.0, 3.0, 0.1))
     assert sum(shares.fractions) == 1

@@ -154,7 +154,7 @@ def test_a_part_is_read_and_said_to_be_one(
     capsys.readouterr()
     display.print_build(report, tmp_path, tmp_path)
     printed = capsys.readouterr().out
-    assert "unread MB" in printed
+    assert "unread bytes" in printed
     assert f"not read of code: {report.unread['code'].files} of 24 files" in printed
     # Its documents are found again, though the parts are others than the ones a whole build would make.
     compared = validate(tmp_path / "set", level="quick", against_sources=300)

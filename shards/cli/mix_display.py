@@ -1,0 +1,91 @@
+"""The mix of a set as `build` and `inspect` show it: a row for each source, and what a person should look at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shards.format.manifest import Manifest, MixEntry, SourceCounts, SourceEntry, Split
+
+SHOWN_DEVIATION = 0.01
+"""A source further than this from its share of the training tokens is pointed out, though it is within a document."""
+VALIDATION_DEVIATION = 0.1
+"""A source is pointed out if validation holds this part more or less of it than its share."""
+VALIDATION_PART = 0.05
+"""A source is pointed out if validation takes more than this part of its tokens."""
+
+
+def mix_rows(manifest: Manifest) -> list[dict[str, Any]]:
+    """Return the table of the mix: shares, tokens of both splits, and the way of the documents of each source."""
+    partly = any(source.unread_files or source.unread_bytes for source in manifest.sources)
+    rows: list[dict[str, Any]] = []
+    for source, mix in _pairs(manifest):
+        train, val = _counts(manifest, "train", source.name), _counts(manifest, "val", source.name)
+        asked = _asked_of_validation(manifest, mix.requested)
+        dropped = sum(source.dropped.values())
+        row: dict[str, Any] = {
+            "source": source.name,
+            "requested": f"{mix.requested:.4%}",
+            "achieved": f"{mix.achieved:.4%}",
+            "train_tokens": train.tokens if train else 0,
+            "val_tokens": val.tokens if val else 0,
+            "val_off_share": f"{(val.tokens if val else 0) / asked - 1:+.1%}" if asked else None,
+            "documents_read": source.documents_available + dropped,
+            "dropped": dropped,
+            "unused": _unused(source, train, val),
+            "epochs": source.epochs,
+        }
+        if partly:
+            row |= {"unread_files": source.unread_files, "unread_bytes": source.unread_bytes}
+        rows.append(row)
+    return rows
+
+
+def mix_warnings(manifest: Manifest) -> list[str]:
+    """Return what a person should look at before training on the set, a line each."""
+    lines: list[str] = []
+    for source, mix in _pairs(manifest):
+        if abs(mix.achieved - mix.requested) > SHOWN_DEVIATION:
+            lines.append(
+                f"{source.name} has {mix.achieved:.2%} of the training tokens, not {mix.requested:.2%}: its documents, "
+                "or those of another source, are long for a set this small"
+            )
+        val = _counts(manifest, "val", source.name)
+        asked = _asked_of_validation(manifest, mix.requested)
+        if val is None or not asked:
+            continue
+        if abs(val.tokens - asked) > VALIDATION_DEVIATION * asked:
+            lines.append(
+                f"validation holds {val.tokens:,} tokens of {source.name}, and its share is {asked:,.0f}: a split ends "
+                f"at the end of a document, and validation has only {val.documents:,} of this source. Ask for more "
+                "split.val_tokens"
+            )
+        if val.tokens > VALIDATION_PART * source.tokens_available:
+            lines.append(
+                f"validation takes {val.tokens / source.tokens_available:.1%} of {source.name} ({val.documents:,} of "
+                f"{source.documents_available:,} documents), more than {VALIDATION_PART:.0%}: less is left to train "
+                "on. Ask for fewer split.val_tokens, or add data"
+            )
+    return lines
+
+
+def _pairs(manifest: Manifest) -> list[tuple[SourceEntry, MixEntry]]:
+    """Return each source with its share; a manifest that validation would refuse may lack one of them."""
+    shares = {entry.source: entry for entry in manifest.mix}
+    return [(source, shares[source.name]) for source in manifest.sources if source.name in shares]
+
+
+def _counts(manifest: Manifest, split: Split, source: str) -> SourceCounts | None:
+    entry = manifest.splits.get(split)
+    return entry.sources.get(source) if entry else None
+
+
+def _asked_of_validation(manifest: Manifest, share: float) -> float:
+    return share * manifest.splits["val"].requested_tokens if "val" in manifest.splits else 0.0
+
+
+def _unused(source: SourceEntry, train: SourceCounts | None, val: SourceCounts | None) -> int:
+    """Return the documents that were left after drops and are in no split; a source that is repeated is used whole."""
+    if source.epochs > 1:
+        return 0
+    return source.documents_available - sum(counts.documents for counts in (train, val) if counts)

@@ -1,0 +1,47 @@
+"""Tables of `build`, `plan` and `inspect` on terminals of several widths: no number or word is broken or left out."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.builds import recipe_text, run_build, write_corpus
+from tests.support.terminal import run_in_terminal
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """Return the three commands on one small set; the build has nothing left to do."""
+    folder = tmp_path_factory.mktemp("tables")
+    write_corpus(folder / "corpus")
+    recipe = folder / "r.toml"
+    recipe.write_text(recipe_text(folder / "corpus"))
+    run_build(recipe, folder / "set")
+    return {
+        "build": [sys.executable, "-m", "pipeline", "build", str(recipe), "--out", str(folder / "set")],
+        "plan": [sys.executable, "-m", "pipeline", "plan", str(recipe), "--no-probe"],
+        "inspect": [sys.executable, "-m", "shards", "inspect", str(folder / "set")],
+    }
+
+
+def words_of_tables(output: str) -> set[str]:
+    """Return every number and word in the tables of a command whose stdout is no terminal."""
+    rows = [line for line in output.splitlines() if line.startswith(" ") and "─" not in line]
+    return {word for row in rows for word in row.split()}
+
+
+@pytest.mark.parametrize("name", ["build", "plan", "inspect"])
+def test_no_number_and_no_word_is_broken(commands: dict[str, list[str]], name: str) -> None:
+    piped = subprocess.run(commands[name], capture_output=True, text=True, check=True).stdout
+    words = words_of_tables(piped)
+    assert len(words) > 30
+    headers = [line for line in piped.splitlines() if re.match(r" source ", line)]
+    assert len(headers) == 1, "a pipe gets every column in one block"
+    for columns in (40, 60, 80, 120):
+        shown = run_in_terminal(commands[name], columns=columns)
+        assert words <= {word.removesuffix(":") for word in shown.split()}, f"{columns} columns"
+        tables = [line for line in shown.splitlines() if line.startswith(" ")]
+        assert all(len(line.rstrip()) <= columns for line in tables)
