@@ -5,8 +5,10 @@ Programs may rely on a problem's kind; messages are for people and may change.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from types import ModuleType
 from typing import Literal, get_args
 
 ProblemKind = Literal[
@@ -80,6 +82,42 @@ class TokenmillError(Exception):
 
 class InputError(TokenmillError, ValueError):
     """Input that cannot be used, found before any work was done. Exit status 2."""
+
+
+class MissingExtraError(InputError):
+    """A package that only some users need is not installed."""
+
+
+EXTRAS = {
+    "datasets": "hub",
+    "datatrove": "datatrove",
+    "matplotlib": "train",
+    "safetensors": "train",
+    "torch": "train",
+}
+"""Packages that come with an extra of the distribution (`pip install 'tokenmill[hub]'`), and with which."""
+
+
+def import_extra(module: str) -> ModuleType:
+    """Import a module of a package that comes with an extra.
+
+    Raises:
+        MissingExtraError: the package is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise missing_extra(error) from error
+
+
+def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | ModuleNotFoundError:
+    """Return the error to raise: one that names the extra to install, or the same where no extra has the package."""
+    package = (error.name or "").partition(".")[0]
+    if package not in EXTRAS:
+        return error
+    return MissingExtraError(
+        f"the package {package!r} is not installed. Install it: pip install 'tokenmill[{EXTRAS[package]}]'"
+    )
 
 
 class RunError(TokenmillError, RuntimeError):

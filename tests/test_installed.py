@@ -116,6 +116,15 @@ def test_a_package_found_elsewhere_is_named(wheel: Path, project: Path, tmp_path
     assert f"`import shards` finds {elsewhere / 'shards.py'}; expected" in done.stderr
 
 
+def test_a_missing_extra_is_named(wheel: Path, project: Path, tmp_path: Path) -> None:
+    installed = install(wheel, tmp_path / "env")
+    (installed.site / "datatrove.py").write_text("raise ModuleNotFoundError('not installed', name='datatrove')\n")
+    command = ["build", "recipe.toml", "--out", "out/small", "--engine", "datatrove"]
+    done = installed.run(project, "tokenmill", *command, status=2)
+    expected = "the package 'datatrove' is not installed. Install it: pip install 'tokenmill[datatrove]'"
+    assert done.stderr == f"error: {expected}\n"
+
+
 def test_help_and_version_need_no_package(installed: Installed, tmp_path: Path) -> None:
     done = installed.run(tmp_path, "tokenmill", "--help")
     assert "tokenmill build demo" in done.stdout

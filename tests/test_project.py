@@ -19,6 +19,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from shards.errors import EXTRAS
 from shards.terminal import program
 from tokenmill import __main__ as tokenmill
 
@@ -261,7 +262,7 @@ def test_constraints_pin_every_dependency() -> None:
     """Walk what we require, and what that requires. An exact requirement of a pinned package is pinned by it."""
     pins = _pins()
     assert pins["torch"] == "2.13.0"
-    pending, seen = [Requirement("tokenmill[train,dev]")], set[tuple[str, frozenset[str]]]()
+    pending, seen = [Requirement("tokenmill[hub,datatrove,train,dev]")], set[tuple[str, frozenset[str]]]()
     wrong: list[str] = []
     while pending:
         requirement = pending.pop()
@@ -282,6 +283,33 @@ def test_changelog_begins_with_this_version() -> None:
     headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert headings[0] == version
     assert importlib.metadata.version("tokenmill") == version
+
+
+def _third_party_imports(package: str) -> set[str]:
+    """Return the names of the libraries that the modules of a package import, at the top or late."""
+    names: set[str] = set()
+    for path in (ROOT / package).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names.add(node.module.partition(".")[0])
+    return names - set(sys.stdlib_module_names) - set(PACKAGES)
+
+
+def test_every_library_is_a_dependency_or_comes_with_an_extra() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+    def modules_of(requirements: list[str]) -> set[str]:
+        return {canonicalize_name(Requirement(line).name).replace("-", "_") for line in requirements}
+
+    extras = {extra: modules_of(lines) for extra, lines in project["optional-dependencies"].items()}
+    always = modules_of(project["dependencies"])
+    always |= {"yaml", "pydantic_core", "typing_extensions", "httpx2"}  # PyYAML; with pydantic; with huggingface_hub
+    assert all(package in extras[extra] for package, extra in EXTRAS.items())
+    assert _third_party_imports("shards") <= always
+    assert _third_party_imports("pipeline") <= always | extras["hub"] | extras["datatrove"]
+    assert _third_party_imports("trainer") <= always | extras["train"] | {"transformers", "accelerate", "tensorboard"}
 
 
 def test_ci_runs_what_the_readme_says() -> None:

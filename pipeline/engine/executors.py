@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pipeline.engine.tasks import run_rank
-from shards.errors import RunError
+from shards.errors import RunError, import_extra
 from shards.format.workers import hide_main_module
 
 # For the worker processes, unless the person has set them. A worker encodes on one thread: OpenBLAS's would
@@ -141,6 +141,7 @@ class DatatroveExecutor:
 
     def __init__(self, workers: int):
         self.workers = workers
+        import_extra("datatrove")
 
     def run(self, control: Path, num_tasks: int) -> None:
         """Run the tasks.

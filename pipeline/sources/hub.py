@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.sources.base import File, SourceError, Span, TextBatch
 from pipeline.sources.formats.detect import format_of_name
 from pipeline.sources.network.settings import keep_fetched
+from shards.errors import import_extra
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import Recipe, SourceRecipe
@@ -96,6 +97,7 @@ def list_files(source: SourceRecipe) -> list[File]:
     cache = open_cache()
     if cache and (kept := cache.get(key)) is not None:
         return [File(**item) for item in json.loads(kept)]
+    import_extra("datasets")
     try:
         files = list(_resolve_files(source))
     except SourceError:
