@@ -1,4 +1,1 @@
-"""Token files of other projects made into a shard set, so that old data can be validated, audited and exported too.
-
-`import_set.import_set` is the whole of it.
-"""
+"""Other layouts in and out: `export.export_set` writes them, `import_set.import_set` makes sets from them."""

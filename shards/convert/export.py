@@ -1,7 +1,7 @@
-"""Exporting: the splits of a set in another layout, written whole or not at all, and read back.
+"""Export the splits of a set in another layout, whole or not at all, and read them back.
 
-Beside the layout's own files stand `tokenizer.json`, as in the set, and `export.json`, which says what set this is and
-how many tokens and documents each split has. Tokens are copied from the set's frames: nothing is encoded again.
+The folder also has `tokenizer.json`, as in the set, and `export.json`, which names the set and states the tokens and
+documents of each split. Tokens are copied from the set's frames: nothing is encoded again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Progress = Callable[[int, int], None]
 
 
 class ExportError(InputError):
-    """An export that cannot be made, or is not the set's; every reason is in `reasons`."""
+    """An export that cannot be made, or differs from the set; every reason is in `reasons`."""
 
     def __init__(self, reasons: list[str]):
         super().__init__(reasons)
@@ -47,7 +47,7 @@ class ExportError(InputError):
 
 @dataclass
 class Export:
-    """What was exported: tokens and documents of each split, and the bytes of every file, by its path in the folder."""
+    """The result of an export: tokens and documents by split; bytes of every file by its path in the folder."""
 
     layout: LayoutName
     path: Path
@@ -70,8 +70,8 @@ def export_set(
 
     Args:
         shard_set: the set.
-        out: a folder that does not exist, or is empty; it appears whole.
-        layout: which one.
+        out: a folder that does not exist or is empty; it appears when everything is written.
+        layout: the layout's name.
         splits: these splits only, or all of the set when None.
         verify: read the files back and compare every token and document boundary, before the folder appears.
         progress: called as tokens are written, and again as they are compared.
@@ -80,14 +80,14 @@ def export_set(
         ExportError: the layout cannot hold the set, a split is not in it, the folder is in the set's own, or what
             was read back differs.
         ShardSetError: a file of the set is not what its manifest says.
-        OSError: the folder exists and holds something, or cannot be written.
+        OSError: the folder is not empty, or cannot be written.
     """
     module = load_layout(layout)
     chosen = tuple(shard_set.splits) if splits is None else splits
     if missing := [split for split in chosen if not shard_set.splits.get(split)]:
         raise ExportError([f"the set has no split {', '.join(missing)}; it has {', '.join(shard_set.splits)}"])
     if shard_set.path.resolve() in out.resolve().parents:
-        raise ExportError([f"{out} is in the set's own folder, which holds its files and no others. Give another."])
+        raise ExportError([f"{out} is inside the set's own folder, which may hold no other files. Give another."])
     total = sum(SplitReader(shard_set, split).num_tokens for split in chosen) * (2 if verify else 1)
     done = 0
 
@@ -127,7 +127,7 @@ def compare_split(layout: Layout, folder: Path, reader: SplitReader) -> None:
     Raises:
         ExportError: they differ, or the files are not of the layout; says where.
     """
-    where = f"{reader.split}: what was read back is not the set"
+    where = f"{reader.split}: what was read back differs from the set"
     try:
         token = _find_difference(layout.read_tokens(folder, reader), reader.iter_tokens())
         document = _find_difference(layout.read_lengths(folder, reader), reader.iter_lengths())

@@ -1,7 +1,7 @@
-"""The documents of a stream of tokens: where they end, what their text hashes to, which of them repeat another.
+"""Find the documents of a token stream: where they end, their content hashes, and which of them repeat another.
 
-Documents are cut at EOS. Where EOS begins each document (as llm.c's scripts write) it is moved to the document's end:
-the same documents and as many tokens. Memory: some 60 bytes a document.
+Documents are cut at EOS. If EOS begins each document (as llm.c's scripts write it), it moves to the document's end: the
+same documents and the same number of tokens. Memory: about 60 bytes a document.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HASHED_TOKENS = 1 << 18
 
 
 @dataclass(frozen=True)
-class Documents:
+class ImportedDocuments:
     """A stream's documents, each ending with EOS.
 
     Attributes:
@@ -50,14 +50,14 @@ class Documents:
 
 def find_documents(
     stream: TokenStream, *, vocab_size: int, eos_id: int, close: bool, advance: Callable[[int], None]
-) -> Documents:
+) -> ImportedDocuments:
     """Read a stream once, check its ids, and cut it into documents.
 
     Args:
         stream: the tokens.
         vocab_size: every id must be below it.
         eos_id: the id between documents.
-        close: put EOS after a last document that has none; a stream without any EOS is then one document.
+        close: add EOS to a last document that has none; a stream without any EOS is then one document.
         advance: called with the number of tokens read since the last call.
 
     Raises:
@@ -79,14 +79,14 @@ def find_documents(
         advance(len(tokens))
     where = np.concatenate(found)
     if len(where) and where[-1] == position - 1:
-        documents = Documents(stream, where + 1, "end", closed=False)
+        documents = ImportedDocuments(stream, where + 1, "end", closed=False)
     elif len(where) and where[0] == 0:
         # EOS first and not last: it begins documents. Left out at the very beginning, put at the very end.
         ends = np.append(where[1:], position)
-        documents = Documents(replace(stream, skip=1, appended=(eos_id,)), ends, "start", closed=False)
+        documents = ImportedDocuments(replace(stream, skip=1, appended=(eos_id,)), ends, "start", closed=False)
     elif close:
         ends = np.append(where + 1, position + 1)
-        documents = Documents(replace(stream, appended=(eos_id,)), ends, "end", closed=True)
+        documents = ImportedDocuments(replace(stream, appended=(eos_id,)), ends, "end", closed=True)
     else:
         what = f"the last EOS is token {where[-1]} of {position}" if len(where) else "there is no EOS"
         raise TokenBinError(
@@ -98,7 +98,7 @@ def find_documents(
 
 
 def hash_documents(
-    documents: Documents, vocabulary: Vocabulary, advance: Callable[[int], None]
+    documents: ImportedDocuments, vocabulary: Vocabulary, advance: Callable[[int], None]
 ) -> npt.NDArray[np.unsignedinteger[Any]]:
     """Return each document's content hash, of the bytes that its tokens stand for: uint8 `(documents, 16)`."""
     digests: list[bytes] = []

@@ -27,7 +27,7 @@ DUPLICATE = "duplicate"
 """The reason under which documents that were left out are counted, as in built sets."""
 
 
-def describe_set(
+def make_manifest(
     name: str,
     tokenizer: TokenizerEntry,
     recipe: FileEntry,

@@ -1,12 +1,12 @@
-"""A shard set made of token files of other projects, so that old data can be validated, audited and exported too.
+"""Make a shard set from token files of other projects, so that old data can be validated, audited and exported too.
 
-Such a set had no recipe of ours. Its `recipe.json` says so: its one source, `imported`, is of kind `bin`, with each
-file's name, split, size and digest, and how documents were cut. No reader for `bin` is installed, so `validate
+Such a set was not built from a recipe. Its `recipe.json` has one source, `imported`, of kind `bin`, with each file's
+name, split, size and digest, and how documents were cut. There is no reader for `bin`, so `validate
 --against-sources` reports that it could not run; everything else is checked as in any set. A document's `unit` is
-`FILE@DIGEST` and its `row` counts the documents that begin in that file.
+`FILE@DIGEST`, and its `row` counts the documents that begin in that file.
 
-Three passes over the files: ends of documents; hashes, for which the tokens are decoded; writing. Tokens are kept as
-they are, but for EOS at a document's other end (see `shards.convert.import_documents`).
+Reads the files three times: ends of documents; hashes, for which the tokens are decoded; writing. Tokens stay as they
+are, except that EOS may move to a document's other end (see `shards.convert.import_documents`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Literal, cast
 
 import numpy as np
 
-from shards.convert.import_documents import Documents, Repeats, find_documents, find_repeats, hash_documents
-from shards.convert.import_manifest import describe_set
+from shards.convert.import_documents import ImportedDocuments, Repeats, find_documents, find_repeats, hash_documents
+from shards.convert.import_manifest import make_manifest
 from shards.convert.import_shards import SplitRows, write_split
 from shards.convert.token_bins import TokenBinError, TokenStream, open_stream
 from shards.format.manifest import Dtype, ShardEntry, Split, TokenizerEntry, dtype_for
@@ -31,7 +31,7 @@ from shards.stores.files import atomic_open, hash_file, stage_folder
 OnRepeat = Literal["keep", "allow", "drop"]
 SOURCE = "imported"
 EOS_TEXTS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>")
-"""What usual tokenizers call EOS: GPT-2 and NeoX, Llama 3, Llama 2 and T5, Gemma, others."""
+"""The name of EOS in common tokenizers: GPT-2 and NeoX, Llama 3, Llama 2 and T5, Gemma, others."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,10 @@ class ImportOptions:
         name: the set's name.
         eos_id: the id between documents; the tokenizer's own when None.
         dtype: of files without a header; that of the vocabulary when None.
-        close: put EOS after a last document that has none.
-        repeats: what to do with documents whose text occurred before: `keep` them, for validation and audit to name;
-            `allow` those of training as the source's epochs, where they were meant, and keep the others; or `drop`
-            them, counted.
-        shard_tokens: about how many tokens a shard holds.
+        close: add EOS to a last document that has none.
+        repeats: what to do with documents whose text occurred before: `keep` them, so that validation and audit name
+            them; `allow` those in training as epochs of the source, and keep the others; or `drop` and count them.
+        shard_tokens: tokens in a shard, about.
     """
 
     name: str
@@ -59,14 +58,14 @@ class ImportOptions:
 
 @dataclass(frozen=True)
 class Imported:
-    """What was imported: of each split its documents as they were found, and what of all repeats."""
+    """The result of an import: the documents found in each split, and which of them are repeats."""
 
-    splits: dict[Split, Documents]
+    splits: dict[Split, ImportedDocuments]
     repeats: Repeats
     kept: dict[Split, tuple[int, int]]
-    """Tokens and documents that the set holds."""
+    """Tokens and documents in the set, by split."""
     epochs: int
-    """How often a training document may occur in it."""
+    """How often a training document may occur in the set."""
 
 
 def import_set(
@@ -80,15 +79,15 @@ def import_set(
     """Write a shard set of token files.
 
     Args:
-        files: each split's files, in order; `train`, and `val` where there is one.
+        files: each split's files, in order; `train`, and `val` if there is one.
         tokenizer: the tokenizer.json that made them.
-        out: a folder that does not exist, or is empty; it appears whole.
+        out: a folder that does not exist or is empty; it appears when everything is written.
         options: how to read them.
         progress: called with the tokens done so far and the tokens in all, three times each.
 
     Raises:
         TokenBinError: a file or a flag cannot be used.
-        OSError: a file cannot be read, the folder exists and holds something, or cannot be written.
+        OSError: a file cannot be read, or the folder is not empty or cannot be written.
     """
     data, vocabulary = _read_tokenizer(tokenizer)
     eos_id = _choose_eos(vocabulary.special, options.eos_id)
@@ -104,7 +103,7 @@ def import_set(
         if progress is not None:
             progress(done, total)
 
-    splits: dict[Split, Documents] = {
+    splits: dict[Split, ImportedDocuments] = {
         split: find_documents(stream, vocab_size=len(vocabulary), eos_id=eos_id, close=options.close, advance=advance)
         for split, stream in streams.items()
     }
@@ -115,7 +114,9 @@ def import_set(
     available, epochs = (keep & ~repeats.again, repeats.epochs) if options.repeats == "allow" else (keep, 1)
     kept = {"val": keep[:num_val], "train": keep[num_val:]}
     if not kept["train"].any():
-        raise TokenBinError("every training document is in validation too; nothing is left to train on")
+        raise TokenBinError(
+            "every training document is also in validation, so none is left to train on. Give other files."
+        )
 
     with stage_folder(out) as folder:
         with atomic_open(folder / "tokenizer.json") as file:
@@ -137,7 +138,7 @@ def import_set(
                 folder, split, split_rows, kept[split], properties, shard_tokens=options.shard_tokens, advance=advance
             )
         lengths = np.concatenate([documents.lengths for documents in splits.values()])
-        manifest = describe_set(
+        manifest = make_manifest(
             options.name,
             described,
             recipe,
@@ -172,7 +173,7 @@ def _choose_eos(special: dict[str, int], eos_id: int | None) -> int:
     """Return the id between documents, which must be a special token of the tokenizer."""
     if eos_id is not None:
         if eos_id not in special.values():
-            raise TokenBinError(f"--eos {eos_id} is no special token of the tokenizer; these are: {special!s:.300}")
+            raise TokenBinError(f"--eos {eos_id} is not a special token. The tokenizer has these: {special!s:.300}")
         return eos_id
     known = [text for text in EOS_TEXTS if text in special]
     if len(known) == 1:
@@ -180,7 +181,9 @@ def _choose_eos(special: dict[str, int], eos_id: int | None) -> int:
     raise TokenBinError(f"which id ends a document? Give --eos. The tokenizer's special tokens: {special!s:.300}")
 
 
-def _describe_recipe(options: ImportOptions, splits: dict[Split, Documents], digests: dict[Split, list[str]]) -> str:
+def _describe_recipe(
+    options: ImportOptions, splits: dict[Split, ImportedDocuments], digests: dict[Split, list[str]]
+) -> str:
     """Return the text of recipe.json."""
     files = [
         {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from shards.convert import token_bins
-from shards.convert.import_documents import Documents
+from shards.convert.import_documents import ImportedDocuments
 from shards.format.documents import cut_blocks
 from shards.format.manifest import ShardEntry, Split, dtype_for
 from shards.format.writer import SetProperties, document_schema, write_shard
@@ -35,7 +35,7 @@ class SplitRows:
         source: the source's name.
     """
 
-    documents: Documents
+    documents: ImportedDocuments
     hashes: npt.NDArray[Any]
     digests: list[str]
     source: str

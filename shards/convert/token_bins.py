@@ -1,7 +1,7 @@
 """Token files of other projects as one stream: nanoGPT's `.bin` (uint16 or uint32, no header) and llm.c's (headed).
 
 Several files are read as one stream in the order given, since llm.c's scripts cut documents at the ends of files.
-Memory: what is asked for at a time.
+Memory: the tokens of one read.
 
 Source: karpathy/nanoGPT, data/openwebtext/prepare.py; karpathy/llm.c, dev/data/data_common.py's `HEADERS_INFO`.
 """
@@ -65,11 +65,11 @@ class TokenBin:
 
 
 def open_bin(path: Path, dtype: Dtype) -> TokenBin:
-    """Find out what a file holds.
+    """Read a file's header, and check its size.
 
     Args:
         path: the file.
-        dtype: of a file without a header; a header says its own.
+        dtype: of a file without a header; a header states its own.
 
     Raises:
         TokenBinError: it is empty, of an odd size, shorter or longer than its header says, or plainly of another dtype.
@@ -90,10 +90,10 @@ def open_bin(path: Path, dtype: Dtype) -> TokenBin:
     else:
         width = 2 if dtype == "uint16" else 4
         if size % width:
-            raise TokenBinError(f"{path}: {size} bytes are no whole number of {dtype}. Give --dtype, or copy it again.")
+            raise TokenBinError(f"{path}: {size} bytes are not a whole number of {dtype}. Give --dtype, or copy again.")
         found = TokenBin(path, dtype, 0, size // width)
     if found.num_tokens < 1:
-        raise TokenBinError(f"{path}: holds no token")
+        raise TokenBinError(f"{path}: has no tokens")
     if not found.headed and dtype == "uint16" and _looks_wider(found):
         raise TokenBinError(f"{path}: every other number is 0, as in a file of uint32. Give --dtype uint32.")
     return found

@@ -327,7 +327,7 @@ def test_verify_sees_every_flipped_byte(tiny_set, tmp_path, name, file, position
     data = bytearray((tmp_path / "out" / file).read_bytes())
     data[position] ^= 1
     (tmp_path / "out" / file).write_bytes(data)
-    with pytest.raises(ExportError, match="train: what was read back is not the set"):
+    with pytest.raises(ExportError, match="train: what was read back differs from the set"):
         compare_split(module, tmp_path / "out", source)
 
 
@@ -349,7 +349,7 @@ def test_verify_sees_a_missing_end(tiny_set, tmp_path, name, file):
     path = tmp_path / "out" / file
     for data in (path.read_bytes()[:-2], b""):
         path.write_bytes(data)
-        with pytest.raises(ExportError, match="what was read back is not the set"):
+        with pytest.raises(ExportError, match="what was read back differs from the set"):
             compare_split(load_layout(name), tmp_path / "out", SplitReader(tiny_set, "train"))
 
 

@@ -169,13 +169,13 @@ def test_documents_that_do_not_end(run, tmp_path):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "holds no token"),
-        (b"\1\0\2", "3 bytes are no whole number of uint16"),
+        (b"", "has no tokens"),
+        (b"\1\0\2", "3 bytes are not a whole number of uint16"),
         (np.array([1, 300, EOS], "<u2").tobytes(), "token 1 is 300; expected less than the tokenizer's 300"),
         (np.array([1, 2, 3, EOS] * 4, "<u4").tobytes(), "every other number is 0, as in a file of uint32"),
         (headed([1, 2, EOS], count=4), "1030 bytes; its header says 4 tokens, 1032 bytes"),
         (headed([1, 2, EOS], count=2), "1030 bytes; its header says 2 tokens"),
-        (headed([], count=0), "holds no token"),
+        (headed([], count=0), "has no tokens"),
     ],
 )
 def test_files_that_cannot_be_used(run, tmp_path, data, message):
@@ -211,7 +211,7 @@ def test_uint32(run, tmp_path):
 def test_eos_is_the_tokenizers_or_given(run, tmp_path, tokenizer):
     run([[1, 299, 2, 299]], eos_id=299)
     assert read_documents(shards.open_set(tmp_path / "set"), "train")[0] == [[1, 299], [2, 299]]
-    with pytest.raises(TokenBinError, match="--eos 7 is no special token"):
+    with pytest.raises(TokenBinError, match="--eos 7 is not a special token"):
         run([[1, 7]], eos_id=7, out="other")
     other = json.loads(tokenizer.to_str())
     for text in ("<|stop|>", "</s>"):
@@ -351,4 +351,4 @@ def test_command(run, tmp_path, tokenizer_file, capsys):
     assert "training documents occur up to 2 times: allowed" in capsys.readouterr().out
     arguments[-1] = str(tmp_path / "none")
     assert main([*arguments, "--eos", "5"]) == 2
-    assert "import: --eos 5 is no special token" in capsys.readouterr().err
+    assert "import: --eos 5 is not a special token" in capsys.readouterr().err
