@@ -16,7 +16,6 @@ Not judged: whether text is good, true or lawful. A set that is not whole is ref
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 import time
@@ -30,9 +29,10 @@ import numpy as np
 
 from shards.audit import documents as audit_documents
 from shards.audit import ids as audit_ids
-from shards.audit.check import Check, Example, Verdict
+from shards.audit.check import Check, Example
 from shards.audit.ids import rare_below
 from shards.audit.ngrams import hash_windows, token_values
+from shards.audit.rules import Verdict, worst
 from shards.audit.scan import GRAM_RATE, WINDOW_TOKENS, SampleRates, ShardTask, look_at_shard
 from shards.audit.totals import Totals
 from shards.errors import ShardSetError
@@ -40,6 +40,7 @@ from shards.format.reader import Shard, ShardSet
 from shards.format.tokenizer import Vocabulary
 from shards.format.workers import map_tasks
 from shards.stores.files import atomic_open
+from shards.terminal.display import format_json
 from shards.trace.locate import Place, cut_excerpt, find_places
 from shards.validation.files import check_structure
 
@@ -54,6 +55,9 @@ SAMPLED_VAL_TOKENS = 1 << 20
 
 CONTEXT_TOKENS = 64
 """Tokens decoded on each side of what an example shows."""
+
+AUDIT_VERSION = 2
+"""Written to audit.json; an audit of another version is made again for a report. 2: verdicts know the set's size."""
 
 TOKENS_FILE, REPORT_FILE = "tokens.parquet", "audit.json"
 
@@ -78,8 +82,7 @@ class AuditResult:
     @property
     def verdict(self) -> Verdict:
         """The worst verdict of all checks."""
-        verdicts = {check.verdict for check in self.checks}
-        return "bad" if "bad" in verdicts else "look" if "look" in verdicts else "ok"
+        return worst({check.verdict for check in self.checks})
 
     def check(self, name: str) -> Check:
         """Return the check of this name.
@@ -93,6 +96,7 @@ class AuditResult:
         """Return the JSON object that is written to audit.json; all but `seconds` depends on the set alone."""
         return {
             "manifest_sha256": self.manifest_sha256,
+            "audit_version": AUDIT_VERSION,
             "verdict": self.verdict,
             "shards": self.shards,
             "tokens": self.tokens,
@@ -169,7 +173,7 @@ def audit(
     out.mkdir(parents=True, exist_ok=True)
     write_tokens(out / TOKENS_FILE, totals, vocabulary)
     with atomic_open(out / REPORT_FILE) as file:
-        file.write((json.dumps(report.to_dict(), indent=2) + "\n").encode())
+        file.write((format_json(report.to_dict()) + "\n").encode())
     report.seconds = time.perf_counter() - began
     return report
 

@@ -1,22 +1,25 @@
-"""What an audit says: checks with a verdict each, rows of findings, and the documents that show them.
+"""The parts of an audit report: checks with a verdict each, rows of findings, and the documents that show them.
 
-`ok`: nothing to do. `look`: a person should read the rows before paying for a training run. `bad`: train on this and
-you will regret it. The limits between them are ours, and stand beside the checks that use them.
+The verdicts and their rules are in `shards.audit.rules`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-Verdict = Literal["ok", "look", "bad"]
+from shards.audit.rules import Verdict
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A document to show: in what shard (its number in the manifest), its number there, and what to mark in it.
+    """A document to show.
 
-    `token` marks the first place of that id, `window` the window of tokens with that hash; neither, the beginning.
+    Attributes:
+        shard: the number of its shard in the manifest.
+        document: its number in the shard.
+        token: marks the first occurrence of this id.
+        window: marks the window of tokens with this hash. Without either, the beginning is marked.
     """
 
     shard: int
@@ -41,7 +44,7 @@ class Row:
 
 @dataclass
 class Check:
-    """One check: a word for programs, the verdict, a sentence, and what was found, worst first."""
+    """One check: its name for programs, the verdict, a sentence, and the findings, worst first."""
 
     name: str
     verdict: Verdict

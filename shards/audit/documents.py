@@ -11,9 +11,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shards.audit.check import Check, Example, Row, Verdict
+from shards.audit.check import Check, Example, Row
 from shards.audit.histogram import bin_middles, quantile
-from shards.audit.scan import SKETCH_SIZE, WINDOW_TOKENS, SampleRates, Sketch
+from shards.audit.rules import (
+    BAD_DUPLICATE_SHARE,
+    BAD_LEAKED_SHARE,
+    LEAKED,
+    LOOK_DUPLICATE_SHARE,
+    MAX_LONGEST_SHARE,
+    MAX_PASSAGE_SHARE,
+    MAX_SEEN_SHARE,
+    MAX_SHORT_SHARE,
+    MIN_PASSAGE_DOCUMENTS,
+    MIN_PASSAGE_SHARE,
+    NEAR_DUPLICATE,
+    SHORT_TOKENS,
+    Verdict,
+)
+from shards.audit.scan import GRAM_TOKENS, SKETCH_SIZE, WINDOW_TOKENS, SampleRates, Sketch
 from shards.audit.totals import Totals
 from shards.format.reader import ShardSet
 from shards.validation.duplicates import check_duplicates
@@ -23,33 +38,9 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 20
 
-SHORT_TOKENS = 16
-MAX_SHORT_SHARE = 0.05
-"""Of a source's documents shorter than `SHORT_TOKENS`: more is worth a look, much of the source may be fragments."""
-MAX_LONGEST_SHARE = 0.05
-"""Of a source's tokens in its longest document: more is worth a look, where the source has 100 documents or more."""
-
-MIN_PASSAGE_DOCUMENTS = 10
-MIN_PASSAGE_SHARE = 0.001
-"""A window of tokens is a repeated passage when as many documents, and this share of those looked at, hold it."""
-MAX_PASSAGE_SHARE = 0.5
-"""Of the documents with a repeated passage: more is bad, the set is mostly boilerplate."""
-
-NEAR_DUPLICATE = 0.5
-"""Two documents are near-duplicates when they share this much of their 16-token n-grams (Jaccard). One changed word
-undoes 16 of them, so this is about one change in 50 tokens."""
 MAX_COMPARED = 16
 """Different documents that each one with the same smallest n-gram is compared with: boilerplate at the head of many
 documents must not make the comparison quadratic."""
-LOOK_DUPLICATE_SHARE, BAD_DUPLICATE_SHARE = 0.001, 0.1
-
-LEAKED = 0.8
-"""A validation document is seen in training when so many of its n-grams are. Source: "dirty" at 80 % in Llama 2
-(arXiv:2307.09288, appendix A.6)."""
-MAX_LEAKED_SHARE = 0.01
-"""Of the validation documents seen in training: more is bad, the loss measured on them means little."""
-MAX_SEEN_SHARE = 0.05
-"""Of all validation n-grams seen in training: more is worth a look."""
 
 
 def check_lengths(totals: Totals) -> Check:
@@ -82,15 +73,17 @@ def check_lengths(totals: Totals) -> Check:
 
 
 def check_repeats(shard_set: ShardSet) -> Check:
-    """Find the same document (by content hash) in both splits, or more often than its source's epochs; exact."""
+    """Find equal documents (by content hash) in both splits, or more often than the source's epochs allow; exact."""
     epochs = {source.name: source.epochs for source in shard_set.manifest.sources}
     problems = check_duplicates(shard_set.shards, epochs)
     rows = [Row({"kind": problem.kind, "where": problem.where, "message": problem.message}) for problem in problems]
     if not rows:
         several = ", ".join(f"{name} up to {count} times" for name, count in epochs.items() if count > 1)
-        twice = f"no document more often than its source's epochs allow ({several})" if several else "no document twice"
-        return Check("repeated_documents", "ok", f"{twice}, none in both splits")
-    return Check("repeated_documents", "bad", "documents are repeated, or in both splits; run validate", rows)
+        often = f"no document occurs more often than its source's epochs allow ({several})"
+        twice = often if several else "no two documents are equal"
+        return Check("repeated_documents", "ok", f"{twice}; no validation document is equal to a training document")
+    summary = "equal documents are in both splits, or occur more often than their source's epochs allow; run validate"
+    return Check("repeated_documents", "bad", summary, rows)
 
 
 def check_passages(totals: Totals, rates: SampleRates) -> Check:
@@ -175,7 +168,7 @@ def resemblance(one: npt.NDArray[np.uint64], other: npt.NDArray[np.uint64]) -> f
 
 
 def check_overlap(totals: Totals, rates: SampleRates) -> Check:
-    """Find validation documents whose n-grams are in training."""
+    """Find validation documents that are not equal to a training document and share nearly all their n-grams."""
     grams = totals.val_grams
     if not len(grams):
         return Check("validation_overlap", "ok", "no validation split, or none with a document of more than 16 tokens")
@@ -203,12 +196,15 @@ def check_overlap(totals: Totals, rates: SampleRates) -> Check:
         ]
         rows.append(Row({"seen": round(float(shares[index]), 3)}, examples))
     share, total_seen = len(leaked) / len(begins), float(seen.mean())
-    verdict: Verdict = "bad" if share > MAX_LEAKED_SHARE else "look" if rows or total_seen > MAX_SEEN_SHARE else "ok"
-    sample = "" if rates.val_documents == 1 else f" (1 in {rates.val_documents} looked for)"
+    verdict: Verdict = "bad" if share > BAD_LEAKED_SHARE else "look" if rows or total_seen > MAX_SEEN_SHARE else "ok"
+    sample = "" if rates.val_documents == 1 else f" (1 in {rates.val_documents} searched for)"
     summary = (
-        f"{len(leaked):,} of {len(begins):,} validation documents are seen in training{sample}; "
-        f"{total_seen:.1%} of all validation n-grams are"
+        f"{len(leaked):,} of {len(begins):,} validation documents{sample} are near-duplicates of training text: "
+        f"{LEAKED:.0%} of their {GRAM_TOKENS}-token passages, or more, occur there. "
+        f"Of all validation passages {total_seen:.1%} do."
     )
+    if verdict != "ok":
+        summary += " The loss on them is lower than on new text."
     return Check("validation_overlap", verdict, summary, rows)
 
 

@@ -10,8 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shards.audit.check import Check, Example, Row, Verdict
+from shards.audit.check import Check, Example, Row
 from shards.audit.histogram import bin_middles
+from shards.audit.rules import (
+    LOW_BYTES_PER_TOKEN,
+    MAX_RARE_SHARE,
+    MAX_UNSEEN_SHARE,
+    MIN_EXAMPLES,
+    RARE_SHARE,
+    RARE_TOLERANCE,
+    SUSPICIOUS_BITS,
+    Verdict,
+)
 from shards.audit.totals import SplitTotals, Totals
 from shards.format.tokenizer import Vocabulary
 
@@ -20,25 +30,6 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 50
 """Ids listed by a check; all are in tokens.parquet."""
-
-MIN_EXAMPLES = 100
-"""Source: Gowda and May (2020), Finding the Optimal Vocabulary Size for Neural Machine Translation: take the largest
-vocabulary of which at least 95 % of the entries have 100 training examples or more."""
-
-RARE_SHARE = 1e-8
-"""Of a large set, an id is rare below this share of its tokens: less than once in 190 batches of 524,288 tokens, so
-that AdamW has mostly forgotten one sight of it (beta2 0.95 to 0.999) when the next comes. Our own rule."""
-
-MAX_RARE_SHARE = 0.5
-"""Of the ids rare or never seen: more is bad, most of the embedding would be paid for and not trained."""
-MAX_UNSEEN_SHARE = 0.05
-"""Of the ids never seen: more is bad, by the 95 % of the source above."""
-
-SUSPICIOUS_BITS = 6.0
-"""An id this concentrated is worth a look: as if it kept to one 64th of the documents that chance would give it."""
-
-LOW_BYTES_PER_TOKEN = 0.6
-"""A source whose tokens hold less than this of the set's average is one that the tokenizer does not know."""
 
 
 def rare_below(tokens: int) -> int:
@@ -64,21 +55,38 @@ def check_special(totals: Totals, vocabulary: Vocabulary, *, eos_id: int) -> Che
     return Check("special_ids", "bad", f"special ids inside documents: {names or 'EOS out of place'}", rows)
 
 
+def expected_counts(tokens: int, vocab_size: int) -> npt.NDArray[np.float64]:
+    """Return how often the ids of a vocabulary occur in so many tokens by Zipf's law, float64 `(vocab_size,)`, falling.
+
+    The count of rank r is in proportion to 1/r. The entries of a trained BPE fall off more slowly than that, so in most
+    sets fewer ids are rare than this says; entries that are only ever parts of longer ones are the exception.
+    """
+    shares = 1.0 / np.arange(1, vocab_size + 1)
+    return tokens * shares / shares.sum()
+
+
+def is_large_enough(tokens: int, vocab_size: int, *, below: int) -> bool:
+    """Return whether so many tokens can be expected to hold every id of a vocabulary `below` times."""
+    return bool(expected_counts(tokens, vocab_size)[-1] >= below)
+
+
 def check_never_seen(totals: Totals, vocabulary: Vocabulary) -> Check:
     """Find ids that training holds nowhere. Single bytes are counted apart: UTF-8 never holds 13 of them."""
     lengths = vocabulary.entry_lengths()
     unseen = (totals.train.counts.sum(axis=0) == 0) & ~vocabulary.special_mask()
     ids = np.flatnonzero(unseen & (lengths != 1))
-    share = len(ids) / max(1, totals.vocab_size)
-    verdict: Verdict = "bad" if share > MAX_UNSEEN_SHARE else "look" if len(ids) else "ok"
+    tokens, size = totals.train.tokens, totals.vocab_size
+    expected = round(float(np.exp(-expected_counts(tokens, size)).sum()))
+    verdict: Verdict = "look" if len(ids) > expected else "ok"
+    if len(ids) > MAX_UNSEEN_SHARE * size and is_large_enough(tokens, size, below=MIN_EXAMPLES):
+        verdict = "bad"
     summary = (
-        f"{len(ids):,} of {totals.vocab_size:,} ids never occur in training, {int((unseen & (lengths == 1)).sum())} "
-        "single bytes besides"
+        f"{len(ids):,} of {size:,} ids never occur in training, where a set of its size can be expected to miss "
+        f"{expected:,}; {int((unseen & (lengths == 1)).sum())} single bytes are not counted"
     )
     longest_first = ids[np.argsort(-lengths[ids], kind="stable")][:MAX_ROWS]
-    return Check(
-        "never_seen", verdict, summary, [Row({"id": i, "text": _text(vocabulary, i)}) for i in longest_first.tolist()]
-    )
+    rows = [Row({"id": token, "text": _text(vocabulary, token)}) for token in longest_first.tolist()]
+    return Check("never_seen", verdict, summary, rows)
 
 
 def check_rare(totals: Totals, vocabulary: Vocabulary, *, below: int) -> Check:
@@ -87,12 +95,19 @@ def check_rare(totals: Totals, vocabulary: Vocabulary, *, below: int) -> Check:
     The verdict counts those that never occur as well, single bytes apart, as `check_never_seen` does.
     """
     counts = totals.train.counts.sum(axis=0)
-    rare = np.flatnonzero((counts > 0) & (counts < below) & ~vocabulary.special_mask())
-    lengths = vocabulary.entry_lengths()
-    unseen = int(((counts == 0) & ~vocabulary.special_mask() & (lengths != 1)).sum())
-    share = (len(rare) + unseen) / max(1, totals.vocab_size)
-    verdict: Verdict = "bad" if share > MAX_RARE_SHARE else "look" if len(rare) else "ok"
-    summary = f"{len(rare):,} ids occur fewer than {below:,} times; with those never seen {share:.1%} of the vocabulary"
+    special = vocabulary.special_mask()
+    rare = np.flatnonzero((counts > 0) & (counts < below) & ~special)
+    unseen = int(((counts == 0) & ~special & (vocabulary.entry_lengths() != 1)).sum())
+    tokens, size = totals.train.tokens, totals.vocab_size
+    share = (len(rare) + unseen) / max(1, size)
+    expected = float((expected_counts(tokens, size) < below).mean())
+    verdict: Verdict = "look" if len(rare) and share > expected + RARE_TOLERANCE else "ok"
+    if share > MAX_RARE_SHARE and is_large_enough(tokens, size, below=below):
+        verdict = "bad"
+    summary = (
+        f"{len(rare):,} ids occur fewer than {below:,} times; with those never seen {share:.1%} of the vocabulary, "
+        f"where a set of its size can be expected to have {expected:.1%}"
+    )
     rarest = rare[np.argsort(counts[rare], kind="stable")][:MAX_ROWS]
     rows = [_id_row(token, totals, vocabulary) for token in rarest.tolist()]
     return Check("rare", verdict, summary, rows)

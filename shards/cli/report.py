@@ -43,6 +43,7 @@ def add_command(commands: Subparsers) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from shards.audit.rules import VERDICT_WORDS
     from shards.cli.sets import print_set_problems
     from shards.errors import ShardSetError
     from shards.report.compare import parse_compare
@@ -72,7 +73,7 @@ def _run(options: argparse.Namespace) -> int:
     for name in (PAGE_FILE, CARD_FILE):
         path = report.out / name
         print(printable(f"{path}: {path.stat().st_size:,} bytes"))
-    print(f"audit: {report.contents.audit['verdict']}")
+    print(f"audit: {VERDICT_WORDS[report.contents.audit['verdict']]}")
     if report.contents.comparison is None:
         print("bytes per token are not compared: GPT-2's tokenizer is not in the Hub's cache; give --compare FILE")
     return WHOLE

@@ -5,12 +5,12 @@ Every name and text goes through `display.printable`: a document cannot control 
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
 from shards.cli.mix_display import mix_rows, mix_warnings
 from shards.errors import Problem
+from shards.terminal.arguments import print_json
 from shards.terminal.display import plain_table, print_lines, print_rows, printable, stdout_console
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def print_problems(problems: Sequence[Problem]) -> None:
 def print_set_problems(problems: Sequence[Problem], *, as_json: bool) -> None:
     """Print why a set cannot be used, as JSON or as a table."""
     if as_json:
-        print(json.dumps({"problems": [problem.to_dict() for problem in problems]}, indent=2))
+        print_json({"problems": [problem.to_dict() for problem in problems]})
     else:
         print_problems(problems)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from shards.audit.audit import REPORT_FILE, TOKENS_FILE, audit, default_out
+from shards.audit.audit import AUDIT_VERSION, REPORT_FILE, TOKENS_FILE, audit, default_out
 from shards.format.reader import ShardSet
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ def is_audited(shard_set: ShardSet, folder: Path | None) -> bool:
         return False
     if not isinstance(found, dict) or "checks" not in found:
         return False
-    if cast("dict[str, Any]", found).get("manifest_sha256") != shard_set.manifest_sha256:
+    head = cast("dict[str, Any]", found)
+    if (head.get("manifest_sha256"), head.get("audit_version")) != (shard_set.manifest_sha256, AUDIT_VERSION):
         return False
     return _counts_fit(shard_set, folder / TOKENS_FILE)
 

@@ -12,17 +12,7 @@ from typing import Any, cast
 from shards.format.manifest import Manifest
 from shards.format.reader import ShardSet
 
-_KEYS_SHOWN_APART = ("name", "kind", "weight", "paths", "repo", "config", "revision", "license")
-_FILLED_IN: dict[str, Any] = {
-    "split": "train",
-    "format": "auto",
-    "text": "text",
-    "content": "column",
-    "blob_id": "blob_id",
-    "max_missing": 0.02,
-    "min_bytes": 1,
-}
-"""What the recipe's schema fills in by itself: shown in the whole recipe only."""
+_KEYS_SHOWN_APART = ("name", "kind", "weight", "paths", "repo", "config", "split", "revision", "license")
 
 
 @dataclass(frozen=True)
@@ -32,11 +22,12 @@ class SourceFacts:
     name: str
     kind: str
     places: list[str]
-    """Paths, or the Hub's repository with its configuration, as the recipe states them."""
+    """Paths, or the Hub's repository with its configuration and split, as the recipe states them."""
     revision: str
     license: str | None
     settings: dict[str, str]
-    """Other keys of the recipe for this source that are not defaults, as JSON."""
+    """Its other keys in the recorded recipe that have a value, as JSON. A resolved recipe does not tell which of them
+    were set and which are defaults."""
     weight: float
     requested: float
     achieved: float
@@ -85,7 +76,7 @@ class TokenizerFacts:
     eos: str
     special_tokens: dict[str, int]
     settings: dict[str, str]
-    """Its keys in the recipe that are set, as JSON."""
+    """Its keys in the recorded recipe that have a value, as JSON, defaults included."""
 
 
 @dataclass(frozen=True)
@@ -219,9 +210,9 @@ def _read_recipe(text: str) -> dict[str, Any]:
 def _places(source: dict[str, Any]) -> list[str]:
     paths = source.get("paths")
     places = [path for path in cast("list[Any]", paths) if isinstance(path, str)] if isinstance(paths, list) else []
-    repo, config = _text(source.get("repo")), _text(source.get("config"))
-    if repo:
-        places.append(f"{repo} ({config})" if config else repo)
+    if repo := _text(source.get("repo")):
+        parts = [part for key in ("config", "split") if (part := _text(source.get(key)))]
+        places.append(f"{repo} ({', '.join(parts)})" if parts else repo)
     return places
 
 
@@ -229,9 +220,7 @@ def _settings(source: dict[str, Any]) -> dict[str, str]:
     return {
         key: json.dumps(value)
         for key, value in source.items()
-        if key not in _KEYS_SHOWN_APART
-        and value not in (None, [], {}, "")
-        and not (key in _FILLED_IN and value == _FILLED_IN[key])
+        if key not in _KEYS_SHOWN_APART and value not in (None, [], {}, "")
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 from markupsafe import Markup
 
+from shards.audit.rules import VERDICT_ADVICE, VERDICT_WORDS
 from shards.report import text
 from shards.report.audited import rows_of
 from shards.report.card import card_header, public_place, public_reason
@@ -44,7 +46,6 @@ MAX_RECIPE_CHARACTERS = 30_000
 MAX_SHARD_ROWS = 60
 MAX_FINDINGS = 8
 
-VERDICTS = ("bad", "look", "ok")
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -130,7 +131,9 @@ def _values(contents: Contents) -> dict[str, Any]:
         "vocabulary": contents.vocabulary,
         "audit": contents.audit,
         "compared_documents": COMPARED_DOCUMENTS,
-        "verdicts": [(word, sum(check["verdict"] == word for check in contents.audit["checks"])) for word in VERDICTS],
+        "verdicts": Counter(check["verdict"] for check in contents.audit["checks"]),
+        "verdict_words": VERDICT_WORDS,
+        "verdict_advice": VERDICT_ADVICE,
         "train": contents.facts.splits.get("train"),
         "val": contents.facts.splits.get("val"),
         "by_source": {row["source"]: row for row in contents.rows("lengths")},

@@ -48,18 +48,12 @@ def _mark(text: str, keep: str) -> Markup:
     if text.isascii() and text.isprintable():
         return Markup.escape(text)
     parts: list[Markup] = []
-    for hidden, run in groupby(text, key=lambda character: spelt(character, keep=keep) != character):
+    for hidden, run in groupby(text, key=lambda character: printable(character, keep=keep) != character):
         joined = "".join(run)
         parts.append(
-            Markup('<i class="esc">{}</i>').format(spelt(joined, keep=keep)) if hidden else Markup.escape(joined)
+            Markup('<i class="esc">{}</i>').format(printable(joined, keep=keep)) if hidden else Markup.escape(joined)
         )
     return Markup("").join(parts)
-
-
-def spelt(text: str, *, keep: str = "") -> str:
-    """Return a text with what cannot be seen spelt out; a byte that is not UTF-8 (a lone surrogate) as `\\xcd`."""
-    bytes_spelt = re.sub("[\udc80-\udcff]", lambda match: f"\\x{ord(match[0]) - 0xDC00:02x}", text)
-    return printable(bytes_spelt, keep=keep)
 
 
 def shorten(text: str, characters: int) -> str:
@@ -73,7 +67,7 @@ def shorten(text: str, characters: int) -> str:
 
 def code_span(text: str) -> str:
     """Return a text as a Markdown code span: no syntax, no HTML, no link is seen in it."""
-    text = spelt(text) or " "
+    text = printable(text) or " "
     run = max((len(ticks) for ticks in re.findall("`+", text)), default=0) + 1
     pad = " " if text.strip(" ") and (text[0] in "` " or text[-1] in "` ") else ""
     return f"{'`' * run}{pad}{text}{pad}{'`' * run}"
@@ -91,12 +85,12 @@ def plain_span(text: str) -> str:
 
 def sentence(text: str) -> str:
     """Return prose that may quote foreign names for Markdown: what could be syntax is escaped."""
-    return re.sub(r"([\\`*_{}\[\]<>()#+!|~$&@:.])", r"\\\1", spelt(text))
+    return re.sub(r"([\\`*_{}\[\]<>()#+!|~$&@:.])", r"\\\1", printable(text))
 
 
 def fence(text: str, language: str = "") -> str:
     """Return a text as a Markdown code block, its fence longer than any run of backticks in the text."""
-    shown = spelt(text, keep=_KEPT_IN_DOCUMENTS)
+    shown = printable(text, keep=_KEPT_IN_DOCUMENTS)
     ticks = "`" * max(3, max((len(run) for run in re.findall("`+", shown)), default=0) + 1)
     return f"{ticks}{language}\n{shown}\n{ticks}"
 

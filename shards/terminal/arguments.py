@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import math
 import os
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shards.errors import InputError
+from shards.terminal.display import format_json
 
 if TYPE_CHECKING:
     Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # pyright: ignore[reportPrivateUsage]
@@ -75,5 +75,5 @@ def require_folder(path: Path) -> None:
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """Print a result as JSON in ASCII, so that control characters and lone surrogates are exact and harmless."""
-    print(json.dumps(value, indent=2))
+    """Print a result as JSON: ASCII, so that control characters stay exact and harmless, and valid Unicode."""
+    print(format_json(value))

@@ -1,11 +1,13 @@
 """Lines, progress bars and tables that all commands print. Their content is made in the packages' `cli` modules.
 
 Names and texts come from files that others wrote. Everything that goes to a terminal passes through `printable`, so
-that no document can move the cursor, rename the window or reverse the line. `--json` output keeps texts exact.
+that no document can move the cursor, rename the window or reverse the line. `--json` goes through `format_json`.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 import time
 import unicodedata
@@ -23,20 +25,51 @@ PLAIN_SECONDS = 5.0
 FULL_WIDTH = 10_000
 """Columns of what is printed where stdout is no terminal: nothing is folded to a width that nobody has."""
 
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
 # Control, format (bidirectional overrides, zero-width), surrogate and line-separator characters. Newline and tab stay.
 _ESCAPED_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    """Return text with every control character escaped, such as `\\x1b`, except those in `keep`."""
+    """Return text with every control character escaped, such as `\\x1b`, except those in `keep`.
+
+    A byte that is not UTF-8 (a lone surrogate in Python) is escaped as such: `\\xe2`.
+    """
     if text.isascii() and text.isprintable():
         return text
     return "".join(
         char.encode("unicode_escape").decode("ascii")
         if char not in keep and unicodedata.category(char) in _ESCAPED_CATEGORIES
         else char
-        for char in text
+        for char in escape_surrogates(text)
     )
+
+
+def escape_surrogates(text: str) -> str:
+    """Return text that is valid Unicode: bytes that are not UTF-8 (U+DC80 to U+DCFF, `surrogateescape`) as `\\xe2`."""
+    return _SURROGATES.sub(_escape_surrogate, text)
+
+
+def _escape_surrogate(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"
+
+
+def format_json(value: Any) -> str:
+    """Return a value as indented JSON in ASCII; its strings are valid Unicode, by `escape_surrogates`."""
+    return json.dumps(_escape_strings(value), indent=2)
+
+
+def _escape_strings(value: Any) -> Any:
+    if isinstance(value, str):
+        return escape_surrogates(value)
+    if isinstance(value, dict):
+        items = cast("dict[Any, Any]", value).items()
+        return {_escape_strings(key): _escape_strings(part) for key, part in items}
+    if isinstance(value, (list, tuple)):
+        return [_escape_strings(part) for part in cast("list[Any]", value)]
+    return value
 
 
 def say(message: str) -> None:

@@ -173,6 +173,17 @@ def test_from_the_audit_to_a_set_without_them_by_hash(folder: Path, planted: set
     assert not run_build(recipe_path, folder / "set")["tasks_run"]
 
 
+def test_small_set_is_not_bad(folder: Path, built: dict[str, Any]) -> None:
+    """A set of 200 thousand tokens cannot hold each of 3,000 ids often: the audit says what its size explains."""
+    small = folder / "small"
+    run_build(folder / "recipe.toml", small, "--set", "mix.tokens=200_000", "--set", "split.val_tokens=5_000")
+    report = command("audit", small, cwd=folder)
+    checks = {check["name"]: check for check in report["checks"]}
+    assert (report["exit_code"], report["verdict"]) == (0, "look")
+    assert "where a set of its size can be expected to have" in checks["rare"]["summary"]
+    assert not any(check["verdict"] == "bad" for check in checks.values())
+
+
 def test_by_pattern_before_the_tokenizer_and_never_too_many(folder: Path, planted: set[str]) -> None:
     before = documents_of(folder / "set", "extra") | planted
     first = f"drop_if_matches = {json.dumps(PATTERNS)}"

@@ -17,17 +17,21 @@ from markdown_it import MarkdownIt
 from tokenizers import Tokenizer
 
 from shards.__main__ import main
+from shards.audit.audit import AUDIT_VERSION
 from shards.format import writer
 from shards.format.manifest import Manifest, read_metadata
+from shards.format.reader import open_set
 from shards.report import write
+from shards.report.audited import find_or_audit, is_audited
 from shards.report.card import size_category
 from shards.report.chart import decade_ticks, doubling_ticks, fit, round_ticks
 from shards.report.compare import find_gpt2, parse_compare
-from shards.report.facts import ShardFacts
+from shards.report.facts import ShardFacts, describe
 from shards.report.plots import group_shards
 from shards.report.render import render_card, render_page
-from shards.report.text import code_cell, code_span, compact, fence, sentence, size, spelt
+from shards.report.text import code_cell, code_span, compact, fence, sentence, size
 from shards.report.write import Report, default_out, write_report
+from shards.terminal.display import printable
 from shards.validation.validate import validate
 from tests.support.chromium import Page, find_chromium, run_chromium
 from tests.support.shard_sets import Plan, write_set
@@ -228,10 +232,10 @@ def test_audit_of_another_set_is_not_shown(report, good_set, tmp_path):
     shutil.copytree(report.audit, tmp_path / "audit")
     path = tmp_path / "audit/audit.json"
     held = json.loads(path.read_text())
-    path.write_text(json.dumps(held | {"verdict": "stored"}))
+    path.write_text(json.dumps(held | {"verdict": "bad"}))
     first = write_report(good_set, out=tmp_path / "report", audit=tmp_path / "audit")
-    assert first.to_dict()["verdict"] == "stored"
-    path.write_text(json.dumps(held | {"verdict": "stored", "manifest_sha256": "0" * 64}))
+    assert first.to_dict()["verdict"] == "bad"
+    path.write_text(json.dumps(held | {"verdict": "bad", "manifest_sha256": "0" * 64}))
     second = write_report(good_set, out=tmp_path / "report", audit=tmp_path / "audit")
     assert second.to_dict()["verdict"] == held["verdict"] == json.loads(path.read_text())["verdict"]
 
@@ -242,7 +246,7 @@ def test_hostile_page_holds_nothing_foreign(hostile):
     assert "<script>window.ran=4;document.title='changed'</script> </script> </pre>" in text
     assert "{{ 7*7 }} {% raw %} ]]> --> ```\n# heading\n````\n|a|b| \\xff\\xfe lone \\x00\\x07 \\u202ereversed" in text
     assert "&lt;b&gt;" in text
-    assert spelt(HOSTILE_NAME) in text
+    assert printable(HOSTILE_NAME) in text
     assert HOSTILE_SOURCE in text
     assert HOSTILE_TOKEN in text
     assert not re.search("[\u202e\x00\x07\x1b\ud800-\udfff]", page)
@@ -265,7 +269,7 @@ def test_hostile_card_parses_and_holds_no_markup(hostile):
     mix = Counter(token.type for token in render(f"## Mix{card.split('## Mix')[1].split('## Sources')[0]}"))
     assert (mix["tr_open"], mix["th_open"], mix["td_open"]) == (3, 7, 14)
     spans = [child.content for child in inline if child.type == "code_inline"]
-    assert spelt(HOSTILE_NAME) in spans
+    assert printable(HOSTILE_NAME) in spans
     assert HOSTILE_SOURCE in spans
     assert HOSTILE_TOKEN in spans
 
@@ -283,7 +287,7 @@ def test_browser_runs_nothing_and_fits(report, hostile, tmp_path):
             assert page.requests() == [url]
             assert page.complaints() == []
             assert page.evaluate("typeof window.ran") == "undefined"
-            assert page.evaluate("document.title") == f"{spelt(made.contents.facts.name)}: a token set"
+            assert page.evaluate("document.title") == f"{printable(made.contents.facts.name)}: a token set"
             assert page.evaluate(foreign) == 0
             assert page.evaluate(handlers) == []
             page.evaluate("document.querySelectorAll('details').forEach(e => e.open = true)")
@@ -377,14 +381,14 @@ def render(markdown):
 @given(text=st.text(alphabet=st.sampled_from("`|\\<>&*_[]()!#-~$@:. a\n\x1b\u202eé中") | st.characters(), max_size=20))
 def test_any_text_stays_text_in_markdown(text):
     (paragraph,) = [token for token in render(f"x {code_span(text)}") if token.type == "inline"]
-    assert [child.content for child in paragraph.children] == ["x ", spelt(text) or " "]
+    assert [child.content for child in paragraph.children] == ["x ", printable(text) or " "]
     (cell,) = [token for token in render(f"| x |\n|---|\n| {code_cell(text)} |") if token.type == "inline"][1:]
-    assert [(child.type, child.content) for child in cell.children] == [("code_inline", spelt(text) or " ")]
+    assert [(child.type, child.content) for child in cell.children] == [("code_inline", printable(text) or " ")]
     (cell,) = [token for token in render(f"| x |\n|---|\n| .{sentence(text)}. |") if token.type == "inline"][1:]
-    assert "".join(child.content for child in cell.children) == f".{spelt(text)}."
+    assert "".join(child.content for child in cell.children) == f".{printable(text)}."
     assert {child.type for child in cell.children} <= {"text", "text_special"}
     (block,) = render(fence(text, "text"))
-    assert (block.type, block.info, block.content) == ("fence", "text", spelt(text, keep="\n\t\u200c\u200d") + "\n")
+    assert (block.type, block.info, block.content) == ("fence", "text", printable(text, keep="\n\t\u200c\u200d") + "\n")
 
 
 def test_numbers_and_ticks():
@@ -435,3 +439,25 @@ def test_many_shards_share_columns():
     assert [shard for group in groups for shard in group] == shards
     assert len(groups) <= 111
     assert groups[-1] == shards[-1:]
+
+
+def test_settings_are_those_recorded_and_not_said_to_be_set(plan, hostile, tmp_path):
+    """A resolved recipe holds every default: the report does not tell these from what a person has set."""
+    recorded = {"format": "auto", "max_dropped": 0.01, "max_missing": 0.02, "keep": {}, "max_bytes": None}
+    sources = [{"name": name, "kind": "hub", "repo": "a/b", "split": "train"} | recorded for name in plan.weights]
+    recipe = json.dumps({"name": "good", "sources": sources})
+    write_set(tmp_path / "set", dataclasses.replace(plan, recipe=recipe))
+    (first, _) = describe(open_set(tmp_path / "set")).sources
+    assert first.settings == {"format": '"auto"', "max_dropped": "0.01", "max_missing": "0.02"}
+    assert first.places == ["a/b (train)"]
+    assert 'Read with <span class="soft">(defaults included)</span>' in (hostile.out / "index.html").read_text()
+
+
+def test_audit_of_other_rules_is_made_again(good_set, tmp_path):
+    shard_set = open_set(good_set)
+    find_or_audit(shard_set, tmp_path, workers=1, progress=None)
+    assert is_audited(shard_set, tmp_path)
+    stored = json.loads((tmp_path / "audit.json").read_text())
+    for version in (None, AUDIT_VERSION - 1):
+        (tmp_path / "audit.json").write_text(json.dumps(stored | {"audit_version": version}))
+        assert not is_audited(shard_set, tmp_path)

@@ -327,3 +327,15 @@ def test_command_on_a_broken_set_names_the_problem(good_set, tmp_path, capsys):
     (folder / "train-00000.bin.zst").write_bytes(data)
     assert main(["trace", str(folder), "--text", "shard", "--workers", "1"]) == 1
     assert "frame_corrupt: train-00000.bin.zst" in capsys.readouterr().out
+
+
+def test_bytes_that_are_not_text_are_spelt_out(good_set, capsys):
+    """A part of a character is shown as its bytes, in words and in valid JSON."""
+    for extra in ([], ["--json"]):  # the second byte of U+4E2D
+        assert main(["trace", str(good_set), "--text", "\udcb8", "--limit", "3", "--workers", "1", *extra]) == 0
+        shown = capsys.readouterr().out
+        assert "\\udc" not in shown
+        assert "\\xb8" in shown
+        assert "\\xe4" in shown, "the text around it"
+    found = json.loads(shown)
+    assert found["query"]["value"] == found["shown"][0]["hit"] == "\\xb8"

@@ -1,0 +1,130 @@
+"""When a check of the audit is *ok*, *worth a look* or *bad*: the words, the limits and where they come from.
+
+*bad* is for what nobody must train on: the set breaks a rule of its format, most of it repeats itself, or a set that is
+large enough to judge its vocabulary leaves much of it untrained. What may be meant, and what only the size of a small
+set explains, is never bad. The command's help, the page and the card take their words from here.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Verdict = Literal["ok", "look", "bad"]
+"""As programs read it, worst last."""
+
+VERDICT_WORDS: dict[Verdict, str] = {"ok": "ok", "look": "worth a look", "bad": "bad"}
+"""As people read it."""
+
+VERDICT_ADVICE: dict[Verdict, str] = {
+    "ok": "there is nothing to do",
+    "look": "read the findings before you pay for a training run; the set can be trained on",
+    "bad": "do not train on this set",
+}
+
+MIN_EXAMPLES = 100
+"""Source: Gowda and May (2020), Finding the Optimal Vocabulary Size for Neural Machine Translation: take the largest
+vocabulary of which at least 95 % of the entries have 100 training examples or more."""
+
+RARE_SHARE = 1e-8
+"""In a large set, an id is rare below this share of its tokens: less than once in 190 batches of 524,288 tokens, so
+that AdamW has mostly forgotten one sight of it (beta2 0.95 to 0.999) when the next comes. Our own rule."""
+
+RARE_TOLERANCE = 0.01
+"""Of the vocabulary: so many more rare ids than the size of the set explains are still ok."""
+
+MAX_RARE_SHARE = 0.5
+"""A vocabulary of which more ids are rare or never seen is Bad: most of the embedding is paid for and not trained."""
+
+MAX_UNSEEN_SHARE = 0.05
+"""A vocabulary of which more ids are never seen is bad, by the 95 % of Gowda and May."""
+
+SUSPICIOUS_BITS = 6.0
+"""An id this concentrated is worth a look: as if it kept to one 64th of the documents that chance would give it."""
+
+LOW_BYTES_PER_TOKEN = 0.6
+"""A source whose tokens hold less than this share of the set's bytes per token is one the tokenizer does not know."""
+
+SHORT_TOKENS = 16
+MAX_SHORT_SHARE = 0.05
+"""A source with more documents shorter than `SHORT_TOKENS` is worth a look: much of it may be fragments."""
+
+MAX_LONGEST_SHARE = 0.05
+"""A source of 100 documents or more with a larger share of its tokens in one of them is worth a look."""
+
+MIN_PASSAGE_DOCUMENTS = 10
+MIN_PASSAGE_SHARE = 0.001
+"""A window of tokens is a repeated passage when as many documents, and this share of those searched, hold it."""
+
+MAX_PASSAGE_SHARE = 0.5
+"""A set of which more training documents hold a repeated passage is Bad: it is mostly boilerplate."""
+
+NEAR_DUPLICATE = 0.5
+"""Two documents are near-duplicates when they share this much of their 16-token n-grams (Jaccard). One changed word
+undoes 16 of them, so this is about one change in 50 tokens."""
+
+LOOK_DUPLICATE_SHARE, BAD_DUPLICATE_SHARE = 0.001, 0.3
+"""Shares of the training documents that are nearly another one. Models are trained on C4 with 3.0 % and RealNews with
+13.6 % (Lee et al. 2022, Deduplicating Training Data Makes Language Models Better), so these are worth a look; the bad
+limit is twice the worse of them, rounded up."""
+
+LEAKED = 0.8
+"""A validation document is seen in training when so many of its n-grams are. Source: "dirty" at 80 % in Llama 2
+(arXiv:2307.09288, appendix A.6)."""
+
+BAD_LEAKED_SHARE = 0.5
+"""Of the validation documents seen in training. Above this share, validation loss measures memory."""
+
+MAX_SEEN_SHARE = 0.05
+"""A larger share of all validation n-grams seen in training is worth a look."""
+
+RULES = (
+    ("special_ids", "Bad: a special id inside a document, or EOS anywhere but once at its end."),
+    (
+        "repeated_documents",
+        "Bad: equal documents (by content hash) in both splits, or more often than the source's epochs allow.",
+    ),
+    (
+        "validation_overlap",
+        f"Documents that are not equal may share text. A validation document counts as seen when training holds "
+        f"{LEAKED:.0%} of its 16-token n-grams. Worth a look: any such document, or {MAX_SEEN_SHARE:.0%} of all "
+        f"n-grams. Bad: more than {BAD_LEAKED_SHARE:.0%} of the validation documents.",
+    ),
+    (
+        "concentrated",
+        f"Worth a look: ids of {SUSPICIOUS_BITS:g} bits or more, which sit in few documents or in one small source.",
+    ),
+    (
+        "never_seen",
+        "Worth a look: more ids than the size of the set explains (Zipf's law). "
+        f"Bad: more than {MAX_UNSEEN_SHARE:.0%} of the ids, in a set large enough for its vocabulary: one in which "
+        f"Zipf's law gives the rarest id {MIN_EXAMPLES} occurrences (7.9 M tokens for 8,192 ids, 35 M for 32,000).",
+    ),
+    (
+        "rare",
+        f"Worth a look: {RARE_TOLERANCE:.0%} of the ids more than the size of the set explains. "
+        f"Bad: more than {MAX_RARE_SHARE:.0%} of the ids, in a set large enough. Rare: fewer than {MIN_EXAMPLES} times, in large sets fewer than once in "
+        f"{1 / RARE_SHARE:,.0f} tokens.",
+    ),
+    ("bytes_per_token", f"Worth a look: a source below {LOW_BYTES_PER_TOKEN:.0%} of the set's bytes per token."),
+    (
+        "lengths",
+        f"Worth a look: {MAX_SHORT_SHARE:.0%} of a source's documents under {SHORT_TOKENS} tokens, or "
+        f"{MAX_LONGEST_SHARE:.0%} of its tokens in one document.",
+    ),
+    (
+        "passages",
+        f"Worth a look: the same 64 tokens in {MIN_PASSAGE_DOCUMENTS} documents or more, and in "
+        f"{MIN_PASSAGE_SHARE:.1%} of them. Bad: such passages in more than {MAX_PASSAGE_SHARE:.0%} of the documents.",
+    ),
+    (
+        "near_duplicates",
+        f"Worth a look: more than {LOOK_DUPLICATE_SHARE:.1%} of the training documents share {NEAR_DUPLICATE:.0%} of "
+        f"their 16-token n-grams with another one. Bad: more than {BAD_DUPLICATE_SHARE:.0%}.",
+    ),
+)
+"""Each check's rule in a sentence or two, in the order of the report."""
+
+
+def worst(verdicts: set[Verdict]) -> Verdict:
+    """Return the worst of some verdicts; ok where there are none."""
+    return "bad" if "bad" in verdicts else "look" if "look" in verdicts else "ok"
