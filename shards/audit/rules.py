@@ -102,8 +102,8 @@ RULES = (
     (
         "rare",
         f"Worth a look: {RARE_TOLERANCE:.0%} of the ids more than the size of the set explains. "
-        f"Bad: more than {MAX_RARE_SHARE:.0%} of the ids, in a set large enough. Rare: fewer than {MIN_EXAMPLES} times, in large sets fewer than once in "
-        f"{1 / RARE_SHARE:,.0f} tokens.",
+        f"Bad: more than {MAX_RARE_SHARE:.0%} of the ids, in a set large enough. "
+        f"Rare: fewer than {MIN_EXAMPLES} times, in large sets fewer than once in {1 / RARE_SHARE:,.0f} tokens.",
     ),
     ("bytes_per_token", f"Worth a look: a source below {LOW_BYTES_PER_TOKEN:.0%} of the set's bytes per token."),
     (
