@@ -305,7 +305,7 @@ def test_repeats_are_dropped_and_counted(run, tmp_path, monkeypatch):
     (source,) = shard_set.manifest.sources
     assert (source.dropped, source.epochs, source.documents_available) == ({"duplicate": 4}, 1, 6)
     assert validate(tmp_path / "set", level="full").problems == []
-    with pytest.raises(TokenBinError, match="every training document is in validation too"):
+    with pytest.raises(TokenBinError, match="every training document is also in validation"):
         run([[1, EOS]], [[1, EOS]], repeats="drop", out="none")
 
 
