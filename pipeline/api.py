@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from pipeline.build.build import BuildResult, build
 from pipeline.build.load import load_recipe as read_recipe
@@ -28,6 +29,9 @@ from pipeline.sources.selection import open_sources
 from shards.errors import InputError, RunError
 from shards.format.reader import Level
 
+AnyRecipe: TypeAlias = "str | Path | dict[str, Any] | Recipe"
+"""A recipe's file, the name of a shipped recipe, a recipe's tables, or a recipe."""
+
 
 class SetProblemsError(RunError):
     """A set that was built, and in which validation found problems. `result` is what `build_set` returns else."""
@@ -38,7 +42,7 @@ class SetProblemsError(RunError):
 
 
 def build_set(
-    recipe: str | Path | Recipe,
+    recipe: AnyRecipe,
     *,
     out: str | Path,
     work: str | Path | None = None,
@@ -55,7 +59,7 @@ def build_set(
         result.manifest.splits["train"].tokens
 
     Args:
-        recipe: the recipe's file, the name of a shipped recipe, or a `Recipe`.
+        recipe: the recipe's file, the name of a shipped recipe, its tables as a dict, or a `Recipe`.
         out: folder of the set.
         work: folder for scratch and receipts; `OUT.work` when None. Keep it to make the next build cheap.
         overrides: `KEY=VALUE` strings that change the recipe, as `--set` does: `["mix.tokens=1M"]`.
@@ -83,7 +87,7 @@ def build_set(
             executor = stack.enter_context(contextlib.closing(LocalExecutor(workers or _count_cores())))
         stack.enter_context(_network_settings(network, cache=work / "cache"))
         result = build(
-            load_recipe(recipe, overrides),
+            load_recipe(recipe, overrides=overrides, progress=progress),
             out=out,
             work=work,
             executor=executor,
@@ -96,24 +100,26 @@ def build_set(
 
 
 def plan_set(
-    recipe: str | Path | Recipe,
+    recipe: AnyRecipe,
     *,
     overrides: Sequence[str] = (),
     probe: bool = True,
     workers: int | None = None,
     gpu_usd_per_hour: float | None = None,
     network: Network | None = None,
+    progress: bool = False,
 ) -> Estimate:
     """Estimate what a build reads, writes, takes and costs. Writes nothing.
 
     Args:
-        recipe: the recipe's file, the name of a shipped recipe, or a `Recipe`.
+        recipe: the recipe's file, the name of a shipped recipe, its tables as a dict, or a `Recipe`.
         overrides: `KEY=VALUE` strings that change the recipe, as `--set` does.
         probe: read a sample of each source, a few megabytes, and put it through the steps of a build. Without it,
             only footers are read and tokens are a guess.
         workers: worker processes of the build; the cores that this process may use when None.
         gpu_usd_per_hour: the price of a GPU that waits for the build.
         network: how sources are read over a network; the defaults when None.
+        progress: print progress on stderr.
 
     Returns:
         Tokens, documents and bytes of each source, seconds of each stage, and bytes of disk.
@@ -123,7 +129,7 @@ def plan_set(
     """
     # Footers are read more than once.
     with tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as cache, _network_settings(network, cache=Path(cache)):
-        loaded = pin_revisions(load_recipe(recipe, overrides))
+        loaded = pin_revisions(load_recipe(recipe, overrides=overrides, progress=progress))
         selections = open_sources(loaded)
         measured = measure(loaded, selections) if probe else None
         return estimate(
@@ -131,18 +137,19 @@ def plan_set(
         )
 
 
-def load_recipe(recipe: str | Path | Recipe, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(recipe: AnyRecipe, *, overrides: Sequence[str] = (), progress: bool = False) -> Recipe:
     """Return a data recipe, checked together with the files that it names.
 
     Args:
-        recipe: the recipe's file, the name of a shipped recipe, or a `Recipe`.
+        recipe: the recipe's file, the name of a shipped recipe, its tables as a dict, or a `Recipe`.
         overrides: `KEY=VALUE` strings that change the file's keys, as `--set` does.
+        progress: print on stderr what takes time, such as gathering the text of the shipped `demo`.
 
     Raises:
         InputError: with every fault of the recipe and of the overrides.
     """
     if not isinstance(recipe, Recipe):
-        return read_recipe(Path(recipe), overrides=list(overrides))
+        return read_recipe(recipe, overrides=overrides, progress=Progress(quiet=not progress))
     if overrides:
         raise InputError("overrides change a recipe's file. Change the Recipe itself: recipe.model_copy(update=...).")
     return recipe

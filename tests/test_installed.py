@@ -90,6 +90,18 @@ def test_commands_run_beside_modules_of_the_same_names(installed: Installed, pro
     assert manifests[0] == manifests[1]
 
 
+def test_the_demo_builds_by_name_in_any_folder(installed: Installed, tmp_path: Path) -> None:
+    command = ["build", "demo", "--out", "out/demo", "--tokens", "200K", "--set", "tokenizer.vocab_size=600"]
+    done = installed.run(tmp_path, "tokenmill", *command, "--set", "split.val_tokens=2000")
+    assert "gathering the text of this installation into out/demo-corpus" in done.stderr
+    again = installed.run(tmp_path, "tokenmill", "plan", "demo", "--no-probe", "--json")
+    assert "gathering" not in again.stderr
+    names = [source["name"] for source in json.loads(again.stdout)["sources"]]
+    assert names == ["docs-prose", "docs-maths", "stdlib-code"]
+    done = installed.run(tmp_path, "tokenmill", "fit", "tinystories-28mm", "--gpu-memory", "80GB", status=2)
+    assert "Did you mean 'tinystories-28m'?" in done.stderr
+
+
 def test_a_package_of_the_same_name_is_named(wheel: Path, project: Path, tmp_path: Path) -> None:
     """As after `pip install trainer`: another distribution's files lie over ours."""
     installed = install(wheel, tmp_path / "env")

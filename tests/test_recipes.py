@@ -11,16 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.build.load import load_recipe
+from pipeline.build.load import SHIPPED, load_recipe
 from pipeline.recipe import reference as keys
 from pipeline.recipe.schema import Recipe, SourceRecipe
+from shards.errors import InputError
+from shards.terminal.recipes import find_recipe
+from trainer import recipe as train_recipe
 
 Load = Callable[..., Recipe]
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = sorted((ROOT / "recipes/data").glob("*.toml"))
 FILES = {
-    "demo": [f"out/demo-corpus/{name}/part-00000.parquet" for name in ("fineweb-edu", "finemath", "python-edu")],
+    "demo": [f"out/demo-corpus/{name}/part-00000.parquet" for name in ("docs-prose", "docs-maths", "stdlib-code")],
     "local-text": ["data/corpus.txt"],
 }
 """Files that a recipe reads, by its folder's place in the project; they are made before it is built."""
@@ -126,3 +129,33 @@ def test_every_key_has_a_row_with_its_meaning() -> None:
     assert kinds["zstd_level"] == ["whole number, 1 to 19", "3"]
     assert kinds["sample_bytes"] == ["bytes", '`"1 GB"`']
     assert kinds["when_short"] == ['`"error"`, `"shrink"`, `"repeat"`', '`"error"`']
+
+
+# --- Recipes by name ---
+
+
+def test_a_shipped_recipe_is_found_by_name(load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its paths begin where those of a copy in ./recipes/data do."""
+    monkeypatch.chdir(tmp_path)
+    by_path = load("local-text")
+    by_name = load_recipe("local-text")
+    assert by_name.to_json() == by_path.to_json()
+    assert by_name.folder == tmp_path / "recipes/data"
+    assert train_recipe.load_recipe(Path("demo"), ["train.steps=7"]).train.steps == 7
+
+
+def test_a_file_comes_before_a_shipped_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo").mkdir()  # a folder is no recipe
+    assert find_recipe("demo", SHIPPED) == SHIPPED / "demo.toml"
+    (tmp_path / "tinystories").write_text("a file")
+    assert find_recipe("tinystories", SHIPPED) == Path("tinystories")
+    assert find_recipe("demo.toml", SHIPPED) == Path("demo.toml")
+    assert find_recipe("data/demo", SHIPPED) == Path("data/demo")
+
+
+def test_an_unknown_name_is_answered_with_the_names() -> None:
+    with pytest.raises(InputError, match=r"recipe 'tinystorys': no such file here.*Did you mean 'tinystories'\?"):
+        find_recipe("tinystorys", SHIPPED)
+    with pytest.raises(InputError, match=r"Expected one of: demo, fineweb-edu-10bt, gpuburnout-1b"):
+        find_recipe("zzz", SHIPPED)

@@ -84,7 +84,7 @@ def build_parser(arguments: list[str]) -> argparse.ArgumentParser:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe `train`."""
-    add_recipe(parser, "a train recipe (TOML)", "--set train.steps=100")
+    add_recipe(parser, "a train recipe (TOML), or the name of a shipped one", "--set train.steps=100")
     parser.add_argument("--shards", type=Path, required=True, metavar="DIR", help="the shard set")
     parser.add_argument("--run", type=Path, required=True, metavar="RUN", help="folder for checkpoints and metrics")
     resume = (

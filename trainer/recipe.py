@@ -9,17 +9,20 @@ from typing import Any
 
 from shards.config import Settings, SettingsError, check_settings, load_settings
 from shards.errors import InputError
+from shards.terminal.recipes import find_recipe, shipped_folder
 from trainer.config import TrainRecipe, check_rules
+
+SHIPPED = shipped_folder(Path(__file__).parent, "train")
 
 
 def load_recipe(path: Path, overrides: list[str] | None = None) -> TrainRecipe:
-    """Read a train recipe from TOML and apply `KEY=VALUE` overrides.
+    """Read a train recipe, a file or the name of a shipped one, and apply `KEY=VALUE` overrides.
 
     Raises:
         InputError: with every fault of the file and of the overrides.
     """
     with _refusals():
-        return load_settings(TrainRecipe, path, overrides=overrides, checks=(check_rules,))
+        return load_settings(TrainRecipe, find_recipe(path, SHIPPED), overrides=overrides, checks=(check_rules,))
 
 
 def parse_recipe(tables: dict[str, Any]) -> TrainRecipe:

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipeline.demo.corpus import gather_missing_corpus
+from pipeline.engine.progress import Progress
 from pipeline.mix.block_lists import check_entries, pin_entries
 from pipeline.recipe import load, paths
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.globs import check_globs
+from shards.terminal.recipes import find_recipe, shipped_folder
+
+SHIPPED = shipped_folder(Path(__file__).parents[1], "data")
+SHIPPED_PATHS_BEGIN = Path("recipes/data")
+"""Where the paths of a shipped recipe begin that is given by name, relative to the working directory: there
+`../../out/demo-corpus` is `out/demo-corpus` where the command runs."""
 
 
-def load_recipe(path: Path, *, overrides: list[str] | None = None) -> Recipe:
-    """Read a data recipe, and check the files that it names.
+def load_recipe(
+    recipe: str | Path | dict[str, Any], *, overrides: Sequence[str] = (), progress: Progress | None = None
+) -> Recipe:
+    """Read a data recipe, and check the files that it names. For the shipped `demo`, gather its text if it is missing.
 
     Args:
-        path: a TOML file, or a set's recipe.json.
+        recipe: a TOML file, a set's recipe.json, the name of a shipped recipe, or the tables of a recipe.
         overrides: `dotted.key=value` strings; paths in them are relative to the working directory.
+        progress: is told when the text of `demo` is gathered.
 
     Returns:
         The recipe, with the SHA-256 of each block list.
@@ -25,8 +36,15 @@ def load_recipe(path: Path, *, overrides: list[str] | None = None) -> Recipe:
     Raises:
         SettingsError: with every fault, globs that match nothing and block lists that cannot be read included.
     """
+    folder = None
+    if not isinstance(recipe, dict):
+        given, recipe = recipe, find_recipe(recipe, SHIPPED)
+        if recipe != Path(given):
+            folder = Path.cwd() / SHIPPED_PATHS_BEGIN
+            if recipe.stem == "demo":
+                gather_missing_corpus(note=(progress or Progress(quiet=True)).note)
     checks = (check_globs, _check_tokenizer_file, check_entries)
-    return pin_entries(load.load_recipe(path, overrides=overrides, checks=checks))
+    return pin_entries(load.load_recipe(recipe, folder=folder, overrides=overrides, checks=checks))
 
 
 def _check_tokenizer_file(data: dict[str, Any], folder: Path) -> Iterator[str]:

@@ -18,7 +18,7 @@ _seconds = number_in(0.001, 10**6)
 def add_recipe(parser: argparse.ArgumentParser) -> None:
     """Add the recipe, and what overrides its keys, as `options.recipe` and `options.overrides`."""
     example = "--set mix.tokens=1_000_000 --set sources.NAME.weight=2"
-    command_line.add_recipe(parser, "a data recipe (TOML), or a set's recipe.json", example)
+    command_line.add_recipe(parser, "a data recipe (TOML), the name of a shipped one, or a set's recipe.json", example)
     parser.add_argument(
         "--tokens",
         type=_tokens,

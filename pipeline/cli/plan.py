@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     from pipeline.cli.plan_display import print_plan
     from pipeline.estimate.disk import check_disk
 
-    recipe = load_recipe(options.recipe, options.overrides)
+    recipe = load_recipe(options.recipe, overrides=options.overrides, progress=True)
     found = plan_set(
         recipe,
         probe=not options.no_probe,

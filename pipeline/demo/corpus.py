@@ -15,7 +15,7 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +23,10 @@ from pipeline.demo.docstrings import MIN_CHARS, Docstring, SourceFile, harvest
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+FOLDER = Path("out/demo-corpus")
+"""Where the shipped recipe `demo` reads the corpus, relative to the working directory."""
+SOURCES = ("docs-prose", "docs-maths", "stdlib-code")
 
 FILE_BYTES = 6_000_000
 """Text bytes in each parquet file, but the last: the largest source gets several, as the real ones do."""
@@ -45,6 +49,13 @@ class _Texts(NamedTuple):
     skipped: dict[str, int]
 
 
+def gather_missing_corpus(*, note: Callable[[str], None]) -> None:
+    """Write the corpus to the folder where the shipped recipe `demo` reads it, unless all its sources are there."""
+    if not all(any((FOLDER / source).glob("part-*.parquet")) for source in SOURCES):
+        note(f"demo: gathering the text of this installation into {FOLDER}")
+        write_demo_corpus(FOLDER)
+
+
 def write_demo_corpus(folder: Path) -> list[dict[str, Any]]:
     """Write the three sources below a folder, as `<source>/part-00000.parquet` and so on.
 
@@ -58,13 +69,13 @@ def write_demo_corpus(folder: Path) -> list[dict[str, Any]]:
     """
     prose, mathematics = _gather_documentation()
     code = _gather_code()
-    sources = {
-        "fineweb-edu": (prose, fineweb_edu_schema(), _fineweb_edu_row),
-        "finemath": (mathematics, finemath_schema(), _finemath_row),
-        "python-edu": (code, python_edu_schema(), _python_edu_row),
-    }
+    tables = (
+        (prose, fineweb_edu_schema(), _fineweb_edu_row),
+        (mathematics, finemath_schema(), _finemath_row),
+        (code, python_edu_schema(), _python_edu_row),
+    )
     summary: list[dict[str, Any]] = []
-    for name, (texts, schema, make_row) in sources.items():
+    for name, (texts, schema, make_row) in zip(SOURCES, tables, strict=True):
         files = _write_parts(folder / name, (make_row(document) for document in texts.documents), schema)
         text_bytes = sum(len(document.text.encode()) for document in texts.documents)
         counts = {"files": files, "documents": len(texts.documents), "bytes": text_bytes}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import copy
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,27 +16,37 @@ FileCheck = Callable[[dict[str, Any], Path], Iterator[str]]
 """From a raw recipe, of any shape, and the folder its paths begin at, to faults of the files that it names."""
 
 
-def load_recipe(path: Path, *, overrides: list[str] | None = None, checks: tuple[FileCheck, ...] = ()) -> Recipe:
+def load_recipe(
+    recipe: Path | dict[str, Any],
+    *,
+    folder: Path | None = None,
+    overrides: Sequence[str] = (),
+    checks: tuple[FileCheck, ...] = (),
+) -> Recipe:
     """Read a data recipe.
 
     Args:
-        path: a TOML file, or a set's recipe.json.
+        recipe: a TOML file, a set's recipe.json, or the tables of a recipe.
+        folder: where its relative paths begin; the file's folder when None, the working directory for tables.
         overrides: `dotted.key=value` strings; paths in them are relative to the working directory.
         checks: look at the files that the recipe names, which this module does not.
 
     Raises:
         SettingsError: with every fault of the file, of the overrides, and of the checks.
     """
-    folder = path.parent.absolute()
-    data = read_document(path)
+    if isinstance(recipe, Path):
+        data, where, parent = read_document(recipe), str(recipe), recipe.parent
+    else:
+        data, where, parent = copy.deepcopy(recipe), "recipe", Path()
+    folder = (folder or parent).absolute()
     written = [table.get(key) for table, key in paths.list_keys(data)]
-    faults = [fault for override in overrides or [] for fault in apply_override(data, override)]
+    faults = [fault for override in overrides for fault in apply_override(data, override)]
     _move_overrides(data, written, folder)
     file_checks = tuple(_bind(check, folder) for check in checks)
-    recipe = check_settings(
-        Recipe, data, where=str(path), checks=(check_sources, check_tokenizer, *file_checks), faults=faults
+    checked = check_settings(
+        Recipe, data, where=where, checks=(check_sources, check_tokenizer, *file_checks), faults=faults
     )
-    return recipe.in_folder(folder)
+    return checked.in_folder(folder)
 
 
 def _move_overrides(data: dict[str, Any], written: list[Any], folder: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,14 @@ def test_it_plans(recipe: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert plan.time is not None
     assert pipeline.plan_set(pipeline.load_recipe(recipe), probe=False).time is None
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_recipe_may_be_a_dict(recipe: Path) -> None:
+    tables = tomllib.loads(recipe.read_text())
+    assert pipeline.load_recipe(tables).to_json() == pipeline.load_recipe(recipe).to_json()
+    with pytest.raises(InputError, match=r"recipe: 1 problem\n  tokenizer\.vocab_size: 9 is too small"):
+        pipeline.load_recipe(tables, overrides=["tokenizer.vocab_size=9"])
+    assert tables["tokenizer"]["vocab_size"] == 300
 
 
 def test_errors_are_exceptions(recipe: Path, tmp_path: Path) -> None:

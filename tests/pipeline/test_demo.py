@@ -30,7 +30,7 @@ FINEMATH = (
 PYTHON_EDU = (
     "blob_id string, repo_name string, path string, length_bytes int64, score double, int_score int64, text string"
 )
-REAL_COLUMNS = {"fineweb-edu": FINEWEB_EDU, "finemath": FINEMATH, "python-edu": PYTHON_EDU}
+REAL_COLUMNS = {"docs-prose": FINEWEB_EDU, "docs-maths": FINEMATH, "stdlib-code": PYTHON_EDU}
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_columns_are_those_of_the_real_set(corpus: tuple[Path, list[dict[str, An
         assert ", ".join(f"{field.name} {field.type}" for field in schema) == REAL_COLUMNS[source]
 
 
-@pytest.mark.parametrize(("source", "ours"), [("fineweb_edu", "fineweb-edu"), ("finemath", "finemath")])
+@pytest.mark.parametrize(("source", "ours"), [("fineweb_edu", "docs-prose"), ("docs-maths", "docs-maths")])
 def test_columns_equal_the_corpora(corpus: tuple[Path, list[dict[str, Any]]], source: str, ours: str) -> None:
     root = Path(os.environ.get("TOKENMILL_CORPORA", Path(__file__).parents[2] / "../shared/corpora"))
     real = sorted((root / source).glob("*.parquet"))
@@ -70,9 +70,9 @@ def test_documents_are_distinct_and_not_empty(corpus: tuple[Path, list[dict[str,
 def test_prose_is_the_largest_source(corpus: tuple[Path, list[dict[str, Any]]]) -> None:
     sizes = {row["name"]: row["bytes"] for row in corpus[1]}
     assert list(sizes) == list(REAL_COLUMNS)
-    assert sizes["fineweb-edu"] >= 8_000_000
-    assert sizes["finemath"] >= 1_000_000
-    assert max(sizes, key=lambda name: sizes[name]) == "fineweb-edu"
+    assert sizes["docs-prose"] >= 8_000_000
+    assert sizes["docs-maths"] >= 1_000_000
+    assert max(sizes, key=lambda name: sizes[name]) == "docs-prose"
 
 
 def test_summary_counts_what_was_written(corpus: tuple[Path, list[dict[str, Any]]]) -> None:
@@ -84,7 +84,7 @@ def test_summary_counts_what_was_written(corpus: tuple[Path, list[dict[str, Any]
 
 
 def test_larger_sources_have_several_files_and_row_groups(corpus: tuple[Path, list[dict[str, Any]]]) -> None:
-    files = sorted((corpus[0] / "fineweb-edu").glob("*.parquet"))
+    files = sorted((corpus[0] / "docs-prose").glob("*.parquet"))
     assert len(files) > 1
     assert pq.ParquetFile(files[0]).num_row_groups > 1
     assert pq.ParquetFile(files[0]).metadata.row_group(0).column(0).compression == "ZSTD"
@@ -92,9 +92,9 @@ def test_larger_sources_have_several_files_and_row_groups(corpus: tuple[Path, li
 
 def test_unknown_values_are_null(corpus: tuple[Path, list[dict[str, Any]]]) -> None:
     known = {
-        "fineweb-edu": {"text", "id", "dump", "file_path"},
-        "finemath": {"text", "char_count", "metadata"},
-        "python-edu": {"text", "blob_id", "repo_name", "path", "length_bytes"},
+        "docs-prose": {"text", "id", "dump", "file_path"},
+        "docs-maths": {"text", "char_count", "metadata"},
+        "stdlib-code": {"text", "blob_id", "repo_name", "path", "length_bytes"},
     }
     for source, columns in known.items():
         table = _read(corpus[0], source)
@@ -104,20 +104,20 @@ def test_unknown_values_are_null(corpus: tuple[Path, list[dict[str, Any]]]) -> N
 
 def test_blob_id_is_the_sha1_of_the_file(corpus: tuple[Path, list[dict[str, Any]]]) -> None:
     stdlib = Path(sysconfig.get_path("stdlib"))
-    for row in _read(corpus[0], "python-edu").to_pylist():
+    for row in _read(corpus[0], "stdlib-code").to_pylist():
         content = (stdlib / row["path"].removeprefix("Lib/")).read_bytes()
         assert row["blob_id"] == hashlib.sha1(content, usedforsecurity=False).hexdigest()
         assert row["length_bytes"] == len(content)
 
 
 def test_code_holds_no_tests_and_no_installed_packages(corpus: tuple[Path, list[dict[str, Any]]]) -> None:
-    paths = _read(corpus[0], "python-edu")["path"].to_pylist()
+    paths = _read(corpus[0], "stdlib-code")["path"].to_pylist()
     assert not [path for path in paths if {"test", "tests", "site-packages"}.intersection(path.split("/"))]
     assert "Lib/argparse.py" in paths
 
 
 def test_mathematics_says_where_it_comes_from(corpus: tuple[Path, list[dict[str, Any]]]) -> None:
-    table = _read(corpus[0], "finemath")
+    table = _read(corpus[0], "docs-maths")
     origins = [json.loads(value) for value in table["metadata"].to_pylist()]
     assert {"numpy", "torch", "python"} <= {origin["release"].split(" ")[0] for origin in origins}
     assert pc.equal(table["char_count"], pc.utf8_length(table["text"]).cast(pa.int32())).to_pylist().count(False) == 0

@@ -37,7 +37,7 @@ REMEDY += "Where transformers or accelerate is not installed: --alone."
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
-    shipped = [Path(__file__).parents[2] / f"recipes/train/{name}.toml" for name in GOALS]
+    shipped = [Path(name) for name in GOALS]
     names = f"default: {', '.join(GOALS)}"
     parser.add_argument("recipes", type=Path, nargs="*", default=shipped, metavar="RECIPE", help=names)
     parser.add_argument(
