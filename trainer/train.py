@@ -29,9 +29,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from shards import ShardSetError
 from shards.errors import RunError
-from shards.format.order import trace_documents
 from shards.stores.files import write_text
 from shards.terminal.display import ReportProgress, format_value, show_progress
+from shards.trace.windows import trace_documents
 from trainer.checkpoint import checkpoint_path, list_checkpoints, step_of
 from trainer.data import Loader
 from trainer.device import autocast

@@ -29,9 +29,8 @@ from pipeline.recipe.schema import Recipe
 from pipeline.sources.hub import pin_revisions
 from pipeline.sources.selection import Unread, open_sources
 from shards.format.manifest import Manifest
-from shards.format.reader import Level
 from shards.stores.files import atomic_open, lock_folder
-from shards.validation.validate import ValidationResult, validate
+from shards.validation.validate import Level, ValidationResult, validate
 
 _WORK_NAME = re.compile(
     r"fetch|tokenizer|encode|mix|assemble|cache|build\.json|revisions\.json|encoder-[0-9a-f]{16}\.json|\..+\.tmp"

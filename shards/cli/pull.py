@@ -21,14 +21,13 @@ def add_command(commands: Subparsers) -> None:
         "pull",
         help="fetch a set from the Hugging Face Hub, every file verified; re-run to go on",
         description="Fetch a set from the Hugging Face Hub into a new folder, every file verified against the "
-        "manifest. Stopped anywhere, the same command goes on; where the set stands whole already, it is verified.",
+        "manifest. Stopped anywhere, the same command goes on; a folder that holds the set already is verified again.",
     )
     parser.add_argument("source", metavar="SOURCE", help="OWNER/NAME[@REVISION][/FOLDER], or hf://datasets/...")
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="a new folder; it appears when everything is written"
     )
     parser.add_argument("--revision", metavar="REV", help="a branch, tag or commit (default: main)")
-    parser.add_argument("--wait", action="store_true", help="wait for shards that are still being pushed")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.set_defaults(run=_run)
 
@@ -37,7 +36,7 @@ def _run(options: argparse.Namespace) -> int:
     from shards.cli.sets import print_set_problems
     from shards.errors import ShardSetError
     from shards.hub.pull import pull
-    from shards.stores.hub_client import HubError, PassingError, parse_address, quiet_client
+    from shards.stores.hub_client import HubError, parse_address, quiet_client
     from shards.terminal.display import printable, show_progress
 
     began = time.perf_counter()
@@ -45,12 +44,9 @@ def _run(options: argparse.Namespace) -> int:
         address = parse_address(options.source, revision=options.revision)
         quiet_client()
         with show_progress("pull", unit="bytes") as progress:
-            done = pull(
-                address, options.out, when_missing="wait" if options.wait else "stop", progress=progress, note=_note
-            )
+            done = pull(address, options.out, progress=progress, note=_note)
     except HubError as error:
-        kept = " What was fetched is kept: run the same command again." if isinstance(error, PassingError) else ""
-        raise InputError(f"pull: {error}{kept}") from error
+        raise InputError(f"pull: {error}") from error
     except ShardSetError as error:
         print_set_problems(error.problems, as_json=options.json)
         return PROBLEMS
@@ -71,16 +67,18 @@ def _run(options: argparse.Namespace) -> int:
         )
         return WHOLE
     for name in done.refetched:
-        print(printable(f"{name}: came with wrong bytes at first, and right ones when it was asked for again"))
+        print(printable(f"{name}: fetched twice: its bytes were wrong at first"))
     if done.was_there:
-        files = f"{len(done.names)} files, {done.bytes:,} bytes"
-        print(printable(f"{options.out}: nothing to do: holds this set, {files}, each verified; commit {done.commit}"))
+        files = f"{len(done.names)} files, {done.bytes:,} bytes, each verified"
+        print(
+            printable(f"{options.out}: nothing to do: it holds this set, {files}, each verified; commit {done.commit}")
+        )
         return WHOLE
     speed = f"{done.fetched_bytes / max(seconds, 1e-9) / 1e6:.0f} MB/s"
     print(
         printable(
             f"{options.out}: {len(done.names)} files, {done.bytes:,} bytes, each verified against the manifest; "
-            f"{done.fetched_bytes:,} bytes came, {speed}; commit {done.commit}"
+            f"{done.fetched_bytes:,} bytes fetched, {speed}; commit {done.commit}"
         )
     )
     return WHOLE

@@ -13,7 +13,7 @@ from shards.terminal.arguments import add_set, add_threads, print_json, require_
 from shards.terminal.command import PROBLEMS, WHOLE
 
 if TYPE_CHECKING:
-    from shards.hub.plan import Plan
+    from shards.hub.compare import Comparison
     from shards.hub.push import Pushed
     from shards.stores.hub_client import Address
     from shards.terminal.arguments import Subparsers
@@ -24,25 +24,25 @@ def add_command(commands: Subparsers) -> None:
     parser = commands.add_parser(
         "push",
         help="upload a set and its card as a dataset on the Hugging Face Hub; re-run to go on",
-        description="Upload a set and its data card as a dataset on the Hugging Face Hub. Shards arrive in order, so "
-        "that training can begin before the last is there. A set that does not pass validation is not sent. Stopped "
-        "anywhere, the same command goes on. The token is HF_TOKEN, or that of `hf auth login`; HF_ENDPOINT names "
-        "another Hub.",
+        description="Upload a set and its data card as a dataset on the Hugging Face Hub. The files are uploaded "
+        "first; one commit at the end makes the whole set visible. A set that does not pass validation is not sent. "
+        "Stopped anywhere, the same command goes on and sends nothing twice. The token is HF_TOKEN, or that of "
+        "`hf auth login`; HF_ENDPOINT names another Hub.",
     )
     add_set(parser)
-    parser.add_argument("repo", metavar="REPO", help="OWNER/NAME[@REVISION][/FOLDER]; created where it is not there")
-    parser.add_argument("--revision", metavar="BRANCH", help="a branch, created where it is not there (default: main)")
-    parser.add_argument("--private", action="store_true", help="create it private; refuse one that is public")
-    parser.add_argument("--replace", action="store_true", help="take the place of another set that stands there")
+    parser.add_argument("repo", metavar="REPO", help="OWNER/NAME[@REVISION][/FOLDER]; created if absent")
+    parser.add_argument("--revision", metavar="BRANCH", help="a branch, created if absent (default: main)")
+    parser.add_argument("--private", action="store_true", help="create it private; refuse a repository that is public")
+    parser.add_argument("--replace", action="store_true", help="replace another set; it stays in the history")
     card = parser.add_mutually_exclusive_group()
-    card.add_argument("--card", type=Path, metavar="FILE", help="README.md (default: DIR.report's; made if not there)")
-    card.add_argument("--no-card", action="store_true", help="push no card; one that stands there stays")
+    card.add_argument("--card", type=Path, metavar="FILE", help="README.md (default: DIR.report's; made if absent)")
+    card.add_argument("--no-card", action="store_true", help="push no card; the one on the Hub stays")
     parser.add_argument(
         "--level",
         choices=("quick", "full"),
         default="full",
-        help="of validation before it: quick reads no tokens and no document tables, so it sees neither a wrong id nor "
-        "a document in both splits (default: full; a fraction of the time that sending takes)",
+        help="of the validation before the push: quick reads no tokens and no document tables, so it finds neither a "
+        "wrong id nor a document in both splits (default: full; it takes a fraction of the time of the upload)",
     )
     add_threads(parser)
     parser.add_argument("--dry-run", action="store_true", help="print what would be sent; send nothing")
@@ -68,38 +68,44 @@ def _run(options: argparse.Namespace) -> int:
         if problems:
             raise ShardSetError(problems)
         quiet_client()
-        plan = _plan(options, address)
+        comparison = _compare(options, address)
         if options.dry_run:
-            _print_plan(plan, as_json=options.json)
+            _print_comparison(comparison, as_json=options.json)
             return WHOLE
         with show_progress("push", unit="bytes") as progress:
-            done = push(plan, private=options.private, replace=options.replace, progress=progress, note=_note)
+            done = push(comparison, private=options.private, replace=options.replace, progress=progress, note=_note)
     except HubError as error:
         raise InputError(f"push: {error}") from error
     except ShardSetError as error:
         print_set_problems(error.problems, as_json=options.json)
         return PROBLEMS
-    _print_result(plan, done, time.perf_counter() - began, as_json=options.json)
+    _print_result(comparison, done, time.perf_counter() - began, as_json=options.json)
     return WHOLE
 
 
-def _plan(options: argparse.Namespace, address: Address) -> Plan:
-    """Compare with the Hub; a README.md that someone wrote there stays, unless --card or --replace is given."""
-    from shards.hub.plan import plan_push
+def _compare(options: argparse.Namespace, address: Address) -> Comparison:
+    """Compare with the Hub; another README.md there stays, unless --card or --replace is given."""
+    from shards.hub.compare import CARD_FILE, compare_with_hub
+    from shards.stores.hub_client import HubError
+    from shards.stores.retry import retry
+
+    def compare(card: Path | None) -> Comparison:
+        return retry(
+            f"{address}", lambda: compare_with_hub(options.set, address, card=card), error_type=HubError, note=_note
+        )
 
     card = _find_card(options)
-    plan = plan_push(options.set, address, card=card)
-    ours = next((file for file in plan.parts[0].files if file.path == card), None)
-    if ours is None or options.card or options.replace or plan.listing is None or ours.name not in plan.listing.files:
-        return plan
-    if not plan.lacks(ours):
-        return plan
-    _note(f"{ours.name} there is another than {card}: it stays. --card {card} takes its place")
-    return plan_push(options.set, address)
+    comparison = compare(card)
+    there = comparison.listing.files if comparison.listing else {}
+    changed = any(file.name == CARD_FILE for file in comparison.missing) and CARD_FILE in there
+    if not changed or options.card or options.replace:
+        return comparison
+    _note(f"{CARD_FILE} on the Hub is not {card}: it stays. --card {card} replaces it")
+    return compare(None)
 
 
 def _find_card(options: argparse.Namespace) -> Path | None:
-    """Return the data card: the one given, the report's, or one made now; in a dry run none is made."""
+    """Return the data card: the one given, the report's, or one made now, but not in a dry run."""
     if options.no_card:
         return None
     if options.card is not None:
@@ -125,60 +131,55 @@ def _find_card(options: argparse.Namespace) -> Path | None:
     return card
 
 
-def _print_plan(plan: Plan, *, as_json: bool) -> None:
-    """Print files and bytes by kind, and what is there already."""
-    from shards.terminal.display import plain_table, printable, stdout_console
-
-    rows: dict[str, list[int]] = {}
-    for parts, place in ((plan.parts, 0), (plan.missing, 2)):
-        for part in parts:
-            row = rows.setdefault(part.kind, [0, 0, 0, 0])
-            row[place] += len(part.files)
-            row[place + 1] += part.bytes
-    names = ("files", "bytes", "to_send_files", "to_send_bytes")
-    if as_json:
-        parts = {kind: dict(zip(names, row, strict=True)) for kind, row in rows.items()}
-        print_json({**_describe(plan), "dry_run": True, "replaces": plan.other is not None, "parts": parts})
-        return
-    table = plain_table("part", "files", "bytes", "to send", "bytes to send", "bytes there already")
-    rows["all"] = [sum(column) for column in zip(*rows.values(), strict=True)]
-    for kind, (files, size, to_send, missing) in rows.items():
-        table.add_row(kind, f"{files:,}", f"{size:,}", f"{to_send:,}", f"{missing:,}", f"{size - missing:,}")
-    state = "there" if plan.listing else "branch to be created" if plan.has_repo else "to be created"
-    print(printable(f"{plan.address}: {state}; nothing was sent"))
-    stdout_console().print(table)
-    if plan.other is not None:
-        print(printable(f"another set stands there, {plan.other.name!r}; --replace takes its place"))
-
-
-def _print_result(plan: Plan, done: Pushed, seconds: float, *, as_json: bool) -> None:
+def _print_comparison(comparison: Comparison, *, as_json: bool) -> None:
+    """Print the files and bytes that a push would send, and what is there already."""
     from shards.terminal.display import printable
 
-    files = sum(len(part.files) for part in plan.parts)
+    other = comparison.other
+    if as_json:
+        counts = {
+            "files": len(comparison.files),
+            "bytes": comparison.bytes,
+            "missing_files": len(comparison.missing),
+            "missing_bytes": comparison.missing_bytes,
+        }
+        print_json({**_describe(comparison), "dry_run": True, "replaces": other is not None, **counts})
+        return
+    state = "there" if comparison.listing else "branch to be created" if comparison.has_repo else "to be created"
+    print(printable(f"{comparison.address}: {state}; nothing was sent"))
+    print(
+        f"{len(comparison.missing):,} of {len(comparison.files):,} files to send, {comparison.missing_bytes:,} of "
+        f"{comparison.bytes:,} bytes; the others are there"
+    )
+    if other is not None:
+        print(printable(f"another set is there, {other.name!r}; --replace replaces it"))
+
+
+def _print_result(comparison: Comparison, done: Pushed, seconds: float, *, as_json: bool) -> None:
+    from shards.terminal.display import printable
+
+    files = len(comparison.files)
     if as_json:
         told: dict[str, Any] = {
             "commit": done.commit,
             "created": done.created,
             "files": files,
-            "bytes": plan.bytes,
-            "sent": done.sent,
-            "sent_bytes": done.sent_bytes,
-            "commits": done.commits,
+            "bytes": comparison.bytes,
+            "added": done.added,
+            "added_bytes": done.added_bytes,
             "verified": True,
             "seconds": round(seconds, 3),
         }
-        print_json({**_describe(plan), **told})
+        print_json({**_describe(comparison), **told})
         return
-    print(
-        f"{len(done.sent)} files sent, {done.sent_bytes:,} bytes in {done.commits} commits, {seconds:.1f} s; "
-        f"{files - len(done.sent)} were there"
-    )
-    print(printable(f"{plan.address}: all {files} files listed with their SHA-256 at commit {done.commit}"))
-    print(printable(f'read it with shards.open_set("{plan.address}")'))
+    added = f"{len(done.added)} files added, {done.added_bytes:,} bytes, {seconds:.1f} s"
+    print(f"{added}; {files - len(done.added)} were there")
+    print(printable(f"{comparison.address}: all {files} files listed with their SHA-256 at commit {done.commit}"))
+    print(printable(f'read it with shards.open_set("{comparison.address}")'))
 
 
-def _describe(plan: Plan) -> dict[str, Any]:
-    address = plan.address
+def _describe(comparison: Comparison) -> dict[str, Any]:
+    address = comparison.address
     return {"url": str(address), "repo": address.repo, "revision": address.revision, "folder": address.folder}
 
 

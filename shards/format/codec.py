@@ -15,7 +15,6 @@ import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import zstandard
@@ -23,11 +22,16 @@ import zstandard
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from shards.stores.store import StoredFile
+
 FRAME_BYTES = 1 << 20
 """Decompressed bytes in each frame but the last: 524,288 uint16 tokens."""
 
 MAX_COMPRESSED_FRAME_BYTES = FRAME_BYTES + (1 << 16)
 """A frame that compresses worse than this is refused: zstd's own bound for 1 MiB is 4 KiB above it."""
+
+TAIL_BYTES = 1 << 13
+"""Read at once at a file's end for the seek table: enough for 1,000 frames, a shard of a billion bytes of tokens."""
 
 SKIPPABLE_MAGIC = 0x184D2A5E
 SEEKABLE_MAGIC = 0x8F92EAB1
@@ -142,11 +146,11 @@ class SeekTable:
         return self.frames[start // FRAME_BYTES : (stop - 1) // FRAME_BYTES + 1]
 
 
-def read_seek_table(path: Path, *, content_bytes: int | None = None) -> SeekTable:
-    """Read and check the seek table of a tokens file.
+def read_seek_table(file: StoredFile, *, content_bytes: int | None = None) -> SeekTable:
+    """Read and check the seek table of a tokens file, by one read where the table is of a usual size.
 
     Args:
-        path: the tokens file.
+        file: the tokens file.
         content_bytes: how many decompressed bytes the file must hold, where the caller knows; a table of another length
             is refused before its entries are read, so that a lie costs neither time nor memory.
 
@@ -154,34 +158,32 @@ def read_seek_table(path: Path, *, content_bytes: int | None = None) -> SeekTabl
         CodecError: kind `seek_table`, when the table is absent, malformed, or does not add up to the file's size.
         OSError: the file cannot be read.
     """
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        footer = _read_at(file, size - _FOOTER.size, _FOOTER.size) if size >= _FOOTER.size else b""
-        if len(footer) < _FOOTER.size:
-            raise CodecError("seek_table", f"file of {size} bytes is too short for a seek table; truncated?")
-        count, descriptor, magic = _FOOTER.unpack(footer)
-        if magic != SEEKABLE_MAGIC:
-            raise CodecError(
-                "seek_table", f"no seek table at the end: expected magic {SEEKABLE_MAGIC:#x}, got {magic:#x}"
-            )
-        if descriptor & _RESERVED_BITS:
-            raise CodecError("seek_table", f"reserved bits set in the seek table's descriptor ({descriptor:#04x})")
-        entry_size = _ENTRY.size + (4 if descriptor & _CHECKSUM_FLAG else 0)
-        table_size = count * entry_size
-        table_start = size - _FOOTER.size - table_size
-        if table_start < _HEADER.size:
-            raise CodecError("seek_table", f"declares {count} frames, more than a file of {size} bytes can list")
-        if content_bytes is not None and count != -(-content_bytes // FRAME_BYTES):
-            expected_count = -(-content_bytes // FRAME_BYTES)
-            message = f"declares {count} frames; expected {expected_count} for {content_bytes} bytes of tokens"
-            raise CodecError("seek_table", message)
-        header = _read_at(file, table_start - _HEADER.size, _HEADER.size)
-        table = _read_at(file, table_start, table_size)
+    size = file.size()
+    if size < _FOOTER.size:
+        raise CodecError("seek_table", f"file of {size} bytes is too short for a seek table; truncated?")
+    tail = file.read_range(max(0, size - TAIL_BYTES), size)
+    count, descriptor, magic = _FOOTER.unpack(tail[-_FOOTER.size :])
+    if magic != SEEKABLE_MAGIC:
+        raise CodecError("seek_table", f"no seek table at the end: expected magic {SEEKABLE_MAGIC:#x}, got {magic:#x}")
+    if descriptor & _RESERVED_BITS:
+        raise CodecError("seek_table", f"reserved bits set in the seek table's descriptor ({descriptor:#04x})")
+    entry_size = _ENTRY.size + (4 if descriptor & _CHECKSUM_FLAG else 0)
+    table_size = count * entry_size
+    data_bytes = size - _FOOTER.size - table_size - _HEADER.size
+    if data_bytes < 0:
+        raise CodecError("seek_table", f"declares {count} frames, more than a file of {size} bytes can list")
+    if content_bytes is not None and count != -(-content_bytes // FRAME_BYTES):
+        expected_count = -(-content_bytes // FRAME_BYTES)
+        message = f"declares {count} frames; expected {expected_count} for {content_bytes} bytes of tokens"
+        raise CodecError("seek_table", message)
+    if len(tail) < size - data_bytes:
+        tail = file.read_range(data_bytes, size)
+    skippable = tail[len(tail) - (size - data_bytes) :]
+    header, table = _HEADER.unpack_from(skippable), skippable[_HEADER.size : -_FOOTER.size]
     expected = (SKIPPABLE_MAGIC, table_size + _FOOTER.size)
-    if _HEADER.unpack(header) != expected:
-        raise CodecError("seek_table", f"skippable frame header {_HEADER.unpack(header)}; expected {expected}")
-    frames = _parse_entries(table, count, entry_size, data_bytes=table_start - _HEADER.size)
-    seek_table = SeekTable(frames)
+    if header != expected:
+        raise CodecError("seek_table", f"skippable frame header {header}; expected {expected}")
+    seek_table = SeekTable(_parse_entries(table, count, entry_size, data_bytes=data_bytes))
     if content_bytes is not None and seek_table.content_bytes != content_bytes:
         raise CodecError("seek_table", f"holds {seek_table.content_bytes} bytes of tokens; expected {content_bytes}")
     return seek_table
@@ -209,24 +211,39 @@ def _parse_entries(table: bytes, count: int, entry_size: int, *, data_bytes: int
     return tuple(frames)
 
 
-def iter_frames(path: Path, frames: tuple[Frame, ...]) -> Iterator[bytes]:
-    """Yield the decompressed content of consecutive frames, one frame in memory at a time.
+def iter_frames(file: StoredFile, frames: tuple[Frame, ...]) -> Iterator[bytes]:
+    """Yield the decompressed content of consecutive frames.
+
+    In memory are one frame of content and the compressed frames of one request, `request_bytes` of the store.
 
     Raises:
         CodecError: kind `frame_corrupt`, when a frame fails its checksum or holds another number of bytes.
+        OSError: the file cannot be read.
     """
     decompressor = zstandard.ZstdDecompressor()
-    with path.open("rb") as file:
-        for frame in frames:
-            data = _read_at(file, frame.file_start, frame.file_stop - frame.file_start)
-            yield decompress_frame(decompressor, data, frame)
+    for group in _group_frames(frames, file.store.request_bytes):
+        first = group[0].file_start
+        data = memoryview(file.read_range(first, group[-1].file_stop))
+        for frame in group:
+            yield decompress_frame(decompressor, data[frame.file_start - first : frame.file_stop - first], frame)
 
 
-def read_range(path: Path, table: SeekTable, start: int, stop: int, *, threads: int = 1) -> bytearray:
+def _group_frames(frames: tuple[Frame, ...], request_bytes: int) -> Iterator[tuple[Frame, ...]]:
+    """Yield consecutive frames that one request reads: as many as fit in `request_bytes`, at least one."""
+    first = 0
+    for index, frame in enumerate(frames):
+        if index > first and frame.file_stop - frames[first].file_start > request_bytes:
+            yield frames[first:index]
+            first = index
+    if first < len(frames):
+        yield frames[first:]
+
+
+def read_range(file: StoredFile, table: SeekTable, start: int, stop: int, *, threads: int = 1) -> bytearray:
     """Decompress the content bytes [start, stop), touching only the frames that hold them.
 
     Args:
-        path: the tokens file.
+        file: the tokens file.
         table: its seek table, from `read_seek_table`.
         start: first content byte.
         stop: one past the last; `0 <= start <= stop <= table.content_bytes`.
@@ -240,13 +257,13 @@ def read_range(path: Path, table: SeekTable, start: int, stop: int, *, threads: 
         CodecError: kind `frame_corrupt`.
     """
     if not 0 <= start <= stop <= table.content_bytes:
-        raise ValueError(f"{path.name}: bytes [{start}, {stop}) lie outside [0, {table.content_bytes})")
+        raise ValueError(f"{file.name}: bytes [{start}, {stop}) lie outside [0, {table.content_bytes})")
     out = bytearray(stop - start)
     target = memoryview(out)
     frames = table.touching(start, stop)
 
     def fill(part: tuple[Frame, ...]) -> None:
-        for frame, content in zip(part, iter_frames(path, part), strict=True):
+        for frame, content in zip(part, iter_frames(file, part), strict=True):
             first, last = max(start, frame.start), min(stop, frame.stop)
             target[first - start : last - start] = memoryview(content)[first - frame.start : last - frame.start]
 
@@ -259,7 +276,7 @@ def read_range(path: Path, table: SeekTable, start: int, stop: int, *, threads: 
     return out
 
 
-def decompress_frame(decompressor: zstandard.ZstdDecompressor, data: bytes, frame: Frame) -> bytes:
+def decompress_frame(decompressor: zstandard.ZstdDecompressor, data: bytes | memoryview, frame: Frame) -> bytes:
     """Decompress one frame; its checksum is verified, and it allocates no more than the seek table says.
 
     Raises:
@@ -281,8 +298,3 @@ def decompress_frame(decompressor: zstandard.ZstdDecompressor, data: bytes, fram
             "frame_corrupt", f"frame at byte {frame.file_start} holds {len(content)} bytes, not {expected}"
         )
     return content
-
-
-def _read_at(file: BinaryIO, offset: int, size: int) -> bytes:
-    file.seek(offset)
-    return file.read(size)

@@ -10,17 +10,20 @@ from __future__ import annotations
 import re
 import reprlib
 from collections import Counter
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from shards.errors import Problem, ProblemKind, ShardSetError
+from shards.stores.store import StoredFile
 
 FORMAT = "tokenmill"
 FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
+COMPANION_FILES = ("README.md", "LICENSE")
+"""May lie in a set's folder and are no part of the set, as are hidden files such as `.gitattributes` and `.cache`."""
+
 MAX_METADATA_BYTES = 1 << 28
 """A metadata file larger than this is refused before it is read: 256 MiB lists over 100,000 shards."""
 
@@ -150,6 +153,11 @@ class ShardFiles(_Model):
     documents: FileEntry
     metadata: FileEntry
 
+    @property
+    def entries(self) -> tuple[FileEntry, FileEntry, FileEntry]:
+        """The three entries: tokens, documents, metadata."""
+        return self.tokens, self.documents, self.metadata
+
 
 class ShardEntry(_Model):
     """One shard as the manifest lists it."""
@@ -204,12 +212,17 @@ class Manifest(_Model):
     splits: dict[Split, SplitEntry]
     shards: list[ShardEntry]
 
+    @property
+    def digests(self) -> dict[str, str]:
+        """The SHA-256 of every file that the manifest names, by name: tokenizer, recipe, then the shards' in order."""
+        files = {self.tokenizer.file: self.tokenizer.sha256, self.recipe.file: self.recipe.sha256}
+        return files | {file.path: file.sha256 for shard in self.shards for file in shard.files.entries}
+
     @model_validator(mode="after")
     def _list_once(self) -> Self:
         """Refuse a shard or a file that is listed twice: readers would count it twice, writers write it at once."""
         files = [MANIFEST_FILE, self.tokenizer.file, self.recipe.file]
-        for shard in self.shards:
-            files += [shard.files.tokens.path, shard.files.documents.path, shard.files.metadata.path]
+        files += [file.path for shard in self.shards for file in shard.files.entries]
         for what, names in (("shard", [shard.name for shard in self.shards]), ("file", files)):
             twice = [name for name, count in Counter(names).items() if count > 1]
             if twice:
@@ -246,19 +259,19 @@ def parse_json(model: type[ModelT], text: bytes, *, where: str) -> ModelT:
         raise ShardSetError(problems) from error
 
 
-def read_metadata(model: type[ModelT], path: Path) -> ModelT:
+def read_metadata(model: type[ModelT], file: StoredFile) -> ModelT:
     """Read a metadata file into a model.
 
     Raises:
         ShardSetError: as `parse_json`, and when the file is larger than its limit.
         OSError: the file cannot be read.
     """
-    size = path.stat().st_size
+    size = file.size()
     limit = MAX_SIDECAR_BYTES if model is Sidecar else MAX_METADATA_BYTES
     if size > limit:
         message = f"{size} bytes of metadata; expected at most {limit}. Not read."
-        raise ShardSetError([Problem("manifest_invalid", path.name, message)])
-    return parse_json(model, path.read_bytes(), where=path.name)
+        raise ShardSetError([Problem("manifest_invalid", file.name, message)])
+    return parse_json(model, file.read(), where=file.name)
 
 
 def json_schema() -> dict[str, Any]:

@@ -7,8 +7,8 @@ random order already, so that nothing is lost by finishing one shard before the 
 
 `WindowOrder` maps a global window number to (epoch, shard, first token) from the manifest's token counts alone. The
 number of windows consumed is therefore all the state a training run has of its data: resume at any number, with any
-batch size, and the same windows follow. `account_tokens` says what became of every token, and `find_documents` which
-documents a window holds.
+batch size, and the same windows follow. `account_tokens` says what became of every token;
+`shards.trace.windows` finds the documents of a window.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shards.format.documents import iter_documents, number_sources
-from shards.trace.locate import Place, find_holders
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -187,27 +186,3 @@ def account_tokens(shards: Sequence[Shard], names: list[str], order: WindowOrder
             name: {"used": int(used[i]), "repeated": int(used[i] - once[i])} for i, name in enumerate(names)
         },
     }
-
-
-def find_documents(
-    shards: Sequence[Shard], order: WindowOrder, first: int, count: int
-) -> Iterator[tuple[Window, list[Place]]]:
-    """Yield the windows [first, first + count), each with the documents that its tokens lie in, in order.
-
-    Raises:
-        ShardSetError: a document table is not what the manifest says.
-    """
-    for visit, starts in order.iter_runs(first, count):
-        ranges = [(start, start + order.seq_len + 1) for start in starts.tolist()]
-        holders = find_holders(shards[visit.shard], ranges)
-        for (start, stop), places in zip(ranges, holders, strict=True):
-            yield Window(visit.epoch, visit.shard, start, stop), places
-
-
-def trace_documents(shards: Sequence[Shard], order: WindowOrder, first: int, count: int) -> list[str]:
-    """Describe the documents of the windows [first, first + count): a line for each window."""
-    lines: list[str] = []
-    for window, places in find_documents(shards, order, first, count):
-        listed = "; ".join(f"{place.source} {place.unit} row {place.row}" for place in places)
-        lines.append(f"{shards[window.shard].name} [{window.start}, {window.stop}): {listed}")
-    return lines

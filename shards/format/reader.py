@@ -1,20 +1,21 @@
-"""Reading a shard set: open the folder, pick a shard, take tokens or the document table.
+"""Reading a shard set: open it, pick a shard, take tokens or the document table.
 
-`open_set` reads metadata only. `Shard.read` decompresses just the frames it needs. Opening does not validate: call
-`ShardSet.verify`, or `python -m shards validate`. A set may also lie on the Hugging Face Hub (`hf://datasets/...`): its
-folder is then a `HubFolder`, which stands in for the few methods of `Path` that reading needs; see `shards.stores.hub`.
+`open_set` reads metadata only. `Shard.read` decompresses just the frames it needs. Opening does not validate: see
+`shards.validation.validate`, or `python -m shards validate`. A set is read through a store (`shards.stores.store`):
+from a folder, or from the Hub without a copy (`hf://datasets/...`). What needs files on disk asks for `ShardSet.path`.
 """
 
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,21 +23,20 @@ from shards.errors import Problem, ShardSetError
 from shards.format import codec
 from shards.format.manifest import MANIFEST_FILE, Manifest, ShardEntry, Split, read_metadata
 from shards.format.tokenizer import Vocabulary, read_vocabulary
+from shards.stores.open import open_store
+from shards.stores.store import Store, StoredFile, require_folder
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
     import tokenizers
 
-Level = Literal["quick", "full"]
-Incomplete = Literal["refuse", "allow"]
-
 
 @dataclass(frozen=True)
 class Shard:
-    """One shard on disk. Safe to share between threads: every call opens the file anew."""
+    """One shard. Safe to share between threads."""
 
-    folder: Path
+    store: Store
     entry: ShardEntry
     dtype: np.dtype[np.uint16] | np.dtype[np.uint32]
 
@@ -56,9 +56,9 @@ class Shard:
         return self.entry.documents
 
     @property
-    def tokens_path(self) -> Path:
+    def tokens_file(self) -> StoredFile:
         """The compressed tokens file."""
-        return self.folder / self.entry.files.tokens.path
+        return StoredFile(self.store, self.entry.files.tokens.path)
 
     @cached_property
     def seek_table(self) -> codec.SeekTable:
@@ -68,9 +68,9 @@ class Shard:
             ShardSetError: the table is malformed, or holds another number of tokens than the manifest says.
         """
         try:
-            return codec.read_seek_table(self.tokens_path, content_bytes=self.num_tokens * self.dtype.itemsize)
+            return codec.read_seek_table(self.tokens_file, content_bytes=self.num_tokens * self.dtype.itemsize)
         except codec.CodecError as error:
-            raise ShardSetError([Problem("seek_table", self.tokens_path.name, str(error))]) from error
+            raise ShardSetError([Problem("seek_table", self.tokens_file.name, str(error))]) from error
 
     def read(self, start: int = 0, stop: int | None = None, *, threads: int = 1) -> npt.NDArray[np.unsignedinteger]:
         """Read the tokens [start, stop) of the shard.
@@ -90,9 +90,9 @@ class Shard:
         stop = self.num_tokens if stop is None else stop
         size = self.dtype.itemsize
         try:
-            data = codec.read_range(self.tokens_path, self.seek_table, start * size, stop * size, threads=threads)
+            data = codec.read_range(self.tokens_file, self.seek_table, start * size, stop * size, threads=threads)
         except codec.CodecError as error:
-            raise ShardSetError([Problem("frame_corrupt", self.tokens_path.name, str(error))]) from error
+            raise ShardSetError([Problem("frame_corrupt", self.tokens_file.name, str(error))]) from error
         return np.frombuffer(data, dtype=self.dtype)
 
     def iter_tokens(self) -> Iterator[npt.NDArray[np.unsignedinteger]]:
@@ -102,10 +102,10 @@ class Shard:
             ShardSetError: the file is not what the manifest says, or a frame is corrupt.
         """
         try:
-            for content in codec.iter_frames(self.tokens_path, self.seek_table.frames):
+            for content in codec.iter_frames(self.tokens_file, self.seek_table.frames):
                 yield np.frombuffer(content, self.dtype)
         except codec.CodecError as error:
-            raise ShardSetError([Problem("frame_corrupt", self.tokens_path.name, str(error))]) from error
+            raise ShardSetError([Problem("frame_corrupt", self.tokens_file.name, str(error))]) from error
 
     def documents(self, columns: list[str] | None = None) -> pa.Table:
         """Read the document table, one row a document in shard order.
@@ -121,45 +121,50 @@ class Shard:
         return pq.ParquetFile(self.documents_source()).read(columns=columns, use_threads=False)
 
     def documents_source(self) -> Path | io.BytesIO:
-        """Return what to open the document table from: the file, or, of a set on the Hub, its checked bytes."""
-        path = self.folder / self.entry.files.documents.path
-        on_disk = isinstance(cast("object", path), Path)
-        return path if on_disk else io.BytesIO(path.read_bytes())
+        """Return what to open the document table from: its path in a folder, else its bytes, checked by their digest.
 
-    def verify(self) -> list[Problem]:
-        """Check this shard's files in full against the manifest; see `shards.validation.validate`."""
-        from shards.validation.validate import validate_shard
-
-        return validate_shard(ShardSet(self.folder), self).problems
+        Raises:
+            ShardSetError: the bytes are not what the manifest says.
+        """
+        file = self.entry.files.documents
+        if self.store.folder is not None:
+            return self.store.folder / file.path
+        return io.BytesIO(read_checked(self.store, file.path, file.sha256))
 
 
 @dataclass(frozen=True)
 class ShardSet:
     """A complete shard set. Use `open_set`."""
 
-    path: Path
+    store: Store
+
+    @property
+    def path(self) -> Path:
+        """The set's folder on this machine, for what needs files on disk.
+
+        Raises:
+            NeedsFolderError: the set is not on this machine's disk.
+        """
+        return require_folder(self.store)
 
     @cached_property
     def manifest(self) -> Manifest:
         """The set's manifest, read once.
 
         Raises:
-            ShardSetError: there is none (the build is incomplete), or it is not valid.
+            ShardSetError: there is none (the build or the push is incomplete), or it is not valid.
         """
-        file = self.path / MANIFEST_FILE
-        if not file.is_file():
-            message = (
-                f"no {MANIFEST_FILE} in {self.path}: not a shard set, or its build did not finish. Re-run the build."
-            )
-            raise ShardSetError([Problem("manifest_missing", MANIFEST_FILE, message)])
-        return read_metadata(Manifest, file)
+        try:
+            return read_metadata(Manifest, StoredFile(self.store, MANIFEST_FILE))
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            message = f"no {MANIFEST_FILE} in {self.store}: not a shard set, or its build or push did not finish. "
+            remedy = "Run that again, or correct the address."
+            raise ShardSetError([Problem("manifest_missing", MANIFEST_FILE, message + remedy)]) from error
 
     @cached_property
     def manifest_sha256(self) -> str:
         """Hex SHA-256 of manifest.json: the identity of the whole set, since the manifest names every file's digest."""
-        import hashlib
-
-        return hashlib.sha256((self.path / MANIFEST_FILE).read_bytes()).hexdigest()
+        return hashlib.sha256(self.store.read(MANIFEST_FILE)).hexdigest()
 
     @property
     def dtype(self) -> np.dtype[np.uint16] | np.dtype[np.uint32]:
@@ -184,7 +189,7 @@ class ShardSet:
     @cached_property
     def shards(self) -> tuple[Shard, ...]:
         """Every shard, in the manifest's order."""
-        return tuple(Shard(self.path, entry, self.dtype) for entry in self.manifest.shards)
+        return tuple(Shard(self.store, entry, self.dtype) for entry in self.manifest.shards)
 
     def shard(self, name: str) -> Shard:
         """Return the shard of this name.
@@ -195,56 +200,62 @@ class ShardSet:
         for shard in self.shards:
             if shard.name == name:
                 return shard
-        raise KeyError(f"no shard {name!r} in {self.path}; there are {', '.join(s.name for s in self.shards[:5])} ...")
+        raise KeyError(f"no shard {name!r} in {self.store}; there are {', '.join(s.name for s in self.shards[:5])} ...")
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
         """The bytes of every token id, and which ids are special by the manifest; read once.
 
         Raises:
-            ShardSetError: the tokenizer has another number of entries than the manifest says.
+            ShardSetError: the tokenizer's file, or its number of entries, is not what the manifest says.
             ValueError: the tokenizer is not a byte-level BPE.
             OSError: the file cannot be read.
         """
         entry = self.manifest.tokenizer
-        vocabulary = read_vocabulary((self.path / entry.file).read_bytes())
+        vocabulary = read_vocabulary(read_checked(self.store, entry.file, entry.sha256))
         if len(vocabulary) != self.vocab_size:
             message = f"has {len(vocabulary)} entries; expected {self.vocab_size} by the manifest. Validate the set."
             raise ShardSetError([Problem("tokenizer_mismatch", entry.file, message)])
         return replace(vocabulary, special=entry.special_tokens)
 
     def tokenizer(self) -> tokenizers.Tokenizer:
-        """Load the set's tokenizer with the `tokenizers` library."""
+        """Load the set's tokenizer with the `tokenizers` library.
+
+        Raises:
+            ShardSetError: the tokenizer's file is not what the manifest says.
+        """
         import tokenizers
 
-        return tokenizers.Tokenizer.from_buffer((self.path / self.manifest.tokenizer.file).read_bytes())
-
-    def verify(self, *, level: Level = "full", threads: int = 1) -> list[Problem]:
-        """Return every problem of the set; an empty list means it is whole."""
-        from shards.validation.validate import validate
-
-        return validate(self.path, level=level, threads=threads).problems
+        entry = self.manifest.tokenizer
+        return tokenizers.Tokenizer.from_buffer(read_checked(self.store, entry.file, entry.sha256))
 
 
-def open_set(path: str | os.PathLike[str], *, incomplete: Incomplete = "refuse") -> ShardSet:
+def open_set(place: str | os.PathLike[str]) -> ShardSet:
     """Open a shard set and read its manifest.
 
     Args:
-        path: a folder, or `hf://datasets/OWNER/NAME[@REVISION][/FOLDER]`, of which the manifest is read now and shards
-            when they are read, at the commit where the revision stands.
-        incomplete: whether to "refuse" a set on the Hub whose push has not finished, or to "allow" it: reading a shard
-            that is not there looks whether it has come meanwhile.
+        place: a folder, or `hf://datasets/OWNER/NAME[@REVISION][/FOLDER]`, of which the manifest is read now and shards
+            when they are read, at the commit where the revision stands now.
 
     Raises:
-        ShardSetError: there is no manifest, or one that is not valid; or shards are missing on the Hub.
-        shards.stores.hub_client.HubError: the Hub cannot be read, or the place is not one.
+        ShardSetError: there is no manifest, or one that is not valid.
+        shards.stores.hub_client.HubError: the Hub cannot be read, or the place is not an address on it.
     """
-    if isinstance(path, str) and path.startswith("hf://"):
-        from shards.stores.hub import open_folder
-
-        folder = cast("Path", open_folder(path, incomplete=incomplete))
-    else:
-        folder = Path(path)
-    shard_set = ShardSet(folder)
+    shard_set = ShardSet(open_store(place))
     _ = shard_set.manifest
     return shard_set
+
+
+def read_checked(store: Store, name: str, sha256: str) -> bytes:
+    """Return a whole file whose SHA-256 the manifest gives.
+
+    Raises:
+        ShardSetError: its bytes do not have that digest.
+        OSError: it cannot be read.
+    """
+    content = store.read(name)
+    found = hashlib.sha256(content).hexdigest()
+    if found != sha256:
+        message = f"sha256 is {found}; expected {sha256} by the manifest. Copy or build it again."
+        raise ShardSetError([Problem("file_checksum", name, message)])
+    return content

@@ -113,7 +113,7 @@ class _Tokens:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _next_frame(self) -> None:
-        name = self._shard.tokens_path.name
+        name = self._shard.tokens_file.name
         frame = next(self._frames, None)
         if frame is None:
             message = "the document table has more tokens than the tokens file. Copy or build it again."

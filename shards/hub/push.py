@@ -1,101 +1,113 @@
-"""Push: a set on disk becomes a folder of a dataset repository on the Hub, shard by shard, in order.
+"""Push: a set on disk becomes a folder of a dataset repository on the Hub, whole or not at all.
 
-The first commit holds the card, the manifest, the tokenizer and the recipe; then come the shards, validation first and
-training in the manifest's order, several to a commit, the three files of a shard always in one. So a reader knows from
-the first commit on what the set will be, and what of it is there: training can begin before the last shard has come.
-Nothing is kept on disk: the Hub's listing is the state. Each pass lists, sends what is missing or other, and lists
-again; the push is done when a listing shows every file with its SHA-256. Killed anywhere, it goes on where it was: what
-was sent but not yet committed the Hub knows by its SHA-256, so it is not sent again.
+The large files are uploaded first, where nobody sees them; one commit then names every file, and the manifest with
+them. (More than `COMMIT_FILES` files need several commits; the manifest is in the last one, and the manifest of a set
+that is replaced goes in the first.) So every revision holds a whole set or none.
 
-Every file is hashed before it is sent, and one that is not what the manifest says is not sent. Cost: a read for the
-hash, one to send; memory does not grow with the set.
+Nothing is kept on disk: the Hub itself knows each uploaded file by its SHA-256, committed or not. A push that was
+killed anywhere goes on with the files that the Hub lacks and sends nothing twice. It is done when a listing shows every
+file with its digest. Every file is hashed before it is sent; one that is not what the manifest says is not sent.
+Cost: a read for the hash, one to send; memory does not grow with the set.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from shards.errors import Problem, ShardSetError
-from shards.hub.plan import Part, Plan, group_parts, look
-from shards.stores.hub_client import Address, HubError, PassingError, api, hub_errors
-from shards.stores.retry import ATTEMPTS, RETRY_SECONDS
+from shards.format.manifest import MANIFEST_FILE
+from shards.hub.compare import CARD_FILE, Comparison, LocalFile, refresh
+from shards.stores.hub_client import HubError, PassingError, api, hub_errors
+from shards.stores.retry import retry
 
 if TYPE_CHECKING:
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+    from huggingface_hub import CommitOperationAdd
 
-WHOLE_PASSES = 3
-"""How often everything may be sent without an error and then be listed otherwise."""
+COMMIT_FILES = 1000
+"""Files in one commit: the Hub checks each within the 60 s of a request; its own client goes up to 1,000."""
+
+UPLOAD_FILES, UPLOAD_BYTES = 100, 256 << 20
+"""Files and bytes that are uploaded together, between two reports of progress."""
+
+MOST_PASSES = 4
+"""Commits, beyond those that the number of files needs, before a listing that never shows the set is an error."""
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes that are there so far, and those of all files."""
+"""Called with the bytes that the Hub has so far, and those of all files."""
+
+Note = Callable[[str], None]
+"""Called with a sentence for the user, by any thread."""
 
 
 @dataclass(slots=True)
 class Pushed:
-    """What a push did."""
+    """The result of a push: the commit that holds the set, and the files that the push added to the revision."""
 
-    commit: str
+    commit: str = ""
     created: bool = False
-    commits: int = 0
-    sent: list[str] = field(default_factory=list[str])
-    sent_bytes: int = 0
+    added: list[str] = field(default_factory=list[str])
+    added_bytes: int = 0
 
 
 def push(
-    plan: Plan,
+    comparison: Comparison,
     *,
     private: bool = False,
     replace: bool = False,
     progress: Progress | None = None,
-    note: Callable[[str], None] = lambda text: None,
+    note: Note | None = None,
 ) -> Pushed:
-    """Send what is missing until the Hub holds all of it; see the module's first lines.
+    """Send the files that the Hub lacks, then make the set visible.
 
     Args:
-        plan: from `plan_push`.
-        private: a repository that is created is private; one that is there must be.
+        comparison: from `compare_with_hub`.
+        private: create the repository as a private one; refuse one that is public.
         replace: take the place of another set.
-        progress: called as shards become visible.
-        note: called with what went wrong and is tried again.
+        progress: called as files are uploaded.
+        note: called with what fails and is tried again.
 
     Raises:
         ShardSetError: a file on disk is not what the manifest says.
-        HubError: refused, another set stands there, or it went wrong too often; what was sent stays.
+        HubError: the Hub refuses, or another set is there, or requests failed for too long; what was sent is kept.
     """
-    done = Pushed("")
-    failures = passes = 0
-    if plan.listing is None:
-        done.created = _create(plan, private=private)
-    while passes < WHOLE_PASSES:
-        sent = len(done.sent)
-        try:
-            look(plan)
-            _check(plan, private=private, replace=replace)
-            if plan.listing is not None and not plan.missing:
-                done.commit = plan.listing.commit
-                return done
-            _send_missing(plan, done, progress)
-            passes += 1
-        except PassingError as error:
-            failures = failures + 1 if len(done.sent) == sent else 1
-            if failures == ATTEMPTS:
-                raise HubError(
-                    f"{error}. Gave up after {failures} attempts; what was sent is there. Run the same command again."
-                ) from error
-            note(f"{error}; trying again")
-            time.sleep(RETRY_SECONDS * 2 ** (failures - 1))
-    names = ", ".join(part.name for part in plan.missing[:5])
-    raise HubError(
-        f"{plan.address}: {names} was sent {passes} times and is listed otherwise. Does another write there?"
-    )
+    address = comparison.address
+    again = partial(retry, error_type=HubError, note=note)
+    done = Pushed()
+    if comparison.listing is None:
+        done.created = again(f"{address}", lambda: _create(comparison, private=private))
+        again(f"{address}", lambda: _refresh_created(comparison))
+    _check(comparison, private=private, replace=replace)
+    for card in comparison.missing:
+        if card.name == CARD_FILE:
+            again(f"{address}: {CARD_FILE}", partial(_check_card, comparison, card))
+    done.added, done.added_bytes = [file.name for file in comparison.missing], comparison.missing_bytes
+    there = comparison.bytes - comparison.missing_bytes
+    operations: dict[str, CommitOperationAdd] = {}
+    for batch in _batch_files(comparison.missing):
+        operations |= {file.name: _make_operation(comparison, file) for file in batch}
+        added = [operations[file.name] for file in batch]
+        more = f" and {len(batch) - 1} more files" if len(batch) > 1 else ""
+        what = f"{address}: {batch[0].name}{more}"
+        again(what, partial(_upload, comparison, added, what))
+        there += sum(file.bytes for file in batch)
+        if progress is not None:
+            progress(there, comparison.bytes)
+    commit = partial(_commit, comparison, operations, private=private, replace=replace)
+    for _ in range(len(operations) // COMMIT_FILES + MOST_PASSES):
+        if again(f"{address}: commit", commit):
+            assert comparison.listing is not None
+            done.commit = comparison.listing.commit
+            return done
+    names = ", ".join(file.name for file in comparison.missing[:5])
+    raise HubError(f"{address}: {names}: committed, but listed otherwise. Does another program write there?")
 
 
-def _create(plan: Plan, *, private: bool) -> bool:
-    """Create the repository, and the branch, where they are not there; say whether the repository was."""
-    hub, address, created = api(), plan.address, not plan.has_repo
+def _create(comparison: Comparison, *, private: bool) -> bool:
+    """Create the repository and the branch, as far as they are not there; say whether the repository was created."""
+    hub, address, created = api(), comparison.address, not comparison.has_repo
     with hub_errors(f"{address}"):
         if created:
             hub.create_repo(address.repo, repo_type="dataset", private=private, exist_ok=True)
@@ -106,73 +118,120 @@ def _create(plan: Plan, *, private: bool) -> bool:
     return created
 
 
-def _check(plan: Plan, *, private: bool, replace: bool) -> None:
-    """Refuse to push over what someone may want to keep, or in public what should be private."""
-    if plan.listing is None:
-        raise PassingError(f"{plan.address}: was created, and is not to be seen yet")
-    if private and not plan.listing.private:
-        raise HubError(f"{plan.address}: is public, and --private was given. Make it private in its settings first.")
-    if plan.other is not None and not replace:
+def _refresh_created(comparison: Comparison) -> None:
+    refresh(comparison)
+    if comparison.listing is None:
+        raise PassingError(f"{comparison.address}: was created, but the Hub does not list it yet")
+
+
+def _check(comparison: Comparison, *, private: bool, replace: bool) -> None:
+    """Refuse to replace another set without being told to, and to publish what should be private."""
+    address, listing, other = comparison.address, comparison.listing, comparison.other
+    if private and listing is not None and not listing.private:
+        raise HubError(f"{address}: is public, and --private was given. Make it private in its settings first.")
+    if other is not None and not replace:
         raise HubError(
-            f"{plan.address}: holds another set, {plan.other.name!r} of {len(plan.other.shards)} shards. Give another "
-            "repository or --revision, or --replace to take its place (it stays in the history)."
+            f"{address}: holds another set, {other.name!r} of {len(other.shards)} shards. Give another repository or "
+            "--revision, or --replace to take its place (it stays in the history)."
         )
 
 
-def _send_missing(plan: Plan, done: Pushed, progress: Progress | None) -> None:
-    """Send the missing parts in order, several in a commit."""
-    from huggingface_hub import CommitOperationDelete
+def _check_card(comparison: Comparison, card: LocalFile) -> None:
+    """Ask the Hub whether it takes the card, before anything is uploaded.
 
-    assert plan.listing is not None
-    parent, there = plan.listing.commit, plan.bytes - plan.missing_bytes
-    removed = [CommitOperationDelete(plan.address.path(name)) for name in plan.leftover]
-    for batch in group_parts(plan.missing):
-        operations: list[CommitOperationAdd] = []
-        for part in batch:
-            operations += _upload(plan.address, part)
-            there += part.bytes
-            if progress is not None:
-                progress(there, plan.bytes)
-        sent = {operation.path_in_repo for operation in operations}
-        deletes = [operation for operation in removed if operation.path_in_repo not in sent]
-        parent = _commit(plan.address, batch, [*deletes, *operations], parent)
-        removed = []
-        done.commits += 1
-        done.sent += [file.name for part in batch for file in part.files]
-        done.sent_bytes += sum(part.bytes for part in batch)
+    Raises:
+        HubError: it does not; the message says why.
+    """
+    import yaml
+    from huggingface_hub import DatasetCard
+
+    with hub_errors(f"{comparison.address}: {CARD_FILE}"):
+        try:
+            DatasetCard(card.path.read_text(encoding="utf-8")).validate()
+        except (ValueError, yaml.YAMLError) as error:
+            said = " ".join(str(error).split())
+            message = f"{card.path}: the Hub refuses its metadata: {said}. Correct the block between the two `---`."
+            raise HubError(message) from error
 
 
-def _upload(address: Address, part: Part) -> list[CommitOperationAdd]:
-    """Send the large files of a part, which nobody sees until a commit names them."""
+def _batch_files(files: list[LocalFile]) -> Iterator[list[LocalFile]]:
+    """Yield files in batches of at most `UPLOAD_FILES` and, unless one file is larger, `UPLOAD_BYTES`."""
+    batch: list[LocalFile] = []
+    size = 0
+    for file in files:
+        if batch and (len(batch) == UPLOAD_FILES or size + file.bytes > UPLOAD_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(file)
+        size += file.bytes
+    if batch:
+        yield batch
+
+
+def _make_operation(comparison: Comparison, file: LocalFile) -> CommitOperationAdd:
+    """Return the operation that adds a file to a commit.
+
+    Raises:
+        ShardSetError: its bytes are not what the manifest says.
+    """
     from huggingface_hub import CommitOperationAdd
 
-    operations: list[CommitOperationAdd] = []
-    for file in part.files:
-        operation = CommitOperationAdd(address.path(file.name), file.path)
-        found = operation.upload_info.sha256.hex()
-        if found != file.sha256:
-            message = f"sha256 is {found}; expected {file.sha256} by the manifest. Not sent. Copy or build it again."
-            raise ShardSetError([Problem("file_checksum", file.name, message)])
-        operations.append(operation)
-    with hub_errors(f"{address}: {part.name}"):
+    operation = CommitOperationAdd(comparison.address.path(file.name), file.path)
+    found = operation.upload_info.sha256.hex()
+    if found != file.sha256:
+        message = f"sha256 is {found}; expected {file.sha256} by the manifest. Not sent. Copy or build it again."
+        raise ShardSetError([Problem("file_checksum", file.name, message)])
+    return operation
+
+
+def _upload(comparison: Comparison, operations: list[CommitOperationAdd], what: str) -> None:
+    """Upload the large files among these that the Hub does not have; nobody sees them until a commit names them."""
+    address = comparison.address
+    with hub_errors(what):
         api().preupload_lfs_files(
             address.repo, operations, repo_type="dataset", revision=address.revision, free_memory=False
         )
-    return operations
 
 
 def _commit(
-    address: Address, batch: list[Part], operations: list[CommitOperationAdd | CommitOperationDelete], parent: str
-) -> str:
-    """Make files visible, all at once; return the commit."""
-    names = batch[0].name if len(batch) == 1 else f"{batch[0].name} to {batch[-1].name}"
-    with hub_errors(f"{address}: {names}"):
-        info = api().create_commit(
+    comparison: Comparison,
+    operations: dict[str, CommitOperationAdd],
+    *,
+    private: bool,
+    replace: bool,
+) -> bool:
+    """Commit the missing files, at most `COMMIT_FILES` of them; return True when none was missing.
+
+    It begins with a new listing, since the answer to an earlier attempt may have been lost, and another program may
+    have written there.
+
+    Raises:
+        HubError: the Hub refuses, or another set is there now.
+    """
+    from huggingface_hub import CommitOperationDelete
+
+    refresh(comparison)
+    _check(comparison, private=private, replace=replace)
+    address, listing = comparison.address, comparison.listing
+    assert listing is not None
+    batch = comparison.missing[:COMMIT_FILES]
+    if not batch:
+        return True
+    if lost := [file.name for file in batch if file.name not in operations]:
+        raise HubError(f"{address}: {lost[0]} was there and is not any more. Run the same command again.")
+    removed = comparison.leftover
+    if len(batch) < len(comparison.missing) and comparison.other is not None:
+        removed = [*removed, MANIFEST_FILE]  # while the next commits are made, no set is there
+    with hub_errors(f"{address}: commit"):
+        api().create_commit(
             address.repo,
-            operations,
-            commit_message=f"Shard set: {names}",
+            [
+                *(CommitOperationDelete(address.path(name)) for name in removed),
+                *(operations[file.name] for file in batch),
+            ],
+            commit_message=f"Shard set: {len(batch)} files",
             repo_type="dataset",
             revision=address.revision,
-            parent_commit=parent,
+            parent_commit=listing.commit,
         )
-    return info.oid
+    return False

@@ -1,7 +1,7 @@
 """Files and folders on this machine that are there whole or not at all; their hashes, locks and the room they need.
 
-What is written goes to a temporary name beside it, is synced, and is renamed at the end: a reader never sees half a
-file, and a crash leaves only temporary names behind. A lock ends with the process that holds it, however that ends.
+A file is written under a temporary name in the same folder, synced, and renamed at the end: a reader never sees half
+of it, and a crash leaves only temporary names behind. A lock ends with the process that holds it, however that ends.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -23,6 +23,10 @@ STAGING_SUFFIX = ".unfinished"
 
 class FolderBusyError(InputError):
     """Another process is writing to the folder."""
+
+
+class DiskError(InputError):
+    """A disk has too little room."""
 
 
 @contextlib.contextmanager
@@ -63,6 +67,41 @@ def hash_file(path: Path) -> str:
     """Return the hex SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_room(needs: Sequence[tuple[str, Path, int]], remedy: str) -> None:
+    """Refuse disks without room for what is to be written.
+
+    Args:
+        needs: (what is written, folder, bytes); folders on one file system share its room. They need not exist yet.
+        remedy: what else to do than to free some room.
+
+    Raises:
+        DiskError: with the numbers, for each file system that is too small.
+    """
+    by_device: dict[int, list[tuple[str, Path, int]]] = {}
+    for need in needs:
+        by_device.setdefault(_existing(need[1]).stat().st_dev, []).append(need)
+    problems: list[str] = []
+    for group in by_device.values():
+        free = shutil.disk_usage(_existing(group[0][1])).free
+        total = sum(size for _, _, size in group)
+        if total > free:
+            parts = ", ".join(f"{size / 1e9:.2f} GB for {what} in {folder}" for what, folder, size in group)
+            problems.append(
+                f"disk: needs {total / 1e9:.2f} GB ({parts}); {free / 1e9:.2f} GB are free, "
+                f"{(total - free) / 1e9:.2f} GB too few. Free some. {remedy}"
+            )
+    if problems:
+        raise DiskError(problems)
+
+
+def _existing(folder: Path) -> Path:
+    """Return the folder, or the nearest one above it that exists."""
+    folder = folder.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    return folder
 
 
 @contextlib.contextmanager

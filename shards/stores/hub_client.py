@@ -1,8 +1,7 @@
-"""Shard sets on the Hugging Face Hub: where one is, what the Hub holds of it, and its errors in plain words.
+"""A folder of a dataset repository on the Hugging Face Hub: its address, its listing, and the Hub's errors in words.
 
-A set is a folder of a dataset repository, its files under the names of FORMAT.md. All that is asked goes through
-`huggingface_hub`, which takes the endpoint from HF_ENDPOINT and the token from HF_TOKEN or its own login; a token is
-never printed. Nothing here reads tokens or writes to the Hub: see `hub_push`, `hub_pull`, `hub_paths`.
+Every request goes through `huggingface_hub`, which takes the endpoint from HF_ENDPOINT and the token from HF_TOKEN or
+its own login; a token is never printed. Nothing here reads a file or writes to the Hub.
 """
 
 from __future__ import annotations
@@ -11,20 +10,18 @@ import contextlib
 import os
 import re
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from shards.errors import InputError, Problem, ShardSetError
-from shards.format.manifest import MANIFEST_FILE, FileEntry, Manifest, ShardEntry
+from shards.errors import InputError, TokenmillError
 from shards.stores.retry import TRANSIENT_STATUSES, TransientError, parse_retry_after
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-SCHEME = "hf://"
-CARD_FILE = "README.md"
+HUB_SCHEME = "hf://"
 _NAME = r"(?![^/@]*\.\.)[A-Za-z0-9](?:[\w.-]*\w)?"
 _ADDRESS = re.compile(
     rf"(?:hf://datasets/|datasets/)?(?P<repo>{_NAME}/{_NAME})(?:@(?P<revision>refs/(?:convert|pr)/[\w.-]+|[^/@]+))?"
@@ -33,17 +30,14 @@ _ADDRESS = re.compile(
 )
 _PLAIN_FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 _QUERY = re.compile(r"\?[^\s'\")>]*")
-"""Signed addresses carry a permission in their query: it is left out of every message."""
+"""The query of a signed address is a permission: messages leave it out."""
 
 PASSING_STATUSES = TRANSIENT_STATUSES | {412}
 """HTTP statuses of failures that may pass. 412: another commit was made meanwhile; the listing must be read again."""
 
-MOST_PROBLEMS = 10
-"""Missing shards that are named one by one; the others are counted."""
-
 
 class HubError(InputError):
-    """The Hub cannot be used as asked; the message says why and what to do."""
+    """The Hub refuses a request or has no answer to it; the message says why and what to do."""
 
 
 class PassingError(TransientError, HubError):
@@ -52,7 +46,7 @@ class PassingError(TransientError, HubError):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A set's place: `hf://datasets/OWNER/NAME[@REVISION][/FOLDER]`; no revision: main."""
+    """A folder of a dataset repository: `hf://datasets/OWNER/NAME[@REVISION][/FOLDER]`, revision main by default."""
 
     repo: str
     revision: str = "main"
@@ -60,11 +54,7 @@ class Address:
 
     def __str__(self) -> str:
         revision = "" if self.revision == "main" else f"@{self.revision.replace('/', '%2F')}"
-        return f"{SCHEME}datasets/{self.repo}{revision}{'/' if self.folder else ''}{self.folder}"
-
-    def at(self, commit: str) -> Address:
-        """Return the same place at one commit."""
-        return replace(self, revision=commit)
+        return f"{HUB_SCHEME}datasets/{self.repo}{revision}{'/' if self.folder else ''}{self.folder}"
 
     def path(self, name: str) -> str:
         """Return a file's path in the repository."""
@@ -75,12 +65,12 @@ def parse_address(text: str, *, revision: str | None = None) -> Address:
     """Parse `OWNER/NAME[@REVISION][/FOLDER]`, with or without `hf://datasets/` before it.
 
     Raises:
-        HubError: it is not one, or `revision` is given and another one stands in it.
+        HubError: the text is not such an address, or it names another revision than `revision`.
     """
     found = _ADDRESS.fullmatch(text)
     folder = (found["folder"] or "").strip("/") if found else ""
     if found is None or (folder and not _PLAIN_FOLDER.fullmatch(folder)):
-        raise HubError(f"{text!r} is not a place on the Hub; expected OWNER/NAME[@REVISION][/FOLDER].")
+        raise HubError(f"{text!r} is not an address on the Hub; expected OWNER/NAME[@REVISION][/FOLDER].")
     named = unquote(found["revision"]) if found["revision"] else None
     if named and revision and named != revision:
         raise HubError(f"{text}: names revision {named!r}, and --revision says {revision!r}. Give one.")
@@ -89,14 +79,14 @@ def parse_address(text: str, *, revision: str | None = None) -> Address:
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """What the Hub says of a file: its size, git's blob id, and the SHA-256 where it is kept as a large file."""
+    """A file as the Hub lists it: its size, git's blob id, and the SHA-256 if it is kept as a large file (LFS)."""
 
     bytes: int
     sha256: str | None
     blob_id: str
 
     def holds(self, sha256: str, path: Path) -> bool:
-        """Say whether it has this SHA-256, or, kept by git itself, the bytes of this file on disk."""
+        """Say whether it equals a file on disk: by SHA-256, or by git's blob id if git itself keeps it."""
         if self.sha256 is not None:
             return self.sha256 == sha256
         return self.bytes == path.stat().st_size and self.blob_id == blob_id(path.read_bytes())
@@ -104,7 +94,7 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The files of a set's folder at one commit, by name; folders in it are left out."""
+    """The files of a folder at one commit, by name, without its subfolders."""
 
     address: Address
     commit: str
@@ -120,7 +110,7 @@ def api() -> HfApi:
 
 
 def quiet_client() -> None:
-    """Let the client draw no bars of its own, and log no warnings: these hold signed addresses."""
+    """Turn off the client's own progress bars and its warnings, which print signed addresses."""
     from huggingface_hub.utils import disable_progress_bars, logging
 
     if os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS") is None:
@@ -129,15 +119,15 @@ def quiet_client() -> None:
 
 
 def endpoint() -> str | None:
-    """Return the Hub's address where the environment names one."""
+    """Return the Hub's address from HF_ENDPOINT, or None if it is not set."""
     return os.environ.get("HF_ENDPOINT", "").rstrip("/") or None
 
 
-def list_set(address: Address) -> Listing:
-    """Resolve a revision to a commit, and list what the set's folder holds there.
+def list_files(address: Address) -> Listing:
+    """Resolve a revision to a commit and list the files of the folder there.
 
     Raises:
-        HubError: there is no such repository or revision, or it may not be seen.
+        HubError: there is no such repository or revision, or the token does not allow to see it.
     """
     from huggingface_hub.errors import EntryNotFoundError
     from huggingface_hub.hf_api import RepoFile
@@ -147,7 +137,7 @@ def list_set(address: Address) -> Listing:
         info = hub.dataset_info(address.repo, revision=address.revision)
         commit = info.sha
         if commit is None:
-            raise HubError(f"{address}: the Hub tells no commit for {address.revision!r}. Is HF_ENDPOINT right?")
+            raise HubError(f"{address}: the Hub names no commit for {address.revision!r}. Is HF_ENDPOINT right?")
         files: dict[str, RemoteFile] = {}
         prefix = f"{address.folder}/" if address.folder else ""
         try:
@@ -161,56 +151,8 @@ def list_set(address: Address) -> Listing:
     return Listing(address, commit, bool(info.private), files)
 
 
-def set_files(manifest: Manifest) -> list[tuple[str, int | None, str]]:
-    """Return name, size (None: the manifest tells none) and SHA-256 of every file that a manifest names, in order."""
-    files: list[tuple[str, int | None, str]] = [
-        (manifest.tokenizer.file, None, manifest.tokenizer.sha256),
-        (manifest.recipe.file, None, manifest.recipe.sha256),
-    ]
-    return files + [(file.path, file.bytes, file.sha256) for shard in manifest.shards for file in shard_files(shard)]
-
-
-def shard_files(shard: ShardEntry) -> tuple[FileEntry, FileEntry, FileEntry]:
-    """Return the three files of a shard."""
-    return shard.files.tokens, shard.files.documents, shard.files.metadata
-
-
-def find_missing(manifest: Manifest, listing: Listing) -> list[Problem]:
-    """Return a problem for each shard, and each other file, that the manifest names and the Hub has not yet."""
-    parts = [(name, [name]) for name in (manifest.tokenizer.file, manifest.recipe.file)]
-    parts += [(shard.name, [file.path for file in shard_files(shard)]) for shard in manifest.shards]
-    lacking = [(part, [name for name in names if name not in listing.files]) for part, names in parts]
-    absent = [(part, names) for part, names in lacking if names]
-    shards = sum(part not in (manifest.tokenizer.file, manifest.recipe.file) for part, _ in absent)
-    here = f"{len(manifest.shards) - shards} of {len(manifest.shards)} shards are there"
-    return [
-        Problem(
-            "file_missing",
-            part,
-            f"{', '.join(names)}: not in {listing.address} at commit {listing.commit[:12]}, where {here}. Its push has "
-            "not finished, or was stopped: wait, or push again.",
-        )
-        for part, names in absent
-    ]
-
-
-def manifest_missing(address: Address) -> Problem:
-    """Return the problem of a folder without a manifest."""
-    message = f"no {MANIFEST_FILE} in {address}: not a shard set. Give OWNER/NAME[@REVISION][/FOLDER] of one."
-    return Problem("manifest_missing", MANIFEST_FILE, message)
-
-
-def shorten(problems: list[Problem]) -> list[Problem]:
-    """Return the first problems, and one that counts the others."""
-    if len(problems) <= MOST_PROBLEMS + 1:
-        return problems
-    rest = problems[MOST_PROBLEMS:]
-    message = f"{len(rest)} more, from {rest[0].where} to {rest[-1].where}, for the same reason."
-    return [*problems[:MOST_PROBLEMS], Problem(rest[0].kind, rest[0].where, message)]
-
-
 def blob_id(content: bytes) -> str:
-    """Return git's id of a file's content, by which the Hub knows small files."""
+    """Return git's id of a file's content, which the Hub lists for small files."""
     from huggingface_hub.utils.sha import git_hash
 
     return git_hash(content)
@@ -218,10 +160,12 @@ def blob_id(content: bytes) -> str:
 
 @contextlib.contextmanager
 def hub_errors(what: str) -> Generator[None]:
-    """Turn what `huggingface_hub` and its transport raise into `HubError`, `PassingError` where it may pass.
+    """Turn what `huggingface_hub` and its transport raise into a `HubError`, or a `PassingError` if it may pass.
+
+    This is the one place that puts the client's errors into words for a person.
 
     Args:
-        what: where it happened, for the message.
+        what: the address or file that the message begins with.
     """
     import httpx2
     from huggingface_hub.errors import (
@@ -235,7 +179,7 @@ def hub_errors(what: str) -> Generator[None]:
 
     try:
         yield
-    except (HubError, ShardSetError):
+    except TokenmillError:
         raise
     except Exception as error:
         cause: BaseException = error
@@ -246,9 +190,9 @@ def hub_errors(what: str) -> Generator[None]:
             case RevisionNotFoundError():
                 raise HubError(f"{what}: there is no such revision. {say_token()}.") from error
             case GatedRepoError():
-                raise HubError(f"{what}: access must be asked for on the data set's page. {say_token()}.") from error
+                raise HubError(f"{what}: gated: ask for access on the dataset's page. {say_token()}.") from error
             case RepositoryNotFoundError():
-                raise HubError(f"{what}: no such data set, or it is private. {say_token()}.") from error
+                raise HubError(f"{what}: no such dataset, or it is private. {say_token()}.") from error
             case HfHubHTTPError():
                 status = cause.response.status_code
                 if status in PASSING_STATUSES:
@@ -266,7 +210,7 @@ def hub_errors(what: str) -> Generator[None]:
             case httpx2.TransportError() | ConnectionError() | TimeoutError():  # the builtin ones are Xet's
                 hint = " A Hub without Xet needs HF_HUB_DISABLE_XET=1." if "/xet-" in said else ""
                 raise PassingError(f"{what}: {type(cause).__name__}: {said}. Is HF_ENDPOINT right?{hint}") from error
-            case ValueError() | RuntimeError():  # what the library makes of an answer that is none of the Hub's
+            case ValueError() | RuntimeError():  # the library's reading of an answer that is not from a Hub
                 raise HubError(f"{what}: {type(cause).__name__}: {said}. Is HF_ENDPOINT right?") from error
             case _ if type(cause).__name__.startswith("Xet"):
                 raise HubError(f"{what}: {type(cause).__name__}: {said}. {say_token()}.") from error
@@ -285,7 +229,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 
 def say_token() -> str:
-    """Say whether a token was sent, and how to give one."""
+    """Return a sentence that says whether a token was sent, and how to give one."""
     from huggingface_hub import get_token
 
     if get_token():

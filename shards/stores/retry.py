@@ -86,8 +86,9 @@ def retry(
             spent = time.monotonic() - started
             if spent + pause > bound:
                 tries = f"{attempts} attempt{'' if attempts == 1 else 's'}"
-                message = f"{what}: gave up after {spent:.0f} s and {tries}; the last one: {_strip(what, error)}."
-                raise error_type(f"{message} Check the network, then run the same command again.") from error
+                message = f"{what}: gave up after {spent:.0f} s and {tries}; the last one: {_strip(what, error)}"
+                stop = "" if message.endswith("?") else "."
+                raise error_type(f"{message}{stop} Check the network, then run the same command again.") from error
             reporter.report(_strip(what, error))
             (sleep or time.sleep)(pause)
 
@@ -140,20 +141,3 @@ def parse_retry_after(text: str) -> float | None:
         return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
     except ValueError:
         return None
-
-
-ATTEMPTS = 5
-RETRY_SECONDS = 2.0
-
-
-def keep_trying(
-    ask: Callable[[], Result], *, note: Callable[[str], None], sleep: Callable[[float], object] | None = None
-) -> Result:
-    """Ask `ATTEMPTS` times; `retry` takes its place."""
-    for attempt in range(ATTEMPTS - 1):
-        try:
-            return ask()
-        except TransientError as error:
-            note(f"{error}; trying again")
-        (sleep or time.sleep)(RETRY_SECONDS * 2**attempt)
-    return ask()

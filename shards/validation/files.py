@@ -15,6 +15,7 @@ from pathlib import Path
 from shards.errors import Problem, ShardSetError
 from shards.format import codec
 from shards.format.manifest import (
+    COMPANION_FILES,
     MANIFEST_FILE,
     MAX_METADATA_BYTES,
     FileEntry,
@@ -27,6 +28,7 @@ from shards.format.manifest import (
 from shards.format.reader import Shard, ShardSet
 from shards.format.tokenizer import MAX_TOKENIZER_BYTES, check_tokenizer
 from shards.stores.files import TMP_SUFFIX, hash_file
+from shards.stores.store import FolderStore, local_file
 from shards.validation import manifest as totals
 
 
@@ -50,7 +52,7 @@ def check_structure(folder: Path) -> Structure:
         OSError: the folder is absent or cannot be listed.
     """
     listing = _list_folder(folder)
-    shard_set = ShardSet(folder)
+    shard_set = ShardSet(FolderStore(folder))
     problems = _check_file(folder, MANIFEST_FILE, listing)
     if MANIFEST_FILE not in listing:
         return Structure(None, [_missing_manifest(folder, listing)])
@@ -83,11 +85,11 @@ def check_shard_files(
     Returns:
         The problems, and the names of the files that may be opened.
     """
-    folder, entry = shard.folder, shard.entry
+    folder, entry = shard_set.path, shard.entry
     listing = _list_folder(folder) if listing is None else listing
     problems: list[Problem] = []
     sound: set[str] = set()
-    for file in (entry.files.tokens, entry.files.documents, entry.files.metadata):
+    for file in entry.files.entries:
         faults = _check_file(folder, file.path, listing)
         if not faults and listing[file.path].st_size != file.bytes:
             size = listing[file.path].st_size
@@ -107,23 +109,24 @@ def check_shard_files(
 
 
 def _list_folder(folder: Path) -> dict[str, os.stat_result]:
+    """Return what lies in a folder, links followed; of a link to nothing, the link itself."""
+    listing: dict[str, os.stat_result] = {}
     with os.scandir(folder) as entries:
-        return {entry.name: entry.stat(follow_symlinks=False) for entry in entries}
+        for entry in entries:
+            try:
+                listing[entry.name] = entry.stat()
+            except OSError:
+                listing[entry.name] = entry.stat(follow_symlinks=False)
+    return listing
 
 
 def _check_file(folder: Path, name: str, listing: dict[str, os.stat_result]) -> list[Problem]:
-    """Check that a file is there, regular, and in the folder itself; a link that stays inside is followed."""
+    """Check that a file, or the file that a link leads to, is there, regular and readable."""
     if name not in listing:
         return [Problem("file_missing", name, "the manifest names it, the folder lacks it. Copy or build it again.")]
     mode = listing[name].st_mode
     if stat.S_ISLNK(mode):
-        target = Path(os.path.realpath(folder / name))
-        if target.parent != Path(os.path.realpath(folder)):
-            return [Problem("path_unsafe", name, "a link that leaves the set's folder. Copy the file itself.")]
-        if not target.exists():
-            return [Problem("file_missing", name, "a link to nothing. Copy the file itself.")]
-        listing[name] = target.stat()
-        mode = listing[name].st_mode
+        return [Problem("file_missing", name, "a link that leads to no file. Copy the file itself.")]
     if not stat.S_ISREG(mode):
         return [Problem("file_unreadable", name, "not a regular file. Copy or build it again.")]
     if not os.access(folder / name, os.R_OK):
@@ -141,31 +144,34 @@ def _missing_manifest(folder: Path, listing: dict[str, os.stat_result]) -> Probl
 
 
 def _check_foreign(manifest: Manifest, listing: dict[str, os.stat_result]) -> list[Problem]:
-    known = {MANIFEST_FILE, manifest.tokenizer.file, manifest.recipe.file}
-    for shard in manifest.shards:
-        known |= {shard.files.tokens.path, shard.files.documents.path, shard.files.metadata.path}
+    """Return a problem for each name in the folder that neither the manifest nor FORMAT.md allows."""
+    known = {MANIFEST_FILE, *COMPANION_FILES, *manifest.digests}
     problems: list[Problem] = []
     for name in sorted(listing.keys() - known):
-        left = name.startswith(".") and name.endswith(TMP_SUFFIX)
-        why = "a temporary file left by an interrupted build" if left else "the manifest does not name it"
+        if name.startswith("."):
+            if not name.endswith(TMP_SUFFIX):
+                continue
+            why = "a temporary file left by an interrupted build"
+        else:
+            why = "the manifest does not name it"
         problems.append(Problem("file_foreign", name, f"{why}. Remove it, or keep it outside the set's folder."))
     return problems
 
 
 def _check_seek_table(shard: Shard) -> list[Problem]:
-    path = shard.tokens_path
+    file = shard.tokens_file
     other = 4 if shard.dtype.itemsize == 2 else 2
     try:
-        codec.read_seek_table(path, content_bytes=shard.num_tokens * shard.dtype.itemsize)
+        codec.read_seek_table(file, content_bytes=shard.num_tokens * shard.dtype.itemsize)
     except codec.CodecError as error:
         try:
-            codec.read_seek_table(path, content_bytes=shard.num_tokens * other)
+            codec.read_seek_table(file, content_bytes=shard.num_tokens * other)
         except codec.CodecError:
-            return [Problem("seek_table", path.name, f"{error}. Copy or build it again.")]
+            return [Problem("seek_table", file.name, f"{error}. Copy or build it again.")]
         message = f"holds {other} bytes a token; expected {shard.dtype.itemsize} by the manifest's {shard.dtype.name}"
-        return [Problem("dtype_mismatch", path.name, message)]
+        return [Problem("dtype_mismatch", file.name, message)]
     except OSError as error:
-        return [Problem("file_unreadable", path.name, f"cannot be read: {error.strerror}")]
+        return [Problem("file_unreadable", file.name, f"cannot be read: {error.strerror}")]
     return []
 
 
@@ -174,7 +180,7 @@ def _check_sidecar(folder: Path, manifest: Manifest, entry: ShardEntry) -> list[
     problems: list[Problem] = []
     try:
         problems += _check_digest(folder, file)
-        sidecar = read_metadata(Sidecar, folder / file.path)
+        sidecar = read_metadata(Sidecar, local_file(folder / file.path))
     except ShardSetError as error:
         return problems + error.problems
     except OSError as error:

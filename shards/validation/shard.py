@@ -24,6 +24,7 @@ from shards.format.manifest import SourceCounts
 from shards.format.reader import Shard
 from shards.format.writer import add_lengths
 from shards.stores.files import hash_file
+from shards.stores.store import require_folder
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -83,7 +84,7 @@ def check_contents(
     table: _Table | None = None
     if files.documents.path in sound:
         try:
-            found.problems += _check_digest(shard.folder / files.documents.path, files.documents.sha256)
+            found.problems += _check_digest(require_folder(shard.store) / files.documents.path, files.documents.sha256)
             problems, table = _check_documents(shard)
         except OSError as error:
             problems = [_unreadable(files.documents.path, error)]
@@ -151,7 +152,7 @@ def _check_tokens(
     advance: Callable[[int], None] | None,
 ) -> list[Problem]:
     """Read the tokens file once: both digests, every frame's checksum, the range of ids, and where EOS stands."""
-    path, dtype = shard.tokens_path, shard.dtype
+    path, dtype = require_folder(shard.store) / shard.entry.files.tokens.path, shard.dtype
     try:
         frames = shard.seek_table.frames
     except ShardSetError as error:

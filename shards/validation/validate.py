@@ -18,15 +18,17 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from shards.errors import Problem
-from shards.format.reader import Level, Shard, ShardSet
+from shards.format.reader import Shard, ShardSet
 from shards.validation.duplicates import check_duplicates
 from shards.validation.files import Structure, check_shard_files, check_structure
 from shards.validation.mix import check_shares
 from shards.validation.shard import Contents, check_contents
 from shards.validation.sources import compare_with_sources
+
+Level = Literal["quick", "full"]
 
 Progress = Callable[[int, int], None]
 """Called with the tokens checked so far and the tokens in all, by one thread at a time."""
@@ -111,7 +113,7 @@ def validate(
     return report
 
 
-def validate_shard(shard_set: ShardSet, shard: Shard) -> ValidationResult:
+def check_shard(shard_set: ShardSet, shard: Shard) -> ValidationResult:
     """Check one shard in full against the manifest: what needs the other shards (shares, duplicates) is left out.
 
     Raises:

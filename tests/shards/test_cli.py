@@ -15,6 +15,7 @@ import pytest
 from shards.__main__ import main
 from shards.format.manifest import Manifest, read_metadata
 from shards.format.writer import write_manifest
+from shards.stores.store import local_file
 from shards.terminal import display
 from shards.terminal.display import printable
 from tests.support.shard_sets import write_set
@@ -76,7 +77,7 @@ def test_inspect_prints_tables(good_set):
 def test_inspect_tells_what_was_not_read(good_set, tmp_path, capsys):
     assert main(["inspect", str(good_set)]) == 0
     assert "unread" not in capsys.readouterr().out
-    manifest = read_metadata(Manifest, good_set / "manifest.json")
+    manifest = read_metadata(Manifest, local_file(good_set / "manifest.json"))
     prose, code = manifest.sources
     sources = [prose, code.model_copy(update={"unread_files": 1_234, "unread_bytes": 5_678_901})]
     write_manifest(tmp_path, manifest.model_copy(update={"sources": sources}))

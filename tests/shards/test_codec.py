@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shards.format import codec
+from shards.stores.store import local_file
 
 FRAME = codec.FRAME_BYTES
 
@@ -58,9 +59,9 @@ def test_any_bytes_in_any_chunks_give_the_same_file(tmp_path_factory, content, c
     assert (writer.sha256, writer.bytes_written) == (hashlib.sha256(data).hexdigest(), len(data))
     path = tmp_path_factory.getbasetemp() / "round_trip.bin.zst"
     path.write_bytes(data)
-    table = codec.read_seek_table(path, content_bytes=len(content))
+    table = codec.read_seek_table(local_file(path), content_bytes=len(content))
     assert table.content_bytes == len(content)
-    assert codec.read_range(path, table, 0, len(content)) == content
+    assert codec.read_range(local_file(path), table, 0, len(content)) == content
 
 
 @settings(max_examples=60, deadline=None)
@@ -70,31 +71,31 @@ def test_any_range_with_any_threads(long_file, data, threads):
     near = st.sampled_from([0, 1, FRAME - 1, FRAME, FRAME + 1, 2 * FRAME, 3 * FRAME, len(content) - 1, len(content)])
     start = data.draw(st.one_of(near, st.integers(0, len(content))))
     stop = data.draw(st.one_of(near.filter(lambda n: n >= start), st.integers(start, len(content))))
-    table = codec.read_seek_table(path)
-    assert codec.read_range(path, table, start, stop, threads=threads) == content[start:stop]
+    table = codec.read_seek_table(local_file(path))
+    assert codec.read_range(local_file(path), table, start, stop, threads=threads) == content[start:stop]
 
 
 def test_range_reads_only_the_frames_it_touches(long_file, tmp_path):
     path, content = long_file
-    table = codec.read_seek_table(path)
+    table = codec.read_seek_table(local_file(path))
     broken = bytearray(path.read_bytes())
     broken[table.frames[2].file_start + 100] ^= 1
     (tmp_path / "broken").write_bytes(broken)
-    assert codec.read_range(tmp_path / "broken", table, 0, 2 * FRAME) == content[: 2 * FRAME]
+    assert codec.read_range(local_file(tmp_path / "broken"), table, 0, 2 * FRAME) == content[: 2 * FRAME]
     with pytest.raises(codec.CodecError, match="frame at byte"):
-        codec.read_range(tmp_path / "broken", table, 2 * FRAME, 2 * FRAME + 1)
+        codec.read_range(local_file(tmp_path / "broken"), table, 2 * FRAME, 2 * FRAME + 1)
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 5), (0, 8 * FRAME), (5, 4)])
 def test_range_outside_the_content_is_refused(long_file, start, stop):
     path, _ = long_file
     with pytest.raises(ValueError, match="outside"):
-        codec.read_range(path, codec.read_seek_table(path), start, stop)
+        codec.read_range(local_file(path), codec.read_seek_table(local_file(path)), start, stop)
 
 
 def test_frames_hold_one_mebibyte_each(long_file):
     path, _ = long_file
-    sizes = [frame.stop - frame.start for frame in codec.read_seek_table(path).frames]
+    sizes = [frame.stop - frame.start for frame in codec.read_seek_table(local_file(path)).frames]
     assert sizes == [FRAME, FRAME, FRAME, FRAME // 2]
 
 
@@ -118,7 +119,7 @@ def test_empty_file_has_a_seek_table(tmp_path):
     data, _ = compress([])
     assert data == bytes.fromhex("5e2a4d18 09000000 00000000 00 b1ea928f")
     (tmp_path / "empty").write_bytes(data)
-    assert codec.read_seek_table(tmp_path / "empty").frames == ()
+    assert codec.read_seek_table(local_file(tmp_path / "empty")).frames == ()
 
 
 @pytest.mark.skipif(shutil.which("zstd") is None, reason="no zstd program here")
@@ -145,7 +146,7 @@ def test_file_of_another_seekable_writer_is_read(tmp_path):
     with path.open("rb") as file:
         file.seek(-9, 2)
         assert file.read()[-4:] == bytes.fromhex("b1ea928f")
-    table = codec.read_seek_table(path)
+    table = codec.read_seek_table(local_file(path))
     assert table.content_bytes == len(content)
 
 
@@ -154,7 +155,7 @@ def test_truncation_is_noticed(long_file, tmp_path, cut):
     path, _ = long_file
     (tmp_path / "cut").write_bytes(path.read_bytes()[:-cut])
     with pytest.raises(codec.CodecError) as caught:
-        codec.read_seek_table(tmp_path / "cut")
+        codec.read_seek_table(local_file(tmp_path / "cut"))
     assert caught.value.kind == "seek_table"
 
 
@@ -166,7 +167,7 @@ def test_no_tail_makes_the_reader_fail_otherwise(tmp_path_factory, tail):
     path.write_bytes(tail + bytes.fromhex("b1ea928f"))
     kind, content_bytes = "seek_table", 0
     try:
-        content_bytes = codec.read_seek_table(path).content_bytes
+        content_bytes = codec.read_seek_table(local_file(path)).content_bytes
     except codec.CodecError as error:
         kind = error.kind
     assert kind == "seek_table"
@@ -186,6 +187,6 @@ def test_lying_frame_header_allocates_nothing(tmp_path):
 def test_wrong_number_of_frames_is_refused_before_the_table_is_read(long_file):
     path, content = long_file
     with pytest.raises(codec.CodecError, match="declares 4 frames; expected 953674317"):
-        codec.read_seek_table(path, content_bytes=10**15)
+        codec.read_seek_table(local_file(path), content_bytes=10**15)
     with pytest.raises(codec.CodecError, match="expected 3670017"):
-        codec.read_seek_table(path, content_bytes=len(content) + 1)
+        codec.read_seek_table(local_file(path), content_bytes=len(content) + 1)

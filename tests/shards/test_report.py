@@ -31,6 +31,7 @@ from shards.report.plots import group_shards
 from shards.report.render import render_card, render_page
 from shards.report.text import code_cell, code_span, compact, fence, sentence, size
 from shards.report.write import Report, default_out, write_report
+from shards.stores.store import local_file
 from shards.terminal.display import printable
 from shards.validation.validate import validate
 from tests.support.chromium import Page, find_chromium, run_chromium
@@ -163,7 +164,7 @@ def read_header(report):
 
 
 def test_facts_are_the_manifests(report, good_set, plan):
-    manifest = read_metadata(Manifest, good_set / "manifest.json")
+    manifest = read_metadata(Manifest, local_file(good_set / "manifest.json"))
     facts = report.to_dict()
     assert (facts["name"], facts["tokens"]) == ("good", sum(shard.tokens for shard in manifest.shards))
     assert facts["bytes"] == sum(file.stat().st_size for file in good_set.iterdir())

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 import shards
+from shards.convert.export import export_set
 from shards.errors import PROBLEM_KINDS
 from shards.validation import duplicates
 from shards.validation.manifest import check_totals
-from shards.validation.validate import validate, validate_shard
+from shards.validation.validate import check_shard, validate
 from tests.support import faults_documents, faults_metadata, faults_tokens
 from tests.support.faults import FAULTS, edit, flip
 from tests.support.shard_sets import write_set
@@ -121,11 +122,25 @@ def test_folder_that_is_not_there_raises(tmp_path):
         validate(tmp_path / "absent")
 
 
-def test_link_inside_the_folder_is_followed(good_set, tmp_path):
-    folder = shutil.copytree(good_set, tmp_path / "set")
-    (folder / "recipe.json").rename(folder / "real.json")
-    (folder / "recipe.json").symlink_to("real.json")
-    assert [p.kind for p in validate(folder, level="full").problems] == ["file_foreign"]
+def test_a_folder_of_links_is_a_set(good_set, tmp_path):
+    """As in the Hub's cache, whose snapshots are links into its folder of blobs."""
+    folder = tmp_path / "snapshots" / "0123abcd"
+    blobs = shutil.copytree(good_set, tmp_path / "blobs")
+    folder.mkdir(parents=True)
+    for path in blobs.iterdir():
+        (folder / path.name).symlink_to(f"../../blobs/{path.name}")
+    (folder / "README.md").write_text("a card")
+    (folder / "LICENSE").write_text("MIT")
+    (folder / ".gitattributes").write_text("*.zst filter=lfs")
+    (folder / ".cache").mkdir()
+    assert validate(folder, level="full").problems == []
+    assert shards.open_set(folder).manifest_sha256 == shards.open_set(good_set).manifest_sha256
+    export_set(shards.open_set(folder), tmp_path / "exported", layout="nanogpt", verify=True)
+    (folder / ".train-00001.bin.zst.4711.tmp").write_bytes(b"half")
+    (folder / "sub").mkdir()
+    (folder / "blobs").symlink_to("../../blobs")
+    found = [(problem.kind, problem.where) for problem in validate(folder).problems]
+    assert found == [("file_foreign", name) for name in (".train-00001.bin.zst.4711.tmp", "blobs", "sub")]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
@@ -135,15 +150,15 @@ def test_file_without_permission_is_named(good_set, tmp_path):
     assert [p.kind for p in validate(folder).problems] == ["file_unreadable"]
 
 
-def test_validate_shard_checks_one_shard(good_set, tmp_path):
+def test_one_shard_is_checked_alone(good_set, tmp_path):
     folder = shutil.copytree(good_set, tmp_path / "set")
     flip(folder / "train-00001.bin.zst", 5000)
     shard_set = shards.open_set(folder)
-    assert shard_set.shard("train-00000").verify() == []
-    report = validate_shard(shard_set, shard_set.shard("train-00001"))
+    assert check_shard(shard_set, shard_set.shard("train-00000")).problems == []
+    report = check_shard(shard_set, shard_set.shard("train-00001"))
     assert [p.kind for p in report.problems] == ["file_checksum", "frame_corrupt"]
-    assert shard_set.verify(level="quick") == []
-    assert len(shard_set.verify()) == 2
+    assert validate(folder).problems == []
+    assert len(validate(folder, level="full").problems) == 2
 
 
 def test_repeated_source_is_no_problem_within_its_epochs(plan, tmp_path):

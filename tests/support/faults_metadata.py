@@ -71,11 +71,24 @@ def path_with_folder(folder: Path) -> None:
     edit(folder, lambda manifest: manifest["shards"][1]["files"]["metadata"].update(path="a/b.json"))
 
 
-@names("path_unsafe")
-def link_out_of_the_folder(folder: Path) -> None:
-    outside = folder.parent / "outside.bin.zst"
-    (folder / "train-00000.bin.zst").rename(outside)
-    (folder / "train-00000.bin.zst").symlink_to(outside)
+@names("file_missing")
+def link_to_nothing(folder: Path) -> None:
+    (folder / "train-00000.bin.zst").rename(folder.parent / "outside.bin.zst")
+    (folder / "train-00000.bin.zst").symlink_to(folder.parent / "inside.bin.zst")
+
+
+@names("file_unreadable")
+def link_to_a_folder(folder: Path) -> None:
+    (folder / "train-00000.bin.zst").unlink()
+    (folder / "train-00000.bin.zst").symlink_to(folder.parent)
+
+
+@names("file_checksum")
+def link_to_another_file(folder: Path) -> None:
+    outside = folder.parent / "outside.json"
+    outside.write_text((folder / "recipe.json").read_text() + "\n")
+    (folder / "recipe.json").unlink()
+    (folder / "recipe.json").symlink_to(outside)
 
 
 @names("file_unreadable")

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shards import Problem, ShardSet, ShardSetError
-from shards.format.order import WindowOrder, account_tokens, read_sources, seeded_permutation, trace_documents
+from shards.format.order import WindowOrder, account_tokens, read_sources, seeded_permutation
+from shards.trace.windows import trace_documents
 from trainer.data import Loader
 
 GOLDEN_PERMUTATION = [6, 3, 7, 4, 0, 1, 5, 2]

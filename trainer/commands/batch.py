@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shards.errors import InputError
-from shards.format.order import Window, WindowOrder, find_documents, row_window
+from shards.format.order import Window, WindowOrder, row_window
 from shards.format.reader import ShardSet
 from shards.trace.locate import Excerpt, Place, read_excerpt
+from shards.trace.windows import find_documents
 from trainer.checkpoint import CheckpointError, CheckpointState, list_checkpoints, read_state
 from trainer.config import FIXED_BY_CHECKPOINT, TrainConfig
 from trainer.metrics import METRICS_FILE, read_metrics

@@ -1,0 +1,132 @@
+"""A set on disk compared with what the Hub holds: the files to send, and another set that is there already.
+
+Asks for one listing of the Hub. Reads no file but the small ones that the Hub keeps in git, to compare them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shards.errors import ShardSetError
+from shards.format.manifest import MANIFEST_FILE, Manifest
+from shards.format.reader import ShardSet, open_set
+from shards.stores.files import hash_file
+from shards.stores.hub import HubStore
+from shards.stores.hub_client import Address, HubError, Listing, list_files
+
+CARD_FILE = "README.md"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFile:
+    """A file to push, under its name on the Hub."""
+
+    name: str
+    path: Path
+    bytes: int
+    sha256: str
+
+
+@dataclass(slots=True)
+class Comparison:
+    """The files of a set, and those of them that the Hub lacks or holds with other bytes.
+
+    Attributes:
+        address: where the set is to be.
+        files: every file of the set and the card, the manifest last.
+        has_repo: whether the repository is there.
+        listing: what the Hub holds; None if the repository or the branch is not there.
+        missing: the files to send, in the order of `files`.
+        other: the manifest there, if it is another set's.
+        leftover: files of that other set which this set does not replace.
+    """
+
+    address: Address
+    files: list[LocalFile]
+    has_repo: bool = False
+    listing: Listing | None = None
+    missing: list[LocalFile] = field(default_factory=list[LocalFile])
+    other: Manifest | None = None
+    leftover: list[str] = field(default_factory=list[str])
+
+    @property
+    def bytes(self) -> int:
+        """Size of all files."""
+        return sum(file.bytes for file in self.files)
+
+    @property
+    def missing_bytes(self) -> int:
+        """Size of the files to send."""
+        return sum(file.bytes for file in self.missing)
+
+
+def compare_with_hub(folder: Path, address: Address, *, card: Path | None = None) -> Comparison:
+    """Compare a set with what the Hub holds.
+
+    Args:
+        folder: the set's folder, which has passed validation.
+        address: where the set is to be.
+        card: the data card, pushed as README.md.
+
+    Raises:
+        HubError: the repository cannot be read, for another reason than that it is not there.
+    """
+    comparison = Comparison(address, _list_local(folder, card))
+    refresh(comparison)
+    return comparison
+
+
+def _list_local(folder: Path, card: Path | None) -> list[LocalFile]:
+    """Return the files of a set, the manifest last."""
+    digests = open_set(folder).manifest.digests
+    manifest = folder / MANIFEST_FILE
+    files = [LocalFile(name, folder / name, (folder / name).stat().st_size, sha256) for name, sha256 in digests.items()]
+    if card is not None:
+        files.append(LocalFile(CARD_FILE, card, card.stat().st_size, hash_file(card)))
+    return [*files, LocalFile(MANIFEST_FILE, manifest, manifest.stat().st_size, hash_file(manifest))]
+
+
+def refresh(comparison: Comparison) -> None:
+    """Ask the Hub again what it holds.
+
+    Raises:
+        HubError: the repository cannot be read, for another reason than that it is not there; or the manifest there is
+            not a set's.
+    """
+    comparison.other, comparison.leftover = None, []
+    comparison.listing = _list_remote(comparison)
+    there = comparison.listing.files if comparison.listing else {}
+    comparison.missing = [
+        file
+        for file in comparison.files
+        if file.name not in there or not there[file.name].holds(file.sha256, file.path)
+    ]
+    missing = {file.name for file in comparison.missing}
+    if comparison.listing is None or MANIFEST_FILE not in there or MANIFEST_FILE not in missing:
+        return
+    try:
+        comparison.other = ShardSet(HubStore(comparison.listing)).manifest
+    except ShardSetError as error:
+        raise HubError(
+            f"{comparison.address}: its {MANIFEST_FILE} is not a set's ({error}). Give another repository or "
+            "--revision, or remove the file there."
+        ) from error
+    kept = {file.name for file in comparison.files}
+    comparison.leftover = [name for name in sorted(comparison.other.digests) if name in there and name not in kept]
+
+
+def _list_remote(comparison: Comparison) -> Listing | None:
+    """Return what the Hub holds; None if the repository or the branch is not there."""
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    try:
+        listing = list_files(comparison.address)
+    except HubError as error:
+        cause = error.__cause__
+        comparison.has_repo = isinstance(cause, RevisionNotFoundError | GatedRepoError)
+        if isinstance(cause, RevisionNotFoundError | RepositoryNotFoundError) and not isinstance(cause, GatedRepoError):
+            return None
+        raise
+    comparison.has_repo = True
+    return listing

@@ -1,0 +1,21 @@
+"""The store at an address: a folder on this machine, or the Hub."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from shards.stores.hub import open_hub
+from shards.stores.hub_client import HUB_SCHEME
+from shards.stores.store import FolderStore, Store
+
+
+def open_store(place: str | os.PathLike[str]) -> Store:
+    """Return the store at a place: a folder, or `hf://datasets/OWNER/NAME[@REVISION][/FOLDER]` on the Hub.
+
+    Raises:
+        HubError: the Hub cannot be read, or the place is not an address on it.
+    """
+    if isinstance(place, str) and place.startswith(HUB_SCHEME):
+        return open_hub(place)
+    return FolderStore(Path(place))

@@ -1,0 +1,36 @@
+"""The documents that windows of training tokens lie in; `shards.format.order` says which windows a step has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from shards.format.order import Window, WindowOrder
+from shards.trace.locate import Place, find_holders
+
+if TYPE_CHECKING:
+    from shards.format.reader import Shard
+
+
+def find_documents(
+    shards: Sequence[Shard], order: WindowOrder, first: int, count: int
+) -> Iterator[tuple[Window, list[Place]]]:
+    """Yield the windows [first, first + count), each with the documents that its tokens lie in, in order.
+
+    Raises:
+        ShardSetError: a document table is not what the manifest says.
+    """
+    for visit, starts in order.iter_runs(first, count):
+        ranges = [(start, start + order.seq_len + 1) for start in starts.tolist()]
+        holders = find_holders(shards[visit.shard], ranges)
+        for (start, stop), places in zip(ranges, holders, strict=True):
+            yield Window(visit.epoch, visit.shard, start, stop), places
+
+
+def trace_documents(shards: Sequence[Shard], order: WindowOrder, first: int, count: int) -> list[str]:
+    """Describe the documents of the windows [first, first + count): a line for each window."""
+    lines: list[str] = []
+    for window, places in find_documents(shards, order, first, count):
+        listed = "; ".join(f"{place.source} {place.unit} row {place.row}" for place in places)
+        lines.append(f"{shards[window.shard].name} [{window.start}, {window.stop}): {listed}")
+    return lines
