@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -40,3 +40,10 @@ def wrap_texts(kind: pa.DataType, texts: list[bytes]) -> Any:
     offsets = np.array([0, *itertools.accumulate(map(len, texts))], np.int64 if large else np.int32)
     data = texts[0] if len(texts) == 1 else b"".join(texts)
     return pa.Array.from_buffers(kind, len(texts), [None, pa.py_buffer(offsets.data), pa.py_buffer(data)])
+
+
+def as_large_binary(column: pa.Array) -> pa.LargeBinaryArray:
+    """Return a text column of any Arrow type as large_binary; string data is not copied, only its offsets widen."""
+    if isinstance(column, pa.DictionaryArray):
+        column = column.dictionary_decode()
+    return cast("pa.LargeBinaryArray", column.cast(pa.large_binary()))

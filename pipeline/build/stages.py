@@ -16,7 +16,8 @@ import numpy as np
 from pipeline import assemble
 from pipeline.build.context import BuildContext
 from pipeline.build.publish import clear_output
-from pipeline.clean import patterns as matches
+from pipeline.clean.malformed import check_malformed
+from pipeline.clean.patterns import check_matches
 from pipeline.encode import encode
 from pipeline.encode.run import Run
 from pipeline.engine.receipts import TaskOutput, read_receipt
@@ -179,7 +180,9 @@ def run_encode(
     encoded = [by_digest[task.digest] for task in tasks]
     runs = [Run(context.work / "encode" / task.digest, task.payload.unit.source, dtype) for task in tasks]
     for index, source in enumerate(recipe.sources):
-        matches.check_matches(source, [done for run, done in zip(runs, encoded, strict=True) if run.source == index])
+        own = [done for run, done in zip(runs, encoded, strict=True) if run.source == index]
+        check_malformed(source, own)
+        check_matches(source, own)
     _check_sources_left(context, recipe, runs, encoded)
     return runs, encoded
 
@@ -289,6 +292,6 @@ def run_assemble(
 def _reading(source: SourceRecipe) -> dict[str, Any]:
     """Return what of a source decides the documents read from given spans: not its name, weight or paths."""
     elsewhere = {"weight", "name", "license", "paths", "repo", "config", "split", "revision"}
-    elsewhere |= {"max_missing", "max_dropped"}
+    elsewhere |= {"max_missing", "max_dropped", "max_malformed"}
     unused = set() if source.drop_if_matches else {"drop_if_matches"}  # so that what was encoded without them stays
     return source.model_dump(exclude=elsewhere | unused)

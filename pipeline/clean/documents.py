@@ -1,27 +1,37 @@
-"""From what a source yields to documents that can be encoded: each row dropped is counted, with its reason."""
+"""Documents: the texts of a source that can be encoded. Each row that is dropped is counted with its reason.
+
+`DocumentStream` is the way from spans to documents, for encoding, for the tokenizer's sample and for a plan.
+"""
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow import unwrap_mask, wrap_mask
-from pipeline.clean import patterns as matches
+from pipeline.arrow import as_large_binary, unwrap_mask, wrap_mask
+from pipeline.clean.patterns import Match, find_matches, to_receipt
+from pipeline.sources.kinds import read_span
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from pipeline.recipe.schema import SourceRecipe
-    from pipeline.sources.base import TextBatch
+    from pipeline.sources.base import Span, TextBatch
 
 NULL = "text is null"
 INVALID = "text is not valid UTF-8"
 EMPTY = "text is empty"
 SHORT = "shorter than min_bytes"
 LONG = "longer than max_bytes"
+
+SHOWN_MALFORMED = 3
+"""Malformed records kept of a unit, and shown when the build stops."""
 
 
 @dataclass(slots=True)
@@ -32,6 +42,20 @@ class Documents:
     """`(num_documents,)`, no nulls, valid UTF-8."""
     rows: npt.NDArray[np.uint32]
     """Row of each document in its span, `(num_documents,)`."""
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+    def __iter__(self) -> Iterator[memoryview]:
+        """Yield the UTF-8 bytes of each document; they point into `data`."""
+        data = self.data
+        return (data[start:stop] for start, stop in itertools.pairwise(self.offsets.tolist()))
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of text of all documents."""
+        offsets = self.offsets
+        return int(offsets[-1] - offsets[0])
 
     @property
     def offsets(self) -> npt.NDArray[np.int64]:
@@ -47,18 +71,49 @@ class Documents:
         return memoryview(self.text.buffers()[2] or b"")
 
 
-def clean_batch(
-    source: SourceRecipe, batch: TextBatch, dropped: dict[str, int], shown: list[matches.Match] | None = None
-) -> Documents:
-    """Drop what cannot be, or shall not be, encoded, and add the counts to `dropped`.
+class DocumentStream:
+    """The documents of some spans of a source, batch by batch, with the counts of what was dropped on the way."""
 
-    Where `shown` is a list, some of the documents that the source's `drop_if_matches` drops are added to it.
+    def __init__(self, source: SourceRecipe, spans: Iterable[Span]):
+        self._source, self._spans = source, spans
+        self._shown: list[Match] = []
+        self.dropped: Counter[str] = Counter()
+        """Rows dropped so far, by reason."""
+        self.matches: list[dict[str, Any]] = []
+        """Some of the documents that `drop_if_matches` dropped, as JSON values."""
+        self.malformed: list[str] = []
+        """Some of the malformed records, each with its file and record."""
+
+    def __iter__(self) -> Iterator[tuple[int, Documents]]:
+        """Yield each batch's documents, possibly none, with the index of their span.
+
+        Raises:
+            SourceError: a span cannot be read as the recipe says.
+        """
+        for index, span in enumerate(self._spans):
+            for batch in read_span(self._source, span):
+                documents = clean_batch(self._source, batch, self.dropped, self._shown)
+                self.matches += to_receipt(self._shown[len(self.matches) :], span.name)
+                self.malformed += batch.malformed[: SHOWN_MALFORMED - len(self.malformed)]
+                yield index, documents
+
+
+def clean_batch(
+    source: SourceRecipe, batch: TextBatch, dropped: Counter[str], shown: list[Match] | None = None
+) -> Documents:
+    """Drop the rows that cannot be encoded, or that the recipe drops.
+
+    Args:
+        source: the source.
+        batch: rows of it.
+        dropped: the counts by reason are added to it.
+        shown: some of the documents that the source's `drop_if_matches` drops are added to it.
     """
-    _count(dropped, batch.rejected)
+    dropped.update(batch.rejected)
     text, rows = as_large_binary(batch.text), batch.rows
     if text.null_count:
         valid = unwrap_mask(text.is_valid())
-        _count(dropped, {NULL: len(text) - int(valid.sum())})
+        dropped[NULL] += len(text) - int(valid.sum())
         text, rows = text.filter(wrap_mask(valid)), rows[valid]
     text, rows = _drop_invalid(text, rows, dropped)
     lengths = np.diff(Documents(text, rows).offsets)
@@ -66,31 +121,25 @@ def clean_batch(
     kept = (lengths >= least) & (lengths <= most)
     if not kept.all():
         empty = int((lengths == 0).sum())
-        _count(dropped, {EMPTY: empty, SHORT: int((lengths < least).sum()) - empty, LONG: int((lengths > most).sum())})
+        counts = {EMPTY: empty, SHORT: int((lengths < least).sum()) - empty, LONG: int((lengths > most).sum())}
+        dropped.update({reason: count for reason, count in counts.items() if count})
         text, rows = text.filter(wrap_mask(kept)), rows[kept]
     if source.drop_if_matches and len(text):
-        kept = ~matches.find_matches(text, rows, source.drop_if_matches, dropped, shown)
+        kept = ~find_matches(text, rows, source.drop_if_matches, dropped, shown)
         if not kept.all():
             text, rows = text.filter(wrap_mask(kept)), rows[kept]
     return Documents(text, rows)
 
 
-def as_large_binary(column: pa.Array) -> pa.LargeBinaryArray:
-    """Return a text column of any Arrow type as large_binary; string data is not copied, only its offsets widen."""
-    if isinstance(column, pa.DictionaryArray):
-        column = column.dictionary_decode()
-    return cast("pa.LargeBinaryArray", column.cast(pa.large_binary()))
-
-
 def _drop_invalid(
-    text: pa.LargeBinaryArray, rows: npt.NDArray[np.uint32], dropped: dict[str, int]
+    text: pa.LargeBinaryArray, rows: npt.NDArray[np.uint32], dropped: Counter[str]
 ) -> tuple[pa.LargeStringArray, npt.NDArray[np.uint32]]:
     strings = cast("pa.LargeStringArray", text.view(pa.large_string()))
     try:
         strings.validate(full=True)  # one pass over the whole buffer: 0.1 ms a MB
     except pa.ArrowInvalid:
         valid = np.array([_is_utf8(value.as_buffer()) for value in text], bool)
-        _count(dropped, {INVALID: len(text) - int(valid.sum())})
+        dropped[INVALID] += len(text) - int(valid.sum())
         return strings.filter(wrap_mask(valid)), rows[valid]
     return strings, rows
 
@@ -101,9 +150,3 @@ def _is_utf8(data: pa.Buffer) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _count(total: dict[str, int], more: dict[str, int]) -> None:
-    for reason, count in more.items():
-        if count:
-            total[reason] = total.get(reason, 0) + count

@@ -7,7 +7,8 @@ pass, 450 to 3,600 MB of text a second a core (`\\bPersonX\\b` 450); which one i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -52,7 +53,7 @@ def find_matches(
     text: pa.LargeStringArray,
     rows: npt.NDArray[np.uint32],
     patterns: Sequence[str],
-    dropped: dict[str, int],
+    dropped: Counter[str],
     matches: list[Match] | None = None,
 ) -> npt.NDArray[np.bool_]:
     """Find the documents that a pattern matches.
@@ -79,8 +80,7 @@ def find_matches(
         held = text.take(pa.Array.from_buffers(pa.int64(), len(left), [None, pa.py_buffer(left.data)]))
         own = unwrap_mask(pc.match_substring_regex(held, pattern))
         if own.any():
-            reason = reason_of(pattern)
-            dropped[reason] = dropped.get(reason, 0) + int(own.sum())
+            dropped[reason_of(pattern)] += int(own.sum())
             if matches is not None:
                 room = SHOWN - sum(match.pattern == pattern for match in matches)
                 matches += [_describe(text, index, int(rows[index]), pattern) for index in left[own][:room].tolist()]
@@ -88,7 +88,7 @@ def find_matches(
     return found
 
 
-def matched_documents(source: SourceRecipe, dropped: dict[str, int]) -> int:
+def matched_documents(source: SourceRecipe, dropped: Mapping[str, int]) -> int:
     """Return how many documents the source's patterns dropped."""
     return sum(dropped.get(reason_of(pattern), 0) for pattern in source.drop_if_matches)
 

@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.estimate.estimate import TEXT_BYTES_PER_TOKEN
 from pipeline.recipe.patterns import reason_of
+from pipeline.sources.base import MALFORMED
 from shards.terminal.display import print_lines, print_rows
 
 if TYPE_CHECKING:
     from pipeline.estimate.estimate import Estimate, SourceEstimate
     from pipeline.recipe.schema import Recipe
+
+
+_READ_AS = {"file": "one document each", "stream": "rows that `datasets` streams"}
 
 
 def print_plan(recipe: Recipe, estimate: Estimate) -> None:
@@ -20,17 +24,19 @@ def print_plan(recipe: Recipe, estimate: Estimate) -> None:
     train, val = f"{estimate.train_tokens:,}", f"{estimate.val_tokens:,}"
     lines = [f"about {train} training and {val} validation tokens in {estimate.shards} shards"]
     for source in estimate.sources:
+        kinds = ", ".join(f"{count:,} as {_READ_AS.get(kind, kind)}" for kind, count in sorted(source.formats.items()))
+        lines.append(f"files of {source.name}: {kinds}")
         lines += [f"dropped from {source.name}: {share:.1%} ({reason})" for reason, share in source.dropped.items()]
         if not source.tokens:
             lines.append(f"look: of the sample of {source.name} no document is left; see `keep` and the length bounds")
-    lines += _too_many_matches(recipe, estimate)
+    lines += _too_many_drops(recipe, estimate)
     lines += _time_lines(estimate)
     scratch, output = _size(estimate.scratch_bytes), _size(estimate.output_bytes)
     lines.append(f"disk: {scratch} of scratch, {output} for the set")
     print_lines([*lines, *_short(recipe, estimate)])
 
 
-def _too_many_matches(recipe: Recipe, estimate: Estimate) -> list[str]:
+def _too_many_drops(recipe: Recipe, estimate: Estimate) -> list[str]:
     lines: list[str] = []
     for source, found in zip(recipe.sources, estimate.sources, strict=True):
         matched = sum(found.dropped.get(reason_of(pattern), 0.0) for pattern in source.drop_if_matches)
@@ -38,6 +44,12 @@ def _too_many_matches(recipe: Recipe, estimate: Estimate) -> list[str]:
         if share > source.max_dropped:
             limit = f"more than max_dropped = {source.max_dropped}"
             lines.append(f"look: drop_if_matches drops {share:.1%} of {source.name}, {limit}: the build would stop")
+        malformed = found.dropped.get(MALFORMED, 0.0)
+        if malformed > source.max_malformed:
+            limit = f"more than max_malformed = {source.max_malformed}"
+            lines.append(
+                f"look: {malformed:.2%} of the records of {source.name} are malformed, {limit}: the build would stop"
+            )
     return lines
 
 

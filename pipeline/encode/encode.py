@@ -17,13 +17,11 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from pipeline.clean.documents import Documents, clean_batch
-from pipeline.clean.patterns import Match, to_receipt
+from pipeline.clean.documents import Documents, DocumentStream
 from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE
 from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.timer import Timer
 from pipeline.sources.base import BATCH_BYTES, Unit
-from pipeline.sources.kinds import read_span
 from pipeline.sources.network.retry import count_retries
 from pipeline.tokenizer.encoder import Encoder, load_encoder
 from shards.errors import RunError
@@ -82,7 +80,7 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
 
     Returns:
         The run's facts: labels of its spans, documents, tokens, text_bytes, dropped by reason, some of the documents
-        that matched a pattern, requests that had to be tried again, seconds by step.
+        that matched a pattern and of the malformed records, requests that had to be tried again, seconds by step.
 
     Raises:
         SourceError: the data cannot be read as the recipe says.
@@ -92,11 +90,10 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
     retries = count_retries()
     encoder = load_encoder(task.tokenizer, task.tokenizer_sha256, task.special_tokens)
     timer.lap("start_s")
-    dropped: dict[str, int] = {}
-    matches: list[dict[str, Any]] = []
+    stream = DocumentStream(task.source, task.unit.spans)
     parts: list[_Encoded] = []
     text_bytes = tokens = checked = 0
-    for documents, spans in _batches(task, dropped, matches):
+    for documents, spans in _join_batches(stream):
         timer.lap("read_s")
         rows = _start_rows(documents, spans)
         timer.lap("hash_s")
@@ -108,7 +105,7 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
         checked += _check_reference(encoder, documents, part, task, done=checked)
         timer.lap("check_s")
         parts.append(part)
-        text_bytes += int(documents.offsets[-1] - documents.offsets[0])
+        text_bytes += documents.num_bytes
         tokens += len(part.tokens) + len(rows)
         report(text_bytes, tokens)
     rows, files = _write_run(folder, parts, task)
@@ -118,8 +115,9 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
         "documents": len(rows),
         "tokens": tokens,
         "text_bytes": text_bytes,
-        "dropped": dropped,
-        "matches": matches,
+        "dropped": dict(stream.dropped),
+        "matches": stream.matches,
+        "malformed": stream.malformed,
         "checked_documents": checked,
         "retries": count_retries() - retries,
         "files": files,
@@ -127,26 +125,20 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
     }
 
 
-def _batches(
-    task: EncodeTask, dropped: dict[str, int], matches: list[dict[str, Any]]
-) -> Iterator[tuple[Documents, npt.NDArray[np.uint32]]]:
-    """Yield cleaned documents with the index of each one's span; small batches are put together."""
-    shown: list[Match] = []
+def _join_batches(stream: DocumentStream) -> Iterator[tuple[Documents, npt.NDArray[np.uint32]]]:
+    """Yield documents with the index of each one's span; small batches are put together."""
     pending: list[Documents] = []
     spans: list[npt.NDArray[np.uint32]] = []
     size = 0
-    for index, span in enumerate(task.unit.spans):
-        for batch in read_span(task.source, span):
-            documents = clean_batch(task.source, batch, dropped, shown)
-            matches += to_receipt(shown[len(matches) :], span.name)
-            if not len(documents.text):
-                continue
-            pending.append(documents)
-            spans.append(np.full(len(documents.text), index, np.uint32))
-            size += documents.text.nbytes
-            if size >= BATCH_BYTES // 2:
-                yield _concatenate(pending), np.concatenate(spans)
-                pending, spans, size = [], [], 0
+    for index, documents in stream:
+        if not len(documents):
+            continue
+        pending.append(documents)
+        spans.append(np.full(len(documents), index, np.uint32))
+        size += documents.text.nbytes
+        if size >= BATCH_BYTES // 2:
+            yield _concatenate(pending), np.concatenate(spans)
+            pending, spans, size = [], [], 0
     if pending:
         yield _concatenate(pending), np.concatenate(spans)
 

@@ -12,6 +12,7 @@ two cores that others used as well, builds of 2 to 600 MB took 0.65 to 1.4 times
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from pipeline.estimate.disk import COMPRESSED_SHARE, FETCH_SCRATCH_SHARE, GUESSE
 from pipeline.estimate.pilot import TABLE_BYTES, Probe, SourceProbe
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
-from pipeline.sources.selection import Selection
+from pipeline.sources.selection import ReadFile, Selection
 
 TEXT_BYTES_PER_TOKEN = 4.3  # measured on English web text and books with a 32 K vocabulary: 4.2 to 4.5
 DISK_MARGIN = 1.1
@@ -63,6 +64,9 @@ class SourceEstimate:
     """Whether parts of the source are left unread, because the tokens asked for are there without them."""
     dropped: dict[str, float] = field(default_factory=dict)
     """Share of the rows dropped, by reason, in the sample."""
+    formats: dict[str, int] = field(default_factory=dict[str, int])
+    """Files that are read, by the format that they are read as."""
+    read_files: tuple[ReadFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +230,8 @@ def _estimate_source(share: float, selection: Selection, ratios: SourceProbe) ->
         tokens=_tokens(selection, ratios),
         has_more=selection.has_more,
         dropped=ratios.dropped,
+        formats=dict(Counter(file.format for file in selection.read_files())),
+        read_files=tuple(selection.read_files()),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,10 +19,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow import wrap_texts
-from pipeline.clean.documents import as_large_binary, clean_batch
+from pipeline.arrow import as_large_binary, wrap_texts
+from pipeline.clean.documents import Documents, DocumentStream
 from pipeline.clean.patterns import find_matches
-from pipeline.sources.base import SourceError, Span, TextBatch
+from pipeline.sources.base import SourceError, Span
 from pipeline.sources.formats.byte_io import is_compressed, open_file, read_pieces
 from pipeline.sources.kinds import list_spans, read_span
 from pipeline.sources.selection import Selection, rank
@@ -57,7 +58,7 @@ class Piece:
     """Of the documents kept."""
     texts: list[bytes] = field(default_factory=list)
     """Some of them."""
-    dropped: dict[str, int] = field(default_factory=dict)
+    dropped: Counter[str] = field(default_factory=Counter[str])
     """Rows, by reason."""
     keys: list[bytes] = field(default_factory=list)
     """Files of the archive that the rows kept ask for."""
@@ -160,8 +161,9 @@ def _read_piece(source: SourceRecipe, span: Span) -> Piece:
     if span.format in ("text", "jsonl"):
         return _read_block(source, span)
     piece = Piece(stored_bytes=span.stored_bytes, stated_bytes=float(span.text_bytes))
-    for batch in read_span(source, span):
-        _add(piece, source, batch)
+    stream = DocumentStream(source, [span])
+    for _, documents in stream:
+        _add(piece, stream, documents)
         if piece.text_bytes > MOST_PIECE_BYTES:
             # The rest is taken to be like it. A stream does not tell how long it is: its text counts as stated.
             seen = piece.rows / span.rows if span.rows else piece.text_bytes / max(1, span.text_bytes)
@@ -179,8 +181,9 @@ def _read_block(source: SourceRecipe, span: Span) -> Piece:
         block = next(blocks, b"")
         used = raw.tell() if is_compressed(span.name) else len(block)
     piece = Piece(stored_bytes=used, stated_bytes=span.text_bytes * min(1.0, used / max(1, span.stop - span.start)))
-    for batch in itertools.islice(read_span(source, span), 1):  # of the same block
-        _add(piece, source, batch)
+    stream = DocumentStream(source, [span])
+    for _, documents in itertools.islice(stream, 1):  # of the same block
+        _add(piece, stream, documents)
     return piece
 
 
@@ -191,7 +194,7 @@ def _read_content(source: SourceRecipe, span: Span) -> Piece:
     piece = Piece(stated_bytes=float(span.text_bytes), stored_bytes=span.stored_bytes)
     for batch in read_span(source, span):
         piece.rows += len(batch.text) + sum(batch.rejected.values())
-        _count(piece.dropped, batch.rejected)
+        piece.dropped.update(batch.rejected)
         found = (parse_key(value) for value in as_large_binary(batch.text).to_pylist())
         piece.keys += [key for key in found if key is not None]
     piece.length = _content_length(source, span)
@@ -226,27 +229,21 @@ def _fetch_content(source: SourceRecipe, pieces: list[Piece]) -> ContentSpeed:
             if text and source.min_bytes <= len(text) <= (source.max_bytes or len(text)):
                 piece.texts.append(text)
         if source.drop_if_matches and piece.texts:
-            found: dict[str, int] = {}
+            found: Counter[str] = Counter()
             texts = wrap_texts(pa.large_string(), piece.texts)
             dropped = find_matches(texts, np.arange(len(texts), dtype=np.uint32), source.drop_if_matches, found)
             piece.texts = [text for text, drop in zip(piece.texts, dropped.tolist(), strict=True) if not drop]
-            _count(piece.dropped, {reason: round(n * len(piece.keys) / len(keys)) for reason, n in found.items()})
+            piece.dropped.update({reason: round(n * len(piece.keys) / len(keys)) for reason, n in found.items()})
         mean = piece.length or sum(map(len, piece.texts)) / max(1, len(piece.texts))
         piece.documents = len(piece.keys) * len(piece.texts) / max(1, len(keys))
         piece.text_bytes = piece.documents * mean
     return ContentSpeed(len(outcomes), fetched_bytes, seconds)
 
 
-def _add(piece: Piece, source: SourceRecipe, batch: TextBatch) -> None:
-    """Count a batch, and keep its documents."""
-    piece.rows += len(batch.text) + sum(batch.rejected.values())
-    documents = clean_batch(source, batch, piece.dropped)
-    offsets, data = documents.offsets.tolist(), documents.data
-    piece.documents += len(documents.text)
-    piece.text_bytes += offsets[-1] - offsets[0]
-    piece.texts += [bytes(data[start:stop]) for start, stop in itertools.pairwise(offsets)]
-
-
-def _count(total: dict[str, int], more: dict[str, int]) -> None:
-    for reason, count in more.items():
-        total[reason] = total.get(reason, 0) + count
+def _add(piece: Piece, stream: DocumentStream, documents: Documents) -> None:
+    """Add a batch of the only span of a stream to its piece."""
+    piece.documents += len(documents)
+    piece.text_bytes += documents.num_bytes
+    piece.texts += map(bytes, documents)
+    piece.dropped = stream.dropped
+    piece.rows = int(piece.documents) + stream.dropped.total()

@@ -25,6 +25,9 @@ PACK_BYTES = 16 << 20
 BATCH_BYTES = 8 << 20
 """Text in a batch, about: bounds a worker's memory and stays near the caches."""
 
+MALFORMED = "malformed record"
+"""Reason under which records that cannot be parsed as the recipe means are counted."""
+
 SpanKind = Literal["rg", "b", "file"]
 
 
@@ -111,8 +114,10 @@ class TextBatch:
     """string or binary, `(num_rows,)`; nulls and invalid UTF-8 are still in it."""
     rows: npt.NDArray[np.uint32]
     """Row numbers in the span, `(num_rows,)`."""
-    rejected: dict[str, int] = field(default_factory=dict)
-    """Rows that a predicate rejected, by reason; they are not in `text`."""
+    rejected: dict[str, int] = field(default_factory=dict[str, int])
+    """Rows that yield no text, by reason: predicates reject them, or they are malformed."""
+    malformed: list[str] = field(default_factory=list[str])
+    """Some of the malformed records among them, each with its file, record and fault."""
 
 
 def span_of_part(spans: list[Span], part: str) -> Span | None:

@@ -54,6 +54,17 @@ class Unread:
         return f"{files} and {self.parts:,} parts of others, {self.bytes / 1e6:,.1f} MB stored"
 
 
+@dataclass(frozen=True, slots=True)
+class ReadFile:
+    """A file that is read, or read in part."""
+
+    name: str
+    format: str
+    """As what it is read: parquet, jsonl, text, file (one document) or stream."""
+    documents: int | None
+    """Rows that are read of it, before any is dropped; None where only reading tells."""
+
+
 class Selection:
     """The parts of one source that are read: `units`. Grows by `take`."""
 
@@ -93,6 +104,16 @@ class Selection:
     def text_bytes(self) -> int:
         """Bytes of text in the units, about."""
         return sum(unit.text_bytes for unit in self.units)
+
+    def read_files(self) -> list[ReadFile]:
+        """Return the files that the units read, in the order of their names."""
+        by_file: dict[str, list[Span]] = {}
+        for span in sorted((span for unit in self.units for span in unit.spans), key=lambda span: span.name):
+            by_file.setdefault(span.name, []).append(span)
+        return [
+            ReadFile(name, spans[0].format, None if None in (rows := [s.rows for s in spans]) else sum(map(int, rows)))
+            for name, spans in by_file.items()
+        ]
 
     def file(self, name: str) -> File:
         """Return a file by its name in provenance."""

@@ -7,7 +7,6 @@ shrink with it: the proportions hold.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -16,11 +15,10 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
-from pipeline.clean.documents import clean_batch
+from pipeline.clean.documents import DocumentStream
 from pipeline.clean.patterns import matched_documents
 from pipeline.recipe.shares import Shares
 from pipeline.sources.base import Span
-from pipeline.sources.kinds import read_span
 from pipeline.sources.network.settings import keep_fetched
 
 if TYPE_CHECKING:
@@ -82,30 +80,25 @@ def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Callable[[int
     budget = sample_budgets(task)[index]
     source = task.sources[index]
     taken = documents = left_out = seen = 0
-    dropped: dict[str, int] = {}
-    for span in _shuffled(task, index):
+    stream = DocumentStream(source, _shuffled(task, index) if budget else ())
+    for _, batch in stream:
+        seen += len(batch)
+        for text in batch:
+            if len(text) > MAX_WORD_BYTES and longest_word_bytes(text) > MAX_WORD_BYTES:
+                left_out += 1
+                continue
+            file.write(text)
+            file.write(DOCUMENT_SEPARATOR)
+            taken += len(text)
+            documents += 1
+            if taken >= budget:  # whole documents, the one that meets the budget included
+                break
+        report(file.tell(), 0)
         if taken >= budget:
             break
-        for batch in read_span(source, span):
-            cleaned = clean_batch(source, batch, dropped)
-            seen += len(cleaned.text)
-            offsets, data = cleaned.offsets, cleaned.data
-            for start, stop in itertools.pairwise(offsets.tolist()):
-                if stop - start > MAX_WORD_BYTES and longest_word_bytes(data[start:stop]) > MAX_WORD_BYTES:
-                    left_out += 1
-                    continue
-                file.write(data[start:stop])
-                file.write(DOCUMENT_SEPARATOR)
-                taken += stop - start
-                documents += 1
-                if taken >= budget:  # whole documents, the one that meets the budget included
-                    break
-            report(file.tell(), 0)
-            if taken >= budget:
-                break
     facts = {"text_bytes": taken, "documents": documents, "left_out": left_out}
     if source.drop_if_matches:
-        matched = matched_documents(source, dropped)
+        matched = matched_documents(source, stream.dropped)
         facts |= {"looked_at": seen + matched, "matched": matched}
     return facts
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.clean.documents import EMPTY, INVALID, LONG, NULL, SHORT, as_large_binary, clean_batch
+from pipeline.arrow import as_large_binary
+from pipeline.clean.documents import EMPTY, INVALID, LONG, NULL, SHORT, clean_batch
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import TextBatch
 
@@ -29,7 +31,7 @@ def clean(values: list[Any], type_: pa.DataType, **keys: Any) -> tuple[list[tupl
     if type_ != pa.binary():
         whole = whole.view(pa.string()).cast(type_) if not pa.types.is_large_string(type_) else large(whole)
     batch = TextBatch(whole.slice(2, len(values)), np.arange(100, 100 + len(values), dtype=np.uint32), {"not x > 1": 4})
-    dropped: dict[str, int] = {"not x > 1": 1}
+    dropped = Counter({"not x > 1": 1})
     documents = clean_batch(recipe(**keys), batch, dropped)
     assert documents.text.type == pa.large_string()
     assert documents.text.null_count == 0
@@ -99,7 +101,7 @@ def reason_of(value: bytes | None) -> str | None:
 
 def test_text_is_not_copied() -> None:
     text = pa.array(["some text"] * 100, pa.large_string())
-    documents = clean_batch(recipe(), TextBatch(text, np.arange(100, dtype=np.uint32)), {})
+    documents = clean_batch(recipe(), TextBatch(text, np.arange(100, dtype=np.uint32)), Counter())
     assert documents.text.buffers()[2].address == text.buffers()[2].address
     strings = pa.array(["some text"] * 100, pa.string())
     assert as_large_binary(strings).buffers()[2].address == strings.buffers()[2].address

@@ -6,6 +6,7 @@ import json
 import random
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +36,7 @@ def make_texts(seed: int, number: int) -> list[str]:
 def find(texts: list[str], patterns: list[str], shown: list[matches.Match] | None = None) -> tuple[Any, dict[str, int]]:
     """Look in texts that are the middle of an array."""
     array = pa.array(["PersonX", *texts, "PersonX"], pa.large_string()).slice(1, len(texts))
-    dropped: dict[str, int] = {}
+    dropped: Counter[str] = Counter()
     rows = np.arange(50, 50 + len(texts), dtype=np.uint32)
     return find_matches(array, rows, patterns, dropped, shown).tolist(), dropped
 
@@ -76,7 +77,7 @@ def test_excerpts_are_short_and_cut_between_characters() -> None:
 
 def clean(texts: list[str], **keys: Any) -> tuple[list[str], list[int], dict[str, int]]:
     source = SourceRecipe(name="s", weight=1.0, paths=["x"], **keys)
-    dropped: dict[str, int] = {}
+    dropped: Counter[str] = Counter()
     left = clean_batch(source, TextBatch(pa.array(texts), np.arange(len(texts), dtype=np.uint32)), dropped)
     return [str(text) for text in left.text.to_pylist()], left.rows.tolist(), dropped
 

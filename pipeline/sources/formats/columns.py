@@ -120,10 +120,9 @@ def test_predicates(table: pa.Table | pa.RecordBatch, predicates: list[Predicate
     return mask, rejected
 
 
-def make_batch(table: pa.Table | pa.RecordBatch, text: str, predicates: list[Predicate], first_row: int) -> TextBatch:
-    """Turn rows of a table into a batch: predicates tested, the text column taken, row numbers kept."""
+def make_batch(table: pa.Table | pa.RecordBatch, text: str, predicates: list[Predicate], rows: np.ndarray) -> TextBatch:
+    """Turn rows of a table into a batch of those that all predicates keep; `rows` are their numbers in the span."""
     column = take_path(table, text)
-    rows = np.arange(first_row, first_row + table.num_rows, dtype=np.uint32)
     if not predicates:
         return TextBatch(column, rows)
     mask, rejected = test_predicates(table, predicates)

@@ -6,25 +6,33 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.json as pa_json
 
 from pipeline.recipe.predicates import parse_keep
-from pipeline.sources.base import SourceError, Span, TextBatch
+from pipeline.sources.base import MALFORMED, SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import open_file, read_pieces
 from pipeline.sources.formats.columns import make_batch
+from shards.terminal.display import printable
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
 
 _HEAD_BYTES = 1 << 16
 """Records at the file's head that are looked at for the columns that the recipe names."""
+_SHOWN = 3
+_EXCERPT_BYTES = 60
 _MOST_BYTES = (1 << 31) - 2
 """Arrow's JSON reader counts the bytes of a block in 32 bits."""
 
 
-def read_span(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
-    """Stream a span's records; empty lines are none."""
+def read_records(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
+    """Stream a span's records; empty lines are no records.
+
+    Raises:
+        SourceError: a record is malformed and the source's `max_malformed` is 0.
+    """
     predicates = parse_keep(source.keep)
     options = _parse_options(source, span.name)
     row = 0
@@ -32,13 +40,19 @@ def read_span(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
         for piece in read_pieces(raw, span, b"\n"):
             if not piece.strip():
                 continue
-            table = _parse(piece, options, span, row)
-            yield make_batch(table, source.text_column, predicates, row)
-            row += table.num_rows
+            table, faults = _parse(piece, options, span, row=row, tolerant=source.max_malformed > 0)
+            num_rows = table.num_rows + len(faults)
+            rows = np.delete(np.arange(row, row + num_rows, dtype=np.uint32), [record for record, _ in faults])
+            batch = make_batch(table, source.text_column, predicates, rows)
+            if faults:
+                batch.rejected[MALFORMED] = len(faults)
+                batch.malformed = [_describe(span, row + record, fault) for record, fault in faults[:_SHOWN]]
+            yield batch
+            row += num_rows
 
 
 def check_head(source: SourceRecipe, span: Span) -> None:
-    """Look at the file's first records for the columns that the recipe names, and their types.
+    """Check that the file's first records have the columns that the recipe names, of the types that it means.
 
     Raises:
         SourceError: the file holds no record, or its first ones lack a column or cannot be parsed.
@@ -48,13 +62,17 @@ def check_head(source: SourceRecipe, span: Span) -> None:
     if not piece:
         raise SourceError(f"{span.name}: holds no record. Leave it out of `paths`.")
     head = piece[: piece.find(b"\n", _HEAD_BYTES) + 1] or piece
-    _parse(head, _parse_options(source, span.name), span, 0)
-    # Arrow has accepted the lines; what it leaves to be looked at later is not UTF-8.
-    records = [json.loads(line.decode("utf-8-sig", "replace")) for line in head.split(b"\n") if line.strip()]
+    _, faults = _parse(head, _parse_options(source, span.name), span, row=0, tolerant=source.max_malformed > 0)
+    malformed = {record for record, _ in faults}
+    lines = [line for line in head.split(b"\n") if line.strip()]
+    # Arrow has accepted these lines, and leaves it for later whether they are UTF-8.
+    whole = (line for record, line in enumerate(lines) if record not in malformed)
+    records = [json.loads(line.decode("utf-8-sig", "replace")) for line in whole]
     found = dict.fromkeys(name for record in records for name in _names(record))
     for column in (source.text_column, *source.keep):
         if column not in found:
-            raise SourceError(f"{span.name}: no column {column!r} in its first records; there are {', '.join(found)}")
+            there = f"there are {', '.join(found)}" if found else f"all are malformed: {faults[0][1]}"
+            raise SourceError(f"{span.name}: no column {column!r} in its first records; {there}")
         if "." in column and any(column in record for record in records):
             raise SourceError(
                 f"{span.name}: {column!r} is one key with a dot in its name; in JSON lines a dot leads into an object. "
@@ -91,35 +109,56 @@ def _fields(tree: dict[str, Any]) -> list[pa.Field]:
     return [pa.field(name, pa.struct(_fields(kind)) if isinstance(kind, dict) else kind) for name, kind in tree.items()]
 
 
-def _parse(piece: bytes, options: pa_json.ParseOptions, span: Span, row: int) -> pa.Table:
+def _parse(
+    piece: bytes, options: pa_json.ParseOptions, span: Span, *, row: int, tolerant: bool
+) -> tuple[pa.Table, list[tuple[int, str]]]:
+    """Parse the records of a piece; return the well-formed ones, and number in the piece and fault of the others.
+
+    Raises:
+        SourceError: a record is malformed, and `tolerant` is false.
+    """
     if len(piece) > _MOST_BYTES:
         raise SourceError(f"{span.name}: record {row} is longer than 2 GiB. Split it, or convert the file to parquet.")
     try:
-        return _read_json(piece, options)
+        return _read_json(piece, options), []
+    except pa.ArrowInvalid:
+        lines = [line for line in piece.split(b"\n") if line.strip()]
+    tables: list[pa.Table] = []
+    faults: list[tuple[int, str]] = []
+    for part in _parse_parts(lines, options):
+        record = sum(table.num_rows for table in tables) + len(faults)
+        if isinstance(part, pa.Table):
+            tables.append(part)
+        elif tolerant:
+            faults.append((record, part))
+        else:
+            raise SourceError(
+                f"{_describe(span, row + record, part)}. Mend the record, correct the column's name or type, or allow "
+                "some such records by `max_malformed`."
+            )
+    return pa.concat_tables(tables) if tables else options.explicit_schema.empty_table(), faults
+
+
+def _parse_parts(lines: list[bytes], options: pa_json.ParseOptions) -> Iterator[pa.Table | str]:
+    """Yield, in order, tables of well-formed lines and the fault of each malformed line, which halving finds."""
+    try:
+        yield _read_json(b"\n".join(lines), options)
     except pa.ArrowInvalid as error:
-        record, reason = _find_fault(piece, options, str(error))
-        raise SourceError(
-            f"{span.name}: record {row + record}{_part(span)}: {reason}. "
-            "Mend the record, or correct the column's name or type."
-        ) from error
+        if len(lines) == 1:
+            shown = printable(lines[0][:_EXCERPT_BYTES].decode("utf-8", "replace"))
+            yield f"{str(error).removesuffix(' in row 0')}: {shown}"
+            return
+        middle = len(lines) // 2
+        yield from _parse_parts(lines[:middle], options)
+        yield from _parse_parts(lines[middle:], options)
 
 
-def _find_fault(piece: bytes, options: pa_json.ParseOptions, reason: str) -> tuple[int, str]:
-    """Return the first record that cannot be parsed, and why: Arrow itself may name another thread's or none."""
-    lines = [line for line in piece.split(b"\n") if line.strip()]
-    for index, line in enumerate(lines):
-        try:
-            _read_json(line, options)
-        except pa.ArrowInvalid as error:
-            return index, str(error).removesuffix(" in row 0")
-    return 0, reason
+def _describe(span: Span, record: int, fault: str) -> str:
+    part = f" after byte {span.start}" if span.start else ""
+    return f"{span.name}: record {record}{part}: {fault}"
 
 
 def _read_json(piece: bytes, options: pa_json.ParseOptions) -> pa.Table:
     read_options = pa_json.ReadOptions(use_threads=False, block_size=len(piece) + 1)
     reader = cast("Any", pa.BufferReader(piece))
     return pa_json.read_json(reader, read_options=read_options, parse_options=options)
-
-
-def _part(span: Span) -> str:
-    return f" after byte {span.start}" if span.start else ""

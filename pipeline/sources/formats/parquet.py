@@ -225,7 +225,8 @@ def _read_group(
         use_threads=False,
     )
     for batch in batches:
-        yield make_batch(batch, source.text_column, predicates, row)
+        rows = np.arange(row, row + batch.num_rows, dtype=np.uint32)
+        yield make_batch(batch, source.text_column, predicates, rows)
         row += batch.num_rows
 
 

@@ -69,7 +69,7 @@ def read_span(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
     if span.format == "parquet":
         return parquet.read_span(source, span)
     if span.format == "jsonl":
-        return jsonl.read_span(source, span)
+        return jsonl.read_records(source, span)
     if span.format == "text":
         return _read_text(source, span)
     return _read_file(span)

@@ -9,6 +9,8 @@ import posixpath
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pipeline.recipe.predicates import parse_keep
 from pipeline.sources.base import File, SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import COMPRESSION, TEXT_PER_STORED_BYTE
@@ -60,12 +62,13 @@ def read_span(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
     predicates = parse_keep(source.keep)
     row = 0
     try:
-        rows: Any = datasets.load_dataset(builder, data_files=[span.url], split="train", streaming=True)
-        for table in rows.with_format("arrow").iter(batch_size=_BATCH_ROWS):
+        stream: Any = datasets.load_dataset(builder, data_files=[span.url], split="train", streaming=True)
+        for table in stream.with_format("arrow").iter(batch_size=_BATCH_ROWS):
             if row == 0:
                 check_text_type(table.schema, source, span.name)
                 check_predicates(table.schema, predicates, span.name)
-            yield make_batch(table, source.text_column, predicates, row)
+            rows = np.arange(row, row + table.num_rows, dtype=np.uint32)
+            yield make_batch(table, source.text_column, predicates, rows)
             row += table.num_rows
     except SourceError:
         raise

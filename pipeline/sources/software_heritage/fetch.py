@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pipeline.clean.documents import as_large_binary
+from pipeline.arrow import as_large_binary
 from pipeline.engine.checksums import checksum_file
 from pipeline.engine.receipts import RECEIPT_FILE, read_receipt
 from pipeline.engine.tasks import Task, digest_of

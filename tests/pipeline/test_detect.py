@@ -1,0 +1,107 @@
+"""Files whose names do not tell their format: recognised by content, or refused with a remedy."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from pipeline.sources.base import SourceError
+from tests.support.builds import list_spans_of
+
+LINES = "".join(json.dumps({"text": f"document {n}", "url": "https://example.org"}) + "\n" for n in range(5)).encode()
+ARRAY = json.dumps([{"text": "a"}, {"text": "b"}]).encode()
+
+
+@pytest.mark.parametrize("name", ["c4-train.00000.json.gz", "a.json", "part-00000", "part-00000.zst", "a.data.gz"])
+def test_json_lines_are_recognised(name: str, tmp_path: Path, source: Any, read_all: Any) -> None:
+    compress = {".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}.get(Path(name).suffix, bytes)
+    (tmp_path / name).write_bytes(compress(LINES))
+    rows = read_all(source(tmp_path / name))
+    assert [text for _, _, text in rows] == [f"document {n}" for n in range(5)]
+
+
+def test_one_long_json_line_is_recognised(tmp_path: Path, source: Any, read_all: Any) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({"text": "x" * 200_000}))
+    assert [len(text) for _, _, text in read_all(source(tmp_path / "a.json"))] == [200_000]
+
+
+def test_parquet_without_its_ending_is_recognised(tmp_path: Path, source: Any, read_all: Any) -> None:
+    pq.write_table(pa.table({"text": ["a", "b"]}), tmp_path / "part-0")
+    assert [text for _, _, text in read_all(source(tmp_path / "part-0"))] == ["a", "b"]
+
+
+REFUSED = {
+    "array": ("a.json", ARRAY, "holds a JSON array"),
+    "array in gzip": ("a.json.gz", gzip.compress(ARRAY), "holds a JSON array"),
+    "array by content": ("data", b'[\n {"text": "a"}\n]', "holds a JSON array"),
+    "indented": ("a.json", json.dumps({"text": "a", "b": [1]}, indent=1).encode(), "not one object a line"),
+    "csv": ("a.csv", b"text,label\na,1\n", "CSV is not read. Convert it to parquet or JSON lines"),
+    "csv in gzip": ("a.csv.gz", gzip.compress(b"text,label\na,1\n"), "CSV is not read"),
+    "tsv": ("a.tsv", b"text\tlabel\na\t1\n", "TSV is not read"),
+    "tsv by content": ("data", b"text\tlabel\na\t1\nb\t2\n", "looks like CSV or TSV"),
+    "text in gzip": ("dump.gz", gzip.compress(b"one document\nor many?\n"), "name does not tell its format"),
+    "gzip without its ending": ("a.json", gzip.compress(LINES), "holds gzip data|is compressed (gzip)"),
+    "xz": ("a.json.xz", b"\xfd7zXZ\x00\x00\x04", "holds xz"),
+    "zip": ("a.zip", b"PK\x03\x04\x14\x00", "holds a zip archive"),
+    "binary": ("a.bin", bytes(range(256)), "holds binary data"),
+    "utf-16": ("a.md", "some text".encode("utf-16"), "holds binary data"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_would_become_one_raw_document_is_refused(case: str, tmp_path: Path, source: Any, read_all: Any) -> None:
+    name, data, words = REFUSED[case]
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(SourceError) as caught:
+        list_spans_of(source(tmp_path / name))
+    assert name in str(caught.value)
+    assert any(part in str(caught.value) for part in words.split("|")), str(caught.value)
+    if name.endswith((".gz", ".zst", ".bz2")) or "gzip" not in case:
+        assert len(read_all(source(tmp_path / name, format="file"))) == 1, "the remedy works"
+
+
+FILES = {
+    "a.py": b"import os\n\nx = {'a': 1}\n",
+    "a.md": b"[link]: https://example.org\n\n# A page\n",
+    "b.md": b"[\n",
+    "a.py.gz": gzip.compress(b"import os\n"),
+    "latin1.py": "# é\n".encode("latin-1"),
+    "notes": b"Some notes,\nwith a comma, here and there,\nand more.\n",
+    "empty.py": b"",
+    "table.md": b"| a | b |\n|---|---|\n| 1 | 2 |\n| 3 | 4 |\n",
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_other_text_is_one_document_a_file(name: str, tmp_path: Path, source: Any, read_all: Any) -> None:
+    (tmp_path / name).write_bytes(FILES[name])
+    ((_, row, text),) = read_all(source(tmp_path / name))
+    assert (row, text) == (0, gzip.decompress(FILES[name]) if name.endswith(".gz") else FILES[name])
+
+
+def test_a_plan_says_how_files_are_read(
+    tmp_path: Path, run_cli: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    for index in range(3):
+        (tmp_path / f"{index}.json.gz").write_bytes(gzip.compress(LINES))
+        pq.write_table(pa.table({"text": [f"{index} {n} words" for n in range(40)]}), tmp_path / f"{index}.parquet")
+    (tmp_path / "r.toml").write_text(
+        'name = "a"\n[[sources]]\nname = "s"\nweight = 1\npaths = ["*.json.gz", "*.parquet"]\n'
+        "[tokenizer]\nvocab_size = 300\n"
+    )
+    (found,) = json.loads(run_cli("plan", "r.toml", "--no-probe", "--json").stdout)["sources"]
+    assert found["formats"] == {"jsonl": 3, "parquet": 3}
+    files = {file["name"]: (file["format"], file["documents"]) for file in found["read_files"]}
+    assert files == {f"{n}.json.gz": ("jsonl", None) for n in range(3)} | {
+        f"{n}.parquet": ("parquet", 40) for n in range(3)
+    }
+    assert "3 as jsonl, 3 as parquet" in run_cli("plan", "r.toml", "--no-probe").stdout

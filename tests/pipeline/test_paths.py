@@ -1,0 +1,149 @@
+"""The paths of a recipe begin at its folder, from wherever a command runs; those of --set at the working directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pipeline.build.load import load_recipe
+from pipeline.recipe import paths
+from pipeline.sources.kinds import list_files
+from shards.config import SettingsError
+from shards.validation.validate import validate
+from tests.support.builds import digests, run_build
+
+RECIPE = """\
+name = "a"
+[[sources]]
+name = "s"
+weight = 1
+paths = ["../texts/*.jsonl"]
+[tokenizer]
+vocab_size = 300
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Make a project: texts, and a recipe in a folder beside them."""
+    (tmp_path / "project/texts").mkdir(parents=True)
+    (tmp_path / "project/recipes").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    texts = [f"document {n} " + " ".join(str(n * k % 97) for k in range(60)) for n in range(50)]
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    (tmp_path / "project/texts/a.jsonl").write_text(lines)
+    (tmp_path / "project/recipes/a.toml").write_text(RECIPE)
+    return tmp_path / "project"
+
+
+def faults_of(recipe: Path, *overrides: str) -> str:
+    with pytest.raises(SettingsError) as caught:
+        load_recipe(recipe, overrides=list(overrides))
+    return "\n".join(caught.value.faults)
+
+
+@pytest.mark.parametrize("place", [".", "recipes", "../elsewhere", "/"])
+def test_the_working_directory_plays_no_part(place: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project / place)
+    (source,) = load_recipe(Path(os.path.relpath(project / "recipes/a.toml"))).sources
+    assert [Path(file.url).resolve() for file in list_files(source)] == [project / "texts/a.jsonl"]
+    assert source.paths == ["../texts/*.jsonl"], "a recipe says what was written"
+
+
+def test_set_begins_at_the_working_directory(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    (source,) = load_recipe(project / "recipes/a.toml", overrides=['sources.s.paths=["texts/a.jsonl"]']).sources
+    assert [Path(file.url).resolve() for file in list_files(source)] == [project / "texts/a.jsonl"]
+    said = faults_of(project / "recipes/a.toml", 'sources.s.paths=["../texts/a.jsonl"]')
+    assert "those of --set at the working directory" in said
+
+
+def test_a_path_that_is_right_from_here_gets_a_remedy(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = project / "recipes/a.toml"
+    recipe.write_text(RECIPE.replace("../texts", "texts"))
+    monkeypatch.chdir(project)
+    said = faults_of(recipe)
+    assert "sources.s.paths: 'texts/*.jsonl' matches no file" in said
+    assert "write '../texts/*.jsonl' in the recipe" in said
+    recipe.write_text(RECIPE.partition("[tokenizer]")[0] + '[tokenizer]\nfile = "texts/a.jsonl"\n')
+    assert "write '../texts/a.jsonl' in the recipe" in faults_of(recipe)
+
+
+def test_a_set_is_found_again_by_its_recipe(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = project / "out/a"
+    monkeypatch.chdir(project.parent / "elsewhere")
+    run_build(project / "recipes/a.toml", out)
+    recorded = json.loads((out / "recipe.json").read_text())
+    assert recorded["sources"][0]["paths"] == ["../../texts/*.jsonl"]
+    for place in (project, project / "recipes", project.parent / "elsewhere"):
+        monkeypatch.chdir(place)
+        report = validate(out, against_sources=50)
+        assert (report.problems, report.not_run, report.compared_documents) == ([], [], 50)
+    monkeypatch.chdir(project.parent / "elsewhere")
+    run_build(out / "recipe.json", project / "out/b")
+    assert digests(project / "out/a") == digests(project / "out/b")
+
+
+def test_a_set_of_an_earlier_version_is_found_from_the_working_directory(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its recipe.json names paths relative to where the build ran."""
+    from pipeline.sources.read_back import read_documents
+
+    size = (project / "texts/a.jsonl").stat().st_size
+    source = {"name": "s", "weight": 1, "paths": ["texts/*.jsonl"], "folder": str(project / "out/a")}
+    monkeypatch.chdir(project)
+    (text,) = read_documents(source, f"a.jsonl@0#b0-{size}", [3])
+    assert text is not None
+    assert text.startswith(b"document 3 ")
+
+
+@pytest.mark.parametrize(
+    ("path", "joined"),
+    [
+        ("a/*.txt", "/r/a/*.txt"),
+        ("../a.txt", "/a.txt"),
+        ("./a.txt", "/r/a.txt"),
+        ("/a.txt", "/a.txt"),
+        ("~/a.txt", "~/a.txt"),
+        ("https://x.org/a", "https://x.org/a"),
+        ("zip://*.txt::a/b.zip", "zip://*.txt::/r/a/b.zip"),
+        ("zip://*.txt::/b.zip", "zip://*.txt::/b.zip"),
+        ("zip://*.txt::simplecache::https://x.org/b.zip", "zip://*.txt::simplecache::https://x.org/b.zip"),
+    ],
+)
+def test_joining(path: str, joined: str) -> None:
+    assert paths.join(Path("/r"), path) == joined
+    moved = paths.move(path, old=Path("/r"), new=Path("/x/y"))
+    assert paths.join(Path("/x/y"), moved) == joined
+
+
+@pytest.mark.parametrize("key", ['vocab_size = "16K"', "vocab_size = 16_000"])
+def test_counts(key: str, project: Path) -> None:
+    (project / "recipes/a.toml").write_text(RECIPE.replace("vocab_size = 300", key))
+    assert load_recipe(project / "recipes/a.toml").tokenizer.vocab_size == 16_000
+
+
+def test_keys_that_a_tokenizer_file_makes_useless(project: Path) -> None:
+    shutil.copy(project / "texts/a.jsonl", project / "recipes/tokenizer.json")
+    keys = {"vocab_size": "300", "special_tokens": '["<|endoftext|>", "<|pad|>"]', "pretokenizer": '"llama3"'}
+    keys |= {"sample_bytes": '"1 MB"', "sample_weights": "{ s = 2 }"}
+    section = "".join(f"{key} = {value}\n" for key, value in keys.items())
+    (project / "recipes/a.toml").write_text(RECIPE.replace("vocab_size = 300", f'file = "tokenizer.json"\n{section}'))
+    said = faults_of(project / "recipes/a.toml")
+    for key in keys:
+        assert f"tokenizer.{key}: the tokenizer `file` decides it" in said
+    defaults = 'file = "tokenizer.json"\npretokenizer = "gpt2"\neos_token = "<|pad|>"'
+    (project / "recipes/a.toml").write_text(RECIPE.replace("vocab_size = 300", defaults))
+    assert load_recipe(project / "recipes/a.toml").tokenizer_file == project / "recipes/tokenizer.json"
+
+
+def test_a_mixed_folder_names_the_text_file_that_needs_a_separator(project: Path) -> None:
+    (project / "texts/b.txt").write_text("text")
+    (project / "recipes/a.toml").write_text(RECIPE.replace("*.jsonl", "*"))
+    said = faults_of(project / "recipes/a.toml")
+    assert f"sources.s.separator: required to cut {str(project / 'texts/b.txt')!r} into documents" in said
