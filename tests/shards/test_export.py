@@ -18,6 +18,7 @@ from shards.cli import export_set as command
 from shards.convert.export import ExportError, LayoutName, compare_split, export_set, load_layout
 from shards.convert.layouts import chunks, datatrove, layout, litdata, mds
 from shards.convert.layouts.layout import SplitReader
+from shards.stores.files import FolderBusyError
 from tests.support.shard_sets import Document, write_set
 
 LAYOUTS = get_args(LayoutName)
@@ -397,7 +398,7 @@ def test_two_exports_do_not_share_a_folder(tiny_set, tmp_path, monkeypatch):
         export_set(tiny_set, tmp_path / "out", layout="llmc")
 
     monkeypatch.setattr(nanogpt, "write_split", write_inside)
-    with pytest.raises(BlockingIOError, match="another process is writing it"):
+    with pytest.raises(FolderBusyError, match="another process is at work here"):
         export_set(tiny_set, tmp_path / "out", layout="nanogpt")
 
 
@@ -435,7 +436,7 @@ def test_the_sets_own_folder_stays_clean(tiny_set, capsys):
     before = sorted(tiny_set.path.iterdir())
     for out in (tiny_set.path, tiny_set.path / "new" / "out"):
         assert main(["export", str(tiny_set.path), "--to", "mds", "--out", str(out)]) == 2
-    assert "is in the set's own folder" in capsys.readouterr().err
+    assert "is inside the set's own folder" in capsys.readouterr().err
     assert sorted(tiny_set.path.iterdir()) == before
 
 
