@@ -27,7 +27,7 @@ from pipeline.sources.network.settings import Network
 from pipeline.sources.network.settings import network as current_network
 from pipeline.sources.selection import open_sources
 from shards.errors import InputError, RunError
-from shards.format.reader import Level
+from shards.validation.validate import Level
 
 AnyRecipe: TypeAlias = "str | Path | dict[str, Any] | Recipe"
 """A recipe's file, the name of a shipped recipe, a recipe's tables, or a recipe."""
