@@ -35,9 +35,10 @@ $(EXPORTS_VENV)/.stamp: constraints-exports.txt
 	$(EXPORTS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: -r $<
 	touch $@
 
-check: $(STAMP)  ## lint, format, types, import rules
+check: $(STAMP)  ## lint, format, spelling, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 

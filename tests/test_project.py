@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import importlib.metadata
 import io
 import os
@@ -15,6 +16,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import grimp
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -26,6 +28,7 @@ from tokenmill import __main__ as tokenmill
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("pipeline", "shards", "trainer", "tokenmill")
 HEAVY = ("torch", "numpy", "pyarrow", "datasets", "datatrove", "ray", "awkward", "tokenizers", "zstandard")
+MOST_ENTRIES = 16
 HELP_SECONDS = 0.3
 TRAINER_CODE_LINES = 2_140
 DOCUMENTS = ("README.md", "recipes/README.md", "recipes/demo.sh")
@@ -295,6 +298,36 @@ def _third_party_imports(package: str) -> set[str]:
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 names.add(node.module.partition(".")[0])
     return names - set(sys.stdlib_module_names) - set(PACKAGES)
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Late imports and those for type checkers count too."""
+    graph = grimp.build_graph(*PACKAGES, cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in sorted(graph.modules)}
+    assert len(imports) > 150
+    graphlib.TopologicalSorter(imports).prepare()  # the CycleError names the modules
+
+
+def test_no_folder_is_crowded() -> None:
+    tracked = [Path(name) for name, _ in _tracked_text() if name.startswith(tuple(f"{name}/" for name in PACKAGES))]
+    entries: dict[Path, set[str]] = {}
+    for path in tracked:
+        for folder in path.parents[:-1]:
+            entries.setdefault(folder, set()).add(path.relative_to(folder).parts[0])
+    crowded = {str(folder): len(names) for folder, names in entries.items() if len(names) > MOST_ENTRIES}
+    assert crowded == {}
+
+
+def test_no_test_imports_another_test_or_changes_the_path() -> None:
+    found = [
+        f"{name}: {match[0]}"
+        for name, text in _tracked_text()
+        if name.startswith("tests/") and name.endswith(".py")
+        for match in re.finditer(
+            r"^ *(?:from|import) (?:tests\.\S*)?test_\w+.*|^ *sys\.path\.(?:insert|append).*", text, re.M
+        )
+    ]
+    assert found == []
 
 
 def test_every_library_is_a_dependency_or_comes_with_an_extra() -> None:

@@ -141,7 +141,7 @@ def test_a_shipped_recipe_is_found_by_name(load: Load, tmp_path: Path, monkeypat
     by_name = load_recipe("local-text")
     assert by_name.to_json() == by_path.to_json()
     assert by_name.folder == tmp_path / "recipes/data"
-    assert train_recipe.load_recipe(Path("demo"), ["train.steps=7"]).train.steps == 7
+    assert train_recipe.load_recipe(Path("demo"), ["optimizer.lr=3e-3"]).optimizer.lr == 3e-3
 
 
 def test_a_file_comes_before_a_shipped_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

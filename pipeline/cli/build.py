@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
     # Made first: its fork server loads the libraries while this process does.
     with closing((LocalExecutor if options.engine == "local" else DatatroveExecutor)(options.workers)) as executor:
-        from pipeline.api import SetProblemsError, build_set
+        from pipeline.build.api import SetProblemsError, build_set
         from pipeline.cli.build_display import build_json, print_build
 
         gc.freeze()

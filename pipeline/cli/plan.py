@@ -50,7 +50,7 @@ def add_command(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the plan and return the exit status."""
-    from pipeline.api import load_recipe, plan_set
+    from pipeline.build.api import load_recipe, plan_set
     from pipeline.cli.plan_display import print_plan
     from pipeline.estimate.disk import check_disk
 
