@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 from pipeline.build.build import BuildResult, build
 from pipeline.build.load import load_recipe as read_recipe
+from pipeline.build.tokenizer import TokenizerChoice
 from pipeline.engine.executors import Executor, LocalExecutor
 from pipeline.engine.progress import Progress
 from pipeline.estimate.estimate import Estimate, estimate
@@ -49,6 +50,7 @@ def build_set(
     overrides: Sequence[str] = (),
     workers: int | None = None,
     validate: Level = "full",
+    tokenizer: TokenizerChoice = "recipe",
     network: Network | None = None,
     progress: bool = False,
     executor: Executor | None = None,
@@ -65,6 +67,8 @@ def build_set(
         overrides: `KEY=VALUE` strings that change the recipe, as `--set` does: `["mix.tokens=1M"]`.
         workers: worker processes; the cores that this process may use when None.
         validate: how the finished set is checked.
+        tokenizer: "recipe": train the tokenizer, or use the recipe's file; "keep": use the one in the work folder,
+            although the sources have other files now, and encode only what is new.
         network: how sources are read over a network; the defaults when None.
         progress: print progress on stderr.
         executor: where the tasks run, in place of `workers` processes of this machine. The caller closes it.
@@ -93,6 +97,7 @@ def build_set(
             executor=executor,
             progress=Progress(quiet=not progress),
             level=validate,
+            tokenizer_choice=tokenizer,
         )
     if result.validation.problems:
         raise SetProblemsError(result)

@@ -21,7 +21,8 @@ from pathlib import Path
 
 from pipeline.build.context import BuildContext
 from pipeline.build.publish import OutputError, check_output, publish
-from pipeline.build.stages import run_assemble, run_encode_and_mix, run_fetch, run_tokenizer
+from pipeline.build.stages import run_assemble, run_encode_and_mix, run_fetch
+from pipeline.build.tokenizer import TokenizerChoice, run_tokenizer
 from pipeline.engine.driver import Driver, StageResult
 from pipeline.engine.executors import Executor
 from pipeline.engine.progress import Progress
@@ -61,7 +62,14 @@ class BuildResult:
 
 
 def build(
-    recipe: Recipe, *, out: Path, work: Path, executor: Executor, progress: Progress, level: Level = "full"
+    recipe: Recipe,
+    *,
+    out: Path,
+    work: Path,
+    executor: Executor,
+    progress: Progress,
+    level: Level = "full",
+    tokenizer_choice: TokenizerChoice = "recipe",
 ) -> BuildResult:
     """Build a shard set.
 
@@ -72,6 +80,7 @@ def build(
         executor: where the tasks run.
         progress: told what happens.
         level: how the finished set is validated. A build that ran no task is validated quickly.
+        tokenizer_choice: "keep": use the tokenizer in the work folder, whatever files the sources have now.
 
     Raises:
         SourceError, TokenizerError, MixError, DiskError, OutputError, FolderBusyError: as their names say.
@@ -86,7 +95,7 @@ def build(
         units = [selection.units for selection in selections]
         context = BuildContext(units, out, Driver(work, executor, progress), selections)
         run_fetch(context, recipe)
-        tokenizer, recipe = run_tokenizer(context, recipe)
+        tokenizer, recipe = run_tokenizer(context, recipe, tokenizer_choice)
         runs, encoded, mixed, mix_folder = run_encode_and_mix(context, recipe, tokenizer)
         entries = run_assemble(context, recipe, tokenizer, mixed, runs, mix_folder)
         unread = {selection.source.name: selection.unread() for selection in selections}
@@ -134,8 +143,13 @@ def _locked(work: Path, out: Path) -> Generator[None]:
         try:
             yield
         finally:
-            with suppress(OSError):  # nothing was published: leave no empty folder that looks like a set
-                out.rmdir()
+            _remove_empty(work, out)  # a build that failed early leaves no folder that looks like a set, or its work
+
+
+def _remove_empty(work: Path, out: Path) -> None:
+    for folder in (*work.iterdir(), work, out):
+        with suppress(OSError):  # not empty, or a file
+            folder.rmdir()
 
 
 def _prune(context: BuildContext) -> None:

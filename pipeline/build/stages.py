@@ -20,21 +20,15 @@ from pipeline.clean.malformed import check_malformed
 from pipeline.clean.patterns import check_matches
 from pipeline.encode import encode
 from pipeline.encode.run import Run
-from pipeline.engine.receipts import TaskOutput, read_receipt
+from pipeline.engine.receipts import read_receipt
 from pipeline.engine.tasks import Task, digest_of
 from pipeline.estimate import disk
 from pipeline.mix import cuts as mix
 from pipeline.mix.plan import MixPlan, plan_from_dict
 from pipeline.recipe.schema import Recipe, SourceRecipe
-from pipeline.recipe.shares import Shares
-from pipeline.sources.base import Span
-from pipeline.tokenizer import sample, train
-from pipeline.tokenizer.encoder import TokenizerInfo, load_tokenizer
+from pipeline.tokenizer.encoder import TokenizerInfo
 from shards.format.manifest import ShardEntry, dtype_for
 from shards.format.writer import SetProperties
-
-_SAMPLE_SHORT = 0.9
-"""A sample smaller than this share of what was asked for is told."""
 
 
 def run_fetch(context: BuildContext, recipe: Recipe) -> None:
@@ -76,81 +70,6 @@ def run_fetch(context: BuildContext, recipe: Recipe) -> None:
         ]
 
 
-def run_tokenizer(context: BuildContext, recipe: Recipe) -> tuple[TokenizerInfo, Recipe]:
-    """Train the tokenizer, or take the given file; return it and the recipe with what was decided put in.
-
-    The mix's weights do not decide the digest: mixing anew shall not train anew. The weights that the sample was drawn
-    with are in the receipt, and the resolved recipe records them, so that it gives the same tokenizer anywhere.
-    """
-    section = recipe.tokenizer
-    if recipe.tokenizer_file is not None:
-        return load_tokenizer(recipe.tokenizer_file, eos_token=section.eos_token), recipe
-    weights = section.sample_weights or {source.name: source.weight for source in recipe.sources}
-    task = sample.TokenizerTask(
-        section,
-        tuple(recipe.sources),
-        _sample_spans(context, section.sample_bytes, weights),
-        tuple(weights[source.name] for source in recipe.sources),
-        recipe.seed,
-    )
-    identity = {
-        "code": [train.CODE_VERSION, *map(version, ("gigatoken", "tokenizers", "pyarrow"))],
-        "tokenizer": section.model_dump(),
-        "sources": [[source.name, _reading(source)] for source in recipe.sources],
-        "spans": [[span.identity() for span in own] for own in task.spans],
-        "seed": recipe.seed,
-    }
-    digest = digest_of(identity)
-    folder = context.work / "tokenizer" / digest
-    if read_receipt(folder) is None:
-        context.check_disk(recipe, [unit for own in context.units for unit in own])
-    size = sum(sample.sample_budgets(task))
-    result = context.run_stage(
-        "tokenizer", "pipeline.tokenizer.train:train_tokenizer", [Task(digest, task, size)]
-    ).results[0]
-    drawn = sum(facts["text_bytes"] for facts in result["sample"].values())
-    if drawn < _SAMPLE_SHORT * size:
-        context.note(
-            f"tokenizer: sampled {drawn / 1e6:,.1f} MB, not {size / 1e6:,.1f}: `keep` or the bounds reject much"
-        )
-    for source in recipe.sources:
-        facts = result["sample"][source.name]
-        if facts.get("matched", 0) > source.max_dropped * facts.get("looked_at", 0):
-            share = facts["matched"] / facts["looked_at"]
-            context.note(
-                f"tokenizer: drop_if_matches drops {share:.2%} of what was looked at of {source.name} for the sample; "
-                f"the build stops after encoding if it does so of all (max_dropped = {source.max_dropped})"
-            )
-    if left_out := sum(facts["left_out"] for facts in result["sample"].values()):
-        context.note(
-            f"tokenizer: {left_out} documents with words over {sample.MAX_WORD_BYTES:,} bytes were not sampled"
-        )
-    used = result["sample_weights"]
-    if used != weights:
-        context.note(
-            f"tokenizer: kept as trained, on a sample with weights {used}. "
-            "Set tokenizer.sample_weights to train another."
-        )
-    resolved = recipe.model_copy(update={"tokenizer": section.model_copy(update={"sample_weights": used})})
-    content = context.driver.read(lambda: bytes(TaskOutput(folder).read(train.TOKENIZER_FILE)))
-    return load_tokenizer(folder / train.TOKENIZER_FILE, eos_token=section.eos_token, content=content), resolved
-
-
-def _sample_spans(context: BuildContext, sample_bytes: int, weights: dict[str, float]) -> tuple[tuple[Span, ...], ...]:
-    """Return what the sample may be drawn from: of each source the first files in its order that hold far more.
-
-    So the seed, the files, `sample_bytes` and the sample's weights decide it, not how many tokens the set shall have.
-    Where the rows only name the text, what was fetched offers itself.
-    """
-    shares = Shares(tuple(weights[selection.source.name] for selection in context.selections))
-    return tuple(
-        tuple(selection.sample_spans(shares.of(s, sample_bytes)))
-        if selection.source.content == "column"
-        else tuple(span for unit in context.units[s] for span in unit.spans)
-        for s, selection in enumerate(context.selections)
-    )
-
-
 def run_encode(
     context: BuildContext, recipe: Recipe, tokenizer: TokenizerInfo
 ) -> tuple[list[Run], list[dict[str, Any]]]:
@@ -166,12 +85,14 @@ def run_encode(
             )
             identity = {
                 "code": [encode.CODE_VERSION, *libraries],
-                "source": _reading(source),
+                "source": reading_of(source),
                 "spans": unit.identity(),
                 "tokenizer": [tokenizer.sha256, tokenizer.eos_id],
             }
             tasks.append(Task(digest_of(identity), payload, unit.text_bytes))
     pending = [task for task in tasks if read_receipt(context.work / "encode" / task.digest) is None]
+    if done := len(tasks) - len(pending):
+        context.say(f"encode: {done} of {len(tasks)} units were already encoded")
     context.check_disk(recipe, [task.payload.unit for task in pending])
     # Two sources may read the same files in the same way; that is one run.
     distinct = list({task.digest: task for task in tasks}.values())
@@ -289,7 +210,7 @@ def run_assemble(
     return [ShardEntry.model_validate(item["entry"]) for item in result.results]
 
 
-def _reading(source: SourceRecipe) -> dict[str, Any]:
+def reading_of(source: SourceRecipe) -> dict[str, Any]:
     """Return what of a source decides the documents read from given spans: not its name, weight or paths."""
     elsewhere = {"weight", "name", "license", "paths", "repo", "config", "split", "revision"}
     elsewhere |= {"max_missing", "max_dropped", "max_malformed"}

@@ -37,6 +37,14 @@ def add_command(commands: Subparsers) -> None:
         help="run tasks in processes of this machine (default), or as ranks of datatrove's local executor",
     )
     parser.add_argument(
+        "--keep-tokenizer",
+        dest="tokenizer",
+        action="store_const",
+        const="keep",
+        default="recipe",
+        help="after adding files to a source: do not train again, and encode only the new files",
+    )
+    parser.add_argument(
         "--validate", choices=["quick", "full"], default="full", help="how to check the finished set (default: full)"
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -64,6 +72,7 @@ def run(options: argparse.Namespace) -> int:
                 work=work,
                 overrides=options.overrides,
                 validate=options.validate,
+                tokenizer=options.tokenizer,
                 network=read_network(options),
                 progress=True,
                 executor=executor,

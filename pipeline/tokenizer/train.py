@@ -85,6 +85,7 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, in
         )
     weights = {source.name: weight for source, weight in zip(task.sources, task.weights, strict=True)}
     return {
+        "tokenizer": recipe.model_dump(),
         "sample": {source.name: facts for source, facts in zip(task.sources, drawn, strict=True)},
         "sample_weights": weights,
         "files": {TOKENIZER_FILE: write_checksummed(folder / TOKENIZER_FILE, text.encode())},

@@ -223,6 +223,12 @@ def test_what_cannot_be_built_is_refused_and_nothing_published(
     assert not (out.exists() and list(out.iterdir()))
 
 
+def test_a_build_that_fails_early_leaves_no_empty_folder(recipe: Path, tmp_path: Path) -> None:
+    refused = run_build(recipe, tmp_path / "set", "--set", "tokenizer.vocab_size=200_000", expect=2)
+    assert "is too large for a sample" in refused["stderr"]
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_folder_of_other_things_is_left_alone(recipe: Path, built: Path, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("do not touch")
     refused = run_build(recipe, tmp_path, expect=2)

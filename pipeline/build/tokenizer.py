@@ -1,0 +1,177 @@
+"""The tokenizer of a build: trained on a sample, kept from an earlier build, or the file that the recipe gives."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+from pipeline.build.context import BuildContext
+from pipeline.build.stages import reading_of
+from pipeline.engine.driver import StageResult
+from pipeline.engine.receipts import RECEIPT_FILE, TaskOutput, read_receipt
+from pipeline.engine.tasks import Task, digest_of
+from pipeline.recipe import paths
+from pipeline.recipe.schema import Recipe, TokenizerRecipe
+from pipeline.recipe.shares import Shares
+from pipeline.sources.base import Span
+from pipeline.tokenizer import sample, train
+from pipeline.tokenizer.checks import TokenizerError
+from pipeline.tokenizer.encoder import TokenizerInfo, load_tokenizer
+
+TokenizerChoice = Literal["recipe", "keep"]
+"""Where the tokenizer comes from: what the recipe says, or the one that the work folder holds already."""
+
+_SAMPLE_SHORT = 0.9
+"""A sample smaller than this share of what was asked for is reported."""
+_LASTING_KEYS = ("vocab_size", "special_tokens", "pretokenizer")
+"""Keys of the recipe that a kept tokenizer must agree with."""
+
+
+def run_tokenizer(context: BuildContext, recipe: Recipe, choice: TokenizerChoice) -> tuple[TokenizerInfo, Recipe]:
+    """Provide the build's tokenizer.
+
+    Another mix trains no other tokenizer: the mix's weights do not decide the task's digest. The weights that the
+    sample was drawn with are in the receipt.
+
+    Returns:
+        The tokenizer, and the recipe from which anyone can build the same set: with the sample's weights, or with a
+        kept tokenizer as its `tokenizer.file`.
+
+    Raises:
+        TokenizerError: a tokenizer cannot be trained or used, or there is none to keep.
+    """
+    section = recipe.tokenizer
+    if recipe.tokenizer_file is not None:
+        context.say(f"tokenizer: {recipe.tokenizer_file}, as the recipe says")
+        return load_tokenizer(recipe.tokenizer_file, eos_token=section.eos_token), recipe
+    task, size = _make_task(context, recipe)
+    if choice == "keep":
+        folder = _find_kept(context, section)
+        if folder.name != task.digest:
+            return _keep(context, recipe, folder)
+    folder = context.work / "tokenizer" / task.digest
+    if read_receipt(folder) is None:
+        context.check_disk(recipe, [unit for own in context.units for unit in own])
+    stage = context.run_stage("tokenizer", "pipeline.tokenizer.train:train_tokenizer", [task])
+    result = stage.results[0]
+    drawn = sum(facts["text_bytes"] for facts in result["sample"].values())
+    if stage.ran:
+        context.say(f"tokenizer: trained on {drawn / 1e6:,.1f} MB of text")
+    else:
+        context.say(f"tokenizer: kept from {folder}, trained on the same sample")
+    if drawn < _SAMPLE_SHORT * size:
+        sizes = f"{drawn / 1e6:,.1f} MB, not {size / 1e6:,.1f}"
+        context.note(f"tokenizer: sampled {sizes}: `keep` or the bounds reject much")
+    _note_drops(context, recipe, result["sample"])
+    used, wanted = result["sample_weights"], _weights(recipe)
+    if used != wanted:
+        context.note(
+            f"tokenizer: kept as trained, on a sample with weights {used}. "
+            "Set tokenizer.sample_weights to train another."
+        )
+    resolved = recipe.model_copy(update={"tokenizer": section.model_copy(update={"sample_weights": used})})
+    return _load_trained(context, folder, section.eos_token), resolved
+
+
+def _weights(recipe: Recipe) -> dict[str, float]:
+    return recipe.tokenizer.sample_weights or {source.name: source.weight for source in recipe.sources}
+
+
+def _make_task(context: BuildContext, recipe: Recipe) -> tuple[Task, int]:
+    """Return the training task, and the bytes of text that it should draw."""
+    section, weights = recipe.tokenizer, _weights(recipe)
+    payload = sample.TokenizerTask(
+        section,
+        tuple(recipe.sources),
+        _sample_spans(context, section.sample_bytes, weights),
+        tuple(weights[source.name] for source in recipe.sources),
+        recipe.seed,
+    )
+    identity = {
+        "code": [train.CODE_VERSION, *map(version, ("gigatoken", "tokenizers", "pyarrow"))],
+        "tokenizer": section.model_dump(),
+        "sources": [[source.name, reading_of(source)] for source in recipe.sources],
+        "spans": [[span.identity() for span in own] for own in payload.spans],
+        "seed": recipe.seed,
+    }
+    size = sum(sample.sample_budgets(payload))
+    return Task(digest_of(identity), payload, size), size
+
+
+def _find_kept(context: BuildContext, section: TokenizerRecipe) -> Path:
+    """Return the folder of the tokenizer to keep: that of the set in the output folder, else the last one trained.
+
+    Raises:
+        TokenizerError: there is none, or the recipe asks for another kind.
+    """
+    stage = context.work / "tokenizer"
+    receipts = sorted(stage.glob(f"[!.]*/{RECEIPT_FILE}"), key=lambda path: path.stat().st_mtime_ns)
+    folders = [path.parent for path in receipts if read_receipt(path.parent) is not None]
+    if not folders:
+        raise TokenizerError(f"{stage}: holds no trained tokenizer to keep. Build without --keep-tokenizer.")
+    published = context.out / train.TOKENIZER_FILE
+    text = published.read_bytes() if published.exists() else None
+    folder = next((one for one in folders if (one / train.TOKENIZER_FILE).read_bytes() == text), folders[-1])
+    trained = TaskOutput(folder).result["tokenizer"]
+    wanted = section.model_dump()
+    for key in _LASTING_KEYS:
+        if trained[key] != wanted[key]:
+            raise TokenizerError(
+                f"tokenizer.{key}: {wanted[key]!r}, but the tokenizer to keep in {folder} has {trained[key]!r}. "
+                "Correct the key, or build without --keep-tokenizer."
+            )
+    return folder
+
+
+def _keep(context: BuildContext, recipe: Recipe, folder: Path) -> tuple[TokenizerInfo, Recipe]:
+    """Use a tokenizer that was trained on other files than the recipe's sample has now.
+
+    The set's recipe names the set's own tokenizer.json as its tokenizer's file, since training again from that recipe
+    would give another one.
+    """
+    context.used["tokenizer"] = {folder.name}
+    context.stages["tokenizer"] = StageResult([TaskOutput(folder).result], 0, 0.0)
+    context.note(
+        f"tokenizer: kept from {folder}, trained on another sample than the recipe draws now; "
+        f"the set's recipe.json names {train.TOKENIZER_FILE} as its tokenizer.file"
+    )
+    file = paths.move(train.TOKENIZER_FILE, old=context.out.absolute(), new=recipe.folder)
+    section = TokenizerRecipe(file=file, eos_token=recipe.tokenizer.eos_token)
+    resolved = recipe.model_copy(update={"tokenizer": section})
+    return _load_trained(context, folder, section.eos_token), resolved
+
+
+def _load_trained(context: BuildContext, folder: Path, eos_token: str) -> TokenizerInfo:
+    content = context.driver.read(lambda: bytes(TaskOutput(folder).read(train.TOKENIZER_FILE)))
+    return load_tokenizer(folder / train.TOKENIZER_FILE, eos_token=eos_token, content=content)
+
+
+def _note_drops(context: BuildContext, recipe: Recipe, drawn: dict[str, Any]) -> None:
+    """Say which documents the sample left out, where that tells of a wrong pattern or of odd data."""
+    for source in recipe.sources:
+        facts = drawn[source.name]
+        if facts.get("matched", 0) > source.max_dropped * facts.get("looked_at", 0):
+            share = facts["matched"] / facts["looked_at"]
+            context.note(
+                f"tokenizer: drop_if_matches drops {share:.2%} of what was read of {source.name} for the sample; "
+                f"the build stops after encoding if it does so of all (max_dropped = {source.max_dropped})"
+            )
+    if left_out := sum(facts["left_out"] for facts in drawn.values()):
+        longest = f"{sample.MAX_WORD_BYTES:,} bytes"
+        context.note(f"tokenizer: {left_out} documents with words over {longest} were not sampled")
+
+
+def _sample_spans(context: BuildContext, sample_bytes: int, weights: dict[str, float]) -> tuple[tuple[Span, ...], ...]:
+    """Return what the sample may be drawn from: of each source the first files in its order that hold far more.
+
+    So the seed, the files, `sample_bytes` and the sample's weights decide it, not how many tokens the set shall have.
+    Where the rows only name the text, what was fetched offers itself.
+    """
+    shares = Shares(tuple(weights[selection.source.name] for selection in context.selections))
+    return tuple(
+        tuple(selection.sample_spans(shares.of(s, sample_bytes)))
+        if selection.source.content == "column"
+        else tuple(span for unit in context.units[s] for span in unit.spans)
+        for s, selection in enumerate(context.selections)
+    )
