@@ -35,11 +35,11 @@ DOCUMENT_DTYPE = np.dtype(
 SEARCH_ROWS = 1 << 10
 """A search that has come down to so many rows reads them all: they are in one or two blocks of checksums."""
 
-Key = tuple[int, int]
+HashKey = tuple[int, int]
 """A content hash as (hash_hi, hash_lo): runs are sorted by it."""
 
-FIRST_KEY: Key = (0, 0)
-END_KEY: Key = (1 << 64, 0)
+FIRST_HASH: HashKey = (0, 0)
+END_HASH: HashKey = (1 << 64, 0)
 """One past every hash."""
 
 
@@ -76,10 +76,10 @@ class Run:
             self._output.read(DOCUMENTS_FILE, header + first * size, header + last * size), DOCUMENT_DTYPE
         )
 
-    def position(self, key: Key) -> int:
+    def position(self, key: HashKey) -> int:
         """Return the index of the first document whose hash is not below `key`."""
         first, last = 0, self.num_documents
-        if key >= END_KEY:
+        if key >= END_HASH:
             return last
         while last - first > SEARCH_ROWS:
             middle = (first + last) // 2

@@ -15,7 +15,7 @@ from datatrove.executor.local import LocalPipelineExecutor
 from datatrove.pipeline.base import PipelineStep
 from loguru import logger
 
-from pipeline.engine.tasks import run_rank
+from pipeline.engine.tasks import run_pending
 
 
 class RunTask(PipelineStep):
@@ -35,10 +35,10 @@ class RunTask(PipelineStep):
             from pipeline.engine.worker import end_with  # late: the fork server has loaded it, the build has not
 
             end_with(self.build)
-        run_rank(Path(self.control), rank)
+        run_pending(Path(self.control), rank)
 
 
-def run_ranks(control: Path, num_tasks: int, workers: int) -> None:
+def run_all_pending(control: Path, num_tasks: int, workers: int) -> None:
     """Run a stage's tasks on datatrove's local executor.
 
     Raises:

@@ -48,19 +48,19 @@ def digest_of(value: Any) -> str:
 
 
 def write_control(control: Path, function: str, tasks: list[Task], folder: Path, outputs: Path | None) -> None:
-    """Write one file for each task, by its rank, from which any process that sees the folder can run it."""
+    """Write one file for each task, by its number, from which any process that sees the folder can run it."""
     control.mkdir()
-    for rank, task in enumerate(tasks):
-        (control / f"{rank:06d}.task").write_bytes(pickle.dumps((function, task, str(folder), outputs)))
+    for number, task in enumerate(tasks):
+        (control / f"{number:06d}.task").write_bytes(pickle.dumps((function, task, str(folder), outputs)))
 
 
-def run_rank(control: Path, rank: int) -> None:
-    """Run the task of this rank, in any process, and keep its counters where the build can read them.
+def run_pending(control: Path, number: int) -> None:
+    """Run the pending task of this number, in any process, and keep its counters where the build can read them.
 
     A damaged input is not raised but recorded, so that the other tasks go on: see `read_damage`.
     """
-    function, task, folder, outputs = pickle.loads((control / f"{rank:06d}.task").read_bytes())
-    with (control / f"{rank:06d}.count").open("wb", buffering=0) as counters:
+    function, task, folder, outputs = pickle.loads((control / f"{number:06d}.task").read_bytes())
+    with (control / f"{number:06d}.count").open("wb", buffering=0) as counters:
 
         def report(done_bytes: int, tokens: int, process: int = os.getpid()) -> None:
             nonlocal done
@@ -73,7 +73,7 @@ def run_rank(control: Path, rank: int) -> None:
             run_task(function, task, Path(folder), outputs, report)
         except WorkFileDamagedError as error:
             record = [str(error.folder), error.name, error.reason]
-            (control / f"{rank:06d}.damaged").write_text(json.dumps(record), encoding="utf-8")
+            (control / f"{number:06d}.damaged").write_text(json.dumps(record), encoding="utf-8")
         finally:
             report(*done, process=0)
 

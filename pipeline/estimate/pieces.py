@@ -25,7 +25,7 @@ from pipeline.clean.patterns import find_matches
 from pipeline.sources.base import SourceError, Span
 from pipeline.sources.formats.byte_io import is_compressed, open_file, read_pieces
 from pipeline.sources.kinds import list_spans, read_span
-from pipeline.sources.selection import Selection, rank
+from pipeline.sources.selection import Selection, seeded_place
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
@@ -143,7 +143,9 @@ def _choose(selection: Selection) -> Iterator[tuple[Span, int]]:
         for span in selection.listed
         for index in (range(span.start, span.stop) if span.format == "parquet" else (0,))
     )
-    yield from sorted(parts, key=lambda part: rank(selection.seed, f"{part[0].name}\0{part[0].part}\0{part[1]}"))
+    yield from sorted(
+        parts, key=lambda part: seeded_place(selection.seed, f"{part[0].name}\0{part[0].part}\0{part[1]}")
+    )
 
 
 def _find_part(selection: Selection, part: tuple[Span, int]) -> Span:

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.encode.run import FIRST_KEY, Run
+from pipeline.encode.run import FIRST_HASH, Run
 from pipeline.engine.checksums import checksum_file, write_checksummed
 from pipeline.engine.receipts import write_receipt
 from pipeline.estimate.pieces import Extract, read_extract
@@ -252,7 +252,7 @@ def _assemble(recipe: Recipe, runs: list[Run], tokenizer: TokenizerInfo, folder:
     }
     write_receipt(folder, {"files": files})
     task = AssembleTask(
-        ShardPlan("train", 0, tuple(Slice(source, 0, FIRST_KEY, (cut, 0)) for source, cut in cuts.items())),
+        ShardPlan("train", 0, tuple(Slice(source, 0, FIRST_HASH, (cut, 0)) for source, cut in cuts.items())),
         tuple(runs),
         folder,
         tuple(source.name for source in recipe.sources),

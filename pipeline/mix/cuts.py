@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.encode.run import END_KEY, FIRST_KEY, Run
+from pipeline.encode.run import END_HASH, FIRST_HASH, Run
 from pipeline.mix.block_lists import Blocked, open_lists
 from pipeline.mix.index import Axis, Cut, Index
 from pipeline.mix.plan import MixPlan, ShardPlan, Slice, SourceTotals
@@ -110,7 +110,7 @@ def plan_mix(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -> M
     ]
     _check_shard_size(recipe, ends, [[cut.tokens for _, cut in cuts] for cuts in val_cuts])
     train = _shard_plans("train", train_cuts, starts, num_train)
-    val = _shard_plans("val", val_cuts, [Cut(0, FIRST_KEY)] * len(axes), num_val)
+    val = _shard_plans("val", val_cuts, [Cut(0, FIRST_HASH)] * len(axes), num_val)
     epochs = [
         1 + max((piece.epoch for shard in train for piece in shard.slices if piece.source == s), default=0)
         for s in range(len(axes))
@@ -137,8 +137,8 @@ def _cut_validation(demand: Demand, source: int, axis: Axis) -> list[tuple[int, 
     recipe = demand.recipe
     targets = demand.shares.targets(source, recipe.split.val_tokens, _num_val_shards(recipe))
     if not axis.total:  # of a source that is still to be read
-        return [(0, Cut(0, FIRST_KEY)) for _ in targets]
-    cuts = _cut_split(axis, Cut(0, FIRST_KEY), targets)
+        return [(0, Cut(0, FIRST_HASH)) for _ in targets]
+    cuts = _cut_split(axis, Cut(0, FIRST_HASH), targets)
     if 0 < targets[-1] < axis.total:
         cuts[-1] = (0, axis.validation_cut(targets[-1]))
     return cuts
@@ -197,7 +197,7 @@ def _cut_split(axis: Axis, start: Cut, targets: list[int]) -> list[tuple[int, Cu
     for number, target in enumerate(targets):
         epoch, rest = divmod(target, length)
         if rest == 0 and epoch:
-            cuts.append((epoch - 1, Cut(axis.total, END_KEY)))
+            cuts.append((epoch - 1, Cut(axis.total, END_HASH)))
             continue
         last = number == len(targets) - 1 and target > 0 and epoch == 0
         cut = axis.last_cut(start.tokens + rest, start.tokens) if last else axis.cut(start.tokens + rest)
@@ -226,7 +226,7 @@ def _slices_between(source: int, start: Cut, begin: tuple[int, Cut], end: tuple[
             source,
             epoch,
             begin[1].key if epoch == begin[0] else start.key,
-            end[1].key if epoch == end[0] else END_KEY,
+            end[1].key if epoch == end[0] else END_HASH,
         )
         for epoch in range(begin[0], end[0] + 1)
     ]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.encode.run import END_KEY, FIRST_KEY, Key, Run
+from pipeline.encode.run import END_HASH, FIRST_HASH, HashKey, Run
 from pipeline.engine.checksums import write_checksummed
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class Cut:
     """A document boundary: the tokens before it, and the hash of the document after it."""
 
     tokens: int
-    key: Key
+    key: HashKey
 
 
 class Axis:
@@ -192,9 +192,9 @@ class Axis:
     def cut(self, target: int, *, up: bool = False) -> Cut:
         """Return the document boundary nearest to `target` tokens, of two as near the upper; `up`: not below it."""
         if target <= 0:
-            return Cut(0, FIRST_KEY)
+            return Cut(0, FIRST_HASH)
         if target >= self.total:
-            return Cut(self.total, END_KEY)
+            return Cut(self.total, END_HASH)
         # The partition in which the running total passes the target.
         part = bisect.bisect_right(self.cumulative, target) - 1
         hi, lo, edges = self._partition(part)
@@ -213,5 +213,5 @@ class Axis:
         return self._loaded[1]
 
 
-def _partition_key(part: int, bits: int) -> Key:
+def _partition_key(part: int, bits: int) -> HashKey:
     return (part << (64 - bits), 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pipeline.encode.run import Key
+from pipeline.encode.run import HashKey
 from pipeline.mix.block_lists import BlockListUse
 
 
@@ -15,8 +15,8 @@ class Slice:
 
     source: int
     epoch: int
-    start: Key
-    stop: Key
+    start: HashKey
+    stop: HashKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,7 +189,7 @@ class Selection:
 
     def _list_group(self, group: list[File]) -> None:
         spans = self._list(group)
-        self._order += sorted(spans, key=lambda span: rank(self.seed, f"{span.name}\0{span.part}"))
+        self._order += sorted(spans, key=lambda span: seeded_place(self.seed, f"{span.name}\0{span.part}"))
 
     def _list(self, files: list[File]) -> list[Span]:
         spans = list_spans(self.source, files, self._unit_bytes)
@@ -207,7 +207,7 @@ def part_bytes(text_bytes: int) -> int:
 
 def _group_files(files: list[File], seed: int) -> list[list[File]]:
     """Return the files in groups, in the order that the seed gives them; in a group, in the source's order."""
-    order = sorted(range(len(files)), key=lambda index: rank(seed, files[index].name))
+    order = sorted(range(len(files)), key=lambda index: seeded_place(seed, files[index].name))
     groups: list[list[File]] = []
     size, start = FIRST_GROUP_FILES, 0
     while start < len(order):
@@ -216,7 +216,7 @@ def _group_files(files: list[File], seed: int) -> list[list[File]]:
     return groups
 
 
-def rank(seed: int, text: str) -> tuple[int, str]:
+def seeded_place(seed: int, text: str) -> tuple[int, str]:
     """Return where something has its place in the seeded order."""
     return xxhash.xxh3_64_intdigest(f"{seed}\0{text}".encode()), text
 

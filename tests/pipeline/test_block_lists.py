@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from pipeline.build.load import load_recipe
-from pipeline.encode.run import Key
+from pipeline.encode.run import HashKey
 from pipeline.mix import index as index_module
 from pipeline.mix.block_lists import (
     MAX_LINE_BYTES,
@@ -35,11 +35,11 @@ from tests.support.runs import Document, make_recipe, place_documents, write_run
 TOP = (1 << 64) - 1
 
 
-def line_of(key: Key) -> str:
+def line_of(key: HashKey) -> str:
     return f"{key[0]:016x}{key[1]:016x}\n"
 
 
-def write_list(path: Path, keys: list[Key]) -> BlockList:
+def write_list(path: Path, keys: list[HashKey]) -> BlockList:
     path.write_text("# Block list\n" + "".join(line_of(key) for key in keys))
     return BlockList(path.name, path)
 
@@ -96,13 +96,13 @@ def test_a_file_of_another_kind_is_refused_with_its_lines(tmp_path: Path, data: 
     assert "\x1b" not in str(caught.value)
 
 
-def random_keys(rng: random.Random, number: int) -> list[Key]:
+def random_keys(rng: random.Random, number: int) -> list[HashKey]:
     ends = [0, 1, 1 << 63, TOP]
     drawn = [(rng.choice(ends), rng.randrange(6)) if rng.random() < 0.4 else _draw(rng) for _ in range(number)]
     return list(dict.fromkeys(drawn))
 
 
-def _draw(rng: random.Random) -> Key:
+def _draw(rng: random.Random) -> HashKey:
     return rng.getrandbits(64), rng.getrandbits(64)
 
 

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.encode import run as run_module
-from pipeline.encode.run import END_KEY, FIRST_KEY, Run
+from pipeline.encode.run import END_HASH, FIRST_HASH, Run
 from pipeline.mix import index as index_module
 from pipeline.mix.cuts import MixError, plan_mix
 from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE, Axis, Index
@@ -208,8 +208,8 @@ def test_position_is_the_first_not_below(keys: list[Any], key: Any) -> None:
         patch.setattr(run_module, "SEARCH_ROWS", 3)
         run = write_run(Path(folder, "run"), 0, [Document(k, 2) for k in keys])
         assert run.position(key) == sum(k < key for k in keys)
-        assert run.position(FIRST_KEY) == 0
-        assert run.position(END_KEY) == len(keys)
+        assert run.position(FIRST_HASH) == 0
+        assert run.position(END_HASH) == len(keys)
         for first, last in ((0, len(keys)), (len(keys) // 2, len(keys)), (len(keys), len(keys))):
             expected = [token for k in sorted(keys)[first:last] for token in Document(k, 2).tokens]
             assert run.read_tokens(run.read_documents(first, last)).tolist() == expected

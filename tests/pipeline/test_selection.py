@@ -244,8 +244,8 @@ def test_the_seed_and_the_files_decide_the_order(load: Any, corpus: Path, tmp_pa
     shutil.copy(corpus / "code" / "part-03.parquet", tmp_path / "code" / "part-99.parquet")
     names = [file.name for group in selection._group_files(files.list_files(source), 11) for file in group]
     grown = source.model_copy(update={"paths": [f"{tmp_path}/code/*.parquet"]})
-    ranked = sorted(files.list_files(grown), key=lambda file: selection.rank(11, file.name))
-    old = sorted(files.list_files(source), key=lambda file: selection.rank(11, file.name))
+    ranked = sorted(files.list_files(grown), key=lambda file: selection.seeded_place(11, file.name))
+    old = sorted(files.list_files(source), key=lambda file: selection.seeded_place(11, file.name))
     assert [file.name for file in ranked if file.name != "part-99.parquet"] == [file.name for file in old]
     assert sorted(names) == sorted(file.name for file in old)
 

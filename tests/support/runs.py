@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE, Key, Run
+from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE, HashKey, Run
 from pipeline.engine.checksums import checksum_file, write_checksummed
 from pipeline.engine.receipts import write_receipt
 from pipeline.mix.index import Index
@@ -22,7 +22,7 @@ EOS = 7
 class Document:
     """A document: its hash decides its tokens, as it does for real ones."""
 
-    key: Key
+    key: HashKey
     length: int
 
     @property
@@ -77,7 +77,7 @@ def make_recipe(weights: list[float], *, val_tokens: int = 0, shard_tokens: int 
     )
 
 
-Placed = tuple[int, int, Key, int]
+Placed = tuple[int, int, HashKey, int]
 """(source, epoch, key, length) of a document in a shard."""
 
 
