@@ -22,6 +22,7 @@ from shards.format.hashes import split_hashes
 from shards.format.manifest import block_list_reason
 from shards.stores.files import hash_file
 from shards.terminal.display import printable
+from shards.terminal.program import called_as
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -93,7 +94,7 @@ class BlockList:
         if faults:
             raise BlockListError(
                 f"{self.path}: {'; '.join(faults)}. Expected 32 hexadecimal digits a line, a document's content hash, "
-                "as `python -m shards trace --out FILE` writes them."
+                f"as `{called_as('shards', 'trace')} --out FILE` writes them."
             )
         if self.sha256 not in (None, digest.hexdigest()):
             raise BlockListError(

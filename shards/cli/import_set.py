@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from shards.errors import InputError
 from shards.terminal.arguments import positive_number, print_json, whole_number
 from shards.terminal.command import WHOLE
+from shards.terminal.program import called_as
 
 if TYPE_CHECKING:
     from shards.convert.import_set import Imported
@@ -138,4 +139,4 @@ def _print(found: Imported, options: argparse.Namespace) -> None:
             print("a set without epochs may not hold them: validate and audit name them (--repeats drop, or allow)")
         elif options.repeats == "allow" and (repeats.in_val or repeats.leaked):
             print("a set may not hold those of val and in both: validate and audit name them (--repeats drop)")
-    print(printable(f"check it with python -m shards validate {options.out}"))
+    print(printable(f"check it with {called_as('shards', 'validate')} {options.out}"))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from shards.errors import InputError
 from shards.terminal.arguments import add_set, add_threads, print_json, require_folder
 from shards.terminal.command import PROBLEMS, WHOLE
+from shards.terminal.program import called_as
 
 if TYPE_CHECKING:
     from shards.hub.compare import Comparison
@@ -126,7 +127,7 @@ def _find_card(options: argparse.Namespace) -> Path | None:
     if open_set(options.set).manifest_sha256 not in card.read_text(encoding="utf-8"):
         raise InputError(
             f"push: {card}: does not name this set's manifest by its SHA-256, so it may be another's. Run "
-            f"python -m shards report {options.set}, or give it by --card."
+            f"{called_as('shards', 'report')} {options.set}, or give it by --card."
         )
     return card
 

@@ -20,6 +20,7 @@ from shards.format.documents import iter_documents, read_bytes
 from shards.format.reader import Shard, ShardSet, open_set
 from shards.format.tokenizer import Vocabulary
 from shards.format.workers import map_tasks
+from shards.terminal.program import called_as
 from shards.trace.locate import Place, find_places
 
 if TYPE_CHECKING:
@@ -156,5 +157,5 @@ def _rows_by_source(batch: Any) -> list[tuple[str, npt.NDArray[np.int64]]]:
 
 
 def _wrong_table(shard: Shard, what: str) -> ShardSetError:
-    message = f"{what}. Run `python -m shards validate`, and build the shard again."
+    message = f"{what}. Run `{called_as('shards', 'validate')}`, and build the shard again."
     return ShardSetError([Problem("document_table", shard.entry.files.documents.path, message)])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from shards.errors import InputError
+from shards.terminal.program import called_as
 
 
 class NeedsFolderError(InputError):
@@ -118,5 +119,5 @@ def require_folder(store: Store) -> Path:
     """
     if store.folder is None:
         message = f"{store}: on the Hub, and this needs files on disk. Pull the set first: "
-        raise NeedsFolderError(f"{message}python -m shards pull {store} --out DIR")
+        raise NeedsFolderError(f"{message}{called_as('shards', 'pull')} {store} --out DIR")
     return store.folder
