@@ -11,6 +11,7 @@ from pipeline.estimate import disk
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.base import Unit
 from pipeline.sources.selection import Selection
+from shards.stores.files import check_room
 
 
 @dataclass
@@ -60,4 +61,4 @@ class BuildContext:
         output_bytes = disk.most_output_bytes(recipe, [sum(unit.text_bytes for unit in own) for own in self.units])
         scratch_bytes = sum(disk.scratch_bytes(recipe, unit) for unit in pending)
         needs = [("scratch", self.work, scratch_bytes), ("the set", self.out, max(0, output_bytes - written))]
-        disk.check_disk(needs)
+        check_room(needs, disk.REMEDY)

@@ -29,6 +29,7 @@ from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.tokenizer.encoder import TokenizerInfo
 from shards.format.manifest import ShardEntry, dtype_for
 from shards.format.writer import SetProperties
+from shards.stores.files import check_room
 
 
 def run_fetch(context: BuildContext, recipe: Recipe) -> None:
@@ -59,7 +60,7 @@ def run_fetch(context: BuildContext, recipe: Recipe) -> None:
     distinct = list({task.digest: task for tasks in by_source.values() for task in tasks}.values())
     pending = [task.payload.unit for task in distinct if read_receipt(folder / task.digest) is None]
     scratch_bytes = int(sum(unit.text_bytes for unit in pending) * disk.FETCH_SCRATCH_SHARE)
-    disk.check_disk([("fetched files", context.work, scratch_bytes)])
+    check_room([("fetched files", context.work, scratch_bytes)], disk.REMEDY)
     results = context.run_stage("fetch", "pipeline.sources.software_heritage.fetch:fetch_unit", distinct).results
     fetch.drop_spools(folder)
     by_digest = {task.digest: result for task, result in zip(distinct, results, strict=True)}

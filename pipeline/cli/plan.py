@@ -52,7 +52,8 @@ def run(options: argparse.Namespace) -> int:
     """Print the plan and return the exit status."""
     from pipeline.build.api import load_recipe, plan_set
     from pipeline.cli.plan_display import print_plan
-    from pipeline.estimate.disk import check_disk
+    from pipeline.estimate.disk import REMEDY
+    from shards.stores.files import check_room
 
     recipe = load_recipe(options.recipe, overrides=options.overrides, progress=True)
     found = plan_set(
@@ -67,5 +68,5 @@ def run(options: argparse.Namespace) -> int:
     else:
         print_plan(recipe, found)
     out = options.out or Path()
-    check_disk(found.disk_needs(options.work or out, out))
+    check_room(found.disk_needs(options.work or out, out), REMEDY)
     return WHOLE

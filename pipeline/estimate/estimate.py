@@ -123,7 +123,7 @@ class Estimate:
         return data
 
     def disk_needs(self, work: Path, out: Path) -> list[tuple[str, Path, int]]:
-        """Return what `check_disk` takes: scratch and set, with room to spare."""
+        """Return the needs for `check_room`: scratch and set, with room to spare."""
         return [
             ("scratch", work, int(self.scratch_bytes * DISK_MARGIN)),
             ("the set", out, int(self.output_bytes * DISK_MARGIN)),

@@ -87,13 +87,15 @@ def check_room(needs: Sequence[tuple[str, Path, int]], remedy: str) -> None:
         free = shutil.disk_usage(_existing(group[0][1])).free
         total = sum(size for _, _, size in group)
         if total > free:
-            parts = ", ".join(f"{size / 1e9:.2f} GB for {what} in {folder}" for what, folder, size in group)
-            problems.append(
-                f"disk: needs {total / 1e9:.2f} GB ({parts}); {free / 1e9:.2f} GB are free, "
-                f"{(total - free) / 1e9:.2f} GB too few. Free some. {remedy}"
-            )
+            parts = ", ".join(f"{_show(size)} for {what} in {folder}" for what, folder, size in group)
+            found = f"{_show(free)} are free, {_show(total - free)} too few"
+            problems.append(f"disk: needs {_show(total)} ({parts}); {found}. Free some. {remedy}")
     if problems:
         raise DiskError(problems)
+
+
+def _show(size: int) -> str:
+    return f"{size / 1e9:.2f} GB" if size >= 10**9 else f"{size / 1e6:.1f} MB"
 
 
 def _existing(folder: Path) -> Path:

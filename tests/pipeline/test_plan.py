@@ -22,8 +22,7 @@ from pipeline.build.load import load_recipe
 from pipeline.cli.plan_display import print_plan
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.progress import Progress
-from pipeline.estimate import disk
-from pipeline.estimate.disk import DiskError, check_disk
+from pipeline.estimate.disk import REMEDY
 from pipeline.estimate.estimate import Estimate, TimeEstimate, estimate
 from pipeline.estimate.pieces import read_extract
 from pipeline.estimate.pilot import measure
@@ -32,6 +31,7 @@ from pipeline.sources import files, selection
 from pipeline.sources.base import SourceError
 from pipeline.sources.selection import Selection, open_sources
 from shards.format.manifest import Manifest
+from shards.stores.files import DiskError, check_room
 from tests.support.builds import recipe_text, run_build, write_corpus
 from tests.support.hub_builds import Command
 from tests.support.runs import make_recipe
@@ -456,9 +456,9 @@ def test_more_workers_take_less_time(library: Path, tmp_path: Path) -> None:
 
 def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "not" / "there" / "yet"
-    check_disk([("scratch", folder, 1000), ("the set", tmp_path, 0)])
+    check_room([("scratch", folder, 1000), ("the set", tmp_path, 0)], REMEDY)
     with pytest.raises(DiskError) as caught:
-        check_disk([("scratch", folder, 2 * 10**18), ("the set", tmp_path, 10**18)])
+        check_room([("scratch", folder, 2 * 10**18), ("the set", tmp_path, 10**18)], REMEDY)
     message = str(caught.value)
     assert "disk: needs 3000000000.00 GB (2000000000.00 GB for scratch in" in message
     assert f"1000000000.00 GB for the set in {tmp_path})" in message
@@ -470,10 +470,10 @@ def test_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def __init__(self) -> None:
             self.free = free
 
-    monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: Usage())
-    check_disk([("scratch", folder, free), ("the set", tmp_path, 0)])
+    monkeypatch.setattr("shards.stores.files.shutil.disk_usage", lambda path: Usage())
+    check_room([("scratch", folder, free), ("the set", tmp_path, 0)], REMEDY)
     with pytest.raises(DiskError):
-        check_disk([("scratch", folder, free), ("the set", tmp_path, 1)])
+        check_room([("scratch", folder, free), ("the set", tmp_path, 1)], REMEDY)
 
 
 def test_the_command_refuses_a_small_disk(
@@ -485,13 +485,13 @@ def test_the_command_refuses_a_small_disk(
     monkeypatch.chdir(tmp_path)
     assert main(["plan", "recipe.json", "--no-probe"]) == 0
     usage = type("Usage", (), {"free": 100_000})
-    monkeypatch.setattr(disk.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr("shards.stores.files.shutil.disk_usage", lambda path: usage)
     for option in ("--no-probe", "--workers=1"):
         assert main(["plan", "recipe.json", option]) == 2
         captured = capsys.readouterr()
         assert "training and 0 validation tokens" in captured.out, "the plan is told all the same"
         assert "error: disk: needs" in captured.err
-        assert "GB too few" in captured.err
+        assert "MB too few" in captured.err
 
 
 def test_the_build_refuses_it_too(tmp_path: Path) -> None:
