@@ -27,13 +27,20 @@ from typing import Any
 
 import numpy as np
 
-from shards.audit import documents as audit_documents
-from shards.audit import ids as audit_ids
 from shards.audit.check import Check, Example
-from shards.audit.ids import rare_below
-from shards.audit.ngrams import hash_windows, token_values
+from shards.audit.counts import TOKENS_FILE, write_tokens
+from shards.audit.documents import check_lengths, check_near_duplicates, check_overlap, check_passages, check_repeats
+from shards.audit.ids import (
+    check_bytes_per_token,
+    check_concentrated,
+    check_never_seen,
+    check_rare,
+    check_special,
+    rare_below,
+)
+from shards.audit.ngrams import hash_ngrams, token_values
 from shards.audit.rules import Verdict, worst
-from shards.audit.scan import GRAM_RATE, WINDOW_TOKENS, SampleRates, ShardTask, look_at_shard
+from shards.audit.shard import NGRAM_RATE, PASSAGE_TOKENS, SampleRates, ShardTask, scan_shard
 from shards.audit.totals import Totals
 from shards.errors import ShardSetError
 from shards.format.reader import Shard, ShardSet
@@ -48,10 +55,10 @@ SAMPLED_DOCUMENTS = 1 << 15
 """Documents compared for near-duplicates: a share of 1 % is then known to 0.06 %; 33 MB of sketches."""
 SAMPLED_PASSAGE_TOKENS = 1 << 25
 """Tokens of the documents searched for repeated passages."""
-SAMPLED_WINDOWS = 1 << 21
-"""Windows kept of these: 60 MB, four times that while they are sorted."""
+SAMPLED_PASSAGES = 1 << 21
+"""N-grams kept of these: 60 MB, four times that while they are sorted."""
 SAMPLED_VAL_TOKENS = 1 << 20
-"""Validation tokens looked for in training; one in four of their n-grams."""
+"""Validation tokens looked for in training; one in four of their n-ngrams."""
 
 CONTEXT_TOKENS = 64
 """Tokens decoded on each side of what an example shows."""
@@ -59,7 +66,7 @@ CONTEXT_TOKENS = 64
 AUDIT_VERSION = 2
 """Written to audit.json; an audit of another version is made again for a report. 2: verdicts know the set's size."""
 
-TOKENS_FILE, REPORT_FILE = "tokens.parquet", "audit.json"
+REPORT_FILE = "audit.json"
 
 Progress = Callable[[int, int], None]
 
@@ -104,10 +111,10 @@ class AuditResult:
             "rare_below": self.rare_below,
             "one_in": {
                 "documents_for_near_duplicates": self.rates.documents,
-                "documents_for_passages": self.rates.passages,
-                "windows_for_passages": self.rates.windows,
+                "documents_for_passages": self.rates.passage_documents,
+                "windows_for_passages": self.rates.passages,
                 "documents_of_validation": self.rates.val_documents,
-                "ngrams_of_validation": GRAM_RATE,
+                "ngrams_of_validation": NGRAM_RATE,
             },
             "checks": [check.to_dict() for check in self.checks],
         }
@@ -133,7 +140,7 @@ def audit(
         path: the set's folder.
         out: where to write, beside the set when None (`default_out`); made when absent, its two files replaced.
         workers: processes; the report does not depend on it.
-        rare: ids that occur less often are rare; by the size of the set when None (`audit_ids.rare_below`).
+        rare: ids that occur less often are rare; by the size of the set when None (`ids.rare_below`).
         progress: called with tokens done and tokens in all.
 
     Raises:
@@ -158,16 +165,16 @@ def audit(
     report.documents = sum(int(split.lengths.sum()) for split in totals.splits.values())
     report.rare_below = rare_below(totals.train.tokens) if rare is None else rare
     report.checks = [
-        audit_ids.check_special(totals, vocabulary, eos_id=shard_set.eos_id),
-        audit_documents.check_repeats(shard_set),
-        audit_documents.check_overlap(totals, report.rates),
-        audit_ids.check_concentrated(totals, vocabulary, below=report.rare_below),
-        audit_ids.check_never_seen(totals, vocabulary),
-        audit_ids.check_rare(totals, vocabulary, below=report.rare_below),
-        audit_ids.check_bytes_per_token(totals, vocabulary),
-        audit_documents.check_lengths(totals),
-        audit_documents.check_passages(totals, report.rates),
-        audit_documents.check_near_duplicates(totals, report.rates),
+        check_special(totals, vocabulary, eos_id=shard_set.eos_id),
+        check_repeats(shard_set),
+        check_overlap(totals, report.rates),
+        check_concentrated(totals, vocabulary, below=report.rare_below),
+        check_never_seen(totals, vocabulary),
+        check_rare(totals, vocabulary, below=report.rare_below),
+        check_bytes_per_token(totals, vocabulary),
+        check_lengths(totals),
+        check_passages(totals, report.rates),
+        check_near_duplicates(totals, report.rates),
     ]
     _show_examples(shard_set, report.checks)
     out.mkdir(parents=True, exist_ok=True)
@@ -183,11 +190,11 @@ def choose_rates(shard_set: ShardSet) -> SampleRates:
     splits = shard_set.manifest.splits
     train, val = splits.get("train"), splits.get("val")
     tokens, documents = (train.tokens, train.documents) if train else (0, 0)
-    passages = _one_in(tokens, SAMPLED_PASSAGE_TOKENS)
+    passage_documents = _one_in(tokens, SAMPLED_PASSAGE_TOKENS)
     return SampleRates(
         documents=_one_in(documents, SAMPLED_DOCUMENTS),
-        passages=passages,
-        windows=_one_in(tokens // passages, SAMPLED_WINDOWS),
+        passage_documents=passage_documents,
+        passages=_one_in(tokens // passage_documents, SAMPLED_PASSAGES),
         val_documents=_one_in(val.tokens if val else 0, SAMPLED_VAL_TOKENS),
     )
 
@@ -197,55 +204,25 @@ def _one_in(have: int, want: int) -> int:
 
 
 def _read_shards(shard_set: ShardSet, rates: SampleRates, workers: int, progress: Progress | None) -> Totals:
-    """Look at every shard, validation first, and add up."""
+    """Read every shard, validation first, and add up."""
     totals = Totals([source.name for source in shard_set.manifest.sources], shard_set.vocab_size)
     total, done = sum(shard.num_tokens for shard in shard_set.shards), 0
     numbers = range(len(shard_set.shards))
     val = [number for number in numbers if shard_set.shards[number].entry.split == "val"]
     train = [number for number in numbers if shard_set.shards[number].entry.split == "train"]
     with tempfile.TemporaryDirectory(prefix="audit-") as scratch:
-        grams: Path | None = None
+        ngrams: Path | None = None
         for members in (val, train):
-            tasks = [ShardTask(shard_set.path, number, rates, grams) for number in members]
-            for task, figures in map_tasks(look_at_shard, tasks, workers):
+            tasks = [ShardTask(shard_set.path, number, rates, ngrams) for number in members]
+            for task, figures in map_tasks(scan_shard, tasks, workers):
                 totals.add(task.shard, figures)
                 done += shard_set.shards[task.shard].num_tokens
                 if progress is not None:
                     progress(done, total)
-            if members is val and len(totals.val_grams):
-                grams = Path(scratch) / "grams.npy"
-                np.save(grams, np.unique(totals.val_grams["hash"]))
+            if members is val and len(totals.val_ngrams):
+                ngrams = Path(scratch) / "ngrams.npy"
+                np.save(ngrams, np.unique(totals.val_ngrams["hash"]))
     return totals
-
-
-def write_tokens(path: Path, totals: Totals, vocabulary: Vocabulary) -> None:
-    """Write the counts, one row an id in order of ids.
-
-    Columns: `id`, `bytes`, `text` (U+FFFD for bytes that are not UTF-8 alone), `special`; of training `count`,
-    `documents` and `shards` that hold it, `document_bits` and `source_bits` (`audit_ids.check_concentrated`); of
-    validation `val_count`; and `count_SOURCE` of training for each source.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    entries = list(vocabulary.entries)
-    document_bits, source_bits = audit_ids.concentration(totals.train)
-    columns: dict[str, Any] = {
-        "id": pa.array(np.arange(totals.vocab_size, dtype=np.uint32)),
-        "bytes": pa.array(entries, pa.binary()),
-        "text": pa.array([entry.decode("utf-8", "replace") for entry in entries], pa.string()),
-        "special": pa.array(vocabulary.special_mask()),
-        "count": pa.array(totals.train.counts.sum(axis=0)),
-        "documents": pa.array(totals.train.documents),
-        "shards": pa.array(totals.train.shards),
-        "document_bits": pa.array(document_bits),
-        "source_bits": pa.array(source_bits),
-        "val_count": pa.array(totals.splits["val"].counts.sum(axis=0)),
-    }
-    for name, counts in zip(totals.source_names, totals.train.counts, strict=True):
-        columns[f"count_{name}"] = pa.array(counts)
-    with atomic_open(path) as file:
-        pq.write_table(pa.table(columns), file, compression="zstd")
 
 
 def _show_examples(shard_set: ShardSet, checks: Sequence[Check]) -> None:
@@ -270,15 +247,15 @@ def _excerpt(
     shard: Shard, place: Place, example: Example, vocabulary: Vocabulary, values: np.ndarray[Any, np.dtype[np.uint64]]
 ) -> dict[str, Any]:
     tokens = shard.read(place.start, place.start + place.tokens)
-    first, last = 0, min(WINDOW_TOKENS, len(tokens) - 1)
+    first, last = 0, min(PASSAGE_TOKENS, len(tokens) - 1)
     if example.token is not None:
         first = int((tokens == example.token).argmax())
         last = first + 1
-    elif example.window is not None:
+    elif example.passage is not None:
         ends = np.array([len(tokens)])
-        hashes = hash_windows(tokens, np.array([0]), ends, width=WINDOW_TOKENS, values=values)
-        first = int((hashes == np.uint64(example.window)).argmax())
-        last = first + WINDOW_TOKENS
+        hashes = hash_ngrams(tokens, np.array([0]), ends, width=PASSAGE_TOKENS, values=values)
+        first = int((hashes == np.uint64(example.passage)).argmax())
+        last = first + PASSAGE_TOKENS
     low, high = max(0, first - CONTEXT_TOKENS), min(last + CONTEXT_TOKENS, len(tokens) - 1)
     before, hit, after = (
         vocabulary.decode(part) for part in (tokens[low:first], tokens[first:last], tokens[last:high])

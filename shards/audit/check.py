@@ -19,13 +19,13 @@ class Example:
         shard: the number of its shard in the manifest.
         document: its number in the shard.
         token: marks the first occurrence of this id.
-        window: marks the window of tokens with this hash. Without either, the beginning is marked.
+        passage: marks the n-gram with this hash. Without either, the beginning is marked.
     """
 
     shard: int
     document: int
     token: int | None = None
-    window: int | None = None
+    passage: int | None = None
 
 
 @dataclass

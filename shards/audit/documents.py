@@ -1,6 +1,6 @@
 """The audit's checks of documents: lengths, passages in many of them, near-duplicates, validation seen in training.
 
-Lengths and exact repeats are judged over the whole set. The others compare samples (`audit_shard.SampleRates`) chosen
+Lengths and exact repeats are judged over the whole set. The others compare samples (`shard.SampleRates`) chosen
 by content, so that what is equal is sampled together: a rate is unbiased, whatever the size of the set.
 """
 
@@ -28,7 +28,7 @@ from shards.audit.rules import (
     SHORT_TOKENS,
     Verdict,
 )
-from shards.audit.scan import GRAM_TOKENS, SKETCH_SIZE, WINDOW_TOKENS, SampleRates, Sketch
+from shards.audit.shard import NGRAM_TOKENS, PASSAGE_TOKENS, SKETCH_SIZE, SampleRates, Sketch
 from shards.audit.totals import Totals
 from shards.format.reader import ShardSet
 from shards.validation.duplicates import check_duplicates
@@ -87,31 +87,31 @@ def check_repeats(shard_set: ShardSet) -> Check:
 
 
 def check_passages(totals: Totals, rates: SampleRates) -> Check:
-    """Find windows of the same 64 tokens in many training documents: licences, headers, boilerplate."""
-    windows, looked_at = totals.windows, max(1, totals.passage_documents)
-    least = max(MIN_PASSAGE_DOCUMENTS, int(MIN_PASSAGE_SHARE * looked_at))
-    windows = _distinct(windows)
-    hashes, first, documents = np.unique(windows["hash"], return_index=True, return_counts=True)
+    """Find the same 64 tokens in many training documents: licences, headers, boilerplate."""
+    searched = max(1, totals.passage_documents)
+    least = max(MIN_PASSAGE_DOCUMENTS, int(MIN_PASSAGE_SHARE * searched))
+    passages = _distinct(totals.passages)
+    hashes, first, documents = np.unique(passages["hash"], return_index=True, return_counts=True)
     many = np.flatnonzero(documents >= least)
     many = many[np.argsort(-documents[many], kind="stable")]
-    covered = len(np.unique(windows["key"][np.isin(windows["hash"], hashes[many])])) / looked_at
+    covered = len(np.unique(passages["key"][np.isin(passages["hash"], hashes[many])])) / searched
     rows: list[Row] = []
     shown: set[int] = set()
     for index in many.tolist():
-        # Windows of one passage are in the same documents: its smallest key stands for it.
-        where = windows[first[index]]
+        # The n-grams of one long passage are in the same documents: the smallest key stands for it.
+        where = passages[first[index]]
         if int(where["key"]) in shown:
             continue
         shown.add(int(where["key"]))
         count = int(documents[index])
-        example = Example(int(where["shard"]), int(where["document"]), window=int(hashes[index]))
-        rows.append(Row({"documents": count * rates.passages, "share": round(count / looked_at, 4)}, [example]))
+        example = Example(int(where["shard"]), int(where["document"]), passage=int(hashes[index]))
+        rows.append(Row({"documents": count * rates.passage_documents, "share": round(count / searched, 4)}, [example]))
         if len(rows) == MAX_ROWS:
             break
     verdict: Verdict = "bad" if covered > MAX_PASSAGE_SHARE else "look" if rows else "ok"
-    sample = "" if rates.passages == 1 else f" (1 in {rates.passages} looked at)"
+    sample = "" if rates.passage_documents == 1 else f" (1 in {rates.passage_documents} searched)"
     summary = (
-        f"{covered:.1%} of the training documents hold a passage of {WINDOW_TOKENS} tokens that is in {least} or "
+        f"{covered:.1%} of the training documents hold a passage of {PASSAGE_TOKENS} tokens that is in {least} or "
         f"more{sample}"
     )
     return Check("passages", verdict, summary, rows)
@@ -168,17 +168,19 @@ def resemblance(one: npt.NDArray[np.uint64], other: npt.NDArray[np.uint64]) -> f
 
 
 def check_overlap(totals: Totals, rates: SampleRates) -> Check:
-    """Find validation documents that are not equal to a training document and share nearly all their n-grams."""
-    grams = totals.val_grams
-    if not len(grams):
+    """Find validation documents that are not equal to a training document and share nearly all their n-ngrams."""
+    ngrams = totals.val_ngrams
+    if not len(ngrams):
         return Check("validation_overlap", "ok", "no validation split, or none with a document of more than 16 tokens")
-    at = np.searchsorted(totals.found_grams["hash"], grams["hash"])
-    at = np.minimum(at, max(0, len(totals.found_grams) - 1))
+    at = np.searchsorted(totals.found_ngrams["hash"], ngrams["hash"])
+    at = np.minimum(at, max(0, len(totals.found_ngrams) - 1))
     seen = (
-        totals.found_grams["hash"][at] == grams["hash"] if len(totals.found_grams) else np.zeros(len(grams), np.bool_)
+        totals.found_ngrams["hash"][at] == ngrams["hash"]
+        if len(totals.found_ngrams)
+        else np.zeros(len(ngrams), np.bool_)
     )
-    order = np.lexsort((grams["document"], grams["shard"]))
-    place = np.stack([grams["shard"][order], grams["document"][order]])
+    order = np.lexsort((ngrams["document"], ngrams["shard"]))
+    place = np.stack([ngrams["shard"][order], ngrams["document"][order]])
     begins = np.flatnonzero(np.r_[True, (place[:, 1:] != place[:, :-1]).any(axis=0)])
     held = np.diff(np.r_[begins, len(order)])
     shares = np.add.reduceat(seen[order].astype(np.int64), begins) / held
@@ -187,11 +189,11 @@ def check_overlap(totals: Totals, rates: SampleRates) -> Check:
     rows: list[Row] = []
     for index in leaked[:MAX_ROWS].tolist():
         members = order[begins[index] : begins[index] + held[index]]
-        sources = totals.found_grams[at[members[seen[members]]]]
+        sources = totals.found_ngrams[at[members[seen[members]]]]
         spots, counts = np.unique(sources[["shard", "document"]], return_counts=True)
         where = spots[np.argmax(counts)]
         examples = [
-            Example(int(grams["shard"][members[0]]), int(grams["document"][members[0]])),
+            Example(int(ngrams["shard"][members[0]]), int(ngrams["document"][members[0]])),
             Example(int(where["shard"]), int(where["document"])),
         ]
         rows.append(Row({"seen": round(float(shares[index]), 3)}, examples))
@@ -200,7 +202,7 @@ def check_overlap(totals: Totals, rates: SampleRates) -> Check:
     sample = "" if rates.val_documents == 1 else f" (1 in {rates.val_documents} searched for)"
     summary = (
         f"{len(leaked):,} of {len(begins):,} validation documents{sample} are near-duplicates of training text: "
-        f"{LEAKED:.0%} of their {GRAM_TOKENS}-token passages, or more, occur there. "
+        f"{LEAKED:.0%} of their {NGRAM_TOKENS}-token passages, or more, occur there. "
         f"Of all validation passages {total_seen:.1%} do."
     )
     if verdict != "ok":
@@ -208,8 +210,8 @@ def check_overlap(totals: Totals, rates: SampleRates) -> Check:
     return Check("validation_overlap", verdict, summary, rows)
 
 
-def _distinct(windows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the windows by hash, then document, each document once."""
-    windows = windows[np.lexsort((windows["key"], windows["hash"]))]
-    new = (windows["hash"][1:] != windows["hash"][:-1]) | (windows["key"][1:] != windows["key"][:-1])
-    return windows[np.r_[np.ones(min(1, len(windows)), np.bool_), new]]
+def _distinct(passages: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the passages by hash, then document, each document once."""
+    passages = passages[np.lexsort((passages["key"], passages["hash"]))]
+    new = (passages["hash"][1:] != passages["hash"][:-1]) | (passages["key"][1:] != passages["key"][:-1])
+    return passages[np.r_[np.ones(min(1, len(passages)), np.bool_), new]]

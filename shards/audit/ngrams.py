@@ -1,8 +1,8 @@
-"""Hashes of windows of tokens: equal windows have equal hashes wherever they stand, in any shard and any document.
+"""Hashes of n-grams of tokens: equal n-grams have equal hashes in every document and every shard.
 
-A window of a power of two of tokens is hashed as a polynomial of random 64-bit values of its tokens (mod 2^64), built
-by doubling, then mixed so that every bit is as good as another. Costs about 1 ns a token for each doubling. Two
-different windows have the same hash once in 2^64, so that the sets compared here (millions) hold no chance matches.
+An n-gram whose size is a power of two is hashed as a polynomial of random 64-bit values of its tokens (mod 2^64), built
+by doubling, then finalized so that every bit is as good as another. Costs about 1 ns a token for each doubling. Two
+different n-grams have the same hash once in 2^64, so that the sets compared here (millions) hold no chance matches.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-NO_WINDOW = np.uint64(2**64 - 1)
-"""Stands where no window of the document begins."""
+NO_NGRAM = np.uint64(2**64 - 1)
+"""The hash of a position where too few tokens of the document are left for an n-gram."""
 
 _SEED = 0x77696E64
 _BASE = 0x9E3779B97F4A7C15
@@ -27,7 +27,7 @@ def token_values(vocab_size: int) -> npt.NDArray[np.uint64]:
     return np.asarray(np.random.PCG64(_SEED).random_raw(vocab_size), np.uint64)
 
 
-def hash_windows(
+def hash_ngrams(
     tokens: npt.NDArray[np.unsignedinteger],
     starts: npt.NDArray[np.int64],
     ends: npt.NDArray[np.int64],
@@ -35,19 +35,19 @@ def hash_windows(
     width: int,
     values: npt.NDArray[np.uint64],
 ) -> npt.NDArray[np.uint64]:
-    """Hash the window that begins at each token.
+    """Hash the n-gram that begins at each token.
 
     Args:
         tokens: whole documents, `(n,)`.
         starts: their first tokens.
-        ends: one past their last, which is EOS and belongs to no window.
-        width: tokens in a window, a power of two.
+        ends: one past their last, which is EOS and belongs to no n-gram.
+        width: tokens in an n-gram, a power of two.
         values: from `token_values`.
 
     Returns:
-        uint64 `(n,)`; `NO_WINDOW` where fewer than `width` tokens of the document are left.
+        uint64 `(n,)`; `NO_NGRAM` where fewer than `width` tokens of the document are left.
     """
-    hashes = np.full(len(tokens), NO_WINDOW, np.uint64)
+    hashes = np.full(len(tokens), NO_NGRAM, np.uint64)
     if len(tokens) < width:
         return hashes
     rolled = values[tokens]
@@ -55,14 +55,14 @@ def hash_windows(
     while done < width:
         rolled = rolled[:-done] * np.uint64(factor) + rolled[done:]
         factor, done = factor * factor % 2**64, done * 2
-    hashes[: len(rolled)] = mix(rolled)
+    hashes[: len(rolled)] = finalize(rolled)
     for back in range(1, width + 1):
-        # Of a document shorter than that the first token is marked again, where no window begins either.
-        hashes[np.maximum(ends - back, starts)] = NO_WINDOW
+        # In a shorter document this marks the first token several times: no n-gram begins there either.
+        hashes[np.maximum(ends - back, starts)] = NO_NGRAM
     return hashes
 
 
-def mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def finalize(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Spread every bit of each value over all bits of the result, uint64 of the same shape; one to one."""
     mixed = values ^ (values >> np.uint64(32))
     mixed *= _MIX

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shards.audit.histogram import BINS
-from shards.audit.scan import ShardFigures, Sketch
+from shards.audit.shard import ShardFigures, Sketch
 from shards.format.manifest import Split
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-Seen = np.dtype([("hash", "<u8"), ("document", "<i8"), ("key", "<u8"), ("shard", "<i4")])
-"""`audit_shard.Found`, with the shard's number in the manifest."""
+SET_NGRAM_ROW = np.dtype([("hash", "<u8"), ("document", "<i8"), ("key", "<u8"), ("shard", "<i4")])
+"""`shard.NGRAM_ROW`, with the shard's number in the manifest."""
 
 MAX_MISPLACED = 100
 
@@ -50,10 +50,10 @@ class Totals:
         source_names: the names of the sources, in the order of the counts.
         splits: the counts of each split, always of both.
         misplaced: shard number, document number and id of special ids inside documents, the first few.
-        windows: sampled windows of training documents, `Seen` rows.
-        passage_documents: training documents whose windows were looked at.
-        val_grams: sampled n-grams of validation, `Seen` rows.
-        found_grams: those that training holds too, with one place where it does, `Seen` rows.
+        passages: sampled passages of training documents, `SET_NGRAM_ROW`.
+        passage_documents: training documents whose passages were sampled.
+        val_ngrams: sampled n-ngrams of validation, `SET_NGRAM_ROW`.
+        found_ngrams: those that training holds too, with one place where it does, `SET_NGRAM_ROW`.
         sketches: of sampled training documents.
     """
 
@@ -63,9 +63,9 @@ class Totals:
     misplaced: list[tuple[int, int, int]] = field(default_factory=list[tuple[int, int, int]])
     passage_documents: int = 0
     sketches: list[Sketch] = field(default_factory=list[Sketch])
-    _windows: list[npt.NDArray[Any]] = field(default_factory=list["npt.NDArray[Any]"])
-    _val_grams: list[npt.NDArray[Any]] = field(default_factory=list["npt.NDArray[Any]"])
-    found_grams: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, Seen))
+    _passages: list[npt.NDArray[Any]] = field(default_factory=list["npt.NDArray[Any]"])
+    _val_ngrams: list[npt.NDArray[Any]] = field(default_factory=list["npt.NDArray[Any]"])
+    found_ngrams: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, SET_NGRAM_ROW))
 
     def __post_init__(self) -> None:
         self.splits = {split: SplitTotals(len(self.source_names), self.vocab_size) for split in ("train", "val")}
@@ -76,14 +76,14 @@ class Totals:
         return self.splits["train"]
 
     @property
-    def windows(self) -> npt.NDArray[Any]:
-        """Sampled windows of training documents, `Seen` rows."""
-        return np.concatenate([np.empty(0, Seen), *self._windows])
+    def passages(self) -> npt.NDArray[Any]:
+        """Sampled passages of training documents, `SET_NGRAM_ROW`."""
+        return np.concatenate([np.empty(0, SET_NGRAM_ROW), *self._passages])
 
     @property
-    def val_grams(self) -> npt.NDArray[Any]:
-        """Sampled n-grams of validation documents, `Seen` rows."""
-        return np.concatenate([np.empty(0, Seen), *self._val_grams])
+    def val_ngrams(self) -> npt.NDArray[Any]:
+        """Sampled n-ngrams of validation documents, `SET_NGRAM_ROW`."""
+        return np.concatenate([np.empty(0, SET_NGRAM_ROW), *self._val_ngrams])
 
     def add(self, shard: int, figures: ShardFigures) -> None:
         """Add the figures of a shard, given its number in the manifest."""
@@ -101,16 +101,16 @@ class Totals:
         self.misplaced += [(shard, document, token) for document, token in figures.misplaced[:room]]
         self.passage_documents += figures.passage_documents
         self.sketches += figures.sketches
-        self._windows.append(_with_shard(figures.windows, shard))
+        self._passages.append(_with_shard(figures.passages, shard))
         if figures.split == "val":
-            self._val_grams.append(_with_shard(figures.grams, shard))
-        elif len(figures.grams):
-            found = np.concatenate([self.found_grams, _with_shard(figures.grams, shard)])
-            self.found_grams = found[np.unique(found["hash"], return_index=True)[1]]
+            self._val_ngrams.append(_with_shard(figures.ngrams, shard))
+        elif len(figures.ngrams):
+            found = np.concatenate([self.found_ngrams, _with_shard(figures.ngrams, shard)])
+            self.found_ngrams = found[np.unique(found["hash"], return_index=True)[1]]
 
 
 def _with_shard(found: npt.NDArray[Any], shard: int) -> npt.NDArray[Any]:
-    seen = np.empty(len(found), Seen)
+    seen = np.empty(len(found), SET_NGRAM_ROW)
     for name in ("hash", "document", "key"):
         seen[name] = found[name]
     seen["shard"] = shard

@@ -12,7 +12,7 @@ from shards.terminal.command import WHOLE
 from shards.terminal.program import called_as
 
 if TYPE_CHECKING:
-    from shards.convert.import_set import Imported
+    from shards.convert.import_.import_set import Imported
     from shards.terminal.arguments import Subparsers
 
 
@@ -68,8 +68,8 @@ def add_command(commands: Subparsers) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shards.convert.import_set import ImportOptions, import_set
-    from shards.convert.token_bins import TokenBinError
+    from shards.convert.import_.bin_files import TokenBinError
+    from shards.convert.import_.import_set import ImportOptions, import_set
     from shards.terminal.display import show_progress
 
     try:

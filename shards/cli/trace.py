@@ -1,20 +1,27 @@
-"""`python -m shards trace`: from a token, a string or a place to documents."""
+"""`python -m shards trace`: from a token, a string or a place to documents.
+
+Every name and text is printed through `display.printable`: a document cannot control the terminal.
+"""
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
 from shards.terminal.arguments import add_set, add_workers, print_json, require_folder, whole_number
 from shards.terminal.command import PROBLEMS, WHOLE
+from shards.terminal.display import print_rows, printable
 
 if TYPE_CHECKING:
     from shards.format.reader import ShardSet
     from shards.terminal.arguments import Subparsers
     from shards.trace.block_list import FoundDocuments
-    from shards.trace.scan import Query
+    from shards.trace.locate import Excerpt, Place
+    from shards.trace.search import Hit, Query
+    from shards.trace.trace import Trace
 
 
 def add_command(commands: Subparsers) -> None:
@@ -78,7 +85,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _query(options: argparse.Namespace) -> Query:
-    from shards.trace.scan import Query
+    from shards.trace.search import Query
 
     if options.token is not None:
         return Query("token", str(options.token))
@@ -87,12 +94,11 @@ def _query(options: argparse.Namespace) -> Query:
 
 def _show_place(options: argparse.Namespace) -> int:
     from shards.cli.inspect_set import find_shard
-    from shards.cli.trace_display import print_hit
     from shards.format.reader import open_set
-    from shards.trace.search import locate
+    from shards.trace.trace import locate_token
 
     shard_set = open_set(options.set)
-    hit = locate(shard_set, find_shard(shard_set, options.shard, command="trace"), options.offset)
+    hit = locate_token(shard_set, find_shard(shard_set, options.shard, command="trace"), options.offset)
     if options.json:
         print_json(hit.to_dict())
     else:
@@ -101,10 +107,9 @@ def _show_place(options: argparse.Namespace) -> int:
 
 
 def _show_documents(options: argparse.Namespace, query: Query) -> int:
-    from shards.cli.trace_display import print_trace
     from shards.format.reader import open_set
     from shards.terminal.display import show_progress
-    from shards.trace.search import trace
+    from shards.trace.trace import trace
 
     with show_progress("trace") as progress:
         found = trace(options.set, query, limit=options.limit or None, workers=options.workers, progress=progress)
@@ -127,7 +132,34 @@ def _write(options: argparse.Namespace, found: FoundDocuments, shard_set: ShardS
 
 
 def _print_written(written: dict[str, Any]) -> None:
-    from shards.terminal.display import printable
-
     if written:
         print(f"block list: {printable(written['out'])}, {written['hashes']:,} hashes")
+
+
+def print_hit(hit: Hit) -> None:
+    """Print one document: a line that tells where it is from, a line of text with the hit between >>> and <<<."""
+    place = hit.place
+    times = "" if hit.hits == 1 else f", {hit.hits:,} times"
+    print_place(place, f"token {hit.position} (of the shard {place.start + hit.position}){times}", hit.excerpt)
+
+
+def print_trace(found: Trace) -> None:
+    """Print the documents found, counts by source, and one line that sums up."""
+    for hit in found.shown:
+        print_hit(hit)
+    print_rows([{"source": name, **asdict(counts)} for name, counts in found.sources.items()])
+    hold = "1 document holds" if found.documents == 1 else f"{found.documents:,} documents hold"
+    print(f"{hold} it, {found.hits:,} times{say_shown(len(found.shown), found.documents)}")
+
+
+def print_place(place: Place, where: str, excerpt: Excerpt) -> None:
+    """Print a document: a line that says where it is from, and a line of its text."""
+    origin = f"source {place.source}, unit {place.unit}, row {place.row}, hash {place.hash}"
+    print(printable(f"# {place.shard} document {place.document}, {where}: {origin}"))
+    left_out = f" ({excerpt.left_out:,} bytes more)" if excerpt.left_out else ""
+    print(f"  {printable(excerpt.before)}>>>{printable(excerpt.hit)}<<<{left_out}{printable(excerpt.after)}")
+
+
+def say_shown(shown: int, total: int) -> str:
+    """Return how many of all are shown; nothing if all are."""
+    return "" if shown == total else f", the first {shown:,} of {total:,} shown"

@@ -1,6 +1,6 @@
-"""A shard's tokens in stretches of whole documents: what everything that looks into documents reads.
+"""A shard's tokens in blocks of whole documents: what everything that looks into documents reads.
 
-One pass over the tokens file and the document table side by side. Holds a frame, a stretch (`STRETCH_TOKENS`, or the
+One pass over the tokens file and the document table side by side. Holds a frame, a block (`BLOCK_TOKENS`, or the
 longest document where that is longer) and a batch of the table, whatever the size of the shard. What the arrays
 promise (documents contiguous, sources known, ids inside the vocabulary) is checked on the way.
 """
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
     from shards.format.documents import DocumentBatch
 
-STRETCH_TOKENS = 1 << 16
-"""Tokens in a stretch, about: arrays of 8 bytes a token then stay in a core's cache, which halves the time."""
+BLOCK_TOKENS = 1 << 16
+"""Tokens in a block, about: arrays of 8 bytes a token then stay in a core's cache, which halves the time."""
 
 
 @dataclass(frozen=True)
-class Stretch:
+class DocumentBlock:
     """Consecutive whole documents of a shard.
 
     Attributes:
@@ -50,8 +50,8 @@ class Stretch:
     hashes: npt.NDArray[np.uint8]
 
 
-def iter_stretches(shard_set: ShardSet, shard: Shard) -> Iterator[Stretch]:
-    """Yield a shard's documents, in order, in stretches of about `STRETCH_TOKENS`.
+def iter_blocks(shard_set: ShardSet, shard: Shard) -> Iterator[DocumentBlock]:
+    """Yield a shard's documents, in order, in blocks of about `BLOCK_TOKENS`.
 
     Raises:
         ShardSetError: the shard's files are not what the manifest says, or an id is outside the vocabulary.
@@ -63,11 +63,11 @@ def iter_stretches(shard_set: ShardSet, shard: Shard) -> Iterator[Stretch]:
     for batch in iter_documents(shard, ["start", "length", "source", "hash"]):
         lengths, sources, hashes = _columns(shard, batch, document, start, source_index)
         ends = np.cumsum(lengths)
-        for first, last in cut_blocks(ends, STRETCH_TOKENS):
+        for first, last in cut_blocks(ends, BLOCK_TOKENS):
             held = ends[first:last] - (ends[first] - lengths[first])
             taken = tokens.take(int(held[-1]))
             here = slice(first, last)
-            yield Stretch(document, start, taken, held - lengths[here], held, sources[here], hashes[here])
+            yield DocumentBlock(document, start, taken, held - lengths[here], held, sources[here], hashes[here])
             document += last - first
             start += int(held[-1])
     if start != shard.num_tokens:

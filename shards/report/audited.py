@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from shards.audit.audit import AUDIT_VERSION, REPORT_FILE, TOKENS_FILE, audit, default_out
+from shards.audit.audit import AUDIT_VERSION, REPORT_FILE, audit, default_out
+from shards.audit.counts import TOKENS_FILE, read_column
 from shards.format.reader import ShardSet
 
 if TYPE_CHECKING:
@@ -69,8 +70,6 @@ def is_audited(shard_set: ShardSet, folder: Path | None) -> bool:
 def _counts_fit(shard_set: ShardSet, tokens: Path) -> bool:
     """Return whether the counts are of this set: the two files are not written in one stroke."""
     import pyarrow as pa
-
-    from shards.report.vocabulary import read_column
 
     train = shard_set.manifest.splits.get("train")
     try:

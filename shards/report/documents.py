@@ -61,7 +61,7 @@ def count_lengths(shard_set: ShardSet, *, workers: int, progress: Progress | Non
         progress: called with tokens done and tokens in all.
 
     Returns:
-        int64 `(sources, lengths.BINS)`, sources in the manifest's order.
+        int64 `(sources, histogram.BINS)`, sources in the manifest's order.
 
     Raises:
         ShardSetError: a document table is not what the manifest says.

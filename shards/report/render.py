@@ -58,7 +58,7 @@ class Contents:
         facts: the set, from its manifest and recipe.
         vocabulary: its ids, from the audit's counts.
         audit: audit.json.
-        lengths: documents by source and length, int64 `(sources, lengths.BINS)`.
+        lengths: documents by source and length, int64 `(sources, histogram.BINS)`.
         samples: documents to show, by source.
         comparison: another tokenizer on the same text, where there is one.
     """

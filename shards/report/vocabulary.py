@@ -1,15 +1,14 @@
-"""What the audit's counts tell of the vocabulary: how often ids occur by rank, and the longest and rarest entries."""
+"""The vocabulary in a report, from the audit's counts: occurrences by rank, and the longest and rarest entries."""
 
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shards.audit.audit import TOKENS_FILE
+from shards.audit.counts import TOKENS_FILE, read_column, read_special, read_values
 from shards.report.audited import Audited
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ class VocabularyFacts:
 
     Attributes:
         ranks, counts: points of the curve of counts in falling order, rank from 1; ids never seen are left out.
-        seen: ids that occur at all; `never_seen` those that do not, special ids apart.
+        seen: ids that occur at all; `never_seen` those that do not, special ids and single bytes apart.
         rare: ids that occur fewer than `rare_below` times; they are among `seen`.
         longest: by bytes, special ids apart.
         rarest: the audit's, rarest first.
@@ -61,6 +60,8 @@ def describe_vocabulary(audited: Audited) -> VocabularyFacts:
     path = audited.folder / TOKENS_FILE
     counts = read_column(path, "count").astype(np.int64)
     special = read_special(path)
+    entries: list[bytes] = list(read_values(path, "bytes").to_pylist())
+    lengths = np.array([len(entry) for entry in entries], np.int64)
     falling = -np.sort(-counts[counts > 0])
     ranks = np.unique(np.geomspace(1, max(1, len(falling)), MAX_POINTS).round().astype(np.int64))[: len(falling)]
     below = int(audited.found["rare_below"])
@@ -68,47 +69,20 @@ def describe_vocabulary(audited: Audited) -> VocabularyFacts:
         ranks=ranks.tolist(),
         counts=falling[ranks - 1].tolist(),
         seen=len(falling),
-        never_seen=int(((counts == 0) & ~special).sum()),
+        never_seen=int(((counts == 0) & ~special & (lengths != 1)).sum()),
         rare=int(((counts > 0) & (counts < below) & ~special).sum()),
         rare_below=below,
-        longest=_longest(path, counts, special),
-        rarest=[_entry(row) for row in audited.rows("rare")[:SHOWN_ENTRIES]],
+        longest=_longest(entries, counts, np.where(special, -1, lengths)),
+        rarest=[_entry(row["id"], entries, row["count"]) for row in audited.rows("rare")[:SHOWN_ENTRIES]],
     )
 
 
-def _entry(row: dict[str, Any]) -> Entry:
-    text: str = row["text"]
-    return Entry(row["id"], text, len(text.encode("utf-8", "surrogateescape")), row["count"])
+def _entry(token: int, entries: list[bytes], count: int) -> Entry:
+    content = entries[token]
+    return Entry(token, content.decode("utf-8", "surrogateescape"), len(content), count)
 
 
-def _longest(path: Path, counts: npt.NDArray[np.int64], special: npt.NDArray[np.bool_]) -> list[Entry]:
-    entries: list[bytes] = list(_read(path, "bytes").to_pylist())
-    lengths = np.where(special, -1, np.array([len(entry) for entry in entries], np.int64))
+def _longest(entries: list[bytes], counts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> list[Entry]:
+    """Return the longest entries; those with a length of 0 or less are left out."""
     order: list[int] = np.argsort(-lengths, kind="stable")[:SHOWN_ENTRIES].tolist()
-    found: list[Entry] = []
-    for token in order:
-        held = entries[token]
-        if held and not special[token]:
-            found.append(Entry(token, held.decode("utf-8", "surrogateescape"), len(held), int(counts[token])))
-    return found
-
-
-def read_column(path: Path, name: str) -> npt.NDArray[Any]:
-    """Return a column of numbers.
-
-    Raises:
-        KeyError: the file has no such column.
-    """
-    return np.from_dlpack(_read(path, name).combine_chunks())
-
-
-def read_special(path: Path) -> npt.NDArray[np.bool_]:
-    """Return which ids are special, bool `(vocab_size,)`."""
-    return np.array(_read(path, "special").to_pylist(), np.bool_)
-
-
-def _read(path: Path, name: str) -> Any:
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path) as file:
-        return cast("Any", file.read(columns=[name], use_threads=False).column(name))
+    return [_entry(token, entries, int(counts[token])) for token in order if lengths[token] > 0]

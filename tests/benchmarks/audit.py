@@ -43,18 +43,18 @@ def bench_audit(set_path: Path, work: Path) -> dict[str, Any]:
     Raises:
         RuntimeError: an audit failed.
     """
-    from shards.audit.scan import SampleRates, ShardTask, look_at_shard
+    from shards.audit.shard import SampleRates, ShardTask, scan_shard
     from shards.format.reader import open_set
-    from shards.trace.scan import Query
-    from shards.trace.search import trace
+    from shards.trace.search import Query
+    from shards.trace.trace import trace
 
     shard_set = open_set(set_path)
     number, shard = next((n, s) for n, s in enumerate(shard_set.shards) if s.entry.split == "train")
     one = write_copies_of_shard(set_path, shard.name, work / "one", 1)
     rates = SampleRates(documents=64, passages=64, windows=16)
     steps = {
-        "count": lambda: look_at_shard(ShardTask(set_path, number, rates, counts_only=True)),
-        "look": lambda: look_at_shard(ShardTask(set_path, number, rates)),
+        "count": lambda: scan_shard(ShardTask(set_path, number, rates, counts_only=True)),
+        "look": lambda: scan_shard(ShardTask(set_path, number, rates)),
         "trace_text": lambda: trace(one, Query("text", "PersonX")),
         "trace_token": lambda: trace(one, Query("token", str(shard_set.vocab_size - 1))),
         "trace_regex": lambda: trace(one, Query("regex", "PersonX")),

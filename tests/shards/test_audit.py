@@ -15,13 +15,13 @@ from shards.audit.audit import audit, choose_rates, default_out
 from shards.audit.documents import check_lengths, resemblance
 from shards.audit.histogram import BINS, bin_lengths, bin_middles, quantile
 from shards.audit.ids import check_never_seen, check_rare, expected_counts, rare_below
-from shards.audit.ngrams import NO_WINDOW, hash_windows, token_values
-from shards.audit.scan import GRAM_TOKENS, WINDOW_TOKENS, SampleRates, ShardTask, look_at_shard
+from shards.audit.ngrams import NO_NGRAM, hash_ngrams, token_values
+from shards.audit.shard import NGRAM_TOKENS, PASSAGE_TOKENS, SampleRates, ShardTask, scan_shard
 from shards.audit.totals import Totals
 from shards.errors import ShardSetError
-from shards.format import scan as stretches
+from shards.format import scan
 from shards.format.reader import open_set
-from shards.format.scan import iter_stretches
+from shards.format.scan import iter_blocks
 from shards.format.tokenizer import Vocabulary, read_vocabulary
 from shards.validation.validate import validate
 from tests.support.shard_sets import write_set
@@ -324,9 +324,7 @@ def test_sampled_share_of_near_duplicates_is_that_of_all(plan, tmp_path):
     write_set(tmp_path / "set", plan)
 
     def count(rate):
-        sketches = [
-            s for k in (0, 1) for s in look_at_shard(ShardTask(tmp_path / "set", k, SampleRates(rate))).sketches
-        ]
+        sketches = [s for k in (0, 1) for s in scan_shard(ShardTask(tmp_path / "set", k, SampleRates(rate))).sketches]
         twins = {}
         for sketch in sketches:
             twins.setdefault(sketch.smallest, []).append(sketch)
@@ -350,25 +348,25 @@ def test_rates_bound_the_samples(good_set):
     vars(shard_set)["manifest"] = manifest
     rates = choose_rates(shard_set)
     assert 30 * 10**6 / rates.documents <= 1 << 15
-    assert 30 * 10**9 / rates.passages / rates.windows <= 1 << 21
+    assert 30 * 10**9 / rates.passage_documents / rates.passages <= 1 << 21
     assert 10**8 / rates.val_documents <= 1 << 20
 
 
 def test_stretches_are_whole_documents(good_set, plan, monkeypatch):
     for size in (1, 1000, 1 << 16):
-        monkeypatch.setattr(stretches, "STRETCH_TOKENS", size)
+        monkeypatch.setattr(scan, "BLOCK_TOKENS", size)
         shard_set = open_set(good_set)
         for shard, documents in zip(shard_set.splits["train"], plan.documents["train"], strict=True):
             number = start = 0
-            for stretch in iter_stretches(shard_set, shard):
-                assert (stretch.document, stretch.start) == (number, start)
-                for row, (first, last) in enumerate(zip(stretch.starts, stretch.ends, strict=True)):
-                    np.testing.assert_array_equal(stretch.tokens[first:last], documents[number].tokens)
-                    assert stretch.hashes[row].tobytes() == documents[number].hash
-                    assert shard_set.manifest.sources[stretch.sources[row]].name == documents[number].source
+            for block in iter_blocks(shard_set, shard):
+                assert (block.document, block.start) == (number, start)
+                for row, (first, last) in enumerate(zip(block.starts, block.ends, strict=True)):
+                    np.testing.assert_array_equal(block.tokens[first:last], documents[number].tokens)
+                    assert block.hashes[row].tobytes() == documents[number].hash
+                    assert shard_set.manifest.sources[block.sources[row]].name == documents[number].source
                     number += 1
-                start += len(stretch.tokens)
-                assert len(stretch.tokens) <= max(size, int((stretch.ends - stretch.starts).max()))
+                start += len(block.tokens)
+                assert len(block.tokens) <= max(size, int((block.ends - block.starts).max()))
             assert number == len(documents)
 
 
@@ -382,12 +380,12 @@ def test_equal_windows_have_equal_hashes(lengths, width, seed):
     tokens = np.random.default_rng(seed).integers(0, 3, sum(lengths)).astype(np.uint16)
     ends = np.cumsum(lengths)
     starts = ends - lengths
-    hashes = hash_windows(tokens, starts, ends, width=width, values=token_values(3))
+    hashes = hash_ngrams(tokens, starts, ends, width=width, values=token_values(3))
     windows: dict[int, set[bytes]] = {}
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
         for place in range(start, end):
             inside = place + width <= end - 1  # the last token is EOS
-            assert (hashes[place] != NO_WINDOW) == inside
+            assert (hashes[place] != NO_NGRAM) == inside
             if inside:
                 windows.setdefault(int(hashes[place]), set()).add(tokens[place : place + width].tobytes())
     assert all(len(same) == 1 for same in windows.values())
@@ -416,7 +414,7 @@ def test_no_percentile_lies_beyond_the_documents(lengths):
 
 
 def test_sizes_are_powers_of_two():
-    assert GRAM_TOKENS.bit_count() == WINDOW_TOKENS.bit_count() == 1
+    assert NGRAM_TOKENS.bit_count() == PASSAGE_TOKENS.bit_count() == 1
 
 
 def test_command(plan, tokenizer, good_set, tmp_path, capsys):

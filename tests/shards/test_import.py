@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 import shards
 from shards.__main__ import main
 from shards.audit.audit import audit
-from shards.convert import import_documents as documents
-from shards.convert import token_bins
 from shards.convert.export import export_set
-from shards.convert.import_set import ImportOptions, import_set
-from shards.convert.import_shards import cut_shards
-from shards.convert.token_bins import TokenBinError
+from shards.convert.import_ import bin_files, documents
+from shards.convert.import_.bin_files import TokenBinError
+from shards.convert.import_.import_set import ImportOptions, import_set
+from shards.convert.import_.shards import cut_shards
 from shards.format.tokenizer import byte_characters, read_vocabulary
 from shards.validation.validate import validate
 
@@ -67,7 +66,7 @@ def headed(ids, magic=20240520, version=1, dtype="<u2", count=None):
 @pytest.mark.parametrize("name", ["nanogpt", "llmc"])
 def test_an_export_comes_back(good_set, plan, tmp_path, monkeypatch, name):
     """Tokens, boundaries and content hashes are those of the set that was exported; validation finds nothing."""
-    monkeypatch.setattr(token_bins, "BLOCK_TOKENS", 5000)
+    monkeypatch.setattr(bin_files, "BLOCK_TOKENS", 5000)
     monkeypatch.setattr(documents, "HASHED_TOKENS", 2000)
     out = tmp_path / "out"
     export_set(shards.open_set(good_set), out, layout=name)
@@ -294,7 +293,7 @@ def test_repeats_in_training_that_were_meant_are_epochs(run, tmp_path):
 
 
 def test_repeats_are_dropped_and_counted(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(token_bins, "BLOCK_TOKENS", 3)
+    monkeypatch.setattr(bin_files, "BLOCK_TOKENS", 3)
     train = [[1, EOS, 2, EOS, 1, EOS, 1, EOS, 3, EOS, 4, 4, 4, 4, EOS, 6, EOS]]
     run(train, [[3, EOS, 5, EOS, 5, EOS]], repeats="drop", shard_tokens=4)
     shard_set = shards.open_set(tmp_path / "set")

@@ -16,8 +16,8 @@ from shards.__main__ import main
 from shards.format.reader import open_set
 from shards.trace.block_list import write_block_list
 from shards.trace.prefilter import MAX_BITS, cover_bits, may_hold
-from shards.trace.scan import Query
-from shards.trace.search import check_query, locate, trace
+from shards.trace.search import Query
+from shards.trace.trace import check_query, locate_token, trace
 from tests.support.shard_sets import write_set
 
 
@@ -181,14 +181,14 @@ def test_place_leads_to_its_document(good_set, plan):
         start = 0
         for number, document in enumerate(documents[:15]):
             for position in {0, len(document.tokens) // 2, len(document.tokens) - 1}:
-                hit = locate(shard_set, shard, start + position)
+                hit = locate_token(shard_set, shard, start + position)
                 assert (hit.place.document, hit.position, hit.place.hash) == (number, position, document.hash.hex())
                 expected = table[document.tokens[position]].decode("utf-8", "surrogateescape")
                 assert hit.excerpt.hit == expected
             start += len(document.tokens)
-        assert locate(shard_set, shard, shard.num_tokens - 1).place.document == shard.num_documents - 1
+        assert locate_token(shard_set, shard, shard.num_tokens - 1).place.document == shard.num_documents - 1
         with pytest.raises(ValueError, match="no token"):
-            locate(shard_set, shard, shard.num_tokens)
+            locate_token(shard_set, shard, shard.num_tokens)
 
 
 def test_neither_workers_nor_the_limit_change_what_is_counted(good_set):
@@ -314,7 +314,7 @@ def test_command_says_what_it_cannot_do(good_set, capsys, arguments):
     [("absent/block.txt", "there is no folder"), (".", "a folder; expected the name of a file")],
 )
 def test_where_no_block_list_can_be_is_said_before_the_search(good_set, tmp_path, monkeypatch, capsys, out, message):
-    monkeypatch.setattr("shards.trace.search.trace", lambda *_, **__: pytest.fail("searched"))
+    monkeypatch.setattr("shards.trace.trace.trace", lambda *_, **__: pytest.fail("searched"))
     assert main(["trace", str(good_set), "--text", "a", "--out", str(tmp_path / out)]) == 2
     assert f"trace: {tmp_path / out}: {message}" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

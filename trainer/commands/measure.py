@@ -27,7 +27,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer, models
 
 from shards import open_set
-from shards.convert.import_set import ImportOptions, import_set
+from shards.convert.import_.import_set import ImportOptions, import_set
 from shards.errors import RunError
 from shards.format.manifest import Split, dtype_for
 from shards.format.order import WindowOrder

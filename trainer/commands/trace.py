@@ -91,7 +91,7 @@ def find_set(run: Path) -> Path:
 
 def print_batch(batch: Batch) -> None:
     """Print each row's documents, the text of the row between >>> and <<<, then counts by source and a summary."""
-    from shards.cli.trace_display import print_place, say_shown
+    from shards.cli.trace import print_place, say_shown
     from shards.terminal.display import print_rows, printable
 
     row = None

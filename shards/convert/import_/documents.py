@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from shards.convert.token_bins import TokenBinError, TokenStream
+from shards.convert.import_.bin_files import TokenBinError, TokenStream
 from shards.format.documents import cut_blocks
 from shards.format.hashes import hash_document
 from shards.format.tokenizer import Vocabulary

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from shards.convert import token_bins
-from shards.convert.import_documents import ImportedDocuments
+from shards.convert.import_ import bin_files
+from shards.convert.import_.documents import ImportedDocuments
 from shards.format.documents import cut_blocks
 from shards.format.manifest import ShardEntry, Split, dtype_for
 from shards.format.writer import SetProperties, document_schema, write_shard
@@ -66,7 +66,7 @@ class SplitRows:
         low, high = int(numbers[0]), int(numbers[-1]) + 1
         ends, lengths = self.documents.ends[low:high], self.documents.lengths[low:high]
         base = int(ends[0] - lengths[0])
-        for first, last in cut_blocks(ends - base, token_bins.BLOCK_TOKENS):
+        for first, last in cut_blocks(ends - base, bin_files.BLOCK_TOKENS):
             start = int(ends[first] - lengths[first])
             tokens = self.documents.stream.read(start, int(ends[last - 1]))
             here = keep[low + first : low + last]

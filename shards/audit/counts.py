@@ -1,0 +1,71 @@
+"""`tokens.parquet`, the audit's counts: a row for each id of the vocabulary. The audit writes it, a report reads it."""
+
+# pyright: reportUnknownMemberType=false
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from shards.audit.ids import concentration
+from shards.audit.totals import Totals
+from shards.format.tokenizer import Vocabulary
+from shards.stores.files import atomic_open
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+TOKENS_FILE = "tokens.parquet"
+
+
+def write_tokens(path: Path, totals: Totals, vocabulary: Vocabulary) -> None:
+    """Write the counts, one row an id in order of ids.
+
+    Columns: `id`, `bytes`, `text` (U+FFFD for bytes that are not UTF-8 alone), `special`; of training `count`,
+    `documents` and `shards` that hold it, `document_bits` and `source_bits` (`ids.check_concentrated`); of
+    validation `val_count`; and `count_SOURCE` of training for each source.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    entries = list(vocabulary.entries)
+    document_bits, source_bits = concentration(totals.train)
+    columns: dict[str, Any] = {
+        "id": pa.array(np.arange(totals.vocab_size, dtype=np.uint32)),
+        "bytes": pa.array(entries, pa.binary()),
+        "text": pa.array([entry.decode("utf-8", "replace") for entry in entries], pa.string()),
+        "special": pa.array(vocabulary.special_mask()),
+        "count": pa.array(totals.train.counts.sum(axis=0)),
+        "documents": pa.array(totals.train.documents),
+        "shards": pa.array(totals.train.shards),
+        "document_bits": pa.array(document_bits),
+        "source_bits": pa.array(source_bits),
+        "val_count": pa.array(totals.splits["val"].counts.sum(axis=0)),
+    }
+    for name, counts in zip(totals.source_names, totals.train.counts, strict=True):
+        columns[f"count_{name}"] = pa.array(counts)
+    with atomic_open(path) as file:
+        pq.write_table(pa.table(columns), file, compression="zstd")
+
+
+def read_column(path: Path, name: str) -> npt.NDArray[Any]:
+    """Return a column of numbers.
+
+    Raises:
+        KeyError: the file has no such column.
+    """
+    return np.from_dlpack(read_values(path, name).combine_chunks())
+
+
+def read_special(path: Path) -> npt.NDArray[np.bool_]:
+    """Return which ids are special, bool `(vocab_size,)`."""
+    return np.array(read_values(path, "special").to_pylist(), np.bool_)
+
+
+def read_values(path: Path, name: str) -> Any:
+    """Return a column as an Arrow array in chunks."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        return cast("Any", file.read(columns=[name], use_threads=False).column(name))

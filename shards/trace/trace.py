@@ -1,0 +1,143 @@
+"""From a token, a string or a pattern to the documents that hold it, and from a place to its document.
+
+Every shard is searched (`shards.trace.search` says how, and what it costs).
+"""
+
+# pyright: reportUnknownMemberType=false
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shards.format.reader import Shard, ShardSet, open_set
+from shards.format.workers import map_tasks
+from shards.trace.locate import find_holders, read_excerpt
+from shards.trace.search import Hit, Query, SearchTask, search_shard
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass
+class SourceHits:
+    """Documents of one source that hold it, and occurrences in them."""
+
+    documents: int = 0
+    hits: int = 0
+
+
+@dataclass
+class Trace:
+    """What was found. `shown` are the first documents, in the set's order; `hashes` uint8 `(documents, 16)` are all."""
+
+    query: Query
+    documents: int = 0
+    hits: int = 0
+    sources: dict[str, SourceHits] = field(default_factory=dict[str, SourceHits])
+    shown: list[Hit] = field(default_factory=list[Hit])
+    hashes: npt.NDArray[np.uint8] = field(default_factory=lambda: np.empty((0, 16), np.uint8))
+
+    @property
+    def asked(self) -> str:
+        """The flag and value of the command that ask for this."""
+        return f"--{self.query.kind} {self.query.value}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object that `trace --json` prints."""
+        return {
+            "query": asdict(self.query),
+            "documents": self.documents,
+            "hits": self.hits,
+            "sources": {name: asdict(counts) for name, counts in self.sources.items()},
+            "shown": [hit.to_dict() for hit in self.shown],
+        }
+
+
+def trace(
+    path: str | os.PathLike[str],
+    query: Query,
+    *,
+    limit: int | None = 20,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> Trace:
+    """Find the documents of a set that hold what is asked for.
+
+    Args:
+        path: the set's folder.
+        query: what to look for.
+        limit: how many documents to describe; all where None. All are counted.
+        workers: processes; the result does not depend on it.
+        progress: called with tokens done and tokens in all.
+
+    Raises:
+        ValueError: the query asks for nothing, for an id that is not in the vocabulary, or is no pattern; or the
+            tokenizer is not a byte-level one.
+        ShardSetError: the set's files are not what the manifest says.
+        OSError: a file cannot be read.
+    """
+    shard_set = open_set(path)
+    check_query(query, shard_set.vocab_size)
+    _ = shard_set.vocabulary  # a tokenizer that cannot be used is refused here, not by every worker
+    found = Trace(query)
+    total, done = sum(shard.num_tokens for shard in shard_set.shards), 0
+    hashes: list[npt.NDArray[np.uint8]] = []
+    tasks = [SearchTask(shard_set.path, number, query, limit) for number in range(len(shard_set.shards))]
+    names = [source.name for source in shard_set.manifest.sources]
+    for task, part in map_tasks(search_shard, tasks, workers):
+        hashes.append(part.hashes)
+        for number in np.flatnonzero(part.documents).tolist():
+            counts = found.sources.setdefault(names[number], SourceHits())
+            counts.documents += int(part.documents[number])
+            counts.hits += int(part.hits[number])
+        found.shown += part.shown if limit is None else part.shown[: limit - len(found.shown)]
+        done += shard_set.shards[task.shard].num_tokens
+        if progress is not None:
+            progress(done, total)
+    found.hashes = np.concatenate([found.hashes, *hashes])
+    found.documents = len(found.hashes)
+    found.hits = sum(counts.hits for counts in found.sources.values())
+    return found
+
+
+def check_query(query: Query, vocab_size: int) -> None:
+    """Check a query before anything is read.
+
+    Raises:
+        ValueError: it cannot be looked for; the message says why.
+    """
+    if query.kind == "token":
+        if not 0 <= int(query.value) < vocab_size:
+            raise ValueError(f"no id {query.value}; the vocabulary has the ids 0 to {vocab_size - 1}")
+    elif query.kind == "text":
+        if not query.text:
+            raise ValueError("the text is empty. Give at least one character.")
+    else:
+        try:
+            empty = re.compile(query.value).search("")
+        except (re.error, OverflowError, RecursionError) as error:  # the latter two: too large a count, too deep
+            raise ValueError(f"not a pattern: {error}. The syntax is that of Python's re.") from error
+        if empty:
+            raise ValueError("the pattern matches the empty text, so every document. Ask for at least one character.")
+
+
+def locate_token(shard_set: ShardSet, shard: Shard, offset: int) -> Hit:
+    """Return the document that holds a token of a shard, given the token's number in the shard.
+
+    Raises:
+        ValueError: no such token, or the tokenizer is not a byte-level one.
+        ShardSetError: the shard's files are not what the manifest says.
+    """
+    if not 0 <= offset < shard.num_tokens:
+        raise ValueError(f"no token {offset} in {shard.name}; it has {shard.num_tokens}, counted from 0")
+    [[place]] = find_holders(shard, [(offset, offset + 1)])
+    position = offset - place.start
+    byte, excerpt = read_excerpt(shard, place, position, position + 1, vocabulary=shard_set.vocabulary)
+    return Hit(place, 1, position, byte, excerpt)
