@@ -42,7 +42,10 @@ def check_tokenizer(data: dict[str, Any]) -> Iterator[str]:
     section = cast("dict[str, Any]", section)
     if section.get("file") is not None:
         for key in _given(TokenizerRecipe, section, _KEYS_OF_TRAINING):
-            yield f"tokenizer.{key}: the tokenizer `file` decides it, so that the key has no effect. Leave it out."
+            yield (
+                f"tokenizer.{key}: the tokenizer `file` decides it, so that the key has no effect. Leave it out "
+                f"(on the command line: --set 'tokenizer={{file = \"...\"}}')"
+            )
         return
     specials = section.get("special_tokens", _default(TokenizerRecipe, "special_tokens"))
     eos = section.get("eos_token", _default(TokenizerRecipe, "eos_token"))

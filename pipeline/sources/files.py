@@ -1,7 +1,7 @@
 """Sources that are files: local paths, or any URL that fsspec opens.
 
 `list_files` lists the files, `list_spans` checks one file's schema and cuts it into spans; `read` streams one span.
-Reading is in `pipeline.sources.formats.spans`.
+Reading is in `pipeline.sources.formats.readers`.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def list_spans(source: SourceRecipe, file: File, unit_bytes: int | None = None) 
     Raises:
         SourceError: it cannot be read, or has not the columns.
     """
-    from pipeline.sources.formats import spans as formats
+    from pipeline.sources.formats import readers
 
     try:
         format_ = detect_format(file.url, file.name) if source.format == "auto" else source.format
-        return formats.list_spans(source, file.url, file.name, format_, unit_bytes)
+        return readers.cut_file(source, file.url, file.name, format_, unit_bytes)
     except SourceError:
         raise
     except BROKEN_FILE_ERRORS as error:
@@ -67,7 +67,7 @@ def read(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
     Raises:
         SourceError: the file is broken, or has changed since it was resolved.
     """
-    from pipeline.sources.formats import spans as formats
+    from pipeline.sources.formats import readers
 
     def check_unchanged() -> None:
         now = version_of(span.url)
@@ -79,7 +79,7 @@ def read(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
 
     try:
         check_unchanged()
-        yield from formats.read_span(source, span)
+        yield from readers.read_rows(source, span)
         check_unchanged()
     except SourceError:
         raise

@@ -164,11 +164,11 @@ def list_spans(source: SourceRecipe, file: File, unit_bytes: int | None = None) 
         from pipeline.sources.formats import parquet
 
         with keep_fetched():  # the footer is read again by whoever reads the file
-            spans = parquet.list_spans(source, file.url, file.name, file.version, unit_bytes)
+            spans = parquet.cut_file(source, file.url, file.name, file.version, unit_bytes)
         return [replace(span, revision=file.revision) for span in spans]
-    from pipeline.sources.network import hf_streaming as streams
+    from pipeline.sources.network import hf_streaming
 
-    return [streams.whole_file(file)]
+    return [hf_streaming.whole_file(file)]
 
 
 def _format_of(source: SourceRecipe, name: str) -> str | None:
@@ -184,10 +184,10 @@ def read(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
     if span.format == "parquet":
         from pipeline.sources.formats import parquet
 
-        return parquet.read_span(source, span)
-    from pipeline.sources.network import hf_streaming as streams
+        return parquet.read_row_groups(source, span)
+    from pipeline.sources.network import hf_streaming
 
-    return streams.read_span(source, span)
+    return hf_streaming.stream_rows(source, span)
 
 
 def _repo(source: SourceRecipe) -> str:

@@ -110,10 +110,7 @@ class Selection:
         by_file: dict[str, list[Span]] = {}
         for span in sorted((span for unit in self.units for span in unit.spans), key=lambda span: span.name):
             by_file.setdefault(span.name, []).append(span)
-        return [
-            ReadFile(name, spans[0].format, None if None in (rows := [s.rows for s in spans]) else sum(map(int, rows)))
-            for name, spans in by_file.items()
-        ]
+        return [ReadFile(name, spans[0].format, _count_rows(spans)) for name, spans in by_file.items()]
 
     def file(self, name: str) -> File:
         """Return a file by its name in provenance."""
@@ -197,6 +194,12 @@ class Selection:
         for span in spans:
             self._listed[span.name].append(span)
         return spans
+
+
+def _count_rows(spans: list[Span]) -> int | None:
+    """Return the rows of spans; None where not every span tells them."""
+    rows = [span.rows for span in spans if span.rows is not None]
+    return sum(rows) if len(rows) == len(spans) else None
 
 
 def part_bytes(text_bytes: int) -> int:

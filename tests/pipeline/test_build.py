@@ -155,7 +155,7 @@ def test_another_weight_runs_mix_and_assemble_alone(recipe: Path, tmp_path: Path
 
 
 def test_another_predicate_runs_its_source_alone(recipe: Path, corpus: Path, tmp_path: Path) -> None:
-    given = ["--set", f"tokenizer.file={tmp_path / 'tokenizer.json'}"]
+    given = ["--set", f"tokenizer={{file = '{tmp_path / 'tokenizer.json'}'}}"]
     first = run_build(recipe, tmp_path / "first")
     (tmp_path / "tokenizer.json").write_bytes((tmp_path / "first" / "tokenizer.json").read_bytes())
     first = run_build(recipe, tmp_path / "set", *given)

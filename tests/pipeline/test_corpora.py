@@ -102,7 +102,7 @@ def test_every_document_decodes_to_its_source_byte_for_byte(recipe: Path, built:
 
 def test_ids_are_those_of_tokenizers(recipe: Path, built: shards.ShardSet, tmp_path: Path) -> None:
     """On at least 2,000 documents of each source: those of the set, and of one with more of the small ones."""
-    given = ["--set", f"tokenizer.file={built.path / 'tokenizer.json'}", "--set", "split.val_tokens=0"]
+    given = ["--set", f"tokenizer={{file = '{built.path / 'tokenizer.json'}'}}", "--set", "split.val_tokens=0"]
     more = ["--set", "sources.finemath.weight=87", "--set", "sources.python.weight=300"]
     run_build(recipe, tmp_path / "more", *given, *more)
     reference = built.tokenizer()

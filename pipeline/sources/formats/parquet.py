@@ -75,7 +75,7 @@ def _read_footer(file: RangeFile) -> pq.FileMetaData:
     return pq.read_metadata(pa.BufferReader(magic + footer + _TAIL.pack(length, magic)))
 
 
-def list_spans(source: SourceRecipe, url: str, name: str, version: str, unit_bytes: int | None = None) -> list[Span]:
+def cut_file(source: SourceRecipe, url: str, name: str, version: str, unit_bytes: int | None = None) -> list[Span]:
     """Cut a file into spans of whole row groups, up to `unit_bytes` (`UNIT_BYTES` when None) of text each."""
     with open_parquet(url, name, version) as (file, _):
         schema, metadata = file.schema_arrow, file.metadata
@@ -121,7 +121,7 @@ def split_span(span: Span) -> list[Span]:
     return [replace(span, start=index, stop=index + 1) for index in range(span.start, span.stop)]
 
 
-def read_span(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
+def read_row_groups(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
     """Stream a span's row groups."""
     predicates = parse_keep(source.keep)
     row = 0

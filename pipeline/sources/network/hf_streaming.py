@@ -48,7 +48,7 @@ def whole_file(file: File) -> Span:
     return Span(file.url, file.name, file.version, "stream", "file", 0, stop, text_bytes, None, stop, file.revision)
 
 
-def read_span(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
+def stream_rows(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
     """Stream a file's rows.
 
     Raises:

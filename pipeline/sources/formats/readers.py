@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _CONTENT_PER_LINE_BYTE = 25  # a line of 200 bytes names a source file of 5,000; only for estimates
 
 
-def list_spans(source: SourceRecipe, url: str, name: str, format_: str, unit_bytes: int | None = None) -> list[Span]:
+def cut_file(source: SourceRecipe, url: str, name: str, format_: str, unit_bytes: int | None = None) -> list[Span]:
     """Cut one file into spans of up to `unit_bytes` of text (`UNIT_BYTES` when None).
 
     Raises:
@@ -41,7 +41,7 @@ def list_spans(source: SourceRecipe, url: str, name: str, format_: str, unit_byt
     """
     version = version_of(url)
     if format_ == "parquet":
-        return parquet.list_spans(source, url, name, version, unit_bytes)
+        return parquet.cut_file(source, url, name, version, unit_bytes)
     size = int(version.partition(" ")[0])
     compressed = is_compressed(name)
     per_byte = _CONTENT_PER_LINE_BYTE if source.content == "software-heritage" else 1
@@ -64,10 +64,10 @@ def list_spans(source: SourceRecipe, url: str, name: str, format_: str, unit_byt
     return [Span(url, name, version, format_, "b", a, b, (b - a) * per_byte, None, b - a) for a, b in parts]
 
 
-def read_span(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
+def read_rows(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
     """Stream one span."""
     if span.format == "parquet":
-        return parquet.read_span(source, span)
+        return parquet.read_row_groups(source, span)
     if span.format == "jsonl":
         return jsonl.read_records(source, span)
     if span.format == "text":
