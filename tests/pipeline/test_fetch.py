@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.engine.progress import Progress
+from pipeline.engine.receipts import write_receipt
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError, Unit, make_units
 from pipeline.sources.kinds import read_span
@@ -398,7 +399,9 @@ class Run:
         task = fetch.make_task(self.unit, self.source, self.work)
         self.folder = self.work / task.digest
         self.folder.mkdir(exist_ok=True)
-        return fetch.fetch_unit(self.folder, task.payload, lambda *counts: self.counts.append(counts))
+        result = fetch.fetch_unit(self.folder, task.payload, lambda *counts: self.counts.append(counts))
+        write_receipt(self.folder, result)
+        return result
 
     def local(self, result: dict[str, Any]) -> Unit:
         return fetch.local_unit(self.unit, self.folder, result)
