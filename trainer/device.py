@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from shards.errors import InputError
-from trainer.config import Precision
+from trainer.recipe import Precision
 
 PEAK_TFLOPS = {"B200": 2250.0, "H200 NVL": 835.5, "H200": 989.4, "H100 PCIe": 756.0, "H100 NVL": 835.0, "H100": 989.4}
 PEAK_TFLOPS |= {"A100": 312.0, "L40S": 362.0, "L40": 181.0, "L4": 121.0}

@@ -21,9 +21,10 @@ import torch.nn.functional as F
 
 from shards import ShardSet
 from shards.format.order import label_sources
-from trainer.config import TrainConfig
 from trainer.device import autocast
-from trainer.model import LanguageModel, label_documents
+from trainer.model.attention import label_documents
+from trainer.model.decoder import LanguageModel
+from trainer.recipe import TrainConfig
 
 Sums = dict[str, npt.NDArray[np.float64]]
 """For each source that had targets: their summed loss in nats, their number, the bytes of their text, `(3,)`."""

@@ -2,63 +2,70 @@
 
 A run that was killed may have logged steps after its last checkpoint, and half a line. On resume these are removed, so
 that the file reads as if the run had never stopped; how many is reported. A checkpoint is never on disk before the
-lines that led to it.
+lines that led to it. With the package tensorboard, the numbers are written as its events too.
 """
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import importlib.util
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from shards.errors import InputError
 from shards.stores.files import write_text
-from trainer.commands.plot import open_events
 
 METRICS_FILE = "metrics.jsonl"
+EVENTS_FOLDER = "tensorboard"
 NUMBERS = ("step", "tokens", "loss", "grad_norm", "lr", "tokens_per_s", "seconds", "usd", "val_loss")
-"""What is a number in every line that has it; all have a step."""
+"""Keys that are numbers in every line that has them; every line has a step."""
+
+Record = dict[str, Any]
+"""One line of metrics.jsonl."""
 
 
 class MetricsLog(contextlib.AbstractContextManager["MetricsLog"]):
     """Appends lines to a run's metrics.jsonl.
 
     Attributes:
-        records: every line, about 1 KB of memory each; the ledger and the checks of the loss are computed from them.
-        removed: lines after `step` that were removed when the log was opened.
-        seconds: the run's time that the lines found tell of, the removed ones included: it was paid for.
+        records: every line, about 1 KB of memory each; phases and the checks of the loss are computed from them.
+        removed: how many lines after `step` were removed when the log was opened.
+        seconds: the run's time so far by the lines found, the removed ones included, since it was paid for.
     """
 
     def __init__(self, run: Path, *, step: int, write: bool = True):
         """Open the log of a run that continues after `step`; without `write` (other ranks) the file is only read."""
         path = run / METRICS_FILE
-        found = read_metrics(run) if path.exists() else []
+        content = path.read_bytes() if path.exists() else b""
+        found = _parse_lines(content, path)
         self.records = [record for record in found if record["step"] <= step]
-        self.removed = len(path.read_bytes().splitlines()) - len(self.records) if path.exists() else 0
-        self.seconds = max((record.get("seconds", 0.0) for record in found), default=0.0)
+        self.removed = len(content.splitlines()) - len(self.records)
+        self.seconds: float = max((record.get("seconds", 0.0) for record in found), default=0.0)
         if self.removed and write:
             write_text(path, "".join(json.dumps(record) + "\n" for record in self.records))
         self._file = path.open("a", encoding="utf-8") if write else None
-        self._events = open_events(run) if write else None
+        self._write_events = open_events(run) if write else None
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
             self._file.close()
 
-    def last(self, key: str) -> dict[str, Any]:
+    def last(self, key: str) -> Record:
         """Return the last line that has a key: `loss` those of steps, `val_loss` those of validations; else {}."""
-        return next((record for record in reversed(self.records) if key in record), {})
+        return last_record(self.records, key)
 
-    def write(self, record: dict[str, Any]) -> None:
+    def write(self, record: Record) -> None:
         """Append one line and flush it."""
         self.records.append(record)
         if self._file is not None:
             self._file.write(json.dumps(record) + "\n")
             self._file.flush()
-        if self._events is not None:
-            self._events(record)
+        if self._write_events is not None:
+            self._write_events(record)
 
     def sync(self) -> None:
         """Wait until all lines are on disk."""
@@ -66,37 +73,82 @@ class MetricsLog(contextlib.AbstractContextManager["MetricsLog"]):
             os.fsync(self._file.fileno())
 
 
-def copy_metrics(source: Path, run: Path, *, until_step: int) -> None:
-    """Begin a run's metrics with another run's lines up to a step, where that has any."""
-    if (source / METRICS_FILE).is_file() and not (run / METRICS_FILE).exists():
-        lines = [json.dumps(record) for record in read_metrics(source) if record["step"] <= until_step]
-        write_text(run / METRICS_FILE, "".join(f"{line}\n" for line in lines))
-
-
-def read_metrics(run: Path) -> list[dict[str, Any]]:
+def read_metrics(run: Path) -> list[Record]:
     """Return every whole line of a run's metrics, in order; a crash may have cut one off.
 
     Raises:
-        InputError: a line holds something else than metrics.
+        InputError: a line is not metrics.
+        OSError: the file cannot be read.
     """
-    records: list[dict[str, Any]] = []
-    for number, line in enumerate((run / METRICS_FILE).read_bytes().splitlines(keepends=True), 1):
+    path = run / METRICS_FILE
+    return _parse_lines(path.read_bytes(), path)
+
+
+def _parse_lines(content: bytes, path: Path) -> list[Record]:
+    records: list[Record] = []
+    for number, line in enumerate(content.splitlines(keepends=True), 1):
         try:
-            record = json.loads(line)
+            record: Any = json.loads(line)
         except ValueError:
-            continue
-        fits = isinstance(record, dict) and all(isinstance(record.get(key, 0), int | float) for key in NUMBERS)
-        if not fits or "step" not in record:
+            continue  # cut off by a crash
+        if not _is_record(record):
             expected = f"expected a step, and numbers as {', '.join(NUMBERS)}"
-            raise InputError(f"{run / METRICS_FILE}: line {number}: {expected}; got {line!r:.200}. Mend or delete it.")
+            raise InputError(f"{path}: line {number}: {expected}; got {line!r:.200}. Mend or delete it.")
         if line.endswith(b"\n"):
             records.append(record)
     return records
 
 
-def describe_step(record: dict[str, Any]) -> str:
+def _is_record(value: Any) -> bool:
+    if not isinstance(value, dict) or "step" not in value:
+        return False
+    record = cast("Record", value)
+    return all(isinstance(record.get(key, 0), int | float) for key in NUMBERS)
+
+
+def copy_metrics(source: Path, run: Path, *, until_step: int) -> None:
+    """Begin a run's metrics with another run's lines up to a step; nothing is done if the run has metrics already."""
+    if (source / METRICS_FILE).is_file() and not (run / METRICS_FILE).exists():
+        lines = [json.dumps(record) for record in read_metrics(source) if record["step"] <= until_step]
+        write_text(run / METRICS_FILE, "".join(f"{line}\n" for line in lines))
+
+
+def last_record(records: list[Record], key: str, *, until_step: int | None = None) -> Record:
+    """Return the last line that has a key, up to a step; {} if there is none. Quick at the end of a long log."""
+    stop = len(records) if until_step is None else count_until(records, until_step)
+    for index in range(stop - 1, -1, -1):
+        if key in records[index]:
+            return records[index]
+    return {}
+
+
+def count_until(records: list[Record], step: int) -> int:
+    """Return how many lines there are up to and with a step; the lines are in order of steps."""
+    return bisect.bisect_right(records, step, key=lambda record: record["step"])
+
+
+def describe_step(record: Record) -> str:
     """Return a step's metrics in a few words."""
     words = [f"loss {record['loss']:.3f}", f"lr {record['lr']:.2e}", f"{record['tokens_per_s']:,.0f} tokens/s"]
-    words += [f"MFU {record['mfu']:.1%}"] if record["mfu"] is not None else []
-    words += [f"${record['usd']:,.2f}"] if record["usd"] else []
+    if record["mfu"] is not None:
+        words.append(f"MFU {record['mfu']:.1%}")
+    if record["usd"]:
+        words.append(f"${record['usd']:,.2f}")
     return "  ".join(words)
+
+
+def open_events(run: Path) -> Callable[[Record], None] | None:
+    """Return a function that writes a line as TensorBoard events; None if the package tensorboard is not installed."""
+    if importlib.util.find_spec("tensorboard") is None:
+        return None
+    from torch.utils.tensorboard import SummaryWriter
+
+    events = SummaryWriter(str(run / EVENTS_FOLDER))
+
+    def write(record: Record) -> None:
+        for key, value in record.items():
+            if key != "step" and isinstance(value, int | float):
+                events.add_scalar(key, value, record["step"])  # pyright: ignore[reportUnknownMemberType]
+        events.flush()
+
+    return write

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import nn
 
-from trainer.config import OptimizerConfig, TrainRecipe
+from trainer.recipe import OptimizerConfig, TrainRecipe
 
 
 def is_muons(name: str, weight: nn.Parameter, config: OptimizerConfig) -> bool:

@@ -1,62 +1,83 @@
-"""The ledger of a run's phases: what each has cost and what the loss fell for it. Pure functions of the metrics' lines.
+"""A run's phases: what each has cost, and how far the loss fell for it. Pure functions of the metrics' lines.
 
-Dollars are wall-clock time from the first command on, validation, saving and steps done twice after a crash included,
-at `[cost] gpu_usd_per_hour` for each rank. The stopping rule is dollars per unit of loss, phase after phase.
+Dollars are wall-clock time from the first command on, at `[cost] gpu_usd_per_hour` for each rank. Validation, saving
+and steps that were taken twice after a crash are included. The stopping rule is dollars per unit of loss, phase after
+phase.
 """
 
 from __future__ import annotations
 
-import bisect
 import operator
 import statistics
 from typing import Any
 
-from trainer.config import PhaseConfig
+from trainer.metrics import Record, count_until, last_record
+from trainer.recipe import PhaseConfig
 
 MEAN_STEPS = 50
-"""Training losses are compared as the mean of so many steps: a single batch's loss is noise."""
+"""Training losses are compared as the mean of this many steps, since the loss of a single batch is noise."""
 
 
-def make_ledger(phases: list[PhaseConfig], records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row for each phase that lines are left of, from the metrics' lines in order of steps.
+def summarise_phases(phases: list[PhaseConfig], records: list[Record]) -> list[dict[str, Any]]:
+    """Return a row for each phase that has steps in the metrics' lines, which are in order of steps.
 
     Returns:
-        The `phase` with its `steps` so far; `loss`, the validation's, or the training's mean where none was done;
-        `usd_per_loss`, dollars for each unit (nat), None when the loss did not fall; `goal_met`, None when there is no
-        goal, or the phase has not ended; and the rest as it is called.
+        For each the `phase`, its `steps` so far, its `tokens`, `loss` (that of the last validation, or the mean of
+        training if there was no validation), `loss_drop` since the phase before it, `usd`, `usd_per_loss` (dollars for
+        each nat; None if the loss did not fall), `usd_per_billion_tokens`, its `goal`, `goal_met` (None if the phase
+        has no goal or has not ended), and `over_budget`.
     """
     rows: list[dict[str, Any]] = []
-    for began, phase in zip([0, *(phase.until_step for phase in phases)], phases, strict=False):
-        start = _end(records, began)
-        before, inside = records[:start], records[start : _end(records, phase.until_step)]
-        steps = [record for record in inside if "loss" in record]
-        if not steps:
-            continue
-        loss, met = _loss(inside, "val_loss"), None
-        drop = (_loss(before, "val_loss") if before else steps[0]["loss"]) - loss
-        tokens = steps[-1]["tokens"] - last_value(before, "tokens", 0)
-        usd = last_value(inside, "usd", 0.0) - last_value(before, "usd", 0.0)
-        if phase.goal and steps[-1]["step"] == phase.until_step:
-            key, relation, bound = phase.goal.split()
-            met = {"<": operator.lt, "<=": operator.le}[relation](_loss(inside, key), float(bound))
-        row = {"phase": phase.name, "steps": steps[-1]["step"] - began, "tokens": tokens, "loss": loss}
-        row |= {"loss_drop": drop, "usd": usd, "usd_per_loss": usd / drop if drop > 0 else None}
-        row |= {"usd_per_billion_tokens": usd / tokens * 1e9, "goal": phase.goal, "goal_met": met}
-        rows.append(row | {"over_budget": phase.budget_usd is not None and usd > phase.budget_usd})
+    began = 0
+    for phase in phases:
+        row = _summarise_phase(phase, records, began=began)
+        if row is not None:
+            rows.append(row)
+        began = phase.until_step
     return rows
 
 
-def last_value(records: list[dict[str, Any]], key: str, default: Any, *, until_step: int | None = None) -> Any:
-    """Return the value of the last line that has a key, of those until a step; quick at the end of a long log."""
-    end = _end(records, until_step) if until_step is not None else len(records)
-    return next((records[index][key] for index in range(end - 1, -1, -1) if key in records[index]), default)
+def _summarise_phase(phase: PhaseConfig, records: list[Record], *, began: int) -> dict[str, Any] | None:
+    start = count_until(records, began)
+    before = records[:start]
+    inside = records[start : count_until(records, phase.until_step)]
+    steps = [record for record in inside if "loss" in record]
+    if not steps:
+        return None
+    last_step = steps[-1]["step"]
+
+    loss = _loss(inside, "val_loss")
+    loss_drop = (_loss(before, "val_loss") if before else steps[0]["loss"]) - loss
+    tokens = steps[-1]["tokens"] - last_record(before, "tokens").get("tokens", 0)
+    usd = _usd(inside) - _usd(before)
+
+    goal_met = None
+    if phase.goal and last_step == phase.until_step:
+        key, relation, bound = phase.goal.split()
+        compare = {"<": operator.lt, "<=": operator.le}[relation]
+        goal_met = compare(_loss(inside, key), float(bound))
+    return {
+        "phase": phase.name,
+        "steps": last_step - began,
+        "tokens": tokens,
+        "loss": loss,
+        "loss_drop": loss_drop,
+        "usd": usd,
+        "usd_per_loss": usd / loss_drop if loss_drop > 0 else None,
+        "usd_per_billion_tokens": usd / tokens * 1e9,
+        "goal": phase.goal,
+        "goal_met": goal_met,
+        "over_budget": phase.budget_usd is not None and usd > phase.budget_usd,
+    }
 
 
-def _end(records: list[dict[str, Any]], step: int) -> int:
-    return bisect.bisect_right(records, step, key=lambda record: record["step"])
+def _usd(records: list[Record]) -> float:
+    return last_record(records, "usd").get("usd", 0.0)
 
 
-def _loss(records: list[dict[str, Any]], key: str) -> float:
-    if key == "val_loss" and (value := last_value(records, key, None)) is not None:
-        return value
+def _loss(records: list[Record], key: str) -> float:
+    """Return the last validation's loss if `key` asks for it and there is one, else the mean of the last steps."""
+    validation = last_record(records, "val_loss") if key == "val_loss" else {}
+    if validation:
+        return validation["val_loss"]
     return statistics.fmean([record["loss"] for record in records if "loss" in record][-MEAN_STEPS:])

@@ -1,42 +1,266 @@
-"""Reading a train recipe, from TOML or from a checkpoint, and comparing two. Torch is not imported."""
+"""The train recipe: its schema with the names that transformers' configs use, the rules between its keys, reading.
+
+Widths are in features, lengths in tokens, batches in sequences. Torch is not imported.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, cast
 
-from shards.config import Settings, SettingsError, check_settings, load_settings
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from shards.config import Settings, SettingsError, check_settings, load_settings, read_partly
 from shards.errors import InputError
 from shards.terminal.recipes import find_recipe, shipped_folder
-from trainer.config import TrainRecipe, check_rules
 
 SHIPPED = shipped_folder(Path(__file__).parent, "train")
+"""The folder of the train recipes that come with the distribution."""
+
+Size = Annotated[int, Field(ge=1, le=1 << 24)]
+"""A dimension of a model; bounded so that the number of weights of a matrix fits in 64 bits."""
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+Precision = Literal["auto", "fp32", "bf16"]
+
+
+def _default_feed_forward(model: dict[str, Any]) -> int:
+    width = model.get("hidden_size", 1)  # missing if it was refused, which is reported
+    if model.get("kind") == "gpt2":
+        return 4 * width
+    return -(-8 * width // (3 * 256)) * 256
+
+
+class ModelConfig(Settings):
+    """`[model]`: a decoder of the LLaMA or the GPT-2 class."""
+
+    kind: Literal["llama", "gpt2"]
+    """`llama`: RMSNorm, rotary positions, SwiGLU, no biases. `gpt2`: LayerNorm, learned positions, GELU, biases."""
+    hidden_size: Size
+    num_hidden_layers: Annotated[int, Field(ge=1, le=10_000)]
+    num_attention_heads: Size
+    num_key_value_heads: Size = Field(default_factory=lambda model: model.get("num_attention_heads", 1))
+    """Groups of query heads share a key/value head; by default, and always with `gpt2`, each has its own."""
+    intermediate_size: Size = Field(default_factory=_default_feed_forward)
+    """Default: `gpt2` 4 times the width; `llama` 8/3 of it (as many weights), rounded up to a multiple of 256."""
+    max_position_embeddings: Size
+    vocab_size: Size | None = None
+    """Default: that of the shard set. It may be larger, not smaller."""
+    tie_word_embeddings: bool = False
+    rope_theta: PositiveFloat = 10_000.0
+    rms_norm_eps: PositiveFloat = 1e-5
+    """The epsilon of RMSNorm, and of LayerNorm in a `gpt2`."""
+
+    @property
+    def head_dim(self) -> int:
+        """Features of one attention head."""
+        return self.hidden_size // self.num_attention_heads
+
+
+class TrainConfig(Settings):
+    """`[train]`: batches, length and arithmetic."""
+
+    seq_len: PositiveInt
+    """Tokens predicted in each sequence."""
+    global_batch: PositiveInt
+    """Sequences in one optimizer step, over all ranks."""
+    micro_batch: PositiveInt
+    """Sequences in one forward pass of a rank; gradients accumulate until the global batch is full."""
+    steps: PositiveInt
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Precision = "auto"
+    """`bf16` is autocast over fp32 weights, with the residual stream in bf16 too. For `auto`
+    see `trainer.device.choose_precision`."""
+    compile: bool = False
+    """Compile the model with torch.compile."""
+    activation_checkpointing: Literal["none", "selective", "full"] = "none"
+    """What is kept for the backward pass: `none` keeps everything, `selective` matrix products and attention, `full`
+    only the input of each layer; the rest is computed again."""
+    document_mask: bool = False
+    """No attention across documents, and positions that count from each document's start."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """Under torchrun: a whole model on each rank, or FSDP2 (weights, gradients and optimizer state are
+    split over the ranks)."""
+    log_every: PositiveInt = 10
+    """Losses are fetched from the device, checked and written every so many steps."""
+    smoke_steps: Annotated[int, Field(ge=0)] = 100
+    """The loss must begin near ln(vocabulary size) and be lower after so many steps; 0 switches the test off."""
+    spike_nats: PositiveFloat = 3.0
+    """A loss that is more than this above the median of the last 50 steps stops the run."""
+    seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 1337
+    """Decides the initial weights and the order of the data."""
+
+
+class OptimizerConfig(Settings):
+    """`[optimizer]`: AdamW, or Muon for the layers' matrices and AdamW for the rest."""
+
+    kind: Literal["adamw", "muon"] = "adamw"
+    lr: PositiveFloat
+    """Peak learning rate. Muon's updates are scaled to the size of AdamW's, so that one rate fits both."""
+    betas: tuple[Fraction, Fraction] = Field(default=(0.9, 0.95), strict=False)
+    eps: PositiveFloat = 1e-8
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    """Applied to matrices only, not to norms and biases."""
+    grad_clip: PositiveFloat = 1.0
+    """Largest L2 norm of the whole gradient."""
+
+
+class ScheduleConfig(Settings):
+    """`[schedule]`: linear warm-up, then a cosine down to `min_lr_ratio` of the peak at the last step."""
+
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
+
+
+class EvalConfig(Settings):
+    """`[eval]`: validation, also done after the last step."""
+
+    every_steps: PositiveInt = 250
+    max_tokens: PositiveInt = 1_000_000
+    """Tokens of the val split that are predicted each time, from its start."""
+    prompts: list[Annotated[str, Field(min_length=0)]] = Field(default_factory=list)  # bounded: checks UTF-8
+    """Prompts that the model continues at each phase's end; the texts go to `samples/` of the run folder."""
+
+
+class CheckpointConfig(Settings):
+    """`[checkpoint]`: saving, also done at each phase's end, after the last step and when interrupted."""
+
+    every_steps: PositiveInt = 250
+    keep_last: PositiveInt = 2
+    """Milestones and the checkpoint with the best validation loss are kept as well."""
+
+
+class CostConfig(Settings):
+    """`[cost]`: what the machine costs."""
+
+    gpu_usd_per_hour: Annotated[float, Field(ge=0)] = 0.0
+    """The price of one GPU (one rank)."""
+    peak_tflops: PositiveFloat | None = None
+    """Dense bf16 peak of one device, for MFU. Default: the data sheet's, for the usual GPUs."""
+
+
+class PhaseConfig(Settings):
+    """One of `[[phases]]`: from the end of the phase before it until `until_step`, with an off-ramp at the end."""
+
+    name: Annotated[str, Field(min_length=1)]
+    until_step: PositiveInt
+    budget_usd: PositiveFloat | None = None
+    """The run stops when the phase has cost more than this."""
+    goal: Annotated[str, Field(pattern=r"^(val_loss|loss) <=? \d+(\.\d+)?$")] | None = None
+    """Such as `val_loss < 4.0`; the run stops at the phase's end if the goal is missed."""
+    milestones: list[PositiveInt] = Field(default_factory=list)
+    """Steps whose checkpoints are kept, in addition to that of `until_step`."""
+
+
+class TrainRecipe(Settings):
+    """A whole train recipe, with every default filled in."""
+
+    name: Annotated[str, Field(min_length=1)]
+    model: ModelConfig
+    train: TrainConfig
+    optimizer: OptimizerConfig
+    schedule: ScheduleConfig = ScheduleConfig()
+    eval: EvalConfig = EvalConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    cost: CostConfig = CostConfig()
+    phases: list[PhaseConfig] = Field(default_factory=list)
+
+    @property
+    def milestones(self) -> set[int]:
+        """Steps whose checkpoints are saved and never deleted."""
+        return {step for phase in self.phases for step in (phase.until_step, *phase.milestones)}
+
+
+FIXED_BY_CHECKPOINT = ("model.", "train.seq_len", "train.global_batch", "train.seed", "optimizer.kind")
+"""Keys, or prefixes of keys, that decide a checkpoint's weights or the order of the data. A resumed run keeps them."""
+
+
+def check_rules(tables: dict[str, Any]) -> Iterator[str]:
+    """Yield the faults between keys of an unvalidated recipe, for one report with the faults of single keys."""
+    model = read_partly(ModelConfig, tables.get("model"))
+    train = read_partly(TrainConfig, tables.get("train"))
+    yield from _check_heads(model)
+
+    if train.global_batch % train.micro_batch > 0:
+        sizes = f"train.global_batch = {train.global_batch} with train.micro_batch = {train.micro_batch}"
+        yield f"{sizes}: the global batch must be whole micro-batches. Choose a micro_batch that divides it."
+
+    length, context = train.seq_len, model.max_position_embeddings
+    if length > context:
+        sizes = f"train.seq_len = {length} with model.max_position_embeddings = {context}"
+        yield f"{sizes}: sequences must fit in the model's context. Raise max_position_embeddings or lower seq_len."
+
+    warmup_steps = read_partly(ScheduleConfig, tables.get("schedule")).warmup_steps
+    if warmup_steps > train.steps:
+        steps = f"schedule.warmup_steps = {warmup_steps} with train.steps = {train.steps}"
+        yield f"{steps}: the warm-up must end within the run. Lower warmup_steps or raise steps."
+
+    if train.parallel == "fsdp" and read_partly(OptimizerConfig, tables.get("optimizer")).kind == "muon":
+        yield 'optimizer.kind = "muon" with train.parallel = "fsdp": Muon needs whole matrices. Choose "ddp".'
+
+    phases: Any = tables.get("phases")
+    if isinstance(phases, list):
+        price = read_partly(CostConfig, tables.get("cost")).gpu_usd_per_hour
+        yield from _check_phases(cast("list[Any]", phases), steps=train.steps, price=price)
+
+
+def _check_heads(model: ModelConfig) -> Iterator[str]:
+    width, heads, groups = model.hidden_size, model.num_attention_heads, model.num_key_value_heads
+    sizes = f"model.hidden_size = {width} with model.num_attention_heads = {heads}"
+    if width % heads > 0:
+        yield f"{sizes}: the heads must divide the width. Choose a hidden_size that is a multiple of their number."
+    elif model.kind == "llama" and width // heads % 2 > 0:
+        yield f"{sizes}: rotary positions need an even number of features a head. Choose an even quotient."
+
+    sizes = f"model.num_attention_heads = {heads} with model.num_key_value_heads = {groups}"
+    if model.kind == "gpt2" and groups < heads:
+        yield f'{sizes}: kind = "gpt2" has no groups of heads. Leave num_key_value_heads out.'
+    elif heads % groups > 0:
+        yield f"{sizes}: the key/value heads must divide the attention heads. Choose a number that divides them."
+
+
+def _check_phases(tables: list[Any], *, steps: int, price: float) -> Iterator[str]:
+    begin = 0
+    for table in tables:
+        phase = read_partly(PhaseConfig, table)
+        place, end = f"phases.{phase.name}", phase.until_step
+        if end <= begin:
+            yield f"{place}.until_step = {end}: expected more than {begin}, where the phase begins."
+        if phase.budget_usd is not None and price == 0:
+            yield f"{place}.budget_usd: a budget needs a price. Set cost.gpu_usd_per_hour."
+        last = min(end, steps)
+        milestones: Any = phase.milestones  # not a list if it was refused
+        for step in cast("list[Any]", milestones) if isinstance(milestones, list) else []:
+            if step <= begin or step > last:
+                yield f"{place}.milestones: {step}: expected a step of the phase, after {begin} and until {last}."
+        begin = end
 
 
 def load_recipe(path: Path, overrides: list[str] | None = None) -> TrainRecipe:
-    """Read a train recipe, a file or the name of a shipped one, and apply `KEY=VALUE` overrides.
+    """Read a train recipe and apply `KEY=VALUE` overrides.
+
+    The path is a TOML file, the JSON of a run folder, or the name of a shipped recipe.
 
     Raises:
         InputError: with every fault of the file and of the overrides.
     """
-    with _refusals():
+    with _one_problem_a_fault():
         return load_settings(TrainRecipe, find_recipe(path, SHIPPED), overrides=overrides, checks=(check_rules,))
 
 
 def parse_recipe(tables: dict[str, Any]) -> TrainRecipe:
-    """Turn a resolved recipe, such as a checkpoint holds, back into the model.
+    """Turn the recipe that a checkpoint holds back into the model.
 
     Raises:
-        InputError: it is not a recipe that this version knows.
+        InputError: this version does not know such a recipe.
     """
-    with _refusals():
+    with _one_problem_a_fault():
         return check_settings(TrainRecipe, tables, where="recipe of the checkpoint", checks=(check_rules,))
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
+def _one_problem_a_fault() -> Iterator[None]:
     try:
         yield
     except SettingsError as error:
@@ -48,7 +272,8 @@ def find_changes(old: Settings, new: Settings) -> dict[str, tuple[Any, Any]]:
     changes: dict[str, tuple[Any, Any]] = {}
     for (key, before), (_, after) in zip(old, new, strict=True):
         if isinstance(before, Settings):
-            changes |= {f"{key}.{name}": values for name, values in find_changes(before, after).items()}
+            inner = find_changes(before, after)
+            changes.update({f"{key}.{name}": values for name, values in inner.items()})
         elif before != after:
             changes[key] = before, after
     return changes

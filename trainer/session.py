@@ -26,41 +26,29 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from shards import ShardSet, open_set
-from shards.config import Settings, load_settings
 from shards.errors import InputError
 from shards.format.order import WindowOrder
 from shards.stores.files import lock_folder, write_text
 from shards.validation.validate import validate
-from trainer import checkpoint
-from trainer.checkpoint import Checkpoint, CheckpointState
-from trainer.config import FIXED_BY_CHECKPOINT, TrainRecipe
+from trainer.checkpoint.state import (
+    Checkpoint,
+    CheckpointState,
+    clear_leftovers,
+    find_newest,
+    list_checkpoints,
+    read_checkpoint,
+    step_of,
+)
+from trainer.checkpoint.tensors import check_disk, load_training_state, load_weights, save_checkpoint
 from trainer.device import choose_device, choose_precision, peak_flops
 from trainer.metrics import copy_metrics
-from trainer.model import LanguageModel, build_model, count_parameters, flops_per_token
+from trainer.model.decoder import LanguageModel, build_model
+from trainer.model.size import count_parameters, flops_per_token
 from trainer.optim import build_optimizers
-from trainer.recipe import find_changes, parse_recipe
-
-RECIPE_FILE, TOKENIZER_FILE, SET_FILE = "recipe.json", "tokenizer.json", "set.json"
+from trainer.recipe import FIXED_BY_CHECKPOINT, TrainRecipe, find_changes, parse_recipe
+from trainer.run_folder import RECIPE_FILE, SET_FILE, TOKENIZER_FILE, SetRecord
 
 Say = Callable[[str], None]
-
-
-class SetRecord(Settings):
-    """`set.json` of a run folder: which set the run was trained on, and where that was."""
-
-    path: str
-    """The set's folder, absolute; it may have moved since."""
-    manifest_sha256: str
-
-
-def read_set_record(run: Path) -> SetRecord | None:
-    """Return which set a run was trained on; None if the run folder has no record of it.
-
-    Raises:
-        SettingsError: the file is not such a record.
-    """
-    file = run / SET_FILE
-    return load_settings(SetRecord, file) if file.is_file() else None
 
 
 @dataclass
@@ -122,7 +110,7 @@ class Session:
             tokenizer_sha256=self.shard_set.manifest.tokenizer.sha256,
         )
         kept = {"keep_last": self.recipe.checkpoint.keep_last, "keep_steps": keep_steps, "write": self.rank == 0}
-        self.saved = checkpoint.save_checkpoint(self.run, state, self.model, self.optimizers, **kept)
+        self.saved = save_checkpoint(self.run, state, self.model, self.optimizers, **kept)
 
     def describe_saved(self) -> str:
         """Say what is left when the run cannot go on."""
@@ -172,7 +160,7 @@ def open_session(recipe: TrainRecipe, shards_path: Path, run: Path, *, resume: s
         model = build_model(recipe.model, vocab_size, seed=train.seed)
         model.activation_checkpointing = train.activation_checkpointing
         if found is not None:
-            checkpoint.load_weights(found, model)
+            load_weights(found, model)
         model.to(device)
         forward = _spread(model, recipe, device, ranks)
         optimizers = build_optimizers(model, recipe.optimizer)
@@ -181,7 +169,7 @@ def open_session(recipe: TrainRecipe, shards_path: Path, run: Path, *, resume: s
         if session.token_bytes is None:
             say("bits a byte are not reported: the tokenizer is not byte-level, so its tokens have no certain length")
         if found is not None:
-            checkpoint.load_training_state(found, model, session.optimizers)
+            load_training_state(found, model, session.optimizers)
             session.step, session.samples, session.saved = found.state.step, found.state.samples, found.path
             session.seconds = found.state.seconds
             say(f"resumed from {found.path}")
@@ -249,8 +237,8 @@ def _make_run_folder(run: Path) -> Path:
 
 def _find_checkpoint(run: Path, resume: str, say: Say) -> Checkpoint | None:
     if resume == "auto":
-        return checkpoint.find_newest(run, say)
-    present = checkpoint.list_checkpoints(run)
+        return find_newest(run, say)
+    present = list_checkpoints(run)
     if resume == "never":
         if present:
             raise InputError(
@@ -258,8 +246,8 @@ def _find_checkpoint(run: Path, resume: str, say: Say) -> Checkpoint | None:
                 "Choose another run folder, or --resume auto."
             )
         return None
-    found = checkpoint.read_checkpoint(Path(resume))
-    later = [other.name for other in present if checkpoint.step_of(other) > found.state.step]
+    found = read_checkpoint(Path(resume))
+    later = [other.name for other in present if step_of(other) > found.state.step]
     if later:
         raise InputError(
             f"{run}: holds later checkpoints than {resume} ({', '.join(later)}), which are not deleted. "
@@ -286,12 +274,12 @@ def _check_fits(found: Checkpoint, recipe: TrainRecipe, shard_set: ShardSet, say
 def _prepare_run(
     run: Path, recipe: TrainRecipe, shard_set: ShardSet, vocab_size: int, found: Checkpoint | None, say: Say
 ) -> None:
-    for path in checkpoint.clear_leftovers(run, after_step=found.state.step if found else None):
+    for path in clear_leftovers(run, after_step=found.state.step if found else None):
         say(f"{path}: corrupt, kept under this name; delete it when you do not need it")
     # Weights and two moments in fp32; a disk that cannot hold one checkpoint is better known now than after an hour.
     if found is not None:  # A branch off another run has that one's past.
         copy_metrics(found.path.resolve().parents[1], run, until_step=found.state.step)
-    checkpoint.check_disk(run, 12 * count_parameters(recipe.model, vocab_size), f"{run}: a checkpoint")
+    check_disk(run, 12 * count_parameters(recipe.model, vocab_size), f"{run}: a checkpoint")
     shutil.copyfile(shard_set.path / shard_set.manifest.tokenizer.file, run / TOKENIZER_FILE)
     record = SetRecord(path=str(shard_set.path.resolve()), manifest_sha256=shard_set.manifest_sha256)
     write_text(run / SET_FILE, record.model_dump_json(indent=2) + "\n")

@@ -120,7 +120,7 @@ class _PlainLoop:
     def __init__(self, recipe: Any, vocab_size: int):
         import torch
 
-        from trainer.model import build_model
+        from trainer.model.decoder import build_model
 
         self.model = build_model(recipe.model, vocab_size, seed=recipe.train.seed)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, betas=(0.9, 0.95), fused=True)

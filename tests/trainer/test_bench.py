@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 import torch
 
+from shards import ShardSet
 from shards.errors import InputError
 from trainer.commands import bench, fit
 from trainer.commands.measure import build_theirs, measure, write_made_up_set
-from trainer.config import TrainRecipe
-from trainer.model import build_model, count_parameters, flops_per_token
-from trainer.recipe import load_recipe
+from trainer.model.decoder import build_model
+from trainer.model.size import count_parameters, flops_per_token
+from trainer.recipe import TrainRecipe, load_recipe
 
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
@@ -155,10 +156,19 @@ def test_a_gpu_that_is_absent_is_refused_as_in_train(recipe: TrainRecipe, tmp_pa
     assert pickle.loads(pickle.dumps(refused.value)).problems == refused.value.problems
 
 
+def test_a_recipe_without_a_vocabulary_size_is_measured(
+    trainer: Any, shard_set: ShardSet, monkeypatch: pytest.MonkeyPatch
+):
+    """As the shipped demo recipe: its vocabulary size is that of the set it is trained on."""
+    demo = Path(__file__).parents[2] / "recipes/train/demo.toml"
+    asked: list[TrainRecipe] = []
+    monkeypatch.setattr(bench, "bench", lambda recipe, *_: asked.append(recipe) or [])
+    assert trainer.run("bench", demo, "--shards", shard_set.path).stderr == ""
+    assert "demo: no model.vocab_size; 50,257 ids are assumed, as GPT-2 has" in trainer.run("bench", demo).stderr
+    assert [recipe.model.vocab_size for recipe in asked] == [shard_set.vocab_size, 50_257]
+
+
 def test_what_cannot_be_measured_is_refused(trainer: Any, recipe_file: Path, monkeypatch: pytest.MonkeyPatch):
-    sizeless = trainer.run("bench", recipe_file)
-    assert sizeless.returncode == 2
-    assert "tiny: no model.vocab_size. Add --set model.vocab_size=N." in sizeless.stderr
     odd = trainer.run("bench", recipe_file, "--set", "train.micro_batch=3")
     assert odd.returncode == 2
     assert "train.global_batch = 8 with train.micro_batch = 3" in odd.stderr

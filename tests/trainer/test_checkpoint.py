@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import shutil
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 
-from trainer import checkpoint
-from trainer.checkpoint import CheckpointError, CheckpointState
+from trainer.checkpoint.state import (
+    CheckpointError,
+    CheckpointState,
+    clear_leftovers,
+    find_newest,
+    list_checkpoints,
+    read_checkpoint,
+)
+from trainer.checkpoint.tensors import load_training_state, load_weights, save_checkpoint
 
 FILES = ["checksums.json", "state.json", "model.safetensors", "optimizer.safetensors", "rng.safetensors"]
 
@@ -43,7 +52,7 @@ def run(tmp_path: Path) -> Path:
     """A run with the checkpoints 10, 20 and 30."""
     model, optimizer = make_training(1)
     for step in (10, 20, 30):
-        checkpoint.save_checkpoint(tmp_path, make_state(step), model, [optimizer], keep_last=3)
+        save_checkpoint(tmp_path, make_state(step), model, [optimizer], keep_last=3)
     return tmp_path
 
 
@@ -55,15 +64,15 @@ def flip_byte(path: Path) -> None:
 
 def test_everything_comes_back_bit_for_bit(tmp_path: Path):
     model, optimizer = make_training(1)
-    saved = checkpoint.save_checkpoint(tmp_path, make_state(7), model, [optimizer], keep_last=1)
+    saved = save_checkpoint(tmp_path, make_state(7), model, [optimizer], keep_last=1)
     torch_state = torch.get_rng_state()
-    found = checkpoint.find_newest(tmp_path, print)
+    found = find_newest(tmp_path, print)
     assert found is not None
     assert found.path == saved == tmp_path / "checkpoints/step-00000007"
     assert found.state == make_state(7)
     other, other_optimizer = make_training(2)
-    checkpoint.load_weights(found, other)
-    checkpoint.load_training_state(found, other, [other_optimizer])
+    load_weights(found, other)
+    load_training_state(found, other, [other_optimizer])
     assert torch.equal(torch.get_rng_state(), torch_state)
     for name, value in model.state_dict().items():
         assert torch.equal(value, other.state_dict()[name])
@@ -77,7 +86,7 @@ def test_everything_comes_back_bit_for_bit(tmp_path: Path):
 def test_a_flipped_bit_is_found_and_the_previous_checkpoint_used(run: Path, name: str):
     flip_byte(run / "checkpoints/step-00000030" / name)
     messages: list[str] = []
-    found = checkpoint.find_newest(run, messages.append)
+    found = find_newest(run, messages.append)
     assert found is not None
     assert found.state.step == 20
     assert len(messages) == 1
@@ -90,10 +99,10 @@ def test_a_missing_or_cut_file_is_found(run: Path, name: str):
     file = run / "checkpoints/step-00000030" / name
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(CheckpointError, match=name):
-        checkpoint.read_checkpoint(file.parent)
+        read_checkpoint(file.parent)
     file.unlink()
     with pytest.raises(CheckpointError, match=name):
-        checkpoint.read_checkpoint(file.parent)
+        read_checkpoint(file.parent)
 
 
 def test_a_changed_number_in_the_state_is_found(run: Path):
@@ -101,23 +110,23 @@ def test_a_changed_number_in_the_state_is_found(run: Path):
     state = json.loads(file.read_text())
     file.write_text(json.dumps({**state, "samples": 239}, indent=2) + "\n")
     with pytest.raises(CheckpointError, match="checksum"):
-        checkpoint.read_checkpoint(file.parent)
+        read_checkpoint(file.parent)
 
 
 def test_the_files_of_another_step_are_found(run: Path):
     shutil.copytree(run / "checkpoints/step-00000020", run / "checkpoints/step-00000030", dirs_exist_ok=True)
     with pytest.raises(CheckpointError, match="step 20; expected that of the folder's name"):
-        checkpoint.read_checkpoint(run / "checkpoints/step-00000030")
-    found = checkpoint.find_newest(run, lambda message: None)
+        read_checkpoint(run / "checkpoints/step-00000030")
+    found = find_newest(run, lambda message: None)
     assert found is not None
     assert found.path.name == "step-00000020"
 
 
 def test_when_all_are_corrupt_it_says_so(run: Path):
-    for path in checkpoint.list_checkpoints(run):
+    for path in list_checkpoints(run):
         flip_byte(path / "model.safetensors")
     with pytest.raises(CheckpointError, match="no whole checkpoint is left") as caught:
-        checkpoint.find_newest(run, lambda message: None)
+        find_newest(run, lambda message: None)
     assert len(caught.value.problems) == 4
 
 
@@ -125,15 +134,15 @@ def test_corrupt_ones_are_moved_aside_and_crashed_saves_cleared(run: Path):
     left = run / "checkpoints/.step-00000040.123.tmp"
     left.mkdir()
     (left / "model.safetensors").write_bytes(b"half")
-    moved = checkpoint.clear_leftovers(run, after_step=20)
+    moved = clear_leftovers(run, after_step=20)
     assert [path.name for path in moved] == ["corrupt-step-00000030"]
     assert not left.exists()
-    assert [path.name for path in checkpoint.list_checkpoints(run)] == ["step-00000010", "step-00000020"]
+    assert [path.name for path in list_checkpoints(run)] == ["step-00000010", "step-00000020"]
 
 
 def test_only_the_last_are_kept(run: Path):
     model, optimizer = make_training(1)
-    checkpoint.save_checkpoint(run, make_state(40), model, [optimizer], keep_last=2)
+    save_checkpoint(run, make_state(40), model, [optimizer], keep_last=2)
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-00000030", "step-00000040"]
 
 
@@ -147,19 +156,19 @@ def test_a_save_that_fails_leaves_the_others_and_nothing_else(
         raise OSError(28, "No space left on device")
 
     if fails_at == "save_file":
-        monkeypatch.setattr(checkpoint.safetensors.torch, "save_file", fail)
+        monkeypatch.setattr(safetensors.torch, "save_file", fail)
     else:
         monkeypatch.setattr(Path, "rename", fail)
     with pytest.raises(OSError, match="No space left"):
-        checkpoint.save_checkpoint(run, make_state(40), model, [optimizer], keep_last=1)
+        save_checkpoint(run, make_state(40), model, [optimizer], keep_last=1)
     monkeypatch.undo()
     names = sorted(path.name for path in (run / "checkpoints").iterdir())
     assert names == ["step-00000010", "step-00000020", "step-00000030"]
-    assert checkpoint.find_newest(run, print) is not None
+    assert find_newest(run, print) is not None
 
 
 def test_a_run_without_checkpoints_has_none(tmp_path: Path):
-    assert checkpoint.find_newest(tmp_path, print) is None
+    assert find_newest(tmp_path, print) is None
 
 
 def test_nothing_is_pickled(run: Path, monkeypatch: pytest.MonkeyPatch):
@@ -169,11 +178,24 @@ def test_nothing_is_pickled(run: Path, monkeypatch: pytest.MonkeyPatch):
     for name in ("load", "loads", "Unpickler"):
         monkeypatch.setattr(pickle, name, refuse)
     monkeypatch.setattr(torch, "load", refuse)
-    found = checkpoint.find_newest(run, print)
+    found = find_newest(run, print)
     assert found is not None
     model, optimizer = make_training(2)
-    checkpoint.load_weights(found, model)
-    checkpoint.load_training_state(found, model, [optimizer])
+    load_weights(found, model)
+    load_training_state(found, model, [optimizer])
     for file in found.path.iterdir():
         assert file.suffix in (".json", ".safetensors")
         assert b"\x80\x04\x95" not in file.read_bytes()  # how a pickle of protocol 4 begins
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o027, 0o077])
+def test_files_may_be_read_by_others_as_far_as_the_umask_allows(tmp_path: Path, umask: int):
+    model, optimizer = make_training(1)
+    before = os.umask(umask)
+    try:
+        path = save_checkpoint(tmp_path, make_state(1), model, [optimizer], keep_last=2)
+    finally:
+        os.umask(before)
+    modes = {file.name: oct(file.stat().st_mode & 0o777) for file in path.iterdir()}
+    assert modes == dict.fromkeys(modes, oct(0o666 & ~umask))
+    assert len(modes) == 5

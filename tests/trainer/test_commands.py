@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -17,7 +18,8 @@ import torch
 
 from shards import ShardSet
 from shards.errors import InputError
-from trainer.commands.sample import LoadedRun, SamplingOptions, choose_token, load_run, sample_texts
+from trainer.commands.load_run import load_run
+from trainer.model.generate import SamplingOptions, TrainedModel, choose_token, sample_texts
 
 
 class Done(Protocol):
@@ -46,7 +48,7 @@ def run(trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path_facto
 
 
 @pytest.fixture(scope="module")
-def loaded(run: Path) -> LoadedRun:
+def loaded(run: Path) -> TrainedModel:
     return load_run(run, print)
 
 
@@ -62,6 +64,51 @@ def test_help_answers_at_once_and_imports_nothing_heavy():
     assert done.stderr.strip() == "[]"
     assert "train" in done.stdout
     assert time.perf_counter() - began < 0.5  # Measured 0.04 s; the limit is the product's promise.
+
+
+WITHOUT_EXTRA = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "safetensors", "matplotlib"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+from trainer.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+"""The command in an environment without the extra `train`, as `pip install tokenmill` leaves it."""
+
+
+def run_without_extra(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", WITHOUT_EXTRA, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("command", ["train", "sample", "plot", "export", "fit", "bench"])
+def test_without_the_extra_it_says_how_to_install_it(
+    run: Path, recipe_file: Path, shard_set: ShardSet, tmp_path: Path, command: str
+):
+    arguments = {
+        "train": (recipe_file, "--shards", shard_set.path, "--run", tmp_path / "run"),
+        "sample": (run, "--prompt", "a"),
+        "plot": (run, "--out", tmp_path),
+        "export": (run, "--to", "hf", "--out", tmp_path / "hf"),
+        "fit": (recipe_file, "--gpu-memory", "24GB"),
+        "bench": (recipe_file,),
+    }[command]
+    done = run_without_extra(command, *arguments, "--json")
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    (problem,) = json.loads(done.stdout)["problems"]
+    assert re.search(r"'(torch|safetensors|matplotlib)' is not installed.*pip install 'tokenmill\[train\]'", problem)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_the_extra_what_needs_no_torch_runs(run: Path, recipe_file: Path):
+    traced = run_without_extra("trace", run, "--step", 1)
+    assert traced.returncode == 0, traced.stderr
+    cost = run_without_extra("cost", recipe_file, "--gpu", "H100=2.49:400000")
+    assert cost.returncode == 0, cost.stderr
 
 
 def test_a_bad_recipe_is_refused_before_anything_is_written(
@@ -201,7 +248,7 @@ def test_nobody_reading_a_refusal_is_no_failure_either(trainer: Any, tmp_path: P
     assert process.returncode == 128 + signal.SIGPIPE
 
 
-@pytest.mark.parametrize("place", ["trainer.session.open_session", "trainer.train.take_step"])
+@pytest.mark.parametrize("place", ["trainer.session.open_session", "trainer.train.loop.take_step"])
 def test_an_interrupt_at_once_is_one_line(
     trainer: Command,
     shard_set: ShardSet,
@@ -231,29 +278,29 @@ def test_one_rank_speaks_for_all(trainer: Command, recipe_file: Path, tmp_path: 
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
 
 
-def test_a_prompt_that_fills_the_context_is_refused(loaded: LoadedRun):
+def test_a_prompt_that_fills_the_context_is_refused(loaded: TrainedModel):
     with pytest.raises(InputError, match="context of 64"):
         sample_texts(loaded, ["the mill " * 200], SamplingOptions())[0]
 
 
-def test_sampling_ends_at_the_contexts_end_and_says_so(loaded: LoadedRun, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("trainer.commands.sample.choose_token", lambda *_: 5)
+def test_sampling_ends_at_the_contexts_end_and_says_so(loaded: TrainedModel, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("trainer.model.generate.choose_token", lambda *_: 5)
     result = sample_texts(loaded, ["the"], SamplingOptions(max_new_tokens=1000))[0]
     prompt_tokens = 1 + len(loaded.tokenizer.encode("the").ids)
     assert result.finish == "context"
     assert len(result.token_ids) == 64 - prompt_tokens + 1
 
 
-def test_sampling_stops_at_eos(loaded: LoadedRun, monkeypatch: pytest.MonkeyPatch):
+def test_sampling_stops_at_eos(loaded: TrainedModel, monkeypatch: pytest.MonkeyPatch):
     tokens = iter([5, 6, loaded.eos_id, 7])
-    monkeypatch.setattr("trainer.commands.sample.choose_token", lambda *_: next(tokens))
+    monkeypatch.setattr("trainer.model.generate.choose_token", lambda *_: next(tokens))
     result = sample_texts(loaded, ["the"], SamplingOptions())[0]
     assert (result.token_ids, result.finish) == ([5, 6], "eos")
 
 
-def test_special_tokens_in_a_prompt_are_text(loaded: LoadedRun, monkeypatch: pytest.MonkeyPatch):
+def test_special_tokens_in_a_prompt_are_text(loaded: TrainedModel, monkeypatch: pytest.MonkeyPatch):
     fed: list[list[int]] = []
-    monkeypatch.setattr("trainer.commands.sample.iter_tokens", lambda _model, ids, *_: fed.extend(ids) or iter([]))
+    monkeypatch.setattr("trainer.model.generate.iter_tokens", lambda _model, ids, *_: fed.extend(ids) or iter([]))
     sample_texts(loaded, ["a<|endoftext|>b"], SamplingOptions())[0]
     assert fed[0][0] == loaded.eos_id
     assert loaded.eos_id not in fed[0][1:]

@@ -10,8 +10,7 @@ import pytest
 
 from shards.errors import InputError
 from trainer.commands.cost import measure_throughput, price
-from trainer.config import TrainRecipe
-from trainer.recipe import load_recipe
+from trainer.recipe import TrainRecipe, load_recipe
 
 
 @pytest.fixture

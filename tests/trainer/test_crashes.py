@@ -17,7 +17,7 @@ import pytest
 
 from shards import ShardSet
 from trainer.__main__ import main
-from trainer.checkpoint import list_checkpoints, read_checkpoint
+from trainer.checkpoint.state import list_checkpoints, read_checkpoint
 
 KILLS = 20
 
@@ -43,7 +43,7 @@ ReadLines = Callable[[Path], list[dict[str, Any]]]
 def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., multiprocessing.process.BaseProcess]]:
     """Return what starts the command in a fork of a process that has imported torch already."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["trainer.train", "trainer.recipe", "pyarrow.parquet"])
+    context.set_forkserver_preload(["trainer.train.loop", "trainer.recipe", "pyarrow.parquet"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -151,7 +151,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(
     free = os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize
     filler.write_bytes(b"x" * (free - 500_000))
     if not checked:  # so that the disk fills while the checkpoint is written
-        monkeypatch.setattr("trainer.checkpoint.check_disk", lambda *_: None)
+        monkeypatch.setattr("trainer.checkpoint.tensors.check_disk", lambda *_: None)
     done = trainer.run(*arguments)
     assert done.returncode == (2 if checked else 1)
     assert ("MB are needed" if checked else "step-00000008") in done.stderr
@@ -163,7 +163,7 @@ def test_a_disk_too_small_for_one_checkpoint_is_refused_before_the_first_step(
     trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     usage = type("Usage", (), {"free": 1_500_000})
-    monkeypatch.setattr("trainer.checkpoint.shutil.disk_usage", lambda _: usage)
+    monkeypatch.setattr("trainer.checkpoint.tensors.shutil.disk_usage", lambda _: usage)
     done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path, "--json")
     assert done.returncode == 2
     assert "MB are needed, 1.5 MB are free" in json.loads(done.stdout)["problems"][0]

@@ -15,9 +15,9 @@ import torch
 
 from shards import ShardSet, open_set
 from shards.format.order import label_sources
-from trainer.config import ModelConfig, TrainConfig
 from trainer.evaluate import evaluate, summarise
-from trainer.model import LanguageModel, build_model
+from trainer.model.decoder import LanguageModel, build_model
+from trainer.recipe import ModelConfig, TrainConfig
 
 SEQ_LEN = 24
 

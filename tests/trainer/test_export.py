@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ import torch
 
 from shards import ShardSet
 from trainer.commands.export import describe_files
-from trainer.commands.sample import SamplingOptions, iter_tokens, load_run
-from trainer.config import ModelConfig
+from trainer.commands.load_run import load_run
+from trainer.model.generate import SamplingOptions, iter_tokens
+from trainer.recipe import ModelConfig
 
 transformers = pytest.importorskip("transformers")
 
@@ -170,3 +172,18 @@ def test_a_full_disk_leaves_nothing(
     assert done.returncode == 1
     assert "No space left" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o027])
+def test_files_may_be_read_by_others_as_far_as_the_umask_allows(
+    trainer: Any, exported: tuple[Path, Path], tmp_path: Path, umask: int
+):
+    before = os.umask(umask)
+    try:
+        done = trainer.run("export", exported[0], "--to", "hf", "--out", tmp_path / "hf")
+    finally:
+        os.umask(before)
+    assert done.returncode == 0, done.stderr
+    modes = {file.name: oct(file.stat().st_mode & 0o777) for file in (tmp_path / "hf").iterdir()}
+    assert modes == dict.fromkeys(modes, oct(0o666 & ~umask))
+    assert "model.safetensors" in modes

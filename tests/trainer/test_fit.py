@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from shards import ShardSet
 from shards.errors import InputError
 from trainer.commands.fit import CONTEXT_BYTES, Points, estimate, measure, measure_step, parse_bytes
-from trainer.config import TrainRecipe
-from trainer.model import build_model, count_parameters, padded_vocab_size
+from trainer.model.decoder import build_model, padded_vocab_size
+from trainer.model.size import count_parameters
+from trainer.recipe import TrainRecipe, load_recipe
 
 VOCAB_SIZE = 1000
 
@@ -166,6 +168,20 @@ def test_the_command(trainer: Any, recipe_file: Path):
     small = trainer.run("fit", recipe_file, "--gpu-memory", "700MB", *vocabulary)
     assert small.returncode == 1
     assert "nothing fits" in small.stdout
-    refused = trainer.run("fit", recipe_file, "--gpu-memory", "24GB")
-    assert refused.returncode == 2
-    assert "Add --set model.vocab_size=N" in refused.stderr
+
+
+def test_the_shipped_demo_recipe_gets_a_vocabulary(trainer: Any, shard_set: ShardSet, monkeypatch: pytest.MonkeyPatch):
+    """Its vocabulary size is that of the set it is trained on."""
+    monkeypatch.setattr("trainer.commands.fit.DEPTHS", (1, 2))
+    demo = Path(__file__).parents[2] / "recipes/train/demo.toml"
+    assumed = trainer.run("fit", demo, "--gpu-memory", "24GB", "--json")
+    assert assumed.returncode == 0, assumed.stderr
+    assert "demo: no model.vocab_size; 50,257 ids are assumed, as GPT-2 has" in assumed.stderr
+    assert "Name the shard set with --shards DIR, or add --set model.vocab_size=N." in assumed.stderr
+    of_set = trainer.run("fit", demo, "--gpu-memory", "24GB", "--shards", shard_set.path, "--json")
+    assert (of_set.returncode, of_set.stderr) == (0, "")
+    sizes = [json.loads(done.stdout)["vocab_size"] for done in (assumed, of_set)]
+    assert sizes == [50_257, shard_set.vocab_size]
+    parameters = [json.loads(done.stdout)["parameters"] for done in (assumed, of_set)]
+    rows = padded_vocab_size(50_257) - padded_vocab_size(shard_set.vocab_size)
+    assert parameters[0] - parameters[1] == rows * load_recipe(demo).model.hidden_size

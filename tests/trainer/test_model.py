@@ -13,21 +13,10 @@ import torch
 from torch import nn
 from torch.nn.attention.flex_attention import create_block_mask
 
-from trainer.config import ModelConfig
-from trainer.model import (
-    KeyValueCache,
-    LanguageModel,
-    attend,
-    build_model,
-    count_parameters,
-    document_mask,
-    flops_per_token,
-    label_documents,
-    padded_vocab_size,
-    rotary_tables,
-    rotate,
-)
-from trainer.recipe import load_recipe
+from trainer.model.attention import KeyValueCache, attend, document_mask, label_documents, rotary_tables, rotate
+from trainer.model.decoder import LanguageModel, build_model, padded_vocab_size
+from trainer.model.size import count_parameters, flops_per_token
+from trainer.recipe import ModelConfig, load_recipe
 
 ROOT = Path(__file__).parents[2]
 VOCAB_SIZE = 200

@@ -12,11 +12,10 @@ import pytest
 
 from shards import ShardSet
 from shards.errors import InputError, RunError
-from trainer.config import PhaseConfig
-from trainer.phases import make_ledger
-from trainer.recipe import load_recipe
+from trainer.phases import summarise_phases
+from trainer.recipe import PhaseConfig, load_recipe
 from trainer.session import Session, open_session
-from trainer.train import run_training
+from trainer.train.loop import run_training
 
 
 class Done(Protocol):
@@ -49,7 +48,7 @@ def make_phase(until_step: int, **more: Any) -> PhaseConfig:
 
 def test_the_ledger_says_what_each_phase_brought_for_its_money():
     phases = [make_phase(10, goal="val_loss < 7.6"), make_phase(30, goal="val_loss < 5.5", budget_usd=19.5)]
-    first, second, third = make_ledger([*phases, make_phase(60, goal="loss < 1")], make_records())
+    first, second, third = summarise_phases([*phases, make_phase(60, goal="loss < 1")], make_records())
     assert (first["steps"], first["tokens"], first["usd"]) == (10, 10_000, 10.0)
     assert first["loss_drop"] == pytest.approx(7.9 - 7.5)  # from the first step's loss to validation
     assert first["usd_per_loss"] == pytest.approx(10 / 0.4)
@@ -62,15 +61,15 @@ def test_the_ledger_says_what_each_phase_brought_for_its_money():
 
 def test_a_loss_that_did_not_fall_has_no_price():
     records = [{"step": step, "loss": 3.0 + step, "tokens": step, "usd": 0.0} for step in (1, 2)]
-    (row,) = make_ledger([make_phase(2, goal="loss <= 4.5")], records)
+    (row,) = summarise_phases([make_phase(2, goal="loss <= 4.5")], records)
     assert row["usd_per_loss"] is None
     assert row["goal_met"]
-    assert not make_ledger([make_phase(2)], [])
+    assert not summarise_phases([make_phase(2)], [])
 
 
 def test_a_run_without_a_price_costs_nothing():
     records = [{"step": step, "loss": 3.0 - step, "tokens": step} for step in (1, 2)]
-    (row,) = make_ledger([make_phase(2)], records)
+    (row,) = summarise_phases([make_phase(2)], records)
     assert (row["usd"], row["usd_per_loss"]) == (0.0, 0.0)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import io
+import itertools
 import json
 import sys
 import types
@@ -12,9 +14,9 @@ from typing import Any
 import pytest
 
 from shards.errors import InputError
-from trainer.commands.plot import draw, open_events
-from trainer.config import PhaseConfig
-from trainer.recipe import load_recipe
+from trainer.commands.plot import draw, smooth
+from trainer.metrics import open_events
+from trainer.recipe import PhaseConfig, load_recipe
 
 ENDS = {"smoke": 10, "long": 40, "later": 90}
 PHASES = [PhaseConfig(name=name, until_step=step) for name, step in ENDS.items()]
@@ -23,26 +25,96 @@ PHASES = [PhaseConfig(name=name, until_step=step) for name, step in ENDS.items()
 def make_records(steps: int = 50, **changes: Any) -> list[dict[str, Any]]:
     records: list[dict[str, Any]] = []
     for step in range(1, steps + 1):
-        figures = {"step": step, "loss": 5 / step, "lr": 1e-3, "tokens_per_s": 1000.0 + step, "usd": step * 0.01}
+        figures = {"step": step, "tokens": step * 100, "loss": 5 / step, "lr": 1e-3}
+        figures |= {"tokens_per_s": 1000.0 + step, "usd": step * 0.01}
         records.append({key: value for key, value in (figures | changes).items() if value is not None})
         if step % 10 == 0:
             records.append({"step": step, "val_loss": 6 / step})
     return records
 
 
-def test_every_number_has_its_line_and_its_panel():
+def list_labels(figure: Any) -> list[str]:
+    """Return the labels of the figure's legends, from the top."""
+    return [text.get_text() for axis in figure.axes for text in axis.get_legend().get_texts()]
+
+
+def test_every_number_has_its_curve_and_its_panel_in_words():
     figure = draw(make_records(), [], title="run")
-    lines = {line.get_label(): line for axis in figure.axes for line in axis.lines}
-    assert list(lines) == ["loss", "val_loss", "lr", "tokens_per_s", "usd"]
-    assert [axis.get_ylabel().split("\n")[0] for axis in figure.axes] == ["loss", "learning rate", "throughput", "cost"]
-    assert list(lines["val_loss"].get_xdata()) == [10, 20, 30, 40, 50]
-    assert list(lines["usd"].get_ydata())[-1] == pytest.approx(0.5)
-    assert len(lines["loss"].get_xdata()) == 50
+    assert list_labels(figure) == [
+        "training loss, each step",
+        "training loss, mean of 10 steps",
+        "validation loss",
+        "learning rate",
+        "throughput, each step",
+        "throughput, mean of 10 steps",
+        "cost so far: $0.50",
+    ]
+    assert [axis.get_ylabel() for axis in figure.axes] == [
+        "loss, nats a token",
+        "learning rate",
+        "tokens a second",
+        "US dollars",
+    ]
+    raw, smoothed, validation = figure.axes[0].lines
+    assert list(raw.get_ydata()) == [5 / step for step in range(1, 51)]
+    assert raw.get_alpha() < 1
+    assert list(smoothed.get_ydata()) == pytest.approx(smooth([5 / step for step in range(1, 51)], 10))
+    assert list(validation.get_xdata()) == [10, 20, 30, 40, 50]
+
+
+def test_a_smoothed_curve_is_the_mean_around_each_step():
+    values = [float(value) for value in range(100)]
+    assert list(smooth(values, 10)[:95]) == pytest.approx(values[:95])  # a straight line stays, from its beginning
+    noisy = [float(step % 2) for step in range(1000)]
+    assert all(abs(value - 0.5) < 0.05 for value in smooth(noisy, 21)[10:])
+    assert smooth(noisy, 21)[-1] == pytest.approx(6 / 11)
+
+
+def test_a_short_run_is_drawn_as_it_is():
+    assert list_labels(draw(make_records(5, usd=None), [], title="run")) == [
+        "training loss",
+        "learning rate",
+        "throughput",
+    ]
+
+
+def test_validation_loss_is_drawn_by_source_with_the_last_figures():
+    records = make_records(20)
+    for step in (10, 20):
+        by_source = {"_a $5 source": 6 / step, "prose": 7 / step, "late": 1.0} if step == 20 else {"prose": 7 / step}
+        records.append({"step": step, "val_loss": 6 / step, "val_loss_by_source": by_source})
+    figure = draw(records, [], title="run")
+    panel = figure.axes[1]
+    assert panel.get_ylabel() == "validation loss\nby source, nats a token"
+    assert [text.get_text() for text in panel.get_legend().get_texts()] == [
+        "1.000  late",
+        "0.350  prose",
+        "0.300  _a $5 source",
+    ]
+    assert [list(line.get_xdata()) for line in panel.lines] == [[20], [10, 20], [20]]
+    figure.savefig(io.BytesIO())  # a dollar begins no formula
+
+
+def test_goals_are_drawn_over_their_phase_with_their_outcome():
+    phases = [
+        PhaseConfig(name="smoke", until_step=10, goal="val_loss < 1.0"),
+        PhaseConfig(name="long", until_step=40, goal="loss <= 0.1"),
+        PhaseConfig(name="later", until_step=90, goal="val_loss < 0.1"),
+    ]
+    figure = draw(make_records(), phases, title="run")
+    assert [label for label in list_labels(figure) if label.startswith("goal")] == [
+        "goal of smoke:\nvalidation loss < 1.0, met",
+        "goal of long:\ntraining loss <= 0.1, missed",
+        "goal of later:\nvalidation loss < 0.1, open",
+    ]
+    goals = [line for line in figure.axes[0].lines if line.get_linestyle() == ":"]
+    assert [list(line.get_xdata()) for line in goals] == [[0, 10], [10, 40], [40, 50]]
+    assert [line.get_ydata()[0] for line in goals] == [1.0, 0.1, 0.1]
 
 
 def test_a_run_without_a_price_has_no_panel_of_dollars():
     figure = draw(make_records(usd=None), [], title="run")
-    assert [axis.get_ylabel().split("\n")[0] for axis in figure.axes] == ["loss", "learning rate", "throughput"]
+    assert [axis.get_ylabel() for axis in figure.axes] == ["loss, nats a token", "learning rate", "tokens a second"]
 
 
 def test_phases_reached_are_marked_and_those_begun_are_named():
@@ -50,9 +122,19 @@ def test_phases_reached_are_marked_and_those_begun_are_named():
     for axis in figure.axes:
         assert [line.get_xdata()[0] for line in axis.lines if line.get_linestyle() == "--"] == [10, 40]
     assert [text.get_text() for text in figure.axes[0].texts] == ["smoke", "long", "later"]
-    assert [text.xy[0] for text in figure.axes[0].texts] == [5, 25, 45]
+    assert [text.xy[0] for text in figure.axes[0].texts] == pytest.approx([0.1, 0.5, 0.9], abs=0.01)
     early = draw(make_records(8), PHASES, title="run")
     assert [text.get_text() for text in early.axes[0].texts] == ["smoke"]
+
+
+def test_names_of_short_phases_do_not_overlap():
+    ends = {"a smoke test": 1, "proof of life": 4, "long run": 90}
+    phases = [PhaseConfig(name=name, until_step=step) for name, step in ends.items()]
+    figure = draw(make_records(), phases, title="run")
+    figure.savefig(io.BytesIO())
+    boxes = [text.get_window_extent() for text in figure.axes[0].texts]
+    assert len(boxes) == 3
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
 
 
 def test_nothing_logged_is_nothing_to_draw():
@@ -85,7 +167,7 @@ def test_the_command_draws_a_run_and_refuses_what_is_none(trainer: Any, recipe_f
 
 def test_phases_that_ended_before_the_first_line_are_left_out():
     phases = [PhaseConfig(name=name, until_step=step) for name, step in (("early", 5), ("late", 30))]
-    figure = draw([{"step": step, "loss": 1.0} for step in range(11, 21)], phases, title="run")
+    figure = draw([{"step": step, "tokens": 100 * step, "loss": 1.0} for step in range(11, 21)], phases, title="run")
     assert [text.get_text() for text in figure.axes[0].texts] == ["late"]
 
 

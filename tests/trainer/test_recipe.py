@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from shards.errors import InputError
-from trainer.config import TrainRecipe
 from trainer.optim import learning_rate
-from trainer.recipe import find_changes, load_recipe, parse_recipe
+from trainer.recipe import TrainRecipe, find_changes, load_recipe, parse_recipe
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,9 +14,11 @@ import pytest
 import torch
 
 from shards import ShardSet
-from trainer.commands.sample import LoadedRun, SamplingOptions, choose_token, iter_tokens, load_run, sample_texts
-from trainer.config import ModelConfig
-from trainer.model import KeyValueCache, LanguageModel, build_model
+from trainer.commands.load_run import load_run
+from trainer.model.attention import KeyValueCache
+from trainer.model.decoder import LanguageModel, build_model
+from trainer.model.generate import SamplingOptions, TrainedModel, choose_token, iter_tokens, sample_texts
+from trainer.recipe import ModelConfig
 
 VOCAB_SIZE, EOS = 200, 0
 GREEDY = SamplingOptions(max_new_tokens=30, temperature=0.0, repetition_penalty=1.0)
@@ -57,7 +59,7 @@ def run(trainer: Any, shard_set: ShardSet, recipe_file: Path, tmp_path_factory: 
 
 
 @pytest.fixture(scope="module")
-def loaded(run: Path) -> LoadedRun:
+def loaded(run: Path) -> TrainedModel:
     return load_run(run, print)
 
 
@@ -116,7 +118,7 @@ def test_rows_end_at_eos_or_a_full_context_and_the_others_go_on(model: LanguageM
         taken[prompt] = taken.get(prompt, 0) + 1
         return EOS if prompt == 8 and taken[prompt] == 3 else 5
 
-    monkeypatch.setattr("trainer.commands.sample.choose_token", choose)
+    monkeypatch.setattr("trainer.model.generate.choose_token", choose)
     rows = continue_all(model, PROMPTS[1:], SamplingOptions(max_new_tokens=1000))
     assert rows[1] == [5, 5, EOS]
     assert [len(rows[0]), len(rows[2])] == [48 - 7 + 1, 48 - 12 + 1]
@@ -139,15 +141,15 @@ def test_top_k_keeps_so_many_before_top_p():
     assert chosen(top_p=0.5) == {1, 2}
 
 
-def test_several_texts_are_those_of_each_prompt_alone(loaded: LoadedRun):
+def test_several_texts_are_those_of_each_prompt_alone(loaded: TrainedModel):
     prompts, options = ["the mill", "", "def grind ( grain )"], SamplingOptions(max_new_tokens=20)
     assert sample_texts(loaded, prompts, options) == [sample_texts(loaded, [prompt], options)[0] for prompt in prompts]
 
 
-def test_streamed_pieces_are_the_text_in_whole_characters(loaded: LoadedRun, monkeypatch: pytest.MonkeyPatch):
+def test_streamed_pieces_are_the_text_in_whole_characters(loaded: TrainedModel, monkeypatch: pytest.MonkeyPatch):
     ids = loaded.tokenizer.encode("ñandú 字 🚀", add_special_tokens=False).ids
     tokens = iter([*ids, loaded.eos_id])
-    monkeypatch.setattr("trainer.commands.sample.choose_token", lambda *_: next(tokens))
+    monkeypatch.setattr("trainer.model.generate.choose_token", lambda *_: next(tokens))
     pieces: list[str] = []
     (sample,) = sample_texts(loaded, ["the"], SamplingOptions(), on_text=pieces.append)
     assert pieces[0] == "the"
@@ -156,10 +158,12 @@ def test_streamed_pieces_are_the_text_in_whole_characters(loaded: LoadedRun, mon
     assert "\ufffd" not in "".join(pieces)
 
 
-def test_a_text_that_ends_within_a_character_is_streamed_to_its_end(loaded: LoadedRun, monkeypatch: pytest.MonkeyPatch):
+def test_a_text_that_ends_within_a_character_is_streamed_to_its_end(
+    loaded: TrainedModel, monkeypatch: pytest.MonkeyPatch
+):
     first_byte = loaded.tokenizer.token_to_id("Ã")  # byte 0xC3, which begins a character of two
     tokens = iter([first_byte, loaded.eos_id])
-    monkeypatch.setattr("trainer.commands.sample.choose_token", lambda *_: next(tokens))
+    monkeypatch.setattr("trainer.model.generate.choose_token", lambda *_: next(tokens))
     pieces: list[str] = []
     (sample,) = sample_texts(loaded, ["x"], SamplingOptions(), on_text=pieces.append)
     assert "".join(pieces) == "x" + sample.text == "x\ufffd"

@@ -13,9 +13,9 @@ import torch
 import xxhash
 
 from shards import ShardSet
-from trainer import train
 from trainer.__main__ import main
 from trainer.session import Session
+from trainer.train import step as training_step
 
 STEPS, BATCH = 13, 8
 
@@ -39,7 +39,7 @@ def run(
 ) -> tuple[Path, dict[int, list[list[int]]]]:
     """A run that was stopped and went on with other micro-batches; and what the model was given in each step."""
     folder, given = tmp_path_factory.mktemp("runs") / "run", dict[int, list[list[int]]]()
-    accumulate = train.accumulate_gradients
+    accumulate = training_step.accumulate_gradients
 
     def watch(session: Session, windows: torch.Tensor, rounds: int) -> torch.Tensor:
         if rounds > 1:  # one round is a trial of the weights before a save, and no part of a step
@@ -48,7 +48,7 @@ def run(
 
     arguments = ("train", recipe_file, "--shards", small_set.path, "--run", folder, "--set", "eval.every_steps=100")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "accumulate_gradients", watch)
+        patch.setattr(training_step, "accumulate_gradients", watch)
         for steps, micro_batch in ((5, 2), (STEPS, 4)):
             done = trainer.run(*arguments, "--set", f"train.steps={steps}", "--set", f"train.micro_batch={micro_batch}")
             assert done.returncode == 0, done.stderr

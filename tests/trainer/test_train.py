@@ -13,13 +13,14 @@ import torch
 
 from shards import ShardSet
 from shards.errors import InputError, RunError
-from trainer.config import PhaseConfig, TrainRecipe
 from trainer.data import Loader
 from trainer.metrics import MetricsLog, describe_step, read_metrics
-from trainer.model import flops_per_token, label_documents
-from trainer.recipe import load_recipe
+from trainer.model.attention import label_documents
+from trainer.model.size import flops_per_token
+from trainer.recipe import PhaseConfig, TrainRecipe, load_recipe
 from trainer.session import Session, open_session
-from trainer.train import fetch_losses, run_training, take_step
+from trainer.train.loop import run_training
+from trainer.train.step import fetch_losses, take_step
 
 
 @pytest.fixture
@@ -183,7 +184,8 @@ def test_losses_are_fetched_once_an_interval_and_logged_for_each_step(
 ):
     fetched: list[int] = []
     monkeypatch.setattr(
-        "trainer.train.fetch_losses", lambda session, taken: fetched.append(len(taken)) or fetch_losses(session, taken)
+        "trainer.train.loop.fetch_losses",
+        lambda session, taken: fetched.append(len(taken)) or fetch_losses(session, taken),
     )
     every_ten = ("eval.every_steps=24", "checkpoint.every_steps=24")
     runs = [open_run(f"train.log_every={n}", *every_ten, name=str(n)) for n in (1, 10)]

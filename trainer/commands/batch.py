@@ -17,11 +17,10 @@ from shards.format.order import Window, WindowOrder, row_window
 from shards.format.reader import ShardSet
 from shards.trace.locate import Excerpt, Place, read_excerpt
 from shards.trace.windows import find_documents
-from trainer.checkpoint import CheckpointError, CheckpointState, list_checkpoints, read_state
-from trainer.config import FIXED_BY_CHECKPOINT, TrainConfig
+from trainer.checkpoint.state import CheckpointError, CheckpointState, list_checkpoints, read_state
 from trainer.metrics import METRICS_FILE, read_metrics
-from trainer.recipe import find_changes, load_recipe, parse_recipe
-from trainer.session import RECIPE_FILE, read_set_record
+from trainer.recipe import FIXED_BY_CHECKPOINT, TrainConfig, find_changes, load_recipe, parse_recipe
+from trainer.run_folder import RECIPE_FILE, read_set_record
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -1,8 +1,8 @@
-"""Measured throughput of recipes: tokens/s, MFU and peak memory of real training steps, beside transformers' Trainer.
+"""Measured throughput of recipes: tokens/s, MFU and peak memory of real training steps, ours and transformers'.
 
 `trainer.commands.measure` says what is measured. Each trainer has a process of its own, so that neither finds the
 other's memory, caches or compiled code, and that the failure of one costs no figure of the other. One GPU, or the CPU;
-validation and checkpoints are in no figure. Takes minutes a recipe, most of them to compile.
+validation and checkpoints are in no figure. Takes minutes for each recipe, most of them to compile.
 """
 
 from __future__ import annotations
@@ -19,20 +19,24 @@ from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
 from shards.terminal.arguments import positive_number, print_json
+from trainer.commands.fit import add_set_of_vocabulary, settle_vocabulary
+from trainer.commands.train import wait_without_spinning
 
 if TYPE_CHECKING:
-    from trainer.config import TrainRecipe
+    from trainer.recipe import TrainRecipe
 
 GOALS = {"tinystories-91m": 1_000_000, "gpuburnout-1b": 75_000}
-"""Tokens a second on an H200 that the shipped recipes should reach. They are measured by default."""
+"""Tokens a second on an H200 that shipped recipes should reach. These recipes are measured by default."""
 
-NOTES = f"""MFU: by 6 * weights that are multiplied + 12 * layers * hidden_size * seq_len FLOP a token, none recomputed.
-Loss: the mean of all steps, of made-up tokens. Peak: what torch allocated after the warm-up; fit: what it expects of
-that, without margin and context. On a CPU the peak is the growth of the process's resident memory.
+NOTES = f"""MFU: 6 * weights in multiplications + 12 * layers * hidden_size * seq_len FLOP a token, no recomputation.
+Loss: the mean of all steps, on made-up tokens. Peak: memory that torch allocated after the warm-up; fit: the memory
+that `fit` expects, without margin and context. On a CPU the peak is the growth of the process's resident memory.
 Goals on an H200, in tokens/s: {", ".join(f"{name} {goal:,}" for name, goal in GOALS.items())}."""
 
-REMEDY = "If memory was too small: --set train.micro_batch=N (`fit` says what fits) or train.activation_checkpointing. "
-REMEDY += "Where transformers or accelerate is not installed: --alone."
+REMEDY = (
+    "If memory was too small: --set train.micro_batch=N (`fit` says what fits) or train.activation_checkpointing. "
+    "If transformers or accelerate is not installed: --alone."
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,23 +58,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--alone", action="store_true", help="do not time transformers' Trainer, which is a separate installation"
     )
+    add_set_of_vocabulary(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what was measured; exit code 1 when a trainer failed, such as for want of memory."""
+    """Print what was measured; exit status 1 if a trainer failed, for example because memory was too small."""
     from shards.terminal.display import print_rows, say
     from trainer.recipe import load_recipe
 
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise InputError("bench measures one GPU; found torchrun's WORLD_SIZE. Start it as python -m trainer bench.")
-    recipes = [load_recipe(path, options.overrides) for path in options.recipes]
-    if nameless := [recipe.name for recipe in recipes if recipe.model.vocab_size is None]:
-        raise InputError([f"{name}: no model.vocab_size. Add --set model.vocab_size=N." for name in nameless])
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it, too, leaves nothing behind
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # for the CPU, as train does
+    recipes = [settle_vocabulary(load_recipe(path, options.overrides), options.shards) for path in options.recipes]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it leaves nothing behind either
+    wait_without_spinning()
     trainers = ["ours"] if options.alone else ["ours", "transformers"]
     rows = [row for recipe in recipes for row in bench(recipe, trainers, options.steps)]
-    measured, failed = [row for row in rows if "error" not in row], [row for row in rows if "error" in row]
+    measured = [row for row in rows if "error" not in row]
+    failed = [row for row in rows if "error" in row]
     if options.json:
         print_json({"trainers": rows})
     elif measured:
@@ -85,11 +89,11 @@ def bench(recipe: TrainRecipe, trainers: list[str], steps: int) -> list[dict[str
     """Measure a recipe under each of `trainers`: `ours`, `transformers`.
 
     Returns:
-        For each its `recipe`, its `trainer`, and why it failed (`error`) or what `measure` returns, with `fit_gb`: see
-        `expect_memory`; of ours alone.
+        For each trainer `recipe`, `trainer`, and either `error`, why it failed, or the figures of `measure` with
+        `fit_gb`, the memory that `fit` expects, None for transformers.
 
     Raises:
-        InputError: it cannot run here; as `train` says it.
+        InputError: the recipe cannot run here.
     """
     from shards.terminal.display import say
     from trainer.commands.measure import measure, write_made_up_set
@@ -101,14 +105,14 @@ def bench(recipe: TrainRecipe, trainers: list[str], steps: int) -> list[dict[str
         for trainer in trainers:
             say(f"{recipe.name}: {trainer}: {steps} steps after the warm-up")
             row: dict[str, Any] = {"recipe": recipe.name, "trainer": trainer}
-            # What libraries print on stdout is no result: it goes where messages go.
+            # Libraries print on stdout: their lines go to stderr, with the messages.
             with ProcessPoolExecutor(1, spawn, initializer=os.dup2, initargs=(2, 1)) as pool:
                 try:
                     future = pool.submit(measure, trainer, recipe, shards, steps)
                     error = future.exception()
                 except KeyboardInterrupt:
                     for worker in multiprocessing.active_children():
-                        worker.terminate()  # else it would be waited for
+                        worker.terminate()  # else leaving the pool would wait for it
                     raise
             if isinstance(error, InputError):
                 raise error
@@ -116,7 +120,7 @@ def bench(recipe: TrainRecipe, trainers: list[str], steps: int) -> list[dict[str
                 traceback.print_exception(error)
                 row["error"] = f"{error!r}. {REMEDY}"
             else:
-                row |= future.result()
+                row.update(future.result())
                 row["fit_gb"] = expect_memory(recipe, row["precision"]) if trainer == "ours" else None
             rows.append(row)
     return rows
@@ -130,4 +134,4 @@ def expect_memory(recipe: TrainRecipe, precision: str) -> float:
     points = fit.measure(recipe.model_copy(update={"train": train}), [train.activation_checkpointing])
     estimate = fit.estimate(recipe, 1 << 62, points)
     (total,) = [row["total"] for row in estimate["estimates"] if row["micro_batch"] == train.micro_batch]
-    return (total - estimate["context"]) / 1e9  # which torch does not count
+    return (total - estimate["context"]) / 1e9  # torch does not count the context

@@ -16,7 +16,7 @@ from shards.errors import InputError
 from shards.terminal.arguments import print_json
 
 if TYPE_CHECKING:
-    from trainer.config import TrainRecipe
+    from trainer.recipe import TrainRecipe
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

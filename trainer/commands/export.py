@@ -22,7 +22,7 @@ from shards.terminal.arguments import print_json
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from trainer.config import ModelConfig
+    from trainer.recipe import ModelConfig
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -57,9 +57,9 @@ def run(options: argparse.Namespace) -> int:
 
     from shards.stores.files import stage_folder, write_text
     from shards.terminal.display import print_summary, say
-    from trainer.checkpoint import write_tensors
-    from trainer.commands.sample import load_run
-    from trainer.session import TOKENIZER_FILE
+    from trainer.checkpoint.tensors import write_tensors
+    from trainer.commands.load_run import load_run
+    from trainer.run_folder import TOKENIZER_FILE
 
     out: Path = options.out
     if out.exists():

@@ -1,14 +1,14 @@
 """Which micro-batches fit in a GPU's memory, before one is rented. Runs the recipe's own model without memory or GPU.
 
-A step runs on tensors that have shapes but no storage, at two depths and two micro-batches; its memory is linear in
-layers and in micro-batch, so four runs give all. One GPU is assumed, bf16 unless the recipe says fp32. Takes some
-fifteen seconds.
+A step runs on tensors that have shapes but no storage, at two depths and two micro-batches. Its memory is linear in
+layers and in micro-batch, so four runs give the rest. One GPU is assumed, and bf16 unless the recipe says fp32. Takes
+some fifteen seconds.
 
-What is recomputed is counted as without the compiler, with which it needs less.
+With recomputation, the memory without the compiler is counted; a compiled model needs less.
 
 Not counted: what kernels allocate inside, buffers of several ranks, and the masks of `document_mask`. The margin for
-these and for fragmentation is 5 % of the card beside 0.75 GB for the CUDA context and cuBLAS: a rule of thumb, held
-against no card yet. Fragmentation grows with recomputation; GMLake (arXiv:2401.08156) measured 15 % on average in
+these and for fragmentation is 5 % of the card, and 0.75 GB for the CUDA context and cuBLAS: a rule of thumb, compared
+with no card yet. Fragmentation grows with recomputation; GMLake (arXiv:2401.08156) measured 15 % on average in
 fine-tuning that also offloads. `PYTORCH_ALLOC_CONF=expandable_segments:True` lowers it.
 """
 
@@ -19,90 +19,132 @@ import contextlib
 import re
 from collections.abc import Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from shards.errors import InputError
 from shards.terminal.arguments import add_recipe, print_json
 
 if TYPE_CHECKING:
-    from trainer.config import TrainRecipe
+    from trainer.recipe import TrainRecipe
 
-CONTEXT_BYTES, MARGIN = 750_000_000, 0.05
-CHOICES = ("none", "selective", "full")
+Choice = Literal["none", "selective", "full"]
+"""A value of `train.activation_checkpointing`."""
+CHOICES: tuple[Choice, ...] = get_args(Choice)
+
+CONTEXT_BYTES = 750_000_000
+MARGIN = 0.05
 DEPTHS, BATCHES = (2, 3), (16, 32)
 """Where a step is measured. With fewer sequences, temporary gradients of weights can outweigh what is linear."""
+
+ASSUMED_VOCAB_SIZE = 50_257
+"""For a recipe without a vocabulary size: GPT-2's, larger than those of our recipes, so that no estimate is too low."""
+
+Points = dict[Choice, list[float]]
+"""Bytes of a step, by choice: for each layer of each sequence, for each layer, for each sequence, and once."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
-    add_recipe(parser, "a train recipe (TOML) with model.vocab_size", "--set model.vocab_size=32_000")
+    add_recipe(parser, "a train recipe (TOML)", "--set model.vocab_size=32_000")
     parser.add_argument(
         "--gpu-memory", required=True, metavar="SIZE", help="memory of the GPU: 80GB, 24GB, 141GB, 79.1GiB"
     )
+    add_set_of_vocabulary(parser)
+
+
+def add_set_of_vocabulary(parser: argparse.ArgumentParser) -> None:
+    """Add `--shards`, the set whose vocabulary a recipe without `model.vocab_size` gets."""
+    assumed = (
+        f"a shard set, for the vocabulary size of a recipe without one (default: {ASSUMED_VOCAB_SIZE:,}, as GPT-2)"
+    )
+    parser.add_argument("--shards", type=Path, metavar="DIR", help=assumed)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what fits; exit code 1 when nothing does."""
+    """Print what fits; exit status 1 if nothing does."""
     from shards.terminal.display import print_rows, print_summary
     from trainer.recipe import load_recipe
 
-    memory, recipe = parse_bytes(options.gpu_memory), load_recipe(options.recipe, options.overrides)
-    if recipe.model.vocab_size is None:
-        raise InputError(f"{options.recipe}: no model.vocab_size. Add --set model.vocab_size=N, of your shard set.")
+    memory = parse_bytes(options.gpu_memory)
+    recipe = settle_vocabulary(load_recipe(options.recipe, options.overrides), options.shards)
     result = estimate(recipe, memory, measure(recipe))
-    advice = "nothing fits: lower seq_len or the model's size, or choose a larger card"
-    if best := result["recommended"]:
-        chosen = f'train.activation_checkpointing = "{best["activation_checkpointing"]}"'
-        advice = f"train.micro_batch = {best['micro_batch']}, {chosen}"
+    best = result["recommended"]
     if options.json:
         print_json(result)
+        return 0 if best else 1
+    in_gb = {key: result[key] / 1e9 for key in ("weights", "gradients", "optimizer", "context", "usable")}
+    print_summary(f"{recipe.name}: {result['parameters']:,} parameters; in GB:", in_gb)
+    sizes = ("activations", "logits", "total")
+    print_rows([{**row, **{key: row[key] / 1e9 for key in sizes}} for row in result["estimates"]])
+    if recipe.train.compile:
+        print("selective and full are counted without the compiler; compiled, they need less")
+    if best:
+        chosen = f'train.activation_checkpointing = "{best["activation_checkpointing"]}"'
+        print(f"train.micro_batch = {best['micro_batch']}, {chosen}")
     else:
-        static = {key: result[key] / 1e9 for key in ("weights", "gradients", "optimizer", "context", "usable")}
-        print_summary(f"{recipe.name}: {result['parameters']:,} parameters; in GB:", static)
-        sizes = ("activations", "logits", "total")
-        print_rows([row | {key: row[key] / 1e9 for key in sizes} for row in result["estimates"]])
-        if recipe.train.compile:
-            print("selective and full are counted without the compiler, with which they need less")
-        print(advice)
+        print("nothing fits: lower seq_len or the model's size, or choose a larger card")
     return 0 if best else 1
 
 
+def settle_vocabulary(recipe: TrainRecipe, shards: Path | None) -> TrainRecipe:
+    """Return the recipe with a vocabulary size: its own, that of a set, or an assumed one, which is said.
+
+    Raises:
+        ShardSetError: the set cannot be opened.
+    """
+    from shards import open_set
+    from shards.terminal.display import say
+
+    if recipe.model.vocab_size is not None:
+        return recipe
+    vocab_size = ASSUMED_VOCAB_SIZE
+    if shards is not None:
+        vocab_size = open_set(shards).vocab_size
+    else:
+        remedy = "Name the shard set with --shards DIR, or add --set model.vocab_size=N"
+        say(f"{recipe.name}: no model.vocab_size; {vocab_size:,} ids are assumed, as GPT-2 has. {remedy}.")
+    model = recipe.model.model_copy(update={"vocab_size": vocab_size})
+    return recipe.model_copy(update={"model": model})
+
+
 def parse_bytes(text: str) -> int:
-    """Parse `80GB` (powers of ten) or `80GiB`; raises InputError when it is not that, or less than a megabyte."""
+    """Return the bytes of a size such as `80GB` (powers of ten) or `80GiB`.
+
+    Raises:
+        InputError: it is not a size, or less than a megabyte.
+    """
     from pydantic import ByteSize, TypeAdapter, ValidationError
 
-    whole = re.fullmatch(r"\s*[\d.]+\s*[a-zA-Z]+\s*", text)  # pydantic passes over what stands behind a size
+    whole = re.fullmatch(r"\s*[\d.]+\s*[a-zA-Z]+\s*", text)  # pydantic ignores text after a size
     with contextlib.suppress(ValidationError):
         if whole and (size := TypeAdapter(ByteSize).validate_python(text)) >= 1_000_000:
             return size
     raise InputError(f"--gpu-memory {text}: expected a size such as 80GB or 79.1GiB")
 
 
-Points = dict[str, list[float]]
-"""Bytes that a step takes, by choice: for each layer of each sequence, for each layer, for each sequence, and once."""
-
-
-def measure(recipe: TrainRecipe, choices: Sequence[str] = CHOICES) -> Points:
+def measure(recipe: TrainRecipe, choices: Sequence[Choice] = CHOICES) -> Points:
     """Measure a step under some choices of recomputation."""
     import numpy as np
 
     points = list(product(DEPTHS, BATCHES))
     terms = [[layers * batch, layers, batch, 1] for layers, batch in points]
     taken = {choice: [measure_step(recipe, *point, choice=choice) for point in points] for choice in choices}
-    return {choice: np.linalg.solve(terms, sizes).tolist() for choice, sizes in taken.items()}
+    solved: Points = {choice: np.linalg.solve(terms, sizes).tolist() for choice, sizes in taken.items()}
+    return solved
 
 
-def measure_step(recipe: TrainRecipe, layers: int, micro_batch: int, *, choice: str) -> int:
+def measure_step(recipe: TrainRecipe, layers: int, micro_batch: int, *, choice: Choice) -> int:
     """Return the bytes of a micro-batch at its peak, without weights, gradients and optimizer, at some depth.
 
-    torch's own `MemTracker` counts it; with `train.compile`, where nothing is recomputed, it is what the compiler's
-    partitioner keeps for the backward pass. torch offers neither in public: another version may have moved them.
+    torch's own `MemTracker` counts them. With `train.compile` and no recomputation, the compiler's partitioner decides
+    what is kept for the backward pass. Neither is a public part of torch: another version may have moved them.
     """
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.distributed._tools.mem_tracker import MemTracker
 
-    from trainer.model import LanguageModel
+    from trainer.model.decoder import LanguageModel
 
     config, train = recipe.model.model_copy(update={"num_hidden_layers": layers}), recipe.train
     bf16 = torch.autocast("cpu", torch.bfloat16, enabled=train.precision != "fp32")
@@ -110,15 +152,18 @@ def measure_step(recipe: TrainRecipe, layers: int, micro_batch: int, *, choice: 
         model = LanguageModel(config, config.vocab_size or 0)
         weights = sum(weight.nbytes for weight in model.parameters())
         ids = torch.zeros((micro_batch, train.seq_len), dtype=torch.int64)
+
         if train.compile and choice == "none":
-            torch.compiler.reset()  # a new model is not compiled as another size of the last
+            torch.compiler.reset()  # else a new model is compiled as another size of the last one
             compiled = torch.compile(model, backend="aot_eager_decomp_partition", dynamic=False, fullgraph=True)
             with bf16:
-                tensors = [*model.parameters(), *compiled(ids, ids).grad_fn.saved_tensors]
+                loss: Any = compiled(ids, ids)
+            tensors = [*model.parameters(), *loss.grad_fn.saved_tensors]
             storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}
-            # At the backward pass's start the logits' gradient stands beside what is kept, in bf16.
+            # At the start of the backward pass the logits' gradient exists as well, in bf16.
             return sum(storages.values()) - weights + 2 * micro_batch * train.seq_len * model.vocab_size
-        model.activation_checkpointing = choice  # type: ignore[assignment]
+
+        model.activation_checkpointing = choice
         for weight in model.parameters():
             weight.grad = torch.zeros_like(weight)
         tracker = MemTracker()
@@ -134,36 +179,66 @@ def measure_step(recipe: TrainRecipe, layers: int, micro_batch: int, *, choice: 
 def estimate(recipe: TrainRecipe, memory: int, points: Points) -> dict[str, Any]:
     """Return all parts in bytes, an estimate for each micro-batch and choice measured, and the largest that fits.
 
-    `activations` are the layers', `logits` everything of a step beside them: logits, their gradient, the embeddings.
-    Recomputation is recommended only where nothing fits without it: it costs a third of the speed.
+    `activations` are the layers', `logits` the rest of a step: logits, their gradient, the embeddings. Recomputation is
+    recommended only if nothing fits without it, since it costs a third of the speed.
     """
-    import torch
-
-    from trainer.model import LanguageModel
-    from trainer.optim import is_muons
-
-    train, layers = recipe.train, recipe.model.num_hidden_layers
-    with torch.device("meta"):
-        named = list(LanguageModel(recipe.model, recipe.model.vocab_size or 0).named_parameters())
-    parameters = sum(weight.numel() for _, weight in named)
-    # Muon keeps one momentum where AdamW keeps two.
-    momenta = sum(weight.numel() * (1 if is_muons(name, weight, recipe.optimizer) else 2) for name, weight in named)
-    static = {"weights": 4 * parameters, "gradients": 4 * parameters, "optimizer": 4 * momenta}
-    static["context"] = CONTEXT_BYTES
-    usable, recommended = int(memory * (1 - MARGIN)), None
-    sizes = [size for size in range(1, train.global_batch + 1) if train.global_batch % size == 0]
-    sizes = [size for size in sizes if size & (size - 1) == 0 or size == train.micro_batch]
+    static = count_static(recipe)
+    usable = int(memory * (1 - MARGIN))
+    layers = recipe.model.num_hidden_layers
+    recommended = None
     rows: list[dict[str, Any]] = []
     for choice, (layer_sequence, layer, sequence, once) in points.items():
         fitting = None
-        for size in sizes:
-            activations, logits = int(layers * (layer_sequence * size + layer)), int(sequence * size + once)
-            total = sum(static.values()) + activations + logits
-            row = {"micro_batch": size, "activation_checkpointing": choice, "activations": activations}
-            rows.append(row | {"logits": logits, "total": total, "fits": total <= usable})
+        for size in list_micro_batches(recipe):
+            activations = int(layers * (layer_sequence * size + layer))
+            logits = int(sequence * size + once)
+            total = static["weights"] + static["gradients"] + static["optimizer"] + CONTEXT_BYTES + activations + logits
+            row = {
+                "micro_batch": size,
+                "activation_checkpointing": choice,
+                "activations": activations,
+                "logits": logits,
+                "total": total,
+                "fits": total <= usable,
+            }
+            rows.append(row)
             if total > usable:
                 break
-            fitting = rows[-1]
+            fitting = row
         recommended = recommended or fitting
-    result = {"gpu_memory": memory, "usable": usable, "parameters": parameters, **static}
-    return result | {"estimates": rows, "recommended": recommended}
+    return {
+        "gpu_memory": memory,
+        "usable": usable,
+        "vocab_size": recipe.model.vocab_size,
+        **static,
+        "context": CONTEXT_BYTES,
+        "estimates": rows,
+        "recommended": recommended,
+    }
+
+
+def count_static(recipe: TrainRecipe) -> dict[str, int]:
+    """Return the number of `parameters`, and the bytes of `weights`, `gradients` and `optimizer`, all in fp32."""
+    import torch
+
+    from trainer.model.decoder import LanguageModel
+    from trainer.optim import is_muons
+
+    with torch.device("meta"):
+        named = list(LanguageModel(recipe.model, recipe.model.vocab_size or 0).named_parameters())
+    parameters = sum(weight.numel() for _, weight in named)
+    # Muon keeps one momentum for each weight, AdamW two.
+    momenta = sum(weight.numel() * (1 if is_muons(name, weight, recipe.optimizer) else 2) for name, weight in named)
+    return {
+        "parameters": parameters,
+        "weights": 4 * parameters,
+        "gradients": 4 * parameters,
+        "optimizer": 4 * momenta,
+    }
+
+
+def list_micro_batches(recipe: TrainRecipe) -> list[int]:
+    """Return the powers of two, and the recipe's own micro-batch, that divide the global batch."""
+    train = recipe.train
+    sizes = [size for size in range(1, train.global_batch + 1) if train.global_batch % size == 0]
+    return [size for size in sizes if size & (size - 1) == 0 or size == train.micro_batch]

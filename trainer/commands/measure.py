@@ -33,13 +33,14 @@ from shards.format.manifest import Split, dtype_for
 from shards.format.order import WindowOrder
 from shards.terminal.display import say
 from trainer.commands.export import convert_weights, describe_files
-from trainer.config import TrainRecipe
 from trainer.data import Loader
 from trainer.device import choose_device, choose_precision, peak_flops
-from trainer.model import build_model, flops_per_token
+from trainer.model.decoder import build_model
+from trainer.model.size import flops_per_token
 from trainer.optim import build_optimizers, learning_rate
+from trainer.recipe import TrainRecipe
 from trainer.session import Session, open_session
-from trainer.train import fetch_losses, take_step
+from trainer.train.step import fetch_losses, take_step
 
 WARMUP = 5
 """Steps that are not timed: they compile, start threads and take memory."""

@@ -1,26 +1,46 @@
-"""Plots of a run from its metrics.jsonl, as PNG and SVG, and TensorBoard events where that package is installed.
+"""Plots of a run from its metrics.jsonl, as PNG and SVG.
 
-Loss with validation loss, learning rate, throughput and dollars over steps, every step drawn, with the ends of phases
-marked. Works while the run is going on. About a second.
+Training loss, smoothed with the raw one behind it, and validation loss with the phases and their goals; validation loss
+by source; learning rate, throughput and dollars. Works while the run is going on. About a second.
 """
 
+# pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
-from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shards.errors import InputError
 
 if TYPE_CHECKING:
-    from trainer.config import PhaseConfig
+    import numpy as np
+    import numpy.typing as npt
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-PANELS = {"loss": "loss\nnats a token", "val_loss": "loss\nnats a token", "lr": "learning rate"}
-PANELS |= {"tokens_per_s": "throughput\ntokens/s", "usd": "cost\ndollars"}
-"""The panel, by its label, that each key of metrics.jsonl is drawn in."""
+    from trainer.metrics import Record
+    from trainer.recipe import PhaseConfig
+
+BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#D55E00", "#009E73", "#CC3311", "0.45"
+SOURCE_COLOURS = (ORANGE, BLUE, GREEN, "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
+"""Told apart by colour-blind readers too. Source: Okabe and Ito."""
+SMOOTHED_PARTS = 100
+"""Curves are smoothed by the mean of this part of all steps."""
+SMOOTHED_FROM_STEPS = 40
+"""With fewer steps, nothing is smoothed."""
+RASTER_FROM_POINTS = 5_000
+"""A raw curve with more points is drawn as pixels in the SVG, which else takes megabytes."""
+
+
+@dataclass
+class Curve:
+    """Values over steps, from the lines of the metrics that have them."""
+
+    steps: list[int] = field(default_factory=list[int])
+    values: list[float] = field(default_factory=list[float])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,10 +54,11 @@ def run(options: argparse.Namespace) -> int:
     """Draw the plots and print their paths."""
     from trainer.metrics import METRICS_FILE, read_metrics
     from trainer.recipe import load_recipe
+    from trainer.run_folder import RECIPE_FILE
 
     if not (options.run / METRICS_FILE).is_file():
         raise InputError(f"{options.run / METRICS_FILE}: is missing. Expected the folder of a run.")
-    recipe = load_recipe(options.run / "recipe.json")
+    recipe = load_recipe(options.run / RECIPE_FILE)
     figure = draw(read_metrics(options.run), recipe.phases, title=recipe.name)
     folder: Path = options.out or options.run
     folder.mkdir(parents=True, exist_ok=True)
@@ -48,54 +69,202 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def draw(records: list[dict[str, Any]], phases: list[PhaseConfig], *, title: str) -> Any:
-    """Return a matplotlib figure of a run's metrics, one panel for each kind of number that they hold.
+def draw(records: list[Record], phases: list[PhaseConfig], *, title: str) -> Figure:
+    """Return a figure of a run's metrics: a panel for each kind of number that the lines have.
 
     Raises:
         InputError: there is nothing to draw.
     """
+    import matplotlib as mpl
     from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter, FuncFormatter
 
-    series = {key: [(r["step"], r[key]) for r in records if r.get(key) is not None] for key in PANELS}
-    labels = list(dict.fromkeys(PANELS[key] for key in PANELS if series[key]))
-    if not labels:
+    curves = {key: read_curve(records, key) for key in ("loss", "val_loss", "lr", "tokens_per_s", "usd")}
+    sources = read_sources(records)
+    heights = {
+        "loss": 3.0 if curves["loss"].steps or curves["val_loss"].steps else 0,
+        "sources": 2.0 if len(sources) > 1 else 0,
+        "lr": 1.0 if curves["lr"].steps else 0,
+        "tokens_per_s": 1.0 if curves["tokens_per_s"].steps else 0,
+        "usd": 1.0 if any(curves["usd"].values) else 0,
+    }
+    panels = [panel for panel, height in heights.items() if height]
+    if not panels:
         raise InputError("metrics.jsonl: no step is logged yet; nothing to draw")
-    figure = Figure(figsize=(10, 1 + 2.4 * len(labels)), layout="constrained")
-    axes = figure.subplot_mosaic([[label] for label in labels], sharex=True)
-    for key, points in series.items():
-        if points:
-            axes[PANELS[key]].plot(*zip(*points, strict=True), label=key, marker="." if key == "val_loss" else "")
-    began, last = records[0]["step"] - 1, records[-1]["step"]
-    for phase in phases:
-        end = min(phase.until_step, last)
-        if began < end:
-            top, middle = axes[labels[0]], (began + end) / 2
-            top.annotate(phase.name, (middle, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom")
-        if began < phase.until_step <= last:
-            for axis in axes.values():
-                axis.axvline(phase.until_step, color="0.5", linestyle="--", linewidth=0.8)
-        began = max(began, end)
-    for label, axis in axes.items():
-        axis.set_ylabel(label)
-        axis.grid(visible=True, alpha=0.3)
-        axis.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
-    figure.supxlabel("step")
-    figure.suptitle(title)
+
+    # Names come from recipes: a dollar in one is a dollar, not the beginning of a formula.
+    with mpl.rc_context({"text.parse_math": False, "axes.spines.top": False, "axes.spines.right": False}):
+        ratios = [heights[panel] for panel in panels]
+        figure = Figure(figsize=(11, 1.2 + 1.35 * sum(ratios)), layout="constrained")
+        axes = figure.subplot_mosaic([[panel] for panel in panels], sharex=True, height_ratios=ratios)
+        if "loss" in axes:
+            _draw_curve(axes["loss"], curves["loss"], "training loss", BLUE)
+            _draw_validation(axes["loss"], curves["val_loss"])
+            _draw_goals(axes["loss"], records, phases)
+            _scale_loss(axes["loss"], "loss, nats a token")
+        if "sources" in axes:
+            for (name, curve), colour in zip(sources.items(), _repeat(SOURCE_COLOURS, len(sources)), strict=True):
+                label = f"{curve.values[-1]:.3f}  {name}"
+                axes["sources"].plot(curve.steps, curve.values, color=colour, marker=".", label=label)
+            _scale_loss(axes["sources"], "validation loss\nby source, nats a token")
+        if "lr" in axes:
+            axes["lr"].plot(curves["lr"].steps, curves["lr"].values, color=GREY, label="learning rate")
+            axes["lr"].set_ylabel("learning rate")
+            axes["lr"].set_ylim(bottom=0)
+        if "tokens_per_s" in axes:
+            _draw_curve(axes["tokens_per_s"], curves["tokens_per_s"], "throughput", BLUE)
+            axes["tokens_per_s"].set_ylabel("tokens a second")
+            axes["tokens_per_s"].yaxis.set_major_formatter(EngFormatter(sep=" "))
+            axes["tokens_per_s"].set_ylim(bottom=0)
+        if "usd" in axes:
+            paid = f"cost so far: ${curves['usd'].values[-1]:,.2f}"
+            axes["usd"].plot(curves["usd"].steps, curves["usd"].values, color=GREEN, label=paid)
+            axes["usd"].set_ylabel("US dollars")
+            axes["usd"].set_ylim(bottom=0)
+        _mark_phases(axes, panels, records, phases)
+        for axis in axes.values():
+            axis.margins(x=0)
+            axis.grid(visible=True, alpha=0.25)
+            axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize="small")
+        last = axes[panels[-1]]
+        last.set_xlabel("step")
+        last.set_xlim(records[0]["step"] - 1, records[-1]["step"])
+        last.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
+        figure.suptitle(describe_run(records, title), x=0.01, ha="left", fontweight="bold")
     return figure
 
 
-def open_events(run: Path) -> Callable[[dict[str, Any]], None] | None:
-    """Return what writes a metrics line as TensorBoard events and flushes them; None where the package is missing."""
-    if importlib.util.find_spec("tensorboard") is None:
-        return None
-    from torch.utils.tensorboard import SummaryWriter
+def read_curve(records: list[Record], key: str) -> Curve:
+    """Return the values of a key over steps."""
+    found = [record for record in records if record.get(key) is not None]
+    return Curve([record["step"] for record in found], [record[key] for record in found])
 
-    events = SummaryWriter(str(run / "tensorboard"))
 
-    def write(record: dict[str, Any]) -> None:
-        for key, value in record.items():
-            if key != "step" and isinstance(value, int | float):
-                events.add_scalar(key, value, record["step"])
-        events.flush()
+def read_sources(records: list[Record]) -> dict[str, Curve]:
+    """Return the validation loss of each source over steps, the highest at the end first."""
+    curves: dict[str, Curve] = {}
+    for record in records:
+        losses: dict[str, float] = record.get("val_loss_by_source") or {}
+        for name, loss in losses.items():
+            curve = curves.setdefault(name, Curve())
+            curve.steps.append(record["step"])
+            curve.values.append(loss)
+    return dict(sorted(curves.items(), key=lambda item: -item[1].values[-1]))
 
-    return write
+
+def smooth(values: list[float], width: int) -> npt.NDArray[np.float64]:
+    """Return the mean of `width` values around each one, float64 `(len(values),)`.
+
+    Near the beginning, where a loss falls steeply, as few values follow as come before; near the end fewer follow.
+    """
+    import numpy as np
+
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    index = np.arange(len(values))
+    before = np.minimum(index, width // 2)
+    after = np.minimum(before, len(values) - 1 - index)
+    starts, stops = index - before, index + after + 1
+    return (sums[stops] - sums[starts]) / (stops - starts)
+
+
+def describe_run(records: list[Record], title: str) -> str:
+    """Return a line with the run's name, its steps and tokens, and its losses at the end."""
+    from trainer.metrics import last_record
+
+    parts = [f"{title}: {records[-1]['step']:,} steps"]
+    if tokens := last_record(records, "tokens").get("tokens"):
+        parts.append(f"{tokens:,} tokens")
+    for key, name in (("loss", "training loss"), ("val_loss", "validation loss")):
+        if (loss := last_record(records, key).get(key)) is not None:
+            parts.append(f"{name} {loss:.3f}")
+    return ", ".join(parts)
+
+
+def _repeat(colours: tuple[str, ...], count: int) -> list[str]:
+    return [colours[index % len(colours)] for index in range(count)]
+
+
+def _draw_curve(axis: Axes, curve: Curve, name: str, colour: str) -> None:
+    """Draw a curve smoothed, with the raw one pale behind it; a short one as it is."""
+    if len(curve.values) < SMOOTHED_FROM_STEPS:
+        axis.plot(curve.steps, curve.values, color=colour, label=name)
+        return
+    raster = len(curve.values) > RASTER_FROM_POINTS
+    axis.plot(
+        curve.steps,
+        curve.values,
+        color=colour,
+        alpha=0.25,
+        linewidth=0.8,
+        rasterized=raster,
+        label=f"{name}, each step",
+    )
+    width = max(10, len(curve.values) // SMOOTHED_PARTS)
+    axis.plot(curve.steps, smooth(curve.values, width), color=colour, label=f"{name}, mean of {width:,} steps")
+
+
+def _draw_validation(axis: Axes, curve: Curve) -> None:
+    if curve.steps:
+        axis.plot(curve.steps, curve.values, color=ORANGE, marker="o", markersize=3.5, label="validation loss")
+
+
+def _scale_loss(axis: Axes, label: str) -> None:
+    """Give a panel of losses a logarithmic axis with plain numbers: a fall from 3.0 to 2.9 shows after one from 10."""
+    from matplotlib.ticker import MaxNLocator, NullFormatter, StrMethodFormatter
+
+    axis.set_yscale("log")
+    axis.yaxis.set_major_locator(MaxNLocator(nbins=8, steps=[1, 2, 2.5, 5, 10]))
+    axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
+    axis.set_ylabel(label)
+
+
+def _draw_goals(axis: Axes, records: list[Record], phases: list[PhaseConfig]) -> None:
+    """Draw the loss that each phase has to reach, over its steps so far, with whether it did."""
+    from trainer.phases import summarise_phases
+
+    rows = {row["phase"]: row for row in summarise_phases(phases, records)}
+    began = 0
+    for phase in phases:
+        row = rows.get(phase.name)
+        if phase.goal and row:
+            key, relation, bound = phase.goal.split()
+            colour, outcome = {None: (GREY, "open"), True: (GREEN, "met"), False: (RED, "missed")}[row["goal_met"]]
+            name = "validation loss" if key == "val_loss" else "training loss"
+            label = f"goal of {phase.name}:\n{name} {relation} {bound}, {outcome}"
+            end = min(phase.until_step, records[-1]["step"])
+            axis.plot([began, end], [float(bound)] * 2, color=colour, linestyle=":", label=label)
+        began = phase.until_step
+
+
+def _mark_phases(axes: dict[str, Axes], panels: list[str], records: list[Record], phases: list[PhaseConfig]) -> None:
+    """Mark where phases end, and name those that have begun above the first panel, in rows that do not overlap."""
+    first, last = records[0]["step"] - 1, records[-1]["step"]
+    span = max(1, last - first)
+    ends: list[float] = []
+    """Where each row of names is free, as a part of the width."""
+    began = first
+    for phase in phases:
+        end = min(phase.until_step, last)
+        if began < end:
+            width = 0.0115 * (len(phase.name) + 1)
+            middle = (began + end) / 2
+            left = min(max((middle - first) / span - width / 2, 0.0), 1.0 - width)
+            row = next((index for index, free in enumerate(ends) if free <= left), len(ends))
+            if row == len(ends):
+                ends.append(0.0)
+            ends[row] = left + width
+            axes[panels[0]].annotate(
+                phase.name,
+                (left + width / 2, 1.0),
+                xycoords="axes fraction",
+                xytext=(0, 3 + 12 * row),
+                textcoords="offset points",
+                ha="center",
+                va="bottom",
+                fontsize="small",
+            )
+        if first < phase.until_step <= last:
+            for axis in axes.values():
+                axis.axvline(phase.until_step, color="0.5", linestyle="--", linewidth=0.8)
+        began = max(began, end)

@@ -79,7 +79,7 @@ def find_set(run: Path) -> Path:
     Raises:
         InputError: the run does not say, or the set is no longer there.
     """
-    from trainer.session import SET_FILE, read_set_record
+    from trainer.run_folder import SET_FILE, read_set_record
 
     record = read_set_record(run)
     if record is None:

@@ -1,0 +1,163 @@
+"""The folders of checkpoints and all that is in them but tensors: names, the state, checksums. Needs no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import xxhash
+from pydantic import Field, ValidationError
+
+from shards.config import Settings
+from shards.errors import InputError, Problem
+
+FOLDER = "checkpoints"
+MODEL_FILE = "model.safetensors"
+OPTIMIZER_FILE = "optimizer.safetensors"
+RNG_FILE = "rng.safetensors"
+STATE_FILE = "state.json"
+CHECKSUMS_FILE = "checksums.json"
+_NAME = re.compile(r"step-(\d{8,})")
+
+
+class CheckpointError(InputError):
+    """A checkpoint that is missing, half-written or corrupt."""
+
+
+class CheckpointState(Settings):
+    """Everything of a checkpoint but tensors."""
+
+    format: Literal["tokenmill-checkpoint"] = "tokenmill-checkpoint"
+    format_version: Literal[2] = 2
+    step: int = Field(ge=0)
+    """Optimizer steps done."""
+    samples: int = Field(ge=0)
+    """Samples consumed: the loader's whole state, together with the manifest's digest."""
+    seconds: float = 0.0
+    """Seconds that the run has taken so far, which are paid for."""
+    recipe: dict[str, Any]
+    vocab_size: int = Field(ge=1)
+    eos_id: int = Field(ge=0)
+    manifest_sha256: str
+    tokenizer_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint whose files match their checksums."""
+
+    path: Path
+    state: CheckpointState
+
+
+def checkpoint_path(run: Path, step: int) -> Path:
+    """Return the folder of a step's checkpoint."""
+    return run / FOLDER / f"step-{step:08d}"
+
+
+def step_of(path: Path) -> int:
+    """Return the step in the name of a checkpoint's folder."""
+    match = _NAME.fullmatch(path.name)
+    assert match is not None, path
+    return int(match[1])
+
+
+def list_checkpoints(run: Path) -> list[Path]:
+    """Return a run's checkpoint folders, oldest first. Temporary and corrupt ones have other names."""
+    folder = run / FOLDER
+    found = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)] if folder.is_dir() else []
+    return sorted(found, key=step_of)
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint's state and check every file's checksum; no tensor is loaded yet.
+
+    Raises:
+        CheckpointError: it is missing, half-written or corrupt; the message names the file.
+    """
+    try:
+        expected = json.loads((path / CHECKSUMS_FILE).read_bytes())
+        found = hash_files(path)
+    except OSError as error:
+        raise CheckpointError(f"{error.filename}: cannot be read ({error.strerror}): no whole checkpoint") from error
+    except ValueError as error:
+        raise CheckpointError(f"{path / CHECKSUMS_FILE}: corrupt: {error}") from error
+    for name, checksum in found.items():
+        if not isinstance(expected, dict) or expected.get(name) != checksum:
+            raise CheckpointError(f"{path / name}: corrupt: its checksum {checksum} is not in {CHECKSUMS_FILE}")
+    return Checkpoint(path, read_state(path))
+
+
+def read_state(path: Path) -> CheckpointState:
+    """Read a checkpoint's state alone; no checksum is checked.
+
+    Raises:
+        CheckpointError: it is not a state that this version reads, or its step is not that of the folder's name.
+        OSError: it cannot be read.
+    """
+    try:
+        state = CheckpointState.model_validate_json((path / STATE_FILE).read_bytes())
+    except ValidationError as error:
+        raise CheckpointError(f"{path / STATE_FILE}: not a state that this version reads: {error}") from error
+    if _NAME.fullmatch(path.name) and step_of(path) != state.step:
+        raise CheckpointError(f"{path / STATE_FILE}: step {state.step}; expected that of the folder's name")
+    return state
+
+
+def find_newest(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
+    """Return a run's newest whole checkpoint; None if the run has no checkpoints at all. Changes nothing.
+
+    Args:
+        run: the run folder.
+        say: called with a message for each corrupt checkpoint that is newer.
+
+    Raises:
+        CheckpointError: there are checkpoints, and every one is corrupt.
+    """
+    problems: list[str | Problem] = []
+    for path in reversed(list_checkpoints(run)):
+        try:
+            return read_checkpoint(path)
+        except CheckpointError as error:
+            say(f"{error}. Trying the checkpoint before it.")
+            problems.extend(error.problems)
+    if problems:
+        raise CheckpointError([*problems, f"{run}: no whole checkpoint is left. Start again in a new run folder."])
+    return None
+
+
+def clear_leftovers(run: Path, *, after_step: int | None) -> list[Path]:
+    """Delete what crashed saves left, and move corrupt checkpoints aside, to `corrupt-step-...`.
+
+    Args:
+        run: the run folder.
+        after_step: every checkpoint after this step is corrupt; None if there are no checkpoints.
+
+    Returns:
+        The new names of the corrupt ones.
+    """
+    for left in (run / FOLDER).glob(".step-*"):
+        shutil.rmtree(left)
+    moved: list[Path] = []
+    for path in list_checkpoints(run):
+        if after_step is not None and step_of(path) > after_step:
+            target = path.with_name(f"corrupt-{path.name}")
+            if target.exists():
+                shutil.rmtree(target)
+            moved.append(path.rename(target))
+    return moved
+
+
+def hash_files(folder: Path) -> dict[str, str]:
+    """Return the hex xxh3-128 of each file of a checkpoint but the checksums', by name."""
+    digests: dict[str, str] = {}
+    for name in (MODEL_FILE, OPTIMIZER_FILE, RNG_FILE, STATE_FILE):
+        with (folder / name).open("rb") as file:
+            digests[name] = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
+    return digests

@@ -1,0 +1,37 @@
+"""Loading a run's model from its folder, for the commands that use one. The folder holds the tokenizer too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import tokenizers
+
+from shards.errors import InputError
+from shards.stores.files import hash_file
+from trainer.checkpoint.state import find_newest, read_checkpoint
+from trainer.checkpoint.tensors import load_weights
+from trainer.device import choose_device
+from trainer.model.decoder import LanguageModel
+from trainer.model.generate import TrainedModel
+from trainer.recipe import parse_recipe
+from trainer.run_folder import TOKENIZER_FILE
+
+
+def load_run(run: Path, say: Callable[[str], None], path: Path | None = None) -> TrainedModel:
+    """Load a checkpoint of a run, by default its newest whole one, and its tokenizer.
+
+    Raises:
+        InputError: the folder has no checkpoint, or the tokenizer is not the one that the model was trained with.
+    """
+    found = read_checkpoint(path) if path else find_newest(run, say)
+    if found is None:
+        raise InputError(f"{run}: no checkpoints. Expected the folder given to `python -m trainer train --run`.")
+    file = run / TOKENIZER_FILE
+    if not file.is_file() or hash_file(file) != found.state.tokenizer_sha256:
+        fault = "is not the tokenizer of the checkpoint" if file.is_file() else "is missing"
+        raise InputError(f"{file}: {fault} (sha256 {found.state.tokenizer_sha256}). Copy it from the shard set.")
+    model = LanguageModel(parse_recipe(found.state.recipe).model, found.state.vocab_size)
+    load_weights(found, model)
+    model.to(choose_device()).eval()
+    return TrainedModel(model, tokenizers.Tokenizer.from_file(str(file)), found.state.eos_id, found.state.step)

@@ -1,0 +1,138 @@
+"""Causal attention: rotary positions, masks of documents, the cache of keys and values, grouped-query attention.
+
+Nothing but weights lives in the module: rotary tables are computed from the configuration in every forward pass
+(measured: under 1 % of a step), so there is no buffer to lose when weights are saved, loaded or moved.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+from trainer.recipe import ModelConfig
+
+Mask = Tensor | BlockMask
+Rotary = tuple[Tensor, Tensor]
+
+
+def rotary_tables(config: ModelConfig, positions: Tensor) -> Rotary:
+    """Compute the cosines and sines of positions, int64 of any shape.
+
+    Returns:
+        cos, sin: float32 `(*positions.shape, head_dim)`, the two halves of the last axis equal.
+
+    Source: RoFormer (arXiv:2104.09864) in the half-rotation layout of transformers.
+    """
+    # float32 whatever autocast says: bf16 cannot tell position 257 from 258.
+    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device=positions.device) / config.head_dim
+    angles = positions[..., None].float() * config.rope_theta**-exponents
+    angles = torch.cat((angles, angles), dim=-1)
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate heads by their positions: x `(batch, heads, length, head_dim)`, tables `(..., length, head_dim)`."""
+    first, second = x.chunk(2, dim=-1)
+    return (x * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
+
+
+def label_documents(ids: Tensor, eos_id: int) -> Tensor:
+    """Number the documents of each row from 0, int64 of the shape of ids; an EOS belongs to the document it ends."""
+    ends = (ids == eos_id).long()
+    return ends.cumsum(-1) - ends
+
+
+def positions_in_documents(documents: Tensor) -> Tensor:
+    """Return each token's position in its document, counted from the row's start for the first, int64."""
+    index = torch.arange(documents.shape[-1], device=documents.device).expand_as(documents)
+    begins = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0))
+    return index - (index * begins).cummax(-1).values
+
+
+def document_mask(documents: Tensor) -> Mask:
+    """Return the mask of causal attention within documents `(batch, length)`, for `attend`.
+
+    Dense on the CPU, bool `(batch, 1, length, length)`; on a GPU a block mask, with which the blocks between documents
+    are not computed.
+    """
+    batch, length = documents.shape
+    if documents.is_cuda:
+
+        def allowed(row: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            return (query >= key) & (documents[row, query] == documents[row, key])
+
+        return create_block_mask(allowed, batch, None, length, length, device=documents.device)
+    return (documents[:, None, :, None] == documents[:, None, None, :]).tril()
+
+
+@functools.cache
+def _compiled_flex_attention() -> Any:
+    return torch.compile(flex_attention)
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask | None) -> Tensor:
+    """Return causal attention, or attention under a mask of `document_mask`; `(batch, heads, length, head_dim)`."""
+    grouped = key.shape[1] != query.shape[1]
+    if isinstance(mask, BlockMask):
+        # Uncompiled, flex attention holds the whole score matrix. Inside a compiled model it is compiled anyway.
+        compiled = query.is_cuda and not torch.compiler.is_compiling()
+        run: Any = _compiled_flex_attention() if compiled else flex_attention
+        return run(query, key, value, block_mask=mask, enable_gqa=grouped)
+    # A single new position attends to everything cached; is_causal would align it with the first key instead.
+    causal = mask is None and query.shape[2] > 1
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal, enable_gqa=grouped)
+
+
+class KeyValueCache:
+    """Keys and values of the positions already seen, one pair for each layer: `(batch, kv_heads, length, head_dim)`."""
+
+    def __init__(self) -> None:
+        self._layers: dict[int, tuple[Tensor, Tensor]] = {}
+
+    @property
+    def length(self) -> int:
+        """Return the number of positions seen."""
+        return self._layers[0][0].shape[2] if self._layers else 0
+
+    def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Append one layer's new keys and values and return all of them."""
+        if layer in self._layers:
+            old_key, old_value = self._layers[layer]
+            key = torch.cat((old_key, key), dim=2)
+            value = torch.cat((old_value, value), dim=2)
+        self._layers[layer] = key, value
+        return key, value
+
+
+class Attention(nn.Module):
+    """Causal grouped-query attention."""
+
+    def __init__(self, config: ModelConfig, layer: int):
+        super().__init__()
+        self.layer = layer
+        self.head_dim = config.head_dim
+        bias = config.kind == "gpt2"
+        kv_width = config.num_key_value_heads * config.head_dim
+        self.q_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=bias)
+        self.k_proj = nn.Linear(config.hidden_size, kv_width, bias=bias)
+        self.v_proj = nn.Linear(config.hidden_size, kv_width, bias=bias)
+        self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=bias)
+
+    def forward(self, x: Tensor, rotary: Rotary | None, mask: Mask | None, cache: KeyValueCache | None) -> Tensor:
+        """Map x `(batch, length, hidden_size)` to the same shape."""
+        batch, length, width = x.shape
+        query, key, value = (
+            proj(x).view(batch, length, -1, self.head_dim).transpose(1, 2)
+            for proj in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        if rotary is not None:
+            query, key = rotate(query, *rotary), rotate(key, *rotary)
+        if cache is not None:
+            key, value = cache.extend(self.layer, key, value)
+        attended = attend(query, key, value, mask)
+        return self.o_proj(attended.transpose(1, 2).reshape(batch, length, width))

@@ -1,0 +1,213 @@
+"""The model: embeddings, layers of attention and feed-forward, and the loss.
+
+`llama`: RMSNorm, rotary positions, SwiGLU, grouped-query attention. `gpt2`: LayerNorm, learned positions, GELU (tanh),
+biases. The parameter names of both kinds, which the export maps, are those of transformers' LlamaForCausalLM:
+
+    model.embed_tokens  model.embed_positions (gpt2)  model.norm  lm_head (untied)
+    model.layers.N.{input_layernorm, self_attn.{q,k,v,o}_proj, post_attention_layernorm}
+    model.layers.N.mlp.{gate_proj (llama), up_proj, down_proj}
+
+The vocabulary is padded to a multiple of 128 rows so that the largest matrix multiplication is aligned. In a loss the
+padded ids have a logit of minus infinity, elsewhere they have no logit: they are not trained and never sampled.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+
+from trainer.model.attention import (
+    Attention,
+    KeyValueCache,
+    Mask,
+    Rotary,
+    document_mask,
+    positions_in_documents,
+    rotary_tables,
+)
+from trainer.recipe import ModelConfig
+
+VOCAB_MULTIPLE = 128
+"""The embedding's rows are padded to a multiple of this: tensor cores want multiples of 64 (bf16); 128 suits all."""
+
+INIT_STD = 0.02
+"""Standard deviation of initial weights. Source: GPT-2."""
+
+_KEPT_OPERATIONS = [
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+]
+"""Operations whose results `selective` activation checkpointing keeps; norms, rotations and activations run again."""
+
+
+def padded_vocab_size(vocab_size: int) -> int:
+    """Return the number of rows of the embedding for a vocabulary."""
+    return -(-vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+
+
+class FeedForward(nn.Module):
+    """SwiGLU: down(silu(gate(x)) * up(x)); in a `gpt2` down(gelu(up(x)))."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        bias = config.kind == "gpt2"  # which has no gate either
+        self.gate_proj = None if bias else nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=bias)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x `(batch, length, hidden_size)` to the same shape."""
+        if self.gate_proj is None:
+            return self.down_proj(F.gelu(self.up_proj(x), approximate="tanh"))
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class RMSNorm(nn.RMSNorm):
+    """Root-mean-square normalisation, in float32 whatever the residual stream is in."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x `(batch, length, hidden_size)` to the same shape and dtype."""
+        return super().forward(x.float()).to(x.dtype)
+
+
+def build_norm(config: ModelConfig) -> nn.Module:
+    """Build the normalisation of the residual stream for the model's kind."""
+    kind = nn.LayerNorm if config.kind == "gpt2" else RMSNorm
+    return kind(config.hidden_size, eps=config.rms_norm_eps)
+
+
+class Layer(nn.Module):
+    """Attention and feed-forward; each normalises its input and adds its output to the residual stream."""
+
+    def __init__(self, config: ModelConfig, layer: int):
+        super().__init__()
+        self.input_layernorm = build_norm(config)
+        self.self_attn = Attention(config, layer)
+        self.post_attention_layernorm = build_norm(config)
+        self.mlp = FeedForward(config)
+
+    def forward(self, x: Tensor, rotary: Rotary | None, mask: Mask | None, cache: KeyValueCache | None) -> Tensor:
+        """Map x `(batch, length, hidden_size)` to the same shape."""
+        x = x + self.self_attn(self.input_layernorm(x), rotary, mask, cache)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Decoder(nn.Module):
+    """The stack between token ids and the output projection."""
+
+    def __init__(self, config: ModelConfig, vocab_rows: int):
+        super().__init__()
+        self.embed_tokens = nn.Embedding(vocab_rows, config.hidden_size)
+        learned = config.kind == "gpt2"
+        self.embed_positions = nn.Embedding(config.max_position_embeddings, config.hidden_size) if learned else None
+        self.layers = nn.ModuleList(Layer(config, layer) for layer in range(config.num_hidden_layers))
+        self.norm = build_norm(config)
+
+
+class LanguageModel(nn.Module):
+    """A language model over a vocabulary of `vocab_size` ids.
+
+    Attributes:
+        activation_checkpointing: which activations are kept for the backward pass; see `TrainConfig`.
+    """
+
+    def __init__(self, config: ModelConfig, vocab_size: int):
+        super().__init__()
+        self.config = config
+        self.vocab_size = vocab_size
+        self.activation_checkpointing: Literal["none", "selective", "full"] = "none"
+        rows = padded_vocab_size(vocab_size)
+        self.model = Decoder(config, rows)
+        self.lm_head = None if config.tie_word_embeddings else nn.Linear(config.hidden_size, rows, bias=False)
+
+    def forward(
+        self,
+        ids: Tensor,
+        targets: Tensor | None = None,
+        *,
+        reduction: Literal["mean", "none"] = "mean",
+        cache: KeyValueCache | None = None,
+        documents: Tensor | None = None,
+    ) -> Tensor:
+        """Predict the token after each position.
+
+        Args:
+            ids: int64 `(batch, length)`.
+            targets: int64 `(batch, length)`; with them the result is a loss, without them logits.
+            reduction: `mean` over all targets, or `none`, one loss for each target.
+            cache: keys and values of earlier positions, extended in place; `ids` then continues them. With a
+                cache that is not empty, one position at a time.
+            documents: int64 `(batch, length)`, from `label_documents`. With them there is no attention across
+                documents, and positions count from each document's start.
+
+        Returns:
+            float32 logits `(batch, length, vocab_size)`; or the cross-entropy in nats, `()` or `(batch, length)`.
+        """
+        # Which positions the tokens have, and which of them attend to which.
+        start = cache.length if cache is not None else 0
+        assert not start or ids.shape[1] == 1, "one position at a time once the cache holds any"
+        mask = None
+        positions = torch.arange(start, start + ids.shape[1], device=ids.device)
+        if documents is not None:
+            mask = document_mask(documents)
+            positions = positions_in_documents(documents)
+
+        # Embeddings, with learned positions added or rotary tables made for the layers.
+        x = self.model.embed_tokens(ids)
+        rotary = None
+        if self.model.embed_positions is not None:
+            x = x + self.model.embed_positions(positions)
+        else:
+            cos, sin = rotary_tables(self.config, positions)
+            rotary = (cos.unsqueeze(-3), sin.unsqueeze(-3))  # an axis for the heads
+        if torch.is_autocast_enabled(x.device.type):
+            x = x.to(torch.get_autocast_dtype(x.device.type))  # else the whole residual stream would be float32
+
+        for layer in self.model.layers:
+            x = self._run_layer(layer, x, rotary, mask, cache)
+
+        # Logits, and the loss if there are targets.
+        head = self.model.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+        logits = F.linear(self.model.norm(x), head)
+        if targets is None:
+            return logits[..., : self.vocab_size].float()
+        # Written in place: cutting off the padded columns would copy all logits, forward and backward (measured on a
+        # CPU: 0.42 s against 0.34 s for product and loss together). The gradient of a logit of -inf is 0 all the same.
+        logits.detach()[..., self.vocab_size :] = -torch.inf
+        logits = logits.float()
+        losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction=reduction)
+        return losses if reduction == "mean" else losses.view_as(targets)
+
+    def _run_layer(self, layer: nn.Module, x: Tensor, *arguments: Any) -> Tensor:
+        if self.activation_checkpointing == "none" or not torch.is_grad_enabled():
+            return layer(x, *arguments)
+        select = functools.partial(create_selective_checkpoint_contexts, _KEPT_OPERATIONS)
+        how: dict[str, Any] = {"context_fn": select} if self.activation_checkpointing == "selective" else {}
+        return checkpoint(layer, x, *arguments, use_reentrant=False, **how)  # type: ignore[return-value]
+
+
+def build_model(config: ModelConfig, vocab_size: int, *, seed: int) -> LanguageModel:
+    """Build a model on the CPU with seeded weights: normal, the projections into the residual stream scaled down.
+
+    The scale 1 / sqrt(2 * layers) keeps the residual stream's variance independent of the depth. Source: GPT-2.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    model = LanguageModel(config, vocab_size)
+    residual_std = INIT_STD / math.sqrt(2 * config.num_hidden_layers)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 1:
+            nn.init.constant_(parameter, 0.0 if name.endswith("bias") else 1.0)
+        else:
+            into_residual = name.endswith(("o_proj.weight", "down_proj.weight"))
+            nn.init.normal_(parameter, std=residual_std if into_residual else INIT_STD, generator=generator)
+    return model

@@ -1,0 +1,183 @@
+"""Continuing texts with a model, token by token.
+
+A prompt is text, never control: `<|endoftext|>` in it is encoded as these characters. It is taken as the beginning of
+a document, and so follows an end of document as in training. Several prompts are continued in one batch, each with a
+random generator of its own: the text of each is what it would be alone. Torch is imported when a token is chosen, since
+the command line needs the options alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from shards.errors import InputError
+
+if TYPE_CHECKING:
+    import tokenizers
+    import torch
+
+    from trainer.model.decoder import LanguageModel
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingOptions:
+    """How tokens are chosen."""
+
+    max_new_tokens: int = 200
+    temperature: float = 0.8
+    """0 or more; 0 always takes the likeliest token."""
+    top_k: int = 0
+    """Choose among this many of the likeliest tokens; 0 keeps all."""
+    top_p: float = 0.95
+    """Choose among the likeliest tokens that reach this probability together, above 0 and at most 1; after top-k."""
+    repetition_penalty: float = 1.1
+    """Above 1, tokens that occurred are less likely."""
+    seed: int = 1337
+
+
+@dataclass(slots=True)
+class Completion:
+    """A prompt and its continuation.
+
+    Attributes:
+        prompt: the prompt.
+        step: the training step of the model.
+        text: the continuation.
+        token_ids: its tokens, without the end of document.
+        finish: why it ended: `eos`, `length` (as many tokens as asked for) or `context` (the model's context is full).
+    """
+
+    prompt: str
+    step: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list[int])
+    finish: Literal["eos", "length", "context"] = "length"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedModel:
+    """A model at a step of its training, with its tokenizer."""
+
+    model: LanguageModel
+    tokenizer: tokenizers.Tokenizer
+    eos_id: int
+    step: int
+
+
+def sample_texts(
+    trained: TrainedModel,
+    prompts: list[str],
+    options: SamplingOptions,
+    on_text: Callable[[str], None] | None = None,
+) -> list[Completion]:
+    """Continue prompts. The same arguments give the same texts on the same machine.
+
+    Args:
+        trained: the model and its tokenizer.
+        prompts: beginnings of documents, which may be empty.
+        options: how to choose tokens.
+        on_text: called with the prompt, and then with each piece of text as soon as its characters are whole; for a
+            single prompt only.
+
+    Raises:
+        InputError: a prompt fills the model's context.
+    """
+    tokenizer = trained.tokenizer
+    tokenizer.encode_special_tokens = True
+    prompt_ids = [[trained.eos_id, *tokenizer.encode(text, add_special_tokens=False).ids] for text in prompts]
+    context = trained.model.config.max_position_embeddings
+    if (longest := max(map(len, prompt_ids))) >= context:
+        found = f"the longest has {longest} tokens with the one that begins a document"
+        raise InputError(f"--prompt: {found}; expected fewer than the model's context of {context}")
+
+    completions = [Completion(prompt, trained.step) for prompt in prompts]
+    shown = 0
+    if on_text:
+        on_text(prompts[0])
+    for row, token in iter_tokens(trained.model, prompt_ids, options, trained.eos_id):
+        completion = completions[row]
+        if token == trained.eos_id:
+            completion.finish = "eos"
+            continue
+        completion.token_ids.append(token)
+        if on_text:
+            text = tokenizer.decode(completion.token_ids, skip_special_tokens=False)
+            if not text.endswith("\ufffd"):  # the last character is whole
+                on_text(text[shown:])
+                shown = len(text)
+
+    for completion in completions:
+        completion.text = tokenizer.decode(completion.token_ids, skip_special_tokens=False)
+        if completion.finish == "length" and len(completion.token_ids) < options.max_new_tokens:
+            completion.finish = "context"
+    if on_text:
+        on_text(completions[0].text[shown:])
+    return completions
+
+
+def iter_tokens(
+    model: LanguageModel, prompts: list[list[int]], options: SamplingOptions, eos_id: int
+) -> Iterator[tuple[int, int]]:
+    """Yield (number of the prompt, next id), taking turns between the prompts.
+
+    A prompt ends after an EOS, after `max_new_tokens` ids, or when the model's context is full. The first id of a
+    prompt is never penalised. The positions that all prompts have are fed to the model at once, then one position after
+    another: the remaining ids of the longer prompts and the chosen ids of the shorter ones, so that nothing is padded.
+    """
+    import torch
+
+    from trainer.model.attention import KeyValueCache
+
+    device = next(model.parameters()).device
+    cache = KeyValueCache()
+    generators = [torch.Generator().manual_seed(options.seed) for _ in prompts]
+    texts = [list(ids) for ids in prompts]
+    going = set(range(len(prompts)))
+    shortest = min(map(len, prompts))
+    fed = [ids[:shortest] for ids in prompts]
+    while going:
+        # `forward`, not `model(...)`: the model of a run may be compiled, and would be again for each cache length.
+        with torch.inference_mode():  # not across a yield: the mode would leak to the caller
+            logits = model.forward(torch.tensor(fed, device=device), cache=cache)[:, -1].cpu()
+        for row in sorted(going):
+            if len(texts[row]) > cache.length:
+                continue  # still in its prompt
+            token = choose_token(logits[row], texts[row][1:], options, generators[row])
+            texts[row].append(token)
+            yield row, token
+            full = cache.length == model.config.max_position_embeddings
+            if token == eos_id or full or len(texts[row]) == len(prompts[row]) + options.max_new_tokens:
+                going.remove(row)
+        # Rows that have ended repeat their last id; their logits are not used.
+        fed = [ids[cache.length :][:1] or ids[-1:] for ids in texts]
+
+
+def choose_token(logits: torch.Tensor, seen: list[int], options: SamplingOptions, generator: torch.Generator) -> int:
+    """Choose the next id.
+
+    Args:
+        logits: float32 `(vocab_size,)`.
+        seen: ids that the repetition penalty applies to. Source of the penalty: CTRL (arXiv:1909.05858).
+        options: how to choose.
+        generator: a CPU generator.
+    """
+    import torch
+
+    if seen and options.repetition_penalty != 1:
+        logits = logits.clone()
+        index = torch.tensor(sorted(set(seen)))
+        values = logits[index]
+        penalty = options.repetition_penalty
+        logits[index] = torch.where(values > 0, values / penalty, values * penalty)
+    if options.temperature == 0:
+        return int(logits.argmax())
+    ordered, order = logits.double().sort(descending=True, stable=True)
+    if options.top_k:
+        ordered = ordered[: options.top_k]
+    # Subtracting the largest logit changes no probability, and no temperature is too small.
+    probabilities = torch.softmax((ordered - ordered[0]) / options.temperature, dim=0)
+    # A token is kept while the tokens before it have not reached top_p; the likeliest always is.
+    keep = probabilities.cumsum(0) - probabilities < options.top_p
+    return int(order[torch.multinomial(probabilities * keep, 1, generator=generator)])

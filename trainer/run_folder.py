@@ -1,0 +1,38 @@
+"""The small files of a run folder, by name: the recipe, the tokenizer, and which set the run was trained on.
+
+RUN/recipe.json      the resolved recipe
+RUN/tokenizer.json   a copy of the set's
+RUN/set.json         where the set was, and the digest of its manifest
+RUN/metrics.jsonl    `trainer.metrics`
+RUN/checkpoints/     `trainer.checkpoint`
+RUN/samples/         texts drawn at the ends of phases
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from shards.config import Settings, load_settings
+
+RECIPE_FILE = "recipe.json"
+TOKENIZER_FILE = "tokenizer.json"
+SET_FILE = "set.json"
+SAMPLES_FOLDER = "samples"
+
+
+class SetRecord(Settings):
+    """`set.json`: the set that a run is trained on."""
+
+    path: str
+    """The set's folder, absolute; it may have moved since."""
+    manifest_sha256: str
+
+
+def read_set_record(run: Path) -> SetRecord | None:
+    """Return the record of the set that a run was trained on; None if there is none, as in runs of version 0.1.0.
+
+    Raises:
+        SettingsError: the file is not such a record.
+    """
+    file = run / SET_FILE
+    return load_settings(SetRecord, file) if file.is_file() else None

@@ -1,0 +1,332 @@
+"""The training loop: read, forward, backward, clip, step; then log, save, validate, and close the phase.
+
+Exact: with the same recipe, set and machine, a run that was interrupted at any step and resumed has bit-identical
+losses to one that never stopped (on the CPU; the same number of threads). Another micro-batch or number of ranks takes
+the same samples in the same order; its losses differ by rounding alone. After SIGINT or SIGTERM the
+step ends, a checkpoint is saved and the loop stops; a second signal stops it at once.
+
+Nothing waits for the device inside a step: losses stay there and are fetched together every `log_every` steps, where
+they are checked. Before a save the weights themselves are tried on a micro-batch of the next samples: those that give
+a loss or a gradient that is not finite are never saved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+
+from shards import ShardSetError
+from shards.errors import RunError
+from shards.stores.files import write_text
+from shards.terminal.display import ReportProgress, format_value, show_progress
+from shards.trace.windows import trace_documents
+from trainer.checkpoint.state import checkpoint_path, list_checkpoints, step_of
+from trainer.data import Loader
+from trainer.evaluate import evaluate, summarise
+from trainer.metrics import MetricsLog, describe_step, last_record
+from trainer.model.generate import SamplingOptions, TrainedModel, sample_texts
+from trainer.model.size import count_parameters
+from trainer.phases import summarise_phases
+from trainer.run_folder import SAMPLES_FOLDER
+from trainer.session import Session, wait_for_ranks
+from trainer.train.loss_checks import REMEDY, find_fault
+from trainer.train.step import accumulate_gradients, advise_on_memory, clip_gradients, fetch_losses, take_step
+
+FAULT_ROWS = 8
+"""Rows of a batch whose documents are named when its loss stops the run."""
+SAMPLE_TOKENS = 100
+"""Tokens of each text that is drawn at a phase's end."""
+
+
+def run_training(session: Session, say: Callable[[str], None], *, go_on: bool = False) -> TrainingLoop:
+    """Train until the recipe's last step, an off-ramp, or until asked to stop.
+
+    Args:
+        session: the run.
+        say: called with each line the user should know.
+        go_on: ignore off-ramps, a failed smoke test and spikes of the loss.
+
+    Returns:
+        The loop as it ended: after the last step, interrupted, or at an off-ramp.
+
+    Raises:
+        RunError: the loss is not finite or rises suddenly, memory is too small, the data cannot be read, or metrics or
+            a checkpoint cannot be written. Earlier checkpoints are whole; the message names the last one.
+        InputError: a line of the run's metrics.jsonl is not metrics.
+    """
+    recipe = session.recipe
+    shards = session.shard_set.splits["train"]
+    first_rank = session.rank == 0
+    parameters = count_parameters(recipe.model, session.model.vocab_size)
+    where = f"{session.ranks} x {session.device.type}" if session.ranks > 1 else str(session.device)
+    say(f"{parameters:,} parameters on {where} in {session.precision}, {torch.get_num_threads()} threads")
+    last_sample = session.samples + (recipe.train.steps - session.step) * recipe.train.global_batch
+    try:
+        with (
+            MetricsLog(session.run, step=session.step, write=first_rank) as log,
+            Loader(shards, session.order, stop=last_sample) as loader,
+            show_progress(recipe.name, unit="steps", show=first_rank) as progress,
+            catch_signals(say) as signals,
+        ):
+            wait_for_ranks()  # Every rank has read the log before one adds to it.
+            session.seconds = max(session.seconds, log.seconds)
+            if log.removed:
+                say(f"metrics.jsonl: removed {log.removed} lines after step {session.step}; these are done again")
+            loop = TrainingLoop(session, loader, log, progress, signals, say, go_on)
+            loop.take_steps()
+            return loop
+    except (ShardSetError, OSError) as error:
+        raise RunError(f"{error}\nStopped after step {session.step}. {session.describe_saved()}") from error
+
+
+@contextlib.contextmanager
+def catch_signals(say: Callable[[str], None]) -> Generator[list[int]]:
+    """Put the first SIGINT or SIGTERM into the list that this yields; a second one is handled as before."""
+    received: list[int] = []
+
+    def receive(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+        previous.close()
+        say(f"{signal.Signals(number).name}: finishing the step, then saving; send it again to stop at once")
+
+    with contextlib.ExitStack() as previous:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            previous.callback(signal.signal, number, signal.signal(number, receive))
+        yield received
+
+
+@dataclass
+class TrainingLoop:
+    """The loop's state between two steps, and how it ended."""
+
+    session: Session
+    loader: Loader
+    log: MetricsLog
+    progress: ReportProgress
+    signals: list[int]
+    say: Callable[[str], None]
+    go_on: bool
+    interrupted_by: int = 0
+    """The number of the signal that ended it; 0 if none did."""
+    off_ramp: str | None = None
+    """Why it stopped at a phase's end or over a phase's budget; None if it did not."""
+    taken: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """Steps whose losses are still on the device."""
+    began: float = field(default_factory=time.perf_counter)
+    mark: float = field(default_factory=time.perf_counter)
+    """When the first of `taken` began."""
+
+    @property
+    def seconds(self) -> float:
+        """Return the run's time so far, over all its processes."""
+        return self.session.seconds + time.perf_counter() - self.began
+
+    @property
+    def usd(self) -> float:
+        """Return what the run has cost so far."""
+        return self.seconds / 3600 * self.session.recipe.cost.gpu_usd_per_hour * self.session.ranks
+
+    def take_steps(self) -> None:
+        """Take steps until the end, a signal, or an off-ramp."""
+        session, recipe = self.session, self.session.recipe
+        # An earlier process may have stopped between this step and its validation, or the end of its phase.
+        if self._is_due(recipe.eval.every_steps) and self.log.last("val_loss").get("step") != session.step:
+            self._validate()
+        self.off_ramp = self._close_phase()
+
+        while session.step < recipe.train.steps and not self.interrupted_by and self.off_ramp is None:
+            self._take_step()
+            save = self._is_due(recipe.checkpoint.every_steps)
+            validate = self._is_due(recipe.eval.every_steps)
+            # One process may stop after any step. Several agree where they fetch losses, since that waits anyway.
+            asked_to_stop = bool(self.signals) and session.ranks == 1
+            if session.step % recipe.train.log_every == 0 or save or validate or asked_to_stop:
+                self._settle(save=save, validate=validate)
+        if not self._is_saved:
+            self._save()
+
+    def _take_step(self) -> None:
+        fits = True
+        try:
+            self.taken.append(take_step(self.session, self.loader))
+        except torch.OutOfMemoryError:
+            fits = False
+        if not fits:  # not in the except block: the exception keeps the memory of the step alive
+            raise RunError(advise_on_memory(self.session))
+
+    def _settle(self, *, save: bool, validate: bool) -> None:
+        """Log the steps taken; then save, validate and close the phase, as far as they are due."""
+        self._log_steps()
+        self.interrupted_by = self._largest(max(self.signals, default=0))
+        if save or self.interrupted_by:
+            self._save()
+        if not self.interrupted_by:
+            if validate and self._validate() and not self._is_saved:
+                self._save()  # the best validation so far
+            self.off_ramp = self._close_phase()
+        self.mark = time.perf_counter()
+
+    @property
+    def _is_saved(self) -> bool:
+        path = checkpoint_path(self.session.run, self.session.step)
+        return self.session.saved is not None and self.session.saved.resolve() == path.resolve()
+
+    def _is_due(self, every_steps: int) -> bool:
+        step, recipe = self.session.step, self.session.recipe
+        return step > 0 and (step % every_steps == 0 or step == recipe.train.steps or step in recipe.milestones)
+
+    def _largest(self, value: int) -> int:
+        """Return the largest value that any rank has."""
+        if self.session.ranks == 1:
+            return value
+        tensor = torch.tensor(value, device=self.session.device)
+        dist.all_reduce(tensor, dist.ReduceOp.MAX)
+        return int(tensor.item())
+
+    def _timing(self) -> dict[str, float]:
+        return {"seconds": round(self.seconds, 3), "usd": round(self.usd, 6)}
+
+    def _log_steps(self) -> None:
+        """Fetch, check and log the losses of the steps taken."""
+        session, train = self.session, self.session.recipe.train
+        fetch_losses(session, self.taken)
+        elapsed = time.perf_counter() - self.mark
+        tokens_per_s = len(self.taken) * train.global_batch * train.seq_len / elapsed
+        peak = session.peak_tokens_per_s
+        throughput = {
+            "ranks": session.ranks,
+            "tokens_per_s": round(tokens_per_s, 1),
+            "mfu": round(tokens_per_s / peak, 4) if peak else None,
+            **self._timing(),
+        }
+        for record in self.taken:
+            vocab_size = session.model.vocab_size
+            fault = find_fault(record, self.log.records, train, vocab_size, go_on=self.go_on, say=self.say)
+            if fault is not None:
+                self._fail(record["step"], fault)
+            self.log.write({**record, **throughput})
+        self.progress(session.step, train.steps, describe_step(self.log.records[-1]))
+        self.taken = []
+
+    def _fail(self, step: int, fault: str) -> NoReturn:
+        """End the run with a fault of a step, and the documents of its batch."""
+        session, batch = self.session, self.session.recipe.train.global_batch
+        first = (step - 1) * batch
+        lines = trace_documents(session.shard_set.splits["train"], session.order, first, min(batch, FAULT_ROWS))
+        if batch > FAULT_ROWS:
+            lines.append(f"and {batch - FAULT_ROWS} more: python -m trainer trace {session.run} --step {step}")
+        listed = "\n  ".join(lines)
+        samples = f"The batch was samples [{first}, {first + batch}):\n  {listed}"
+        raise RunError(f"step {step}: {fault}. {samples}\n{session.describe_saved()}")
+
+    def _save(self) -> None:
+        """Save weights that can be trained on; keep milestones and the checkpoint with the best validation so far."""
+        self._try_weights()
+        self.log.sync()
+        saved = {step_of(path) for path in list_checkpoints(self.session.run)}
+        losses: dict[int, float] = {
+            record["step"]: record["val_loss"]
+            for record in self.log.records
+            if "val_loss" in record and record["step"] in saved
+        }
+        keep_steps = set(self.session.recipe.milestones)
+        if losses:
+            keep_steps.add(min(losses, key=losses.__getitem__))
+        self.session.save(seconds=self.seconds, keep_steps=keep_steps)
+
+    def _try_weights(self) -> None:
+        """Fail if a micro-batch of the next samples gives a loss or a gradient that is not finite."""
+        session, micro_batch = self.session, self.session.recipe.train.micro_batch
+        windows = self.loader.read(session.samples + session.rank * micro_batch, micro_batch)
+        loss = accumulate_gradients(session, windows, 1)
+        trial: dict[str, Any] = {"loss": loss, "grad_norm": clip_gradients(session, math.inf)}
+        for optimizer in session.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        fetch_losses(session, [trial])
+        if not (math.isfinite(trial["loss"]) and math.isfinite(trial["grad_norm"])):
+            found = f"loss {trial['loss']}, gradient norm {trial['grad_norm']}"
+            self._fail(session.step, f"the weights after it cannot be trained on: {found}. {REMEDY}")
+
+    def _validate(self) -> bool:
+        """Validate, log and print the result; return whether it is the best so far."""
+        session, recipe = self.session, self.session.recipe
+        sums = evaluate(
+            session.model,
+            session.shard_set,
+            recipe.train,
+            max_tokens=recipe.eval.max_tokens,
+            precision=session.precision,
+            token_bytes=session.token_bytes,
+        )
+        found = summarise(sums)
+        best = all(found["val_loss"] < record.get("val_loss", math.inf) for record in self.log.records)
+        self.log.write({"step": session.step, **found, **self._timing()})
+        bits = found["val_bits_per_byte"]
+        per_byte = f" ({bits:.3f} bits a byte)" if bits is not None else ""
+        sources = ", ".join(f"{name} {loss:.3f}" for name, loss in found["val_loss_by_source"].items())
+        self.say(f"step {session.step}  val loss {found['val_loss']:.3f}{per_byte}  {sources}")
+        return self._largest(int(best)) > 0  # all ranks save, or none
+
+    def _close_phase(self) -> str | None:
+        """At a phase's end report what it brought, and sample; return why to stop here, None if there is no reason."""
+        session, phases = self.session, self.session.recipe.phases
+        index = next((i for i, phase in enumerate(phases) if session.step <= phase.until_step), None)
+        if index is None or not session.step:
+            return None
+        phase = phases[index]
+        reason = None
+        if session.step == phase.until_step:
+            # The whole log is read only here.
+            rows = summarise_phases(phases[: index + 1], self.log.records)
+            if not rows or rows[-1]["phase"] != phase.name:
+                self.say(f"phase {phase.name!r}: metrics.jsonl has no step of it, so its goal is not judged")
+                return None
+            self._report_phase(rows[-1])
+            if rows[-1]["goal_met"] is False:
+                missed = f"ended at step {session.step} with loss {rows[-1]['loss']:.4f}; its goal is {phase.goal}"
+                reason = f"phase {phase.name!r} {missed}"
+
+        began = phases[index - 1].until_step if index else 0
+        usd = self.usd - last_record(self.log.records, "usd", until_step=began).get("usd", 0.0)
+        if reason is None and phase.budget_usd is not None and usd > phase.budget_usd:
+            reason = f"phase {phase.name!r} has cost ${usd:,.2f}; its budget is ${phase.budget_usd:,.2f}"
+        # Clocks differ between ranks: all stop if one finds the phase too expensive.
+        if self.go_on or not self._largest(int(reason is not None)):
+            return None
+        return reason or f"phase {phase.name!r}: another rank found its budget spent"
+
+    def _report_phase(self, row: dict[str, Any]) -> None:
+        """Log and print what a phase brought, and sample, unless an earlier process did so."""
+        session = self.session
+        if self.log.last("phase").get("step") == session.step:
+            return
+        self.log.write({"step": session.step, "phase": row})
+        self.say(format_value(row))
+        if not session.recipe.eval.prompts:
+            return
+        if isinstance(session.forward, FSDPModule):
+            self.say("no samples here: the weights are split over ranks. Use python -m trainer sample RUN")
+        elif session.rank == 0:
+            self._sample()
+
+    def _sample(self) -> None:
+        """Continue the recipe's prompts and write the texts to the run folder."""
+        session = self.session
+        tokenizer = session.shard_set.tokenizer()
+        trained = TrainedModel(session.model.eval(), tokenizer, session.shard_set.eos_id, session.step)
+        options = SamplingOptions(max_new_tokens=SAMPLE_TOKENS)
+        completions = sample_texts(trained, session.recipe.eval.prompts, options)
+        folder = session.run / SAMPLES_FOLDER
+        folder.mkdir(exist_ok=True)
+        text = "\n\n".join(completion.prompt + completion.text for completion in completions) + "\n"
+        write_text(folder / f"step-{session.step:08d}.txt", text)

@@ -1,0 +1,131 @@
+"""One optimizer step: read, forward, backward, clip, step. Nothing here waits for the device but `fetch_losses`."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from trainer.data import Loader
+from trainer.device import autocast
+from trainer.model.attention import label_documents
+from trainer.optim import learning_rate
+from trainer.session import Session
+
+
+def take_step(session: Session, loader: Loader) -> dict[str, Any]:
+    """Take one optimizer step on the next `global_batch` samples, without waiting for the device.
+
+    A rank reads the micro-batches `rank`, `rank + ranks`, ... of the global batch.
+
+    Returns:
+        `step` (from 1), `tokens` (targets so far), `loss` (of this rank, in nats) and `grad_norm` (before clipping),
+        which are still tensors on the device, `lr`, and `data_wait_ms` (time that the step waited for the loader).
+
+    Raises:
+        ShardSetError: a shard is corrupt.
+    """
+    train = session.recipe.train
+    rounds = train.global_batch // (train.micro_batch * session.ranks)
+    session.model.train()
+    total = torch.zeros((), device=session.device)
+    waited = 0.0
+
+    # Forward and backward, one micro-batch after another.
+    for index in range(rounds):
+        asked = time.perf_counter()
+        row = (index * session.ranks + session.rank) * train.micro_batch
+        windows = loader.read(session.samples + row, train.micro_batch)
+        waited += time.perf_counter() - asked
+        _exchange_gradients(session.forward, with_this_one=index == rounds - 1)
+        total += accumulate_gradients(session, windows, rounds)
+
+    # The step itself.
+    grad_norm = clip_gradients(session, session.recipe.optimizer.grad_clip)
+    lr = learning_rate(session.step, session.recipe)
+    for optimizer in session.optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        optimizer.step()  # pyright: ignore[reportUnknownMemberType]
+        optimizer.zero_grad(set_to_none=True)
+    session.step += 1
+    session.samples += train.global_batch
+    return {
+        "step": session.step,
+        "tokens": session.samples * train.seq_len,
+        "loss": total,
+        "lr": lr,
+        "grad_norm": grad_norm,
+        "data_wait_ms": round(waited * 1000, 3),
+    }
+
+
+def _exchange_gradients(model: nn.Module, *, with_this_one: bool) -> None:
+    """Let ranks exchange gradients once a step, with the last micro-batch."""
+    if isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(with_this_one)
+    elif isinstance(model, DistributedDataParallel):
+        model.require_backward_grad_sync = with_this_one  # the flag that DDP's `no_sync` sets
+
+
+def accumulate_gradients(session: Session, windows: torch.Tensor, rounds: int) -> torch.Tensor:
+    """Add a micro-batch's part of the gradient; return its part of the loss, on the device."""
+    if session.device.type == "cuda":
+        windows = windows.pin_memory().to(session.device, non_blocking=True)
+    ids = windows[:, :-1]
+    documents = label_documents(ids, session.shard_set.eos_id) if session.recipe.train.document_mask else None
+    with autocast(session.precision, session.device):
+        # Micro-batches have one size, so that the mean of their means is the mean over the global batch.
+        loss: torch.Tensor = session.forward(ids, windows[:, 1:], documents=documents) / rounds
+    loss.backward()  # pyright: ignore[reportUnknownMemberType]
+    return loss.detach()
+
+
+def clip_gradients(session: Session, max_norm: float) -> torch.Tensor:
+    """Scale the gradients down to a norm of at most `max_norm`; return the norm before, on the device."""
+    norm = torch.nn.utils.clip_grad_norm_(session.model.parameters(), max_norm)
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+
+def fetch_losses(session: Session, taken: list[dict[str, Any]]) -> None:
+    """Replace the tensors of steps by numbers, the mean over all ranks, in one transfer."""
+    figures = torch.stack([torch.stack((step["loss"].float(), step["grad_norm"].float())) for step in taken])
+    if session.ranks > 1:
+        dist.all_reduce(figures)
+    numbers: list[list[float]] = (figures / session.ranks).tolist()
+    for step, (loss, grad_norm) in zip(taken, numbers, strict=True):
+        step["loss"] = loss
+        step["grad_norm"] = grad_norm
+
+
+def advise_on_memory(session: Session) -> str:
+    """Try smaller micro-batches after one that did not fit in memory, and say which is the next that fits."""
+    train = session.recipe.train
+    sizes = [size for size in range(1, train.micro_batch) if train.global_batch % size == 0]
+    if session.ranks > 1:
+        sizes = []  # all ranks would have to try together, and only this one is here
+    moments: list[torch.Tensor] = []
+    while sizes:
+        for optimizer in session.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        moments.clear()
+        with contextlib.suppress(torch.OutOfMemoryError):
+            if not session.step:  # the optimizer allocates its two moments at the end of the first step
+                moments.extend(torch.empty_like(weight) for weight in session.model.parameters() for _ in range(2))
+            windows = torch.zeros(sizes[-1], session.order.seq_len + 1, dtype=torch.int64)
+            accumulate_gradients(session, windows, 1)
+            break
+        sizes.pop()
+    fits = sizes[-1] if sizes else None
+    remedy = f"The next smaller that fits is {fits}" if fits else "Choose a smaller one"
+    return (
+        f"step {session.step + 1}: train.micro_batch = {train.micro_batch}: out of memory. {remedy}: "
+        f"--set train.micro_batch={fits or 'N'}, or train.activation_checkpointing. {session.describe_saved()}"
+    )
