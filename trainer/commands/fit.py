@@ -129,8 +129,10 @@ def measure(recipe: TrainRecipe, choices: Sequence[Choice] = CHOICES) -> Points:
 
     points = list(product(DEPTHS, BATCHES))
     terms = [[layers * batch, layers, batch, 1] for layers, batch in points]
-    taken = {choice: [measure_step(recipe, *point, choice=choice) for point in points] for choice in choices}
-    solved: Points = {choice: np.linalg.solve(terms, sizes).tolist() for choice, sizes in taken.items()}
+    solved: Points = {}
+    for choice in choices:
+        taken = [measure_step(recipe, *point, choice=choice) for point in points]
+        solved[choice] = np.linalg.solve(terms, taken).tolist()
     return solved
 
 
