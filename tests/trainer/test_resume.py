@@ -225,4 +225,4 @@ def test_a_second_trainer_in_the_same_run_is_refused(
         process.kill()
         process.communicate()
     assert second.returncode == 2
-    assert "another process is training" in second.stderr
+    assert "another process is at work here" in second.stderr
