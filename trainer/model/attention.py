@@ -83,9 +83,11 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask | None) -> Tens
         compiled = query.is_cuda and not torch.compiler.is_compiling()
         run: Any = _compiled_flex_attention() if compiled else flex_attention
         return run(query, key, value, block_mask=mask, enable_gqa=grouped)
-    # A single new position attends to everything cached; is_causal would align it with the first key instead.
-    causal = mask is None and query.shape[2] > 1
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal, enable_gqa=grouped)
+    # A single new position attends to everything cached; is_causal would align it with the first key instead. The flag
+    # is a constant, since a length that is compiled as dynamic makes a comparison with it no plain bool.
+    if mask is None and query.shape[2] > 1:
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=grouped)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=grouped)
 
 
 class KeyValueCache:
