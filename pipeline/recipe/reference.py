@@ -59,7 +59,7 @@ def write_into(path: Path) -> bool:
     text = path.read_text(encoding="utf-8")
     begin, end = text.find(BEGIN), text.find(END)
     if begin < 0 or end < begin:
-        raise MarkerError(f"{path}: lacks the lines {BEGIN!r} and {END!r}. Put them where the tables shall stand.")
+        raise MarkerError(f"{path}: lacks the lines {BEGIN!r} and {END!r}. Put them where the tables belong.")
     updated = f"{text[: begin + len(BEGIN)]}\n\n{to_markdown()}\n\n{text[end:]}"
     if updated != text:
         path.write_text(updated, encoding="utf-8")

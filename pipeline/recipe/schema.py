@@ -67,7 +67,7 @@ class SourceRecipe(Settings):
     fallback_encoding: Annotated[str, AfterValidator(known_encoding)] | None = None
     """`software-heritage`: how to decode files that are not UTF-8, such as `latin-1`; when absent they are dropped."""
     max_missing: Annotated[float, Field(ge=0, le=1)] = 0.02
-    """`software-heritage`: the build stops when a larger share of the files cannot be had."""
+    """`software-heritage`: the build stops when a larger share of the files cannot be fetched."""
     max_malformed: Annotated[float, Field(ge=0, le=1)] = 0.0
     """`files`: the share of the records of JSON lines that may be malformed: not JSON, not an object, or of another
     type than the recipe means. They are dropped, counted and shown; with 0 the first one stops the build."""
@@ -81,7 +81,7 @@ class SourceRecipe(Settings):
     """The same as the recipe's `drop_if_matches`, for this source alone; looked for after those."""
     max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.01
     """The build stops, and shows some of them, when `drop_if_matches` drops a larger share of the documents: patterns
-    are for what is rare, and one document in a hundred tells of a wrong pattern more often than of a bad source."""
+    are for what is rare, and one document in a hundred more often means a wrong pattern than a bad source."""
 
     _folder: Path = PrivateAttr(default_factory=Path)
 

@@ -72,7 +72,7 @@ class Span:
     stored_bytes: int
     """Bytes that reading takes from disk or network."""
     revision: str | None = None
-    """The commit that the file is pinned to; where there is none, the documents read are the revision."""
+    """The commit that the file is pinned to; None for files without one, whose documents are the revision."""
 
     @property
     def part(self) -> str:

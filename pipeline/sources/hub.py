@@ -163,7 +163,7 @@ def list_spans(source: SourceRecipe, file: File, unit_bytes: int | None = None) 
     if _format_of(source, file.name) == "parquet":
         from pipeline.sources.formats import parquet
 
-        with keep_fetched():  # the footer is read again by whoever reads the file
+        with keep_fetched():  # the footer is read again when the file is read
             spans = parquet.cut_file(source, file.url, file.name, file.version, unit_bytes)
         return [replace(span, revision=file.revision) for span in spans]
     from pipeline.sources.network import hf_streaming

@@ -280,6 +280,6 @@ def test_a_byte_that_was_corrupted_on_the_way_is_fetched_anew(
     cache = ("--cache", str(tmp_path / "cache"))
     said = run("build", recipe, "--out", tmp_path / "set", *cache, expect=2)
     assert f"{path.name}: row group 0 cannot be decoded" in said
-    assert "Run again: it is fetched anew" in said
+    assert "Run again: it is fetched again" in said
     hub.faults.off()
     assert without_provenance(run.build(recipe, "set", *cache)) == local

@@ -152,7 +152,7 @@ def _overlaps_itself(separator: bytes) -> bool:
 
 
 def _last_end(data: bytes, separator: bytes) -> int:
-    """Return where the last separator ends, as `split` finds them from the start; 0 where there is none."""
+    """Return where the last separator ends, as `split` finds them from the start; 0 without one."""
     last = data.rfind(separator)
     if last < 0:
         return 0

@@ -163,7 +163,7 @@ def _read_checked(
             remote.forget()
         raise SourceError(
             f"{name}: row group {index} cannot be decoded: {error}. "
-            + ("Run again: it is fetched anew." if remote is not None else "Restore the file, or leave it out.")
+            + ("Run again: it is fetched again." if remote is not None else "Restore the file, or leave it out.")
         ) from error
     if rows != group.num_rows or (chunk is not None and chunk.num_values != rows):
         held = chunk.num_values if chunk is not None else rows

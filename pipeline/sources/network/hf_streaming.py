@@ -26,7 +26,7 @@ _BUILDERS = {".jsonl": "json", ".json": "json", ".ndjson": "json", ".csv": "csv"
 
 
 def builder_of(path: str) -> str | None:
-    """Return the name of `datasets`' builder for a file, or None where there is none that we use."""
+    """Return the name of `datasets`' builder for a file, or None if it has none that we use."""
     for suffix in _COMPRESSED:
         path = path.removesuffix(suffix)
     return _BUILDERS.get(posixpath.splitext(path)[1].lower())

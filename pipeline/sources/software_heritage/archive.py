@@ -105,7 +105,7 @@ def fetch_all(keys: Iterable[bytes]) -> Generator[tuple[bytes, Outcome]]:
                     break
                 results.put((key, _fetch(client, key, settings.give_up_s, stop)))
             results.put(None)
-        except BaseException as error:  # noqa: BLE001 - raised again by whoever takes the results
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that takes the results
             results.put(error)
         finally:
             client.close()

@@ -68,7 +68,7 @@ class ObjectClient:
         self._headers = {"User-Agent": "tokenmill"}
 
     def get(self, key: str) -> bytes | None:
-        """Ask for an object once. Return it, or None where there is none of this key.
+        """Ask for an object once. Return it, or None if the archive has no object of this key.
 
         Raises:
             TransientError: a failure that may pass.
