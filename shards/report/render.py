@@ -51,7 +51,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True)
-class Contents:
+class PageContents:
     """Everything a report shows.
 
     Attributes:
@@ -90,7 +90,7 @@ class Contents:
         return self.text_bytes / max(1, sum(row["tokens"] for row in self.rows("bytes_per_token")))
 
 
-def render_page(contents: Contents) -> str:
+def render_page(contents: PageContents) -> str:
     """Return the page: one HTML file that needs nothing else."""
     style = (_TEMPLATES / "style.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode("ascii")
@@ -101,13 +101,13 @@ def render_page(contents: Contents) -> str:
     )
 
 
-def render_card(contents: Contents) -> str:
+def render_card(contents: PageContents) -> str:
     """Return the data card: Markdown under the header that the Hub reads."""
     header = text.yaml_header(card_header(contents.facts))
     return header + _environment().get_template("card.md.jinja").render(_values(contents))
 
 
-def draw_charts(contents: Contents) -> dict[str, dict[str, Chart]]:
+def draw_charts(contents: PageContents) -> dict[str, dict[str, Chart]]:
     """Return each chart in both widths: `charts["mix"]["wide"]`."""
     charts: dict[str, dict[str, Chart]] = {}
     medians = {row["source"]: row["p50"] for row in contents.rows("lengths")}
@@ -124,7 +124,7 @@ def draw_charts(contents: Contents) -> dict[str, dict[str, Chart]]:
     return charts
 
 
-def _values(contents: Contents) -> dict[str, Any]:
+def _values(contents: PageContents) -> dict[str, Any]:
     return {
         "contents": contents,
         "facts": contents.facts,

@@ -24,7 +24,7 @@ from shards.report.audited import find_or_audit, is_audited
 from shards.report.compare import COMPARED_DOCUMENTS, GPT2, compare, find_gpt2
 from shards.report.documents import count_lengths, draw_places, read_shown_document
 from shards.report.facts import describe
-from shards.report.render import Contents, render_card, render_page
+from shards.report.render import PageContents, render_card, render_page
 from shards.report.vocabulary import describe_vocabulary
 from shards.stores.files import atomic_open
 from shards.validation.files import check_structure
@@ -44,7 +44,7 @@ class Report:
     """What was written, and what it says."""
 
     out: Path
-    contents: Contents
+    contents: PageContents
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of the report: every fact of the page but the samples' texts and the curves."""
@@ -122,7 +122,9 @@ def write_report(
     if compare_with is not None:
         name, file = compare_with
         comparison = compare(shard_set, draw_places(shard_set, COMPARED_DOCUMENTS), name=name, file=file)
-    contents = Contents(describe(shard_set), describe_vocabulary(audited), audited.found, lengths, samples, comparison)
+    contents = PageContents(
+        describe(shard_set), describe_vocabulary(audited), audited.found, lengths, samples, comparison
+    )
     page, card = render_page(contents), render_card(contents)
     out.mkdir(parents=True, exist_ok=True)
     for name, rendered in ((CARD_FILE, card), (PAGE_FILE, page)):

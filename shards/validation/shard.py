@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Contents:
+class ShardContents:
     """What the full level found in one shard.
 
     `longest` is the longest document of each source, in tokens. `table_sound` says that the document table can be
@@ -69,7 +69,7 @@ class _Table:
 
 def check_contents(
     shard: Shard, sound: set[str], *, vocab_size: int, eos_id: int, advance: Callable[[int], None] | None = None
-) -> Contents:
+) -> ShardContents:
     """Check one shard in full.
 
     Args:
@@ -79,7 +79,7 @@ def check_contents(
         eos_id: the id that must end every document and appear nowhere else.
         advance: called with the number of tokens checked since the last call.
     """
-    found = Contents()
+    found = ShardContents()
     files = shard.entry.files
     table: _Table | None = None
     if files.documents.path in sound:

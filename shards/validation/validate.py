@@ -25,7 +25,7 @@ from shards.format.reader import Shard, ShardSet
 from shards.validation.duplicates import check_duplicates
 from shards.validation.files import Structure, check_shard_files, check_structure
 from shards.validation.mix import check_shares
-from shards.validation.shard import Contents, check_contents
+from shards.validation.shard import ShardContents, check_contents
 from shards.validation.sources import compare_with_sources
 
 Level = Literal["quick", "full"]
@@ -142,7 +142,7 @@ def _check_full(
             if progress is not None:
                 progress(done, total)
 
-    def check(shard: Shard) -> Contents:
+    def check(shard: Shard) -> ShardContents:
         return check_contents(
             shard, structure.sound, vocab_size=shard_set.vocab_size, eos_id=shard_set.eos_id, advance=advance
         )
