@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from pipeline.build.build import BuildResult, build
 from pipeline.build.load import load_recipe as read_recipe
@@ -109,6 +109,8 @@ def plan_set(
     *,
     overrides: Sequence[str] = (),
     probe: bool = True,
+    duplicates: Literal["cheaply", "in all text"] = "cheaply",
+    out: str | Path | None = None,
     workers: int | None = None,
     gpu_usd_per_hour: float | None = None,
     network: Network | None = None,
@@ -121,13 +123,17 @@ def plan_set(
         overrides: `KEY=VALUE` strings that change the recipe, as `--set` does.
         probe: read a sample of each source, a few megabytes, and put it through the steps of a build. Without it,
             only footers are read and tokens are a guess.
+        duplicates: where documents with equal text are looked for: in small local sources and in the sample, or in all
+            text that the build would read, with 20 bytes of memory for each document.
+        out: folder of a set that an earlier build made of the same sources: it tells how many documents are equal.
         workers: worker processes of the build; the cores that this process may use when None.
         gpu_usd_per_hour: the price of a GPU that waits for the build.
         network: how sources are read over a network; the defaults when None.
         progress: print progress on stderr.
 
     Returns:
-        Tokens, documents and bytes of each source, seconds of each stage, and bytes of disk.
+        Tokens, documents and bytes of each source, seconds of each stage, and bytes of disk. Its `refusal` says why the
+        build would refuse the recipe.
 
     Raises:
         InputError: the recipe or the data cannot be used.
@@ -136,7 +142,8 @@ def plan_set(
     with tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as cache, _network_settings(network, cache=Path(cache)):
         loaded = pin_revisions(load_recipe(recipe, overrides=overrides, progress=progress))
         selections = open_sources(loaded)
-        measured = measure(loaded, selections) if probe else None
+        earlier = Path(out) if out else None
+        measured = measure(loaded, selections, duplicates=duplicates, earlier=earlier) if probe else None
         return estimate(
             loaded, selections, probe=measured, workers=workers or _count_cores(), gpu_usd_per_hour=gpu_usd_per_hour
         )

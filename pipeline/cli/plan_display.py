@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.estimate.estimate import TEXT_BYTES_PER_TOKEN
 from pipeline.recipe.patterns import reason_of
 from pipeline.sources.base import MALFORMED
+from shards.cli.mix_display import VALIDATION_PART
 from shards.terminal.display import print_lines, print_rows
 
 if TYPE_CHECKING:
@@ -23,17 +24,45 @@ def print_plan(recipe: Recipe, estimate: Estimate) -> None:
     print_rows(rows, title=f"{recipe.name}: the plan")
     train, val = f"{estimate.train_tokens:,}", f"{estimate.val_tokens:,}"
     lines = [f"about {train} training and {val} validation tokens in {estimate.shards} shards"]
+    if estimate.most_tokens is not None:
+        limit = f"about {estimate.most_tokens:,} training tokens"
+        lines.append(f"limited by {estimate.scarcest}: at these weights the sources allow {limit}")
+    lines += _duplicate_lines(estimate)
     for source in estimate.sources:
         kinds = ", ".join(f"{count:,} as {_READ_AS.get(kind, kind)}" for kind, count in sorted(source.formats.items()))
         lines.append(f"files of {source.name}: {kinds}")
         lines += [f"dropped from {source.name}: {share:.1%} ({reason})" for reason, share in source.dropped.items()]
         if not source.tokens:
             lines.append(f"look: of the sample of {source.name} no document is left; see `keep` and the length bounds")
+        asked = source.share * estimate.val_tokens
+        if source.tokens and not source.has_more and asked > VALIDATION_PART * source.tokens:
+            part = f"{asked / source.tokens:.1%} of {source.name}, more than {VALIDATION_PART:.0%}"
+            lines.append(f"look: validation takes {part}. Ask for fewer split.val_tokens, or add data")
     lines += _too_many_drops(recipe, estimate)
     lines += _time_lines(estimate)
     scratch, output = _size(estimate.scratch_bytes), _size(estimate.output_bytes)
     lines.append(f"disk: {scratch} of scratch, {output} for the set")
     print_lines([*lines, *_short(recipe, estimate)])
+
+
+def _duplicate_lines(estimate: Estimate) -> list[str]:
+    """Say what of the sources is counted twice, and what is not known."""
+    if estimate.probe is None:
+        return ["duplicates are not counted: documents with equal text count once in the build, each time in this plan"]
+    lines: list[str] = []
+    for source in estimate.sources:
+        found = source.distinct
+        parts = [f"{found.duplicates:.1%} of its documents"] if found.duplicates else []
+        parts += [f"{found.elsewhere:.1%} that another source has, too"] if found.elsewhere else []
+        if parts:
+            where = {"sample": ", in the sample alone", "earlier build": ", as an earlier build found"}
+            lines.append(f"duplicates of {source.name}: {', '.join(parts)}{where.get(found.basis, '')}")
+    if sampled := [source.name for source in estimate.sources if source.distinct.basis == "sample"]:
+        lines.append(
+            f"look: duplicates of {', '.join(sampled)} were looked for in the sample alone; the build may drop more. "
+            "--count-duplicates reads all text"
+        )
+    return lines
 
 
 def _too_many_drops(recipe: Recipe, estimate: Estimate) -> list[str]:
@@ -64,8 +93,17 @@ def _plan_row(source: SourceEstimate) -> dict[str, Any]:
         "documents": "unknown" if source.documents is None else f"{source.documents:,}",
         "text": _size(source.text_bytes),
         "bytes a token": f"{source.bytes_per_token:.2f}",
+        "duplicates": _duplicates(source),
         "tokens, about": f"{source.tokens:,}",
     }
+
+
+def _duplicates(source: SourceEstimate) -> str:
+    found = source.distinct
+    if found.basis == "not counted":
+        return "not counted"
+    at_least = "at least " if found.basis == "sample" else ""
+    return f"{at_least}{found.duplicates + found.elsewhere:.1%}"
 
 
 def _time_lines(estimate: Estimate) -> list[str]:

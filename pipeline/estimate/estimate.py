@@ -2,8 +2,8 @@
 
 From footers alone, and from a probe (`pipeline.estimate.pilot`) that puts a sample of every source through the build's
 own steps; without it, constants that hold for English text stand in. Where `mix.tokens` is a number, the part of each
-source is priced that the build would read: the same selection finds it. Not foreseen: exact duplicates, a link that
-becomes slower, other work on this machine.
+source is priced that the build would read: the same selection finds it. Duplicates that the probe found are
+subtracted. Not foreseen: a link that becomes slower, other work on this machine.
 
 Time: the archive's files are fetched, then the tokenizer is trained, then text is downloaded while it is encoded, the
 slower of the two counts; then shards are written and validated. CPU is divided by the workers, a download is not. On
@@ -13,12 +13,14 @@ two cores that others used as well, builds of 2 to 600 MB took 0.65 to 1.4 times
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pipeline.encode.run import DOCUMENT_DTYPE
 from pipeline.estimate.disk import COMPRESSED_SHARE, FETCH_SCRATCH_SHARE, GUESSED_DOCUMENT_BYTES, ROW_BYTES, token_size
+from pipeline.estimate.duplicates import Distinct
 from pipeline.estimate.pilot import TABLE_BYTES, Probe, SourceProbe
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
@@ -30,6 +32,8 @@ DISK_MARGIN = 1.1
 TRAIN_S, TRAIN_S_PER_BYTE = 2.0, 8e-9
 """Training a BPE of 32 K entries on prose: 2.4 s for 202 MB, 6 s for 602 MB, measured; on technical text twice that."""
 VALIDATE_TOKENS_PER_S = 150e6  # full level, one thread: 171 M measured
+SURE = 1.1
+"""Tokens that a source may have for each one measured. A plan refuses a recipe only if even these are too few."""
 START_S = 1.0
 """Starting processes and loading libraries."""
 _CONTENT_STORED_SHARE = 0.3  # gzip on source code
@@ -58,8 +62,11 @@ class SourceEstimate:
     content_files: int
     """Files fetched from that archive."""
     bytes_per_token: float
+    encoded_tokens: int
+    """Of the documents kept, duplicates and EOS included."""
     tokens: int
-    """EOS included."""
+    """Those left for the mix: without the duplicates that were found."""
+    distinct: Distinct
     has_more: bool
     """Whether parts of the source are left unread, because the tokens asked for are there without them."""
     dropped: dict[str, float] = field(default_factory=dict)
@@ -114,6 +121,10 @@ class Estimate:
     time: TimeEstimate | None = None
     gpu_usd: float | None = None
     """What a GPU costs that waits for the build."""
+    scarcest: str | None = None
+    """The source that allows the fewest training tokens; None where none of them is read whole."""
+    refusal: str = ""
+    """Why the build would refuse the recipe, as far as the probe is sure; empty if it would not."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the estimate as JSON values."""
@@ -145,12 +156,7 @@ def estimate(
     """
     measured = probe.sources if probe else tuple(_guess(recipe, selection) for selection in selections)
     demand = Demand(recipe)
-    grant = demand.grant(
-        [
-            None if selection.has_more else _tokens(selection, ratios) - demand.val_tokens(s)
-            for s, (selection, ratios) in enumerate(zip(selections, measured, strict=True))
-        ]
-    )
+    grant = demand.grant(_available(demand, selections, measured))
     train = grant.train_tokens
     for s, (selection, ratios) in enumerate(zip(selections, measured, strict=True)):
         needed = demand.tokens(s, train) + ratios.longest_tokens  # as `mix.find_short` asks
@@ -171,6 +177,8 @@ def estimate(
         output_bytes=_output_bytes(recipe, used, sources, probe),
         download_bytes=sum(source.download_bytes for source in sources),
         probe=probe,
+        scarcest=None if grant.scarcest is None else recipe.sources[grant.scarcest].name,
+        refusal=_refusal(demand, selections, probe) if probe else "",
     )
     if probe is None:
         return found
@@ -180,7 +188,38 @@ def estimate(
 
 
 def _tokens(selection: Selection, ratios: SourceProbe) -> int:
-    return int(selection.text_bytes * ratios.text / ratios.bytes_per_token)
+    """Return the tokens that a source offers to the mix."""
+    return int(selection.text_bytes * ratios.text * ratios.distinct.text / ratios.bytes_per_token)
+
+
+def _available(
+    demand: Demand, selections: list[Selection], measured: Sequence[SourceProbe], *, margin: float = 1.0
+) -> list[float | None]:
+    """Return the tokens that each source offers to training; None for one that has more."""
+    return [
+        None if selection.has_more else margin * _tokens(selection, ratios) - demand.val_tokens(s)
+        for s, (selection, ratios) in enumerate(zip(selections, measured, strict=True))
+    ]
+
+
+def _refusal(demand: Demand, selections: list[Selection], probe: Probe) -> str:
+    """Return why the build would refuse the recipe even if the sources have `SURE` times as many tokens as measured."""
+    faults: list[str] = []
+    for s, (selection, ratios) in enumerate(zip(selections, probe.sources, strict=True)):
+        if selection.has_more or not ratios.text:
+            continue
+        if not ratios.distinct.text:
+            faults.append(
+                f"source {selection.source.name!r}: no document is left to mix, all are duplicates. The first of two "
+                "sources keeps what both hold: change their order, or leave one out."
+            )
+        elif fault := demand.validation_fault(s, int(SURE * _tokens(selection, ratios)), how_sure="about "):
+            faults.append(fault)
+    if faults:
+        return "\n".join(faults)
+    if not demand.grant(_available(demand, selections, probe.sources, margin=SURE)).fault:
+        return ""
+    return demand.grant(_available(demand, selections, probe.sources)).fault
 
 
 def _guess(recipe: Recipe, selection: Selection) -> SourceProbe:
@@ -227,7 +266,9 @@ def _estimate_source(share: float, selection: Selection, ratios: SourceProbe) ->
         download_bytes=(stored_bytes if selection.is_remote else 0) + content_bytes,
         content_files=round(text_bytes * ratios.content_files),
         bytes_per_token=ratios.bytes_per_token,
+        encoded_tokens=int(text_bytes * ratios.text / ratios.bytes_per_token),
         tokens=_tokens(selection, ratios),
+        distinct=ratios.distinct,
         has_more=selection.has_more,
         dropped=ratios.dropped,
         formats=dict(Counter(file.format for file in selection.read_files())),
@@ -237,7 +278,7 @@ def _estimate_source(share: float, selection: Selection, ratios: SourceProbe) ->
 
 def _scratch_bytes(recipe: Recipe, sources: tuple[SourceEstimate, ...]) -> int:
     """Runs, files of the archive, and what is kept of the sample."""
-    runs = sum(source.tokens for source in sources) * token_size(recipe)
+    runs = sum(source.encoded_tokens for source in sources) * token_size(recipe)
     documents = sum(source.documents or source.text_bytes // GUESSED_DOCUMENT_BYTES for source in sources)
     fetched = sum(source.text_bytes for source in sources if source.content_files) * FETCH_SCRATCH_SHARE
     sampled = min(recipe.tokenizer.sample_bytes, sum(source.download_bytes for source in sources))
@@ -248,7 +289,7 @@ def _output_bytes(recipe: Recipe, used: list[int], sources: tuple[SourceEstimate
     token_bytes = probe.token_bytes if probe else token_size(recipe) * COMPRESSED_SHARE
     row_bytes = probe.row_bytes if probe else ROW_BYTES
     documents = sum(
-        tokens * (source.documents or source.text_bytes // GUESSED_DOCUMENT_BYTES) / max(1, source.tokens)
+        tokens * (source.documents or source.text_bytes // GUESSED_DOCUMENT_BYTES) / max(1, source.encoded_tokens)
         for tokens, source in zip(used, sources, strict=True)
     )
     tables = _num_shards(recipe, sum(used) - recipe.split.val_tokens) * TABLE_BYTES

@@ -22,6 +22,7 @@ import pyarrow as pa
 from pipeline.arrow import as_large_binary, wrap_texts
 from pipeline.clean.documents import Documents, DocumentStream
 from pipeline.clean.patterns import find_matches
+from pipeline.estimate.duplicates import HashTable
 from pipeline.sources.base import SourceError, Span
 from pipeline.sources.formats.byte_io import is_compressed, open_file, read_pieces
 from pipeline.sources.kinds import list_spans, read_span
@@ -83,6 +84,8 @@ class Extract:
     wall_s: float
     cpu_s: float
     content: ContentSpeed | None
+    hashes: HashTable
+    """Of all documents that were read; `texts` holds some of them."""
 
     @property
     def texts(self) -> list[bytes]:
@@ -116,8 +119,9 @@ def read_extract(selection: Selection, text_bytes: int) -> Extract:
             if selection.source.content != "column":
                 content = _fetch_content(selection.source, pieces)
                 break
+    hashes = HashTable.of([text for piece in pieces for text in piece.texts])
     _thin(pieces, text_bytes)
-    return Extract(pieces, wall_s, cpu_s, content)
+    return Extract(pieces, wall_s, cpu_s, content, hashes)
 
 
 def _thin(pieces: list[Piece], text_bytes: int) -> None:

@@ -9,7 +9,7 @@ document of the sample, in the sample's proportions, and encodes all of it. Trai
 text by heart: 0.4 to 5 % too few tokens, and 8 to 26 % for a source with 3 % of the mix. On unseen text alone it lacks
 what a hundred times as much text teaches: 1 to 7 % too many. Half and half is within 6 % of the build's own tokenizer,
 measured with six draws from each of the corpora, 4,096 to 32,005 entries. A sample that holds all the text trains on
-all of it, as the build does. Exact duplicates are not looked for.
+all of it, as the build does. Duplicates are looked for by `pipeline.estimate.duplicates`.
 
 Costs a few megabytes of reading a source, a footer and a request or two a part of a remote one, and 2 to 10 s of
 training. What varies from part to part is seen as well as eight parts of a remote source show it. Writes into a
@@ -20,15 +20,16 @@ from __future__ import annotations
 
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from pipeline.encode.run import FIRST_HASH, Run
 from pipeline.engine.checksums import checksum_file, write_checksummed
 from pipeline.engine.receipts import write_receipt
+from pipeline.estimate.duplicates import Distinct, find_distinct, read_earlier
 from pipeline.estimate.pieces import Extract, read_extract
 from pipeline.mix.index import mask_name
 from pipeline.mix.plan import ShardPlan, Slice
@@ -76,6 +77,8 @@ class SourceProbe:
     """Files of the archive, for each byte stated."""
     content_bytes: float = 0.0
     """Bytes fetched from the archive, for each byte stated."""
+    distinct: Distinct = field(default_factory=Distinct)
+    """What is left without duplicates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +102,20 @@ class Probe:
     seconds: float
 
 
-def measure(recipe: Recipe, selections: list[Selection]) -> Probe:
+def measure(
+    recipe: Recipe,
+    selections: list[Selection],
+    *,
+    duplicates: Literal["cheaply", "in all text"] = "cheaply",
+    earlier: Path | None = None,
+) -> Probe:
     """Read, train, encode and compress a sample of every source.
+
+    Args:
+        recipe: the recipe.
+        selections: what the build would read.
+        duplicates: where duplicates are looked for: where it costs little, or in all text that the build would read.
+        earlier: folder of a set; if it was built of the same sources, it tells how many of their documents are equal.
 
     Raises:
         SourceError: a part cannot be read as the recipe says.
@@ -116,12 +131,17 @@ def measure(recipe: Recipe, selections: list[Selection]) -> Probe:
         train_s = time.perf_counter() - training
         measured = [_measure_source(recipe, index, sample, tokenizer, folder) for index, sample in enumerate(samples)]
         shard = _assemble(recipe, [run for _, runs in measured for run in runs], tokenizer, folder / "mix")
+    tables = [sample.hashes for sample in samples]
+    distinct = find_distinct(selections, tables, read_everything=duplicates == "in all text")
+    built = read_earlier(earlier, recipe) if earlier else None
+    if built is not None:
+        distinct = [old if new.basis == "sample" else new for new, old in zip(distinct, built, strict=True)]
     remote = [sample for sample, selection in zip(samples, selections, strict=True) if selection.is_remote]
     link_bytes = sum(piece.stored_bytes for sample in remote for piece in sample.pieces)
     speeds = [sample.content for sample in samples if sample.content is not None]
     files = sum(speed.files for speed in speeds)
     return Probe(
-        sources=tuple(source for source, _ in measured),
+        sources=tuple(replace(source, distinct=own) for (source, _), own in zip(measured, distinct, strict=True)),
         token_bytes=shard["entry"]["files"]["tokens"]["bytes"] / max(1, shard["entry"]["tokens"]),
         row_bytes=_row_bytes(shard["entry"]),
         assemble_s=sum(shard["seconds"].values()) / max(1, shard["entry"]["tokens"]),

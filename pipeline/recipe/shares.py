@@ -73,7 +73,7 @@ class Demand:
 
     def limit(self, source: int, available: float) -> int:
         """Return the training tokens of the whole set that `available` training tokens of one source allow."""
-        return int(max(0, available) * self.passes / self.shares.fractions[source])
+        return int(Fraction(max(0, available)) * self.passes / self.shares.fractions[source])
 
     def validation_fault(self, source: int, tokens: int, *, how_sure: str = "") -> str:
         """Return why a source of `tokens` tokens cannot give its part of validation; empty if it can.

@@ -1,0 +1,178 @@
+"""Duplicates: how much of each source is left once documents with equal text count once, as the mix counts them.
+
+A source on this machine with at most `COUNTED_BYTES` of text is read and hashed whole. Of any other only the documents
+of the probe are compared, and most copies of them are elsewhere in the source: the result is then the least that the
+build will drop. `read_everything` reads and hashes all sources. A set that an earlier build made of the same sources
+tells it without reading. Near-duplicates are not duplicates.
+
+Memory: 20 bytes a document that is hashed, and a sixteenth of all documents once more while they are compared.
+"""
+
+# pyright: reportUnknownMemberType=false
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from pipeline.clean.documents import DocumentStream
+from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE
+from pipeline.recipe import paths
+from pipeline.recipe.load import load_recipe
+from pipeline.recipe.schema import Recipe
+from pipeline.sources.base import Unit
+from pipeline.sources.selection import Selection
+from shards.errors import TokenmillError
+from shards.format.hashes import hash_document, hash_documents, split_hashes
+from shards.format.manifest import MANIFEST_FILE, Manifest, read_metadata
+from shards.stores.store import local_file
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from pipeline.recipe.schema import SourceRecipe
+
+COUNTED_BYTES = 128 << 20
+"""Text of a local source that is hashed in any case: a second or two."""
+_PART_BITS = 4
+"""Documents are compared in `2**_PART_BITS` parts of the hash space."""
+_THREADS = 4
+
+Basis = Literal["not counted", "sample", "all text", "earlier build"]
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct:
+    """What is left of a source without duplicates. Shares of the documents, or bytes, that cleaning keeps."""
+
+    text: float = 1.0
+    """Share of the text that is left."""
+    duplicates: float = 0.0
+    """Share of the documents that equal an earlier one of the same source."""
+    elsewhere: float = 0.0
+    """Share of the documents that equal one of another source."""
+    basis: Basis = "not counted"
+    """What was compared: of a sample, the shares of duplicates are the least that the build will find."""
+
+
+@dataclass(frozen=True, slots=True)
+class HashTable:
+    """Content hashes and lengths of documents."""
+
+    hashes: npt.NDArray[np.uint64]
+    """`(num_documents, 2)`."""
+    lengths: npt.NDArray[np.uint32]
+    """Bytes of text, `(num_documents,)`."""
+
+    @classmethod
+    def of(cls, texts: list[bytes]) -> HashTable:
+        """Hash documents that are at hand."""
+        return cls(split_hashes(b"".join(map(hash_document, texts))), np.array([len(t) for t in texts], np.uint32))
+
+    @classmethod
+    def join(cls, tables: list[HashTable]) -> HashTable:
+        """Return all documents of several tables, in order."""
+        tables = [cls.of([]), *tables]
+        return cls(np.concatenate([t.hashes for t in tables]), np.concatenate([t.lengths for t in tables]))
+
+
+def find_distinct(
+    selections: list[Selection], samples: list[HashTable], *, read_everything: bool = False
+) -> list[Distinct]:
+    """Find what is left of each source without duplicates.
+
+    Args:
+        selections: what the build would read.
+        samples: documents of the probe, a table for each source.
+        read_everything: hash all text that the build would read, over a network too.
+
+    Raises:
+        SourceError: a file cannot be read as the recipe says.
+    """
+    whole = [
+        selection.source.content == "column"
+        and (read_everything or (not selection.is_remote and selection.text_bytes <= COUNTED_BYTES))
+        for selection in selections
+    ]
+    tables = [
+        _hash_source(selection) if counted else sample
+        for selection, sample, counted in zip(selections, samples, whole, strict=True)
+    ]
+    found = _compare(tables)
+    return [
+        Distinct(
+            text=1 - own["bytes"] / max(1, int(table.lengths.sum(dtype=np.int64))),
+            duplicates=own["inside"] / max(1, len(table.lengths)),
+            elsewhere=own["elsewhere"] / max(1, len(table.lengths)),
+            basis="all text" if counted else "sample",
+        )
+        for own, table, counted in zip(found, tables, whole, strict=True)
+    ]
+
+
+def read_earlier(out: Path, recipe: Recipe) -> list[Distinct] | None:
+    """Return what the build of the set in `out` found; None if there is no set of the same sources.
+
+    Weights, tokens and tokenizer may differ: they do not decide which documents are equal.
+    """
+    try:
+        manifest = read_metadata(Manifest, local_file(out / MANIFEST_FILE))
+        built = load_recipe(out / manifest.recipe.file)
+    except (OSError, TokenmillError):
+        return None
+    if [_reading(source) for source in built.sources] != [_reading(source) for source in recipe.sources]:
+        return None
+    found: list[Distinct] = []
+    for source in manifest.sources:
+        inside, elsewhere = (source.dropped.get(reason, 0) for reason in (DUPLICATE, DUPLICATE_ELSEWHERE))
+        documents = max(1, source.documents_available + inside + elsewhere)
+        left = source.documents_available / documents
+        found.append(Distinct(left, inside / documents, elsewhere / documents, "earlier build"))
+    return found
+
+
+def _reading(source: SourceRecipe) -> dict[str, Any]:
+    """Return what decides the documents of a source."""
+    places = [os.path.normpath(paths.join(source.folder, path)) for path in source.paths]
+    return source.model_dump(exclude={"weight", "license", "paths"}) | {"paths": places}
+
+
+def _hash_source(selection: Selection) -> HashTable:
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return HashTable.join(list(pool.map(partial(_hash_unit, selection.source), selection.units)))
+
+
+def _hash_unit(source: SourceRecipe, unit: Unit) -> HashTable:
+    tables: list[HashTable] = []
+    for _, documents in DocumentStream(source, unit.spans):
+        lengths = np.diff(documents.offsets).astype(np.uint32)
+        tables.append(HashTable(hash_documents(documents.data, documents.offsets), lengths))
+    return HashTable.join(tables)
+
+
+def _compare(tables: list[HashTable]) -> list[dict[str, int]]:
+    """Count, for each table, the documents that are dropped: the first of equal ones stays, in the tables' order."""
+    counts = [{"inside": 0, "elsewhere": 0, "bytes": 0} for _ in tables]
+    for part in range(1 << _PART_BITS):
+        chosen = [table.hashes[:, 0] >> np.uint64(64 - _PART_BITS) == part for table in tables]
+        hashes = np.concatenate([table.hashes[rows] for table, rows in zip(tables, chosen, strict=True)])
+        if not len(hashes):
+            continue
+        lengths = np.concatenate([table.lengths[rows] for table, rows in zip(tables, chosen, strict=True)])
+        sources = np.repeat(np.arange(len(tables)), [int(rows.sum()) for rows in chosen])
+        order = np.lexsort((hashes[:, 1], hashes[:, 0]))  # stable: of equal ones the first table's comes first
+        hashes, lengths, sources = hashes[order], lengths[order], sources[order]
+        first = np.append(True, (hashes[1:] != hashes[:-1]).any(axis=1))
+        keeper = sources[np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))]
+        for source, own in enumerate(counts):
+            dropped = ~first & (sources == source)
+            inside = int((dropped & (keeper == source)).sum())
+            own["inside"] += inside
+            own["elsewhere"] += int(dropped.sum()) - inside
+            own["bytes"] += int(lengths[dropped].sum(dtype=np.int64))
+    return counts
