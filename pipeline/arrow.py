@@ -42,7 +42,7 @@ def wrap_texts(kind: pa.DataType, texts: list[bytes]) -> Any:
     return pa.Array.from_buffers(kind, len(texts), [None, pa.py_buffer(offsets.data), pa.py_buffer(data)])
 
 
-def as_large_binary(column: pa.Array) -> pa.LargeBinaryArray:
+def as_large_binary(column: pa.Array[Any]) -> pa.LargeBinaryArray:
     """Return a text column of any Arrow type as large_binary; string data is not copied, only its offsets widen."""
     if isinstance(column, pa.DictionaryArray):
         column = column.dictionary_decode()

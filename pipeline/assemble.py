@@ -166,7 +166,7 @@ def _document_table(pieces: list[_Piece], order: npt.NDArray[np.int64], task: As
     return pa.Table.from_arrays(columns, schema=document_schema())
 
 
-def _dictionary(codes: npt.NDArray[np.int64], names: list[str]) -> pa.DictionaryArray:
+def _dictionary(codes: npt.NDArray[np.int64], names: list[str]) -> pa.DictionaryArray[Any, Any]:
     used, indices = np.unique(codes, return_inverse=True)
     values = wrap_texts(pa.string(), [names[code].encode() for code in used.tolist()])
     return pa.DictionaryArray.from_arrays(wrap_numbers(pa.int32(), indices.astype(np.int32)), values)

@@ -6,7 +6,6 @@ nor of the processes it starts, so a person's own `pipeline/` or `shards.py` is 
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
@@ -75,6 +74,8 @@ def main(arguments: list[str]) -> int:
         return 0 if arguments else COULD_NOT_RUN
     name, *rest = arguments
     if name not in COMMANDS:
+        import difflib  # late: half of the time of --help
+
         close = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f"Did you mean {close[0]!r}?" if close else "`tokenmill --help` lists the commands."
         print(f"error: no command {name!r}. {hint}", file=sys.stderr)

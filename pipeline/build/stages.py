@@ -153,7 +153,7 @@ def run_mix(context: BuildContext, recipe: Recipe, runs: list[Run]) -> tuple[Mix
     Where a source is short and has more, there is no plan: more of it has been taken.
     """
     has_more = tuple(selection.has_more for selection in context.selections)
-    identity = {
+    identity: dict[str, Any] = {
         "code": mix.CODE_VERSION,
         "runs": [[run.source, run.folder.name] for run in runs],
         "has_more": has_more,

@@ -16,10 +16,10 @@ from contextlib import suppress
 gc.disable()  # until all is loaded, see the end
 
 import awkward
-import gigatoken  # noqa: F401
+import gigatoken  # noqa: F401  # pyright: ignore[reportUnusedImport]
 import pyarrow as pa
-import pyarrow.parquet
-import tokenizers  # noqa: F401
+import pyarrow.parquet  # pyright: ignore[reportUnusedImport]
+import tokenizers  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
 _POLL_SECONDS = 0.1
 

@@ -73,7 +73,7 @@ class Predicate:
             ">=": most < self.value,
         }[self.operator]
 
-    def mask(self, values: pa.Array) -> pa.BooleanArray:
+    def mask(self, values: pa.Array[Any]) -> pa.BooleanArray:
         """Return which rows hold; null where the column is null.
 
         Raises:

@@ -73,9 +73,9 @@ def field_docs(model: type[BaseModel]) -> dict[str, str]:
     found: dict[str, str] = {}
     for statement, after in zip(body.body, body.body[1:], strict=False):
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-            match after:
-                case ast.Expr(value=ast.Constant(value=str(text))):
-                    found[statement.target.id] = " ".join(text.split())
+            value = after.value if isinstance(after, ast.Expr) else None
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                found[statement.target.id] = " ".join(value.value.split())
     return found
 
 

@@ -110,7 +110,7 @@ class Unit:
 class TextBatch:
     """Rows of a span that its predicates kept."""
 
-    text: pa.Array
+    text: pa.Array[Any]
     """string or binary, `(num_rows,)`; nulls and invalid UTF-8 are still in it."""
     rows: npt.NDArray[np.uint32]
     """Row numbers in the span, `(num_rows,)`."""

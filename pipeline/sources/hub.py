@@ -121,7 +121,8 @@ def _resolve_files(source: SourceRecipe) -> Iterator[File]:
 
     where = f"source {source.name!r}: {source.repo}"
     datasets.disable_progress_bars()
-    datasets.config.HF_UPDATE_DOWNLOAD_COUNTS = False  # a request to another host, whose failure would be retried
+    config: Any = datasets.config  # pyright: ignore[reportAttributeAccessIssue]
+    config.HF_UPDATE_DOWNLOAD_COUNTS = False  # a request to another host, whose failure would be retried
     if Path(_repo(source)).exists():
         raise SourceError(f"{where}: `datasets` would take the folder of that name here for it. Run in another folder.")
     try:

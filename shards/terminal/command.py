@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from shards.errors import TokenmillError
+from shards.errors import TokenmillError, missing_extra
 from shards.terminal.arguments import print_json
 from shards.terminal.display import say
 
@@ -58,6 +58,11 @@ def run_command(
     except TokenmillError as error:
         problems, status = list(error.problems), error.exit_status
         outcome = "refused" if status == COULD_NOT_RUN else "failed"
+    except ModuleNotFoundError as error:
+        missing = missing_extra(error)
+        if not isinstance(missing, TokenmillError):
+            raise
+        problems, status, outcome = list(missing.problems), missing.exit_status, "refused"
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         problems = [f"{error}. {DISK_FULL}" if full else str(error)]

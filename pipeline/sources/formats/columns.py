@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def column_names(schema: pa.Schema) -> list[str]:
     """List a schema's columns, struct fields as dotted paths."""
 
-    def walk(prefix: str, field: pa.Field) -> list[str]:
+    def walk(prefix: str, field: pa.Field[Any]) -> list[str]:
         path = f"{prefix}{field.name}"
         if not pa.types.is_struct(field.type):
             return [path]
@@ -43,7 +43,7 @@ def find_type(schema: pa.Schema, path: str) -> pa.DataType | None:
     return found
 
 
-def take_path(table: pa.Table | pa.RecordBatch, path: str) -> pa.Array:
+def take_path(table: pa.Table | pa.RecordBatch, path: str) -> pa.Array[Any]:
     """Return the column at a dotted path as one array."""
     if path in table.schema.names:
         column = table.column(path)
@@ -56,7 +56,7 @@ def take_path(table: pa.Table | pa.RecordBatch, path: str) -> pa.Array:
         column = column.cast(pa.large_string())
     elif pa.types.is_binary_view(column.type):
         column = column.cast(pa.large_binary())
-    return cast("pa.Array", column)
+    return cast("pa.Array[Any]", column)
 
 
 def check_text_type(schema: pa.Schema, source: SourceRecipe, where: str) -> None:

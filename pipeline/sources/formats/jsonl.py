@@ -105,7 +105,7 @@ def _parse_options(source: SourceRecipe, name: str) -> pa_json.ParseOptions:
     return pa_json.ParseOptions(explicit_schema=pa.schema(_fields(tree)), unexpected_field_behavior="ignore")
 
 
-def _fields(tree: dict[str, Any]) -> list[pa.Field]:
+def _fields(tree: dict[str, Any]) -> list[pa.Field[Any]]:
     return [pa.field(name, pa.struct(_fields(kind)) if isinstance(kind, dict) else kind) for name, kind in tree.items()]
 
 

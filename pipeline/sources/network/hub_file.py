@@ -155,7 +155,7 @@ class RangeFile(io.RawIOBase):
             raise TransientError(f"{len(response.content)} bytes where {stop - start} were asked")
         return response.content
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int | None = -1) -> bytes:
         """Return `size` bytes from the current place on: all that are left when negative."""
         start = self._place
         stop = self.size if size is None or size < 0 else min(self.size, start + size)
