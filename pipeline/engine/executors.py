@@ -92,8 +92,8 @@ class LocalExecutor:
                 future.result()
         except BrokenProcessPool as error:
             raise WorkerLostError(
-                "a worker process died in the middle of a task; killed for want of memory? What is finished is kept. "
-                "Run again with fewer --workers."
+                "a worker process died in the middle of a task, most often because memory ran out. What is finished is "
+                "kept. Run again with fewer --workers."
             ) from error
         except BaseException:
             for process in self._pool._processes.values():  # public, as `terminate_workers`, from Python 3.14 on

@@ -12,6 +12,7 @@ The documents themselves are behind `pipeline.mix.index`.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,7 @@ def plan_mix(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -> M
         SourceTotals(
             tokens=axis.total,
             documents=int(index.documents[s]),
-            dropped=index.dropped[s],
+            dropped=dict(index.dropped[s]),
             requested_tokens=demand.shares.of(s, total),
             epochs=epochs[s],
         )
@@ -145,7 +146,7 @@ def _cut_validation(demand: Demand, source: int, axis: Axis) -> list[tuple[int, 
 
 
 def _check_validation(
-    demand: Demand, axes: list[Axis], dropped: list[dict[str, int]], has_more: tuple[bool, ...]
+    demand: Demand, axes: list[Axis], dropped: list[Counter[str]], has_more: tuple[bool, ...]
 ) -> None:
     faults: list[str] = []
     for s, (source, axis) in enumerate(zip(demand.recipe.sources, axes, strict=True)):

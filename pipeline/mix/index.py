@@ -7,6 +7,7 @@ corpus is one byte a document, the keep masks. Only hashes and lengths are read.
 from __future__ import annotations
 
 import bisect
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,7 +44,7 @@ class Index:
         self.tokens = np.zeros((1 << self.bits, num_sources), np.int64)
         self.longest = np.zeros_like(self.tokens)
         self.documents = np.zeros(num_sources, np.int64)
-        self.dropped: list[dict[str, int]] = [{} for _ in range(num_sources)]
+        self.dropped: list[Counter[str]] = [Counter() for _ in range(num_sources)]
         self.masks = [np.zeros(run.num_documents, bool) for run in runs]
         self._edges = [run.partition_edges(self.bits) for run in runs]
         self._deduplicate()
@@ -82,8 +83,7 @@ class Index:
         for number, block_list in enumerate(self._blocked.lists):
             counts = np.bincount(sources[listed == number], minlength=len(self.dropped))
             for source in np.flatnonzero(counts).tolist():
-                dropped = self.dropped[source]
-                dropped[block_list.reason] = dropped.get(block_list.reason, 0) + int(counts[source])
+                self.dropped[source][block_list.reason] += int(counts[source])
         return listed >= 0
 
     def _add_up(
@@ -102,7 +102,7 @@ class Index:
             inside = int((own & (keeper == source)).sum())
             for reason, count in ((DUPLICATE, inside), (DUPLICATE_ELSEWHERE, int(own.sum()) - inside)):
                 if count:
-                    self.dropped[source][reason] = self.dropped[source].get(reason, 0) + count
+                    self.dropped[source][reason] += count
 
     def write_masks(self, folder: Path) -> dict[str, dict[str, Any]]:
         """Write the keep masks, bool `(num_documents,)` each, and return the files' facts for the receipt."""
