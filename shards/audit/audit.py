@@ -2,7 +2,7 @@
 
 `audit` reads every token once (validation first, since training is searched for it), judges the totals, and looks up
 a document for each finding. The counts are written as `tokens.parquet`, the findings as `audit.json`, in a folder
-*beside* the set (`DIR.audit`): the set's own folder holds what the manifest names and no more, its manifest is its
+next to the set (`DIR.audit`): the set's own folder holds what the manifest names and no more, its manifest is its
 identity, and what an audit says changes with the auditor, not with the set.
 
 Costs, on one core: about 24 ns a token (40 million tokens a second), of which the counts by source alone are 6 (160
@@ -73,7 +73,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass
 class AuditResult:
-    """What the audit found."""
+    """The result of an audit: its checks, and how much was read."""
 
     path: Path
     out: Path
@@ -95,7 +95,7 @@ class AuditResult:
         """Return the check of this name.
 
         Raises:
-            KeyError: there is none.
+            KeyError: no check has this name.
         """
         return {check.name: check for check in self.checks}[name]
 
@@ -121,7 +121,7 @@ class AuditResult:
 
 
 def default_out(path: Path) -> Path:
-    """Return the folder beside a set where its audit is kept."""
+    """Return the folder next to a set in which its audit is kept."""
     whole = path.resolve()
     return whole.with_name(f"{whole.name}.audit")
 
@@ -138,7 +138,7 @@ def audit(
 
     Args:
         path: the set's folder.
-        out: where to write, beside the set when None (`default_out`); made when absent, its two files replaced.
+        out: the folder to write to; next to the set if None (`default_out`). Its two files are replaced.
         workers: processes; the report does not depend on it.
         rare: ids that occur less often are rare; by the size of the set when None (`ids.rare_below`).
         progress: called with tokens done and tokens in all.

@@ -27,7 +27,7 @@ def bin_lengths(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def bin_middles() -> npt.NDArray[np.float64]:
-    """Return the length that stands for each bin, float64 `(BINS,)`."""
+    """Return the length that represents each bin, float64 `(BINS,)`."""
     middles = np.arange(BINS, dtype=np.float64)
     number = middles[EXACT:] - EXACT
     low = np.exp2(6 + np.floor(number / PER_DOUBLING))
@@ -36,7 +36,7 @@ def bin_middles() -> npt.NDArray[np.float64]:
 
 
 def quantile(counts: npt.NDArray[np.int64], share: float, *, shortest: int, longest: int) -> int:
-    """Return the length below which about this share of the documents lies; 0 where there are none.
+    """Return the length below which about this share of the documents lies; 0 without documents.
 
     Args:
         counts: documents by bin, int64 `(BINS,)`.

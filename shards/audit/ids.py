@@ -123,8 +123,8 @@ def check_concentrated(totals: Totals, vocabulary: Vocabulary, *, below: int) ->
     - `source_bits`: the Kullback-Leibler divergence of its occurrences by source from the mix: log2(1 / share) for an
       id of one source only.
 
-    Words that belong to a small source by nature stand at about its log2(1 / share); those of one flood of documents
-    stand above them. Ids rarer than `below` have a check of their own and are left out here.
+    Words that belong to a small source by nature have about its log2(1 / share) bits; those of one flood of documents
+    have more. Ids rarer than `below` have a check of their own and are left out here.
     """
     train = totals.train
     counts = train.counts.sum(axis=0)
@@ -173,7 +173,7 @@ def concentration(split: SplitTotals) -> tuple[npt.NDArray[np.float64], npt.NDAr
 def check_bytes_per_token(totals: Totals, vocabulary: Vocabulary) -> Check:
     """Compare how much text a token holds, by source, with the whole set.
 
-    The tokenizer's own sample is drawn in the mix's proportions and is not part of a set: the mix stands for it.
+    The tokenizer's own sample is drawn in the mix's proportions and is not part of a set: the mix is used in its place.
     """
     lengths = vocabulary.text_lengths()
     counts = totals.train.counts

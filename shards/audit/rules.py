@@ -126,5 +126,5 @@ RULES = (
 
 
 def worst(verdicts: set[Verdict]) -> Verdict:
-    """Return the worst of some verdicts; ok where there are none."""
+    """Return the worst of some verdicts; ok for an empty set."""
     return "bad" if "bad" in verdicts else "look" if "look" in verdicts else "ok"

@@ -32,7 +32,7 @@ NGRAM_TOKENS = 16
 NGRAM_RATE = 4
 """One in four of the validation n-ngrams is looked for."""
 PASSAGE_TOKENS = 64
-"""Tokens in the n-gram that stands for a repeated passage: more than a phrase."""
+"""Tokens in the n-gram by which repeated passages are found: more than a phrase."""
 SKETCH_SIZE = 128
 """Smallest n-gram hashes kept of a document: its resemblance to another is then known to about 0.04."""
 MIN_NGRAMS = 16
@@ -85,12 +85,12 @@ class Sketch:
 
 @dataclass
 class ShardFigures:
-    """What one shard holds.
+    """The figures of one shard.
 
     Attributes:
         counts: int64 `(sources, vocab_size)`, how often each id occurs.
         documents: int32 `(vocab_size,)`, documents that hold each id.
-        example: int32 `(vocab_size,)`, a document that holds each id, -1 where there is none.
+        example: int32 `(vocab_size,)`, a document that holds each id; -1 without one.
         lengths: int64 `(sources, BINS)`, documents by length in tokens, EOS included.
         shortest, longest: int64 `(sources,)`.
         misplaced: documents with a special id inside (EOS before the end, or any other), first few, with the id.
@@ -254,7 +254,7 @@ class _NgramSampler:
     ) -> None:
         smallest = np.minimum.reduceat(ngrams, block.starts)
         long = block.ends - block.starts > NGRAM_TOKENS + MIN_NGRAMS
-        # Near-duplicates mostly share the smallest hash; mixed anew, since small values are not evenly spread.
+        # Near-duplicates mostly share the smallest hash; finalized again, since small values are not evenly spread.
         sampled = long & (finalize(smallest + np.uint64(1)) % np.uint64(self._task.rates.documents) == 0)
         for row in np.flatnonzero(sampled).tolist():
             own = np.sort(ngrams[block.starts[row] : block.ends[row] - NGRAM_TOKENS])

@@ -72,7 +72,7 @@ class Totals:
 
     @property
     def train(self) -> SplitTotals:
-        """What a model is trained on."""
+        """The totals of the training split."""
         return self.splits["train"]
 
     @property

@@ -122,7 +122,7 @@ def _print(found: Imported, options: argparse.Namespace) -> None:
     for split, (tokens, documents) in found.kept.items():
         print(f"{split}: {tokens:,} tokens in {documents:,} documents")
         if found.splits[split].eos_at == "start":
-            print(f"{split}: EOS stood before each document; it now stands after it")
+            print(f"{split}: EOS was before each document; it is now after it")
         if found.splits[split].closed:
             print(f"{split}: the last document had no EOS; one was added")
     repeats = found.repeats

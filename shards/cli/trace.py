@@ -137,7 +137,7 @@ def _print_written(written: dict[str, Any]) -> None:
 
 
 def print_hit(hit: Hit) -> None:
-    """Print one document: a line that tells where it is from, a line of text with the hit between >>> and <<<."""
+    """Print one document: a line with its origin, and a line of text with the hit between >>> and <<<."""
     place = hit.place
     times = "" if hit.hits == 1 else f", {hit.hits:,} times"
     print_place(place, f"token {hit.position} (of the shard {place.start + hit.position}){times}", hit.excerpt)

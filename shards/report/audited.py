@@ -1,4 +1,4 @@
-"""The audit that a report shows: the one kept beside the set where it is of this very set, else a new one.
+"""The audit that a report shows: the stored one if it is of this very set and of today's rules, else a new one.
 
 Only `audit.json` and `tokens.parquet` are read, so that a stored audit and a new one give the same report.
 """
@@ -26,12 +26,12 @@ class Audited:
     found: dict[str, Any]
 
     def rows(self, check: str) -> list[dict[str, Any]]:
-        """Return the findings of a check, worst first; none where the audit has no such check."""
+        """Return the findings of a check, worst first; empty if the audit has no such check."""
         return rows_of(self.found, check)
 
 
 def rows_of(found: dict[str, Any], check: str) -> list[dict[str, Any]]:
-    """Return an audit.json's findings of a check, worst first; none where it has no such check."""
+    """Return the findings of a check in an audit.json, worst first; empty if it has no such check."""
     nothing: list[dict[str, Any]] = []
     return next((entry["rows"] for entry in found["checks"] if entry["name"] == check), nothing)
 

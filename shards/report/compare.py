@@ -23,7 +23,7 @@ COMPARED_TOKENS = 1 << 14
 
 @dataclass(frozen=True)
 class Ratio:
-    """What a sample of one source takes: bytes of text, tokens of ours and of the other tokenizer."""
+    """A sample of one source: its bytes of text, and its tokens by our tokenizer and by the other one."""
 
     bytes: int
     tokens: int

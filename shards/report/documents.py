@@ -1,4 +1,4 @@
-"""What the document tables add: lengths by source, and documents to show, drawn by place and not by hand.
+"""The documents in a report: lengths by source, and samples to show, drawn by place and not by hand.
 
 The tables are read shard by shard in processes; what comes back is a histogram of fixed size.
 """

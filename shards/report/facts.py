@@ -1,6 +1,6 @@
-"""What a report says of a set from its manifest and its recipe alone: plain values, no text made up.
+"""The facts of a set that its manifest and its recipe state: plain values, no text made up.
 
-The recipe is a JSON object that others wrote: whatever it holds in an unexpected shape is left out, never guessed.
+The recipe is a JSON object that others wrote: a value of an unexpected shape is left out, never guessed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class SplitFacts:
 
 @dataclass(frozen=True)
 class TokenizerFacts:
-    """What is known of the tokenizer without its entries."""
+    """The tokenizer, without its entries."""
 
     vocab_size: int
     dtype: str

@@ -125,7 +125,7 @@ def plot_ranks(vocabulary: VocabularyFacts, width: float) -> Chart:
 
 
 def plot_bytes_per_token(ratios: dict[str, float], comparison: TokenizerComparison | None, width: float) -> Chart:
-    """Draw how much text a token holds by source; beside another tokenizer both are drawn on the same sample."""
+    """Draw how much text a token holds by source; with another tokenizer, both on the same sample."""
     others: dict[str, float] = {}
     if comparison is not None:
         ratios = {name: ratio.ours for name, ratio in comparison.sources.items()}

@@ -31,7 +31,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class VocabularyFacts:
-    """What training holds of the vocabulary.
+    """The vocabulary as training uses it.
 
     Attributes:
         ranks, counts: points of the curve of counts in falling order, rank from 1; ids never seen are left out.

@@ -1,6 +1,6 @@
 """Make a report of a set: `index.html`, a page that needs no network, and `README.md`, a data card for the Hub.
 
-They are written *beside* the set (`DIR.report`), whose own folder holds what its manifest names and no more. Equal sets
+They are written next to the set (`DIR.report`), whose own folder holds what its manifest names and no more. Equal sets
 with equal audits (and the same tokenizer to compare with) give equal bytes: no time and no host is in them. The card,
 which is published, tells only the file's name of local paths that the recipe gives in full.
 
@@ -31,7 +31,7 @@ from shards.validation.files import check_structure
 
 PAGE_FILE, CARD_FILE = "index.html", "README.md"
 _MARKS = {PAGE_FILE: b": a token set</title>", CARD_FILE: b"| manifest, SHA-256 | `"}
-"""What every page and card of ours holds: another file of that name is someone's, and stays."""
+"""Text in every page and card of ours. A file of that name without it is another person's, and is kept."""
 
 SAMPLES = 2
 """Documents shown of each source."""
@@ -41,7 +41,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Report:
-    """What was written, and what it says."""
+    """A report that was written: its folder and its contents."""
 
     out: Path
     contents: PageContents
@@ -67,7 +67,7 @@ class Report:
 
 
 def default_out(path: Path) -> Path:
-    """Return the folder beside a set where its report is kept."""
+    """Return the folder next to a set in which its report is kept."""
     whole = path.resolve()
     return whole.with_name(f"{whole.name}.report")
 
@@ -85,7 +85,7 @@ def write_report(
 
     Args:
         path: the set's folder.
-        out: where to write, beside the set when None (`default_out`); made when absent. A report that is there is
+        out: where to write, next to the set when None (`default_out`); made when absent. A report that is there is
             replaced, other files of these names are not.
         audit: where the set's audit is kept, or to be kept; `shards.audit.audit.default_out` when None.
         compare_with: a name and the tokenizer.json of that name; GPT-2's from the Hub's cache when None, if there.
@@ -94,7 +94,7 @@ def write_report(
 
     Raises:
         ShardSetError: the set is not whole.
-        ValueError: the set's tokenizer is not a byte-level one, the other is none, or `out` lies in the set's folder.
+        ValueError: the set's tokenizer is not byte-level, the other file is no tokenizer, or `out` is in the set's.
         FileExistsError: `out` holds an `index.html` or `README.md` that no report wrote.
         OSError: a file cannot be read or written.
     """

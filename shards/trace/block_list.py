@@ -1,6 +1,6 @@
 """A block list: the content hashes of documents, for a data recipe's `drop_hashes`.
 
-One hash a line in hex; lines that begin with `#` say where they are from. Each document stands once, in order of
+One hash a line in hex; lines that begin with `#` say where they are from. Each document is listed once, in order of
 hashes, so that the file depends on nothing but what was found.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class FoundDocuments(Protocol):
-    """What a trace found: `hashes` uint8 `(documents, 16)`, and the flags that `asked` for it."""
+    """Documents that a trace found: `hashes` uint8 `(documents, 16)`, and the flags that `asked` for it."""
 
     @property
     def hashes(self) -> npt.NDArray[np.uint8]: ...

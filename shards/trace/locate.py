@@ -1,4 +1,4 @@
-"""Where something stands in a set: its document with source, unit and row, and the text around it.
+"""The place of tokens in a set: their document with source, unit and row, and the text around it.
 
 Costs one pass over the document table of each shard asked about, up to the last row wanted.
 """
@@ -141,8 +141,8 @@ def read_excerpt(shard: Shard, place: Place, first: int, last: int, *, vocabular
 def cut_excerpt(text: bytes, start: int, end: int, *, around: int = CONTEXT_BYTES) -> Excerpt:
     """Return the bytes [start, end) of a text with `around` bytes on each side, cut between characters.
 
-    Of a hit of more than `2 * around` bytes the beginning is returned, and nothing after it; how much is left out is
-    told.
+    Of a hit of more than `2 * around` bytes the beginning is returned, and nothing after it; `left_out` counts
+    the rest.
     """
     cut, whole = start + 2 * around, end
     if end > cut:

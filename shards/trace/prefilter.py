@@ -1,6 +1,6 @@
-"""Which ids can be part of a string, however it was cut into tokens: a filter that never passes over an occurrence.
+"""Which ids can be part of a string, however it was cut into tokens: a filter that never misses an occurrence.
 
-Wherever a string stands in a text, each of its bytes lies in some token, and that token's bytes agree with the string
+Wherever a string occurs in a text, each of its bytes lies in some token, and that token's bytes agree with the string
 wherever the two overlap. So a document that holds the string holds, for every byte of it, an id that can cover that
 byte. Ids are marked with the bytes they can cover, one bit each; a document whose ids together leave a bit unset does
 not hold the string and need not be decoded. One look at each token: 2 ns.
@@ -44,7 +44,7 @@ def may_hold(
     tokens: npt.NDArray[np.unsignedinteger],
     starts: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.bool_]:
-    """Say of each document whether it may hold the text, bool `(documents,)`: False is certain, True is not.
+    """Return whether each document may hold the text, bool `(documents,)`: False is certain, True is not.
 
     Args:
         bits: from `cover_bits`.

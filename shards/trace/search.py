@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Query:
-    """What to look for. `value` is an id in decimal, a text, or a pattern of Python's `re`.
+    """A query. `value` is an id in decimal, a text, or a pattern of Python's `re`.
 
     A text may hold lone surrogates (`surrogateescape`) for bytes that are not UTF-8.
     """
@@ -82,7 +82,7 @@ class SearchTask:
 
 @dataclass
 class ShardHits:
-    """What one shard holds: documents and hits by source, hashes, and the first documents described."""
+    """The hits in one shard: documents and hits by source, hashes, and the first documents described."""
 
     documents: npt.NDArray[np.int64]
     hits: npt.NDArray[np.int64]

@@ -35,7 +35,7 @@ class SourceHits:
 
 @dataclass
 class Trace:
-    """What was found. `shown` are the first documents, in the set's order; `hashes` uint8 `(documents, 16)` are all."""
+    """The result of a trace. `shown` are the first documents of the set's order, `hashes` uint8 `(documents, 16)` all."""
 
     query: Query
     documents: int = 0

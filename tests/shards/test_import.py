@@ -343,7 +343,7 @@ def test_command(run, tmp_path, tokenizer_file, capsys):
     arguments[-1] = str(tmp_path / "dropped")
     assert main([*arguments, "--repeats", "drop"]) == 0
     text = capsys.readouterr().out
-    assert "train: EOS stood before each document; it now stands after it" in text
+    assert "train: EOS was before each document; it is now after it" in text
     assert "repeats: 1 documents of train, 1 of val, 0 of train that are in val too; left out" in text
     arguments[-1] = str(tmp_path / "allowed")
     assert main([*arguments, "--repeats", "allow"]) == 0

@@ -1,4 +1,4 @@
-"""What MDS shards and LitData chunks share: a count, offsets of items, then the items, in files of at most 64 MiB.
+"""The layout that MDS shards and LitData chunks share: a count, offsets of items, the items, in files up to 64 MiB.
 
 An item is a document. Files are cut between documents, when the next would pass the limit; a longer document has a
 file to itself. One file is in memory at a time.
@@ -71,8 +71,8 @@ def iter_chunks(
 
     Args:
         reader: the split.
-        pack_head: from a document's tokens and the bytes of a token to what stands before its ids.
-        overhead: bytes of a file beside its items; each item adds 4 for its offset.
+        pack_head: from a document's tokens and the bytes of a token to the bytes before its ids.
+        overhead: bytes of a file without its items; each item adds 4 for its offset.
         limit: most bytes of a file with more than one document.
     """
     chunk, total, token_bytes = Chunk(), overhead, reader.dtype.itemsize

@@ -1,4 +1,4 @@
-"""What every layout offers, and what it is given: one split of a set, as streams of tokens and of document lengths.
+"""The interface of a layout, and its input: one split of a set, as streams of tokens and of document lengths.
 
 Tokens come frame by frame (1 MiB), or in blocks of whole documents of about 8 MB; document tables in batches. So memory
 does not grow with the set, only with its longest document where a layout stores documents one by one.

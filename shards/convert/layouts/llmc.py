@@ -1,6 +1,6 @@
 """llm.c: `train_000000.bin` and on, a file a shard: 256 int32 of header (magic, version, tokens, zeros), then uint16.
 
-A document ends where EOS stands (llm.c's own scripts put EOS before each document; its loader does not care). The
+A document ends at EOS (llm.c's own scripts put EOS before each document; its loader does not care). The
 format for Llama 3's vocabulary is read by its Python script alone, so a set of uint32 is refused. A file holds at most
 2^31 - 1 tokens, since the header counts in int32.
 

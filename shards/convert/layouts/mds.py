@@ -54,7 +54,7 @@ def write_split(folder: Path, reader: SplitReader) -> None:
 
 
 def pack_head(length: int, token_bytes: int) -> bytes:
-    """Return what stands before the ids of a document."""
+    """Return the bytes before the ids of a document."""
     scale = 0 if length < 1 << 8 else 1 if length < 1 << 16 else 2
     extent = 1 << scale
     return _EXTENTS[scale].pack(1 + extent + length * token_bytes, 4 + scale, length)

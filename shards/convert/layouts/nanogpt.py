@@ -1,4 +1,4 @@
-"""nanoGPT: `train.bin` and `val.bin`, plain uint16 tokens, no header; a document ends where EOS stands.
+"""nanoGPT: `train.bin` and `val.bin`, plain uint16 tokens, no header; a document ends at EOS.
 
 nanoGPT memory-maps these files as uint16 whatever they hold, so a set of uint32 is refused. `meta.pkl` belongs to its
 character-level examples and is not written: it is a pickle. Without it train.py makes a model of 50,304 entries, enough
