@@ -35,7 +35,7 @@ class SourceHits:
 
 @dataclass
 class Trace:
-    """The result of a trace. `shown` are the first documents of the set's order, `hashes` uint8 `(documents, 16)` all."""
+    """The result of a trace: the first documents (`shown`), and `hashes` uint8 `(documents, 16)` of all."""
 
     query: Query
     documents: int = 0
