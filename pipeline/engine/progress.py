@@ -82,9 +82,13 @@ class Progress:
             seconds = time.perf_counter() - started
             if name in _COUNTING_FILES and not before:
                 before = done - tokens  # settled at once: fetched by an earlier run, or not wanted
-            left = f", {seconds * (total - done) / (done - before):.0f} s left" if done > before else ""
-            percent = f"{100 * done / total:.0f} %" if total else f"{begun} of {tasks} tasks begun"
-            self.note(f"{name}: {percent}, {_speed(name, tokens, seconds)}{left}")
+            parts = [f"{name}: {begun} of {tasks} tasks begun"]
+            if 0 < done < total:  # totals are estimates: past one, neither a share nor the time left is known
+                parts = [f"{name}: {100 * done / total:.0f} %"]
+            parts += [_speed(name, tokens, seconds)] if tokens else []
+            if before < done < total:
+                parts.append(f"{seconds * (total - done) / (done - before):.0f} s left")
+            self.note(", ".join(parts))
 
     def _show_bar(self, name: str, total: int, tasks: int, read: Counters, stop: threading.Event) -> None:
         from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn

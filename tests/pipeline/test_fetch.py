@@ -604,6 +604,14 @@ def test_progress_counts_files(monkeypatch: Any, capsys: Any) -> None:
     assert "200 files (" in last
 
 
+def test_progress_past_its_total_says_neither_share_nor_time(monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setattr("pipeline.engine.progress._LINE_SECONDS", 0.05)
+    with Progress().stage("encode", total=100, tasks=2, read=lambda: (2, 115, 0)):
+        time.sleep(0.3)
+    first, *_ = capsys.readouterr().err.splitlines()
+    assert first == "encode: 2 of 2 tasks begun"
+
+
 def test_replaced_spans_keep_the_rest(small: Archive, server: Bucket, tmp_path: Path, monkeypatch: Any) -> None:
     run = Run(small, server, tmp_path, monkeypatch)
     unit = run.local(run())
