@@ -288,7 +288,8 @@ def test_repeats_in_training_that_were_meant_are_epochs(run, tmp_path):
     check = audit(tmp_path / "set").check("repeated_documents")
     assert (check.verdict, check.summary) == (
         "ok",
-        "no document more often than its source's epochs allow (imported up to 3 times), none in both splits",
+        "no document occurs more often than its source's epochs allow (imported up to 3 times); "
+        "no validation document is equal to a training document",
     )
 
 
