@@ -80,9 +80,11 @@ class Session:
 
     @cached_property
     def token_bytes(self) -> npt.NDArray[np.int64] | None:
-        """Bytes of text of each id; None where the tokenizer is not byte-level, so that one token has no length."""
+        """Bytes of text of each id; None if the tokenizer is not byte-level, so that a token has no certain length."""
         try:
             return self.shard_set.vocabulary.text_lengths()
+        except InputError:
+            raise  # a damaged set
         except ValueError:
             return None
 
