@@ -152,6 +152,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint(
     filler.write_bytes(b"x" * (free - 500_000))
     if not checked:  # so that the disk fills while the checkpoint is written
         monkeypatch.setattr("trainer.checkpoint.tensors.check_disk", lambda *_: None)
+        monkeypatch.setattr("trainer.session.check_disk", lambda *_: None)
     done = trainer.run(*arguments)
     assert done.returncode == (2 if checked else 1)
     assert ("MB are needed" if checked else "step-00000008") in done.stderr

@@ -105,7 +105,7 @@ def draw(records: list[Record], phases: list[PhaseConfig], *, title: str) -> Fig
         if "sources" in axes:
             for (name, curve), colour in zip(sources.items(), _repeat(SOURCE_COLOURS, len(sources)), strict=True):
                 label = f"{curve.values[-1]:.3f}  {name}"
-                axes["sources"].plot(curve.steps, curve.values, color=colour, marker=".", label=label)
+                axes["sources"].plot(curve.steps, curve.values, color=colour, marker=".", clip_on=False, label=label)
             _scale_loss(axes["sources"], "validation loss\nby source, nats a token")
         if "lr" in axes:
             axes["lr"].plot(curves["lr"].steps, curves["lr"].values, color=GREY, label="learning rate")
@@ -205,7 +205,9 @@ def _draw_curve(axis: Axes, curve: Curve, name: str, colour: str) -> None:
 
 def _draw_validation(axis: Axes, curve: Curve) -> None:
     if curve.steps:
-        axis.plot(curve.steps, curve.values, color=ORANGE, marker="o", markersize=3.5, label="validation loss")
+        axis.plot(
+            curve.steps, curve.values, color=ORANGE, marker="o", markersize=3.5, clip_on=False, label="validation loss"
+        )
 
 
 def _scale_loss(axis: Axes, label: str) -> None:
