@@ -1,6 +1,6 @@
-"""Arrow arrays around buffers that exist, without a copy and without pandas.
+"""Arrow arrays around existing buffers, without a copy and without pandas.
 
-`pa.array` loads pandas to ask whether what it is given is pandas': 0.2 to 0.4 s in each worker process, measured.
+`pa.array` loads pandas to find out whether its argument is a pandas object: 0.2 to 0.4 s in each worker, measured.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def wrap_numbers(kind: pa.DataType, values: npt.NDArray[Any]) -> Any:
 
 
 def wrap_mask(mask: npt.NDArray[np.bool_]) -> Any:
-    """Turn a numpy mask into Arrow's bits, as `filter` takes it."""
+    """Turn a numpy mask into Arrow's bits, which `filter` expects."""
     bits = np.packbits(mask, bitorder="little")
     return pa.Array.from_buffers(pa.bool_(), len(mask), [None, pa.py_buffer(bits.data)])
 
@@ -35,7 +35,7 @@ def unwrap_mask(values: Any) -> npt.NDArray[np.bool_]:
 
 
 def wrap_texts(kind: pa.DataType, texts: list[bytes]) -> Any:
-    """Join a few texts into a string or binary array of 32-bit or, for large kinds, 64-bit offsets."""
+    """Join a few texts into a string or binary array; offsets have 32 bits, or 64 bits for large kinds."""
     large = kind in (pa.large_binary(), pa.large_string())
     offsets = np.array([0, *itertools.accumulate(map(len, texts))], np.int64 if large else np.int32)
     data = texts[0] if len(texts) == 1 else b"".join(texts)
@@ -43,7 +43,7 @@ def wrap_texts(kind: pa.DataType, texts: list[bytes]) -> Any:
 
 
 def as_large_binary(column: pa.Array[Any]) -> pa.LargeBinaryArray:
-    """Return a text column of any Arrow type as large_binary; string data is not copied, only its offsets widen."""
+    """Return a text column of any Arrow type as large_binary; string data is not copied, only its offsets are."""
     if isinstance(column, pa.DictionaryArray):
         column = column.dictionary_decode()
     return cast("pa.LargeBinaryArray", column.cast(pa.large_binary()))

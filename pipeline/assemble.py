@@ -1,6 +1,6 @@
-"""Assemble: one shard from a contiguous slice of every run. Sequential reads only; writing is `shards.format.writer`'s.
+"""Assemble: write one shard from a contiguous slice of every run. Reads are sequential; `shards.format.writer` writes.
 
-Documents are permuted by a generator seeded with (seed, split, shard), from an order that depends on content alone.
+A generator seeded with (seed, split, shard) permutes the documents, starting from an order that depends on content.
 Memory: one shard's tokens.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 CODE_VERSION = 1
-"""Raise when the same plan would give other shards."""
+"""Increase when the same plan would give other shards."""
 
 _CHUNK_DOCUMENTS = 512
 _SPLIT_SEEDS = {"train": 0, "val": 1}
@@ -37,7 +37,7 @@ _SPLIT_SEEDS = {"train": 0, "val": 1}
 
 @dataclass(frozen=True, slots=True)
 class AssembleTask:
-    """What one assemble task needs; plain data."""
+    """The input of one assemble task; plain data."""
 
     shard: ShardPlan
     runs: tuple[Run, ...]
@@ -65,8 +65,8 @@ def assemble_shard(folder: Path, task: AssembleTask, report: Callable[[int, int]
     """Write one shard into the set's folder.
 
     Args:
-        folder: the task's own folder; nothing is put there but the receipt that the engine writes.
-        task: the shard's plan and where its runs are.
+        folder: the task's own folder; it receives only the receipt, which the engine writes.
+        task: the shard's plan and the folders of its runs.
         report: called with (bytes of tokens, tokens) done so far.
 
     Returns:
@@ -118,8 +118,8 @@ def _gather(task: AssembleTask) -> Iterator[_Piece]:
 def _permute(pieces: list[_Piece], task: AssembleTask) -> npt.NDArray[np.int64]:
     """Return the order of the documents: indices into the pieces' rows, one piece after the other.
 
-    The starting order is by (hash, epoch), which no cut into files or units can change. The keys are a PCG64 stream's
-    raw output, whose values numpy guarantees, unlike those of `permutation`.
+    The starting order is by (hash, epoch), which does not depend on how files or units are cut. The sort keys are raw
+    output of PCG64: numpy guarantees these values, but not the result of `permutation`.
     """
     if not pieces:
         return np.zeros(0, np.int64)
@@ -147,7 +147,7 @@ def _token_chunks(pieces: list[_Piece], order: npt.NDArray[np.int64]) -> Iterato
 def _document_table(pieces: list[_Piece], order: npt.NDArray[np.int64], task: AssembleTask) -> pa.Table:
     rows = np.concatenate([piece.rows for piece in pieces]) if pieces else np.zeros(0, DOCUMENT_DTYPE)
     counts = [len(piece.rows) for piece in pieces]
-    # A span is known by (run, span): number them over the runs that are used, then keep those that occur.
+    # A span is identified by (run, span): number the spans of all runs in use, then keep those that occur.
     used = sorted({piece.run for piece in pieces})
     labels_of = {run: task.runs[run].labels for run in used}
     bases = dict(zip(used, itertools.accumulate((len(labels_of[run]) for run in used), initial=0), strict=False))

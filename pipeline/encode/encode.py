@@ -1,7 +1,7 @@
-"""Encode: one unit of a source becomes one run. The fast path: read, clean, hash, encode, sort, write.
+"""Encode: turn one unit of a source into one run. Read, clean, hash, encode, sort, write.
 
-Text stays in Arrow buffers. The encoder is checked against `tokenizers` on a sample of every unit; a difference stops
-the build and shows the document. Memory: the unit's tokens (2 bytes each) and one batch of text.
+Text stays in Arrow buffers. A sample of every unit is also encoded with `tokenizers`; a difference stops the build and
+shows the document. Memory: the unit's tokens (2 or 4 bytes each) and one batch of text.
 """
 
 from __future__ import annotations
@@ -33,23 +33,24 @@ if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
 
 CODE_VERSION = 1
-"""Raise when the same input would give another run."""
+"""Increase when the same input would give another run."""
 
 CHECK_ONE_IN = 4096
-"""Documents checked against the reference, chosen by hash; 2 % of a build with units of 37 MB, measured."""
+"""One document in so many, chosen by hash, is checked against the reference. The checks take 2 % of a build with units
+of 37 MB, measured."""
 CHECK_AT_LEAST = 4
 CHECK_MAX_BYTES = 1 << 20
-"""Longer documents are left out of the check: the reference would take seconds for each."""
+"""Longer documents are not checked: the reference would take seconds for each."""
 _WRITE_DOCUMENTS = 1024
 
 
 class EncodeError(RunError):
-    """The encoder did something that would corrupt a shard set. The build stops; nothing is published."""
+    """The encoder gave wrong tokens, which would corrupt a shard set. The build stops; nothing is published."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodeTask:
-    """What one encode task needs; plain data, so that it can travel to another process or machine."""
+    """The input of one encode task; plain data, so that it can be sent to another process or machine."""
 
     unit: Unit
     source: SourceRecipe
@@ -79,8 +80,9 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
         report: called with (bytes of text, tokens) done so far.
 
     Returns:
-        The run's facts: labels of its spans, documents, tokens, text_bytes, dropped by reason, some of the documents
-        that matched a pattern and of the malformed records, requests that had to be tried again, seconds by step.
+        The run's facts: labels of its spans, documents, tokens, text_bytes, counts of dropped rows by reason, some of
+        the documents that matched a pattern, some of the malformed records, the number of retried requests, and
+        seconds by step.
 
     Raises:
         SourceError: the data cannot be read as the recipe says.
@@ -93,6 +95,7 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
     stream = DocumentStream(task.source, task.unit.spans)
     parts: list[_Encoded] = []
     text_bytes = tokens = checked = 0
+    # Clean, hash and encode, batch by batch.
     for documents, spans in _join_batches(stream):
         timer.lap("read_s")
         rows = _start_rows(documents, spans)
@@ -104,10 +107,12 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
         timer.lap("narrow_s")
         checked += _check_reference(encoder, documents, part, task, done=checked)
         timer.lap("check_s")
+        # Keep the tokens; the text is no longer needed.
         parts.append(part)
         text_bytes += documents.num_bytes
         tokens += len(part.tokens) + len(rows)
         report(text_bytes, tokens)
+    # Sort by hash and write.
     rows, files = _write_run(folder, parts, task)
     timer.lap("write_s")
     return {
@@ -126,7 +131,7 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
 
 
 def _join_batches(stream: DocumentStream) -> Iterator[tuple[Documents, npt.NDArray[np.uint32]]]:
-    """Yield documents with the index of each one's span; small batches are put together."""
+    """Yield documents with the index of each one's span; small batches are joined."""
     pending: list[Documents] = []
     spans: list[npt.NDArray[np.uint32]] = []
     size = 0
@@ -162,8 +167,8 @@ def _narrow(ids: npt.NDArray[np.uint32], task: EncodeTask) -> npt.NDArray[np.uns
     tokens = ids.astype(task.dtype)
     if (tokens == task.eos_id).any():
         raise EncodeError(
-            f"{task.source.name}: the encoder produced the EOS id {task.eos_id} inside a document. The tokenizer has "
-            "EOS as an ordinary entry; give it a special token that is not one."
+            f"{task.source.name}: the encoder produced the EOS id {task.eos_id} inside a document. The EOS token is "
+            "also an ordinary entry of the vocabulary. Use a special token that is not."
         )
     return tokens
 
@@ -192,7 +197,7 @@ def _check_reference(encoder: Encoder, documents: Documents, part: _Encoded, tas
 def _write_run(
     folder: Path, parts: list[_Encoded], task: EncodeTask
 ) -> tuple[npt.NDArray[np.void], dict[str, dict[str, Any]]]:
-    """Write the documents in hash order, EOS after each. Ties keep their order in the source."""
+    """Write the documents in hash order, EOS after each. Equal hashes keep their order in the source."""
     rows = np.concatenate([part.rows for part in parts]) if parts else np.zeros(0, DOCUMENT_DTYPE)
     order = np.lexsort((rows["hash_lo"], rows["hash_hi"]))
     rows = rows[order]
@@ -206,14 +211,14 @@ def _write_run(
     with ChecksummedWriter(folder / TOKENS_FILE) as file:
         for start in range(0, len(order), _WRITE_DOCUMENTS):
             file.write(b"".join([piece for i in order[start : start + _WRITE_DOCUMENTS] for piece in (views[i], eos)]))
-    buffer = io.BytesIO()  # numpy's own writing to a full disk loses the error number
+    buffer = io.BytesIO()  # if numpy itself writes to a full disk, the error number is lost
     np.save(buffer, rows)
     files = {TOKENS_FILE: file.facts(), DOCUMENTS_FILE: write_checksummed(folder / DOCUMENTS_FILE, buffer.getvalue())}
     return rows, files
 
 
 def _span_labels(rows: npt.NDArray[np.void], unit: Unit) -> list[str]:
-    """Label each span with the digest of the documents read from it, in row order: its content is its revision."""
+    """Label each span with the digest of its documents in row order, which serves as revision of a file without one."""
     by_place = rows[np.lexsort((rows["row"], rows["span"]))]
     edges = np.searchsorted(by_place["span"], np.arange(len(unit.spans) + 1))
     labels: list[str] = []

@@ -1,8 +1,8 @@
-"""A run: what encoding one unit leaves, its documents sorted by content hash.
+"""A run: the encoded documents of one unit, sorted by content hash.
 
-`tokens.bin` holds the documents' tokens, EOS included, one after the other; `documents.npy` one row a document, in the
-same order. Because runs are sorted, any range of hashes is one contiguous slice of both files. Opening a run reads
-its receipt; every range of the two files is compared with its checksums as it is read.
+`tokens.bin` holds the documents' tokens, EOS included, one after the other; `documents.npy` holds one row per
+document, in the same order. Because runs are sorted, any range of hashes is one contiguous slice of both files.
+Opening a run reads its receipt; every range of the two files is compared with its checksums as it is read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DOCUMENT_DTYPE = np.dtype(
     ]
 )
 SEARCH_ROWS = 1 << 10
-"""A search that has come down to so many rows reads them all: they are in one or two blocks of checksums."""
+"""A binary search with at most this many rows left reads them all: they are in one or two blocks of checksums."""
 
 HashKey = tuple[int, int]
 """A content hash as (hash_hi, hash_lo): runs are sorted by it."""
@@ -45,9 +45,9 @@ END_HASH: HashKey = (1 << 64, 0)
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run on disk. Plain data until it is read, so that a task's payload may hold it.
+    """A finished run on disk. It is plain data until it is read, so that a task's payload may hold it.
 
-    Every read raises `WorkFileDamagedError` where the files are not as they were written.
+    Every read raises `WorkFileDamagedError` if the files are not as they were written.
     """
 
     folder: Path
@@ -94,7 +94,7 @@ class Run:
         return first + int(np.count_nonzero(below))
 
     def partition_edges(self, bits: int) -> list[int]:
-        """Return the positions at which the hash space's `2**bits` equal parts begin, and the number of documents."""
+        """Return where each of `2**bits` equal parts of the hash space begins, then the number of documents."""
         hi = self.read_documents(0, self.num_documents)["hash_hi"]
         begins = np.arange(1 << bits, dtype=np.uint64) << np.uint64(64 - bits) if bits else np.zeros(1, np.uint64)
         return [*np.searchsorted(hi, begins, "left").tolist(), self.num_documents]
@@ -103,7 +103,7 @@ class Run:
         """Read the tokens of consecutive documents in one sequential read.
 
         Args:
-            rows: what `read_documents` returned.
+            rows: consecutive rows from `read_documents`.
 
         Returns:
             tokens: `dtype (num_tokens,)`.

@@ -1,8 +1,8 @@
-"""Block lists: files of content hashes, as `python -m shards trace --out` writes them, of documents to drop.
+"""Block lists: files with the content hashes of documents to drop, as `python -m shards trace --out` writes them.
 
-A hash a line, 32 hexadecimal digits; lines that begin with `#` and empty ones are passed over, a hash that stands twice
-counts once, a byte order mark that an editor put first is none of the text. A hash is of a document's text alone:
-neither the tokenizer nor the source plays a part in it. Memory: 20 bytes a hash.
+Each line holds one hash, 32 hexadecimal digits. Empty lines, lines that begin with `#` and a leading byte order mark
+are ignored; a repeated hash counts once. A hash depends on a document's text alone, not on its source or on the
+tokenizer. Memory: 20 bytes per hash.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from pipeline.recipe.schema import Recipe
 
 MOST_FAULTS = 5
-"""Lines complained about: the file is something else, and may be large."""
+"""Faulty lines in a report: a file with more is probably not a block list, and may be large."""
 MAX_LINE_BYTES = 4096
 _HASH = re.compile(rb"[0-9a-fA-F]{32}")
 _DIGEST = re.compile(r"(.+)#sha256=([0-9a-f]{64})", re.DOTALL)
 
 
 class BlockListError(InputError):
-    """A file that cannot be used as a block list. Names its first lines that are no hashes."""
+    """A file that cannot be used as a block list. The message shows the first lines that are not hashes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class BlockList:
     """The file as the recipe names it, relative to the recipe's folder."""
     path: Path
     sha256: str | None = None
-    """Of the file's bytes; None: not known yet."""
+    """SHA-256 of the file's bytes; None if not known yet."""
 
     @property
     def entry(self) -> str:
@@ -57,17 +57,17 @@ class BlockList:
 
     @property
     def reason(self) -> str:
-        """How its documents are counted."""
+        """The drop reason under which its documents are counted."""
         return block_list_reason(self.name)
 
     def read(self) -> tuple[npt.NDArray[np.uint64], str]:
         """Read the file.
 
         Returns:
-            The distinct hashes in order, uint64 `(hashes, 2)`: first and last 8 bytes; and the file's SHA-256.
+            The distinct hashes in order, uint64 `(hashes, 2)`, first and last 8 bytes; and the file's SHA-256.
 
         Raises:
-            BlockListError: it cannot be read, holds something else, or is not the file that `sha256` says.
+            BlockListError: the file cannot be read, holds lines that are not hashes, or does not match `sha256`.
         """
         digest = hashlib.sha256()
         found = bytearray()
@@ -107,7 +107,7 @@ class BlockList:
         return rows[distinct], digest.hexdigest()
 
     def _elsewhere(self) -> str:
-        """Return what to do when the file is where other paths of a recipe begin."""
+        """Return the remedy for a missing file: paths are relative to the recipe's folder."""
         here = Path(self.name).absolute()
         if here.is_file() and here != self.path:
             return f". Paths are relative to the recipe's folder; give this one as {here}"
@@ -116,16 +116,16 @@ class BlockList:
 
 @dataclass(frozen=True, slots=True)
 class BlockListUse:
-    """What a mix found of one block list."""
+    """How many hashes of one block list a mix found."""
 
     name: str
     sha256: str
     hashes: int
-    """Distinct ones in the file."""
+    """Distinct hashes in the file."""
     found: int
-    """Those that a document read has."""
+    """Hashes that at least one of the documents read has."""
     documents: int
-    """Documents left out for it, copies included; one that several lists name counts for the first."""
+    """Documents dropped because of the list, copies included; a document in several lists counts for the first."""
 
     def __str__(self) -> str:
         name = printable(self.name)
@@ -139,7 +139,7 @@ class BlockListUse:
 
 
 class Blocked:
-    """All hashes of a recipe's block lists, ready to be looked for."""
+    """All hashes of a recipe's block lists, sorted for search."""
 
     def __init__(self, lists: Sequence[BlockList]):
         """Read the files.
@@ -159,14 +159,14 @@ class Blocked:
         self._documents = np.zeros(len(lists), np.int64)
 
     def find(self, hi: npt.NDArray[np.uint64], lo: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
-        """Find the documents of one part of the hash space, and count them.
+        """Find which documents of one part of the hash space are listed, and count them.
 
         Args:
             hi: first 8 bytes of the documents' hashes, in hash order, `(documents,)`.
             lo: the last 8.
 
         Returns:
-            The first list that names each document, -1 where none does, `(documents,)`.
+            The first list with each document's hash, or -1 if no list has it, `(documents,)`.
         """
         listed = np.full(len(hi), -1, np.int32)
         if not len(hi):
@@ -179,12 +179,12 @@ class Blocked:
         equal = lo[place] == self._lo[owner]
         owner, place = owner[equal], place[equal]
         self._found += np.bincount(self._list[np.unique(owner)], minlength=len(self.lists))
-        listed[place[::-1]] = self._list[owner[::-1]]  # entries of a hash are in the lists' order: the first stays
+        listed[place[::-1]] = self._list[owner[::-1]]  # equal hashes are in the lists' order: keep the first
         self._documents += np.bincount(listed[listed >= 0], minlength=len(self.lists))
         return listed
 
     def counts(self) -> tuple[BlockListUse, ...]:
-        """Return what was found so far, one a list."""
+        """Return the counts so far, one entry per list."""
         return tuple(
             BlockListUse(item.name, digest, size, int(found), int(documents))
             for item, digest, size, found, documents in zip(
@@ -196,8 +196,8 @@ class Blocked:
 def parse_entry(entry: str, folder: Path) -> BlockList:
     """Return the block list that an entry of `drop_hashes` names, `FILE` or `FILE#sha256=DIGEST`.
 
-    One with its digest may lie in the working directory too: a set's recipe.json is in another folder than the recipe
-    was, and the digest tells whether it is the same list.
+    A list with a digest may also be in the working directory: a set's recipe.json is not in the recipe's folder, and
+    the digest shows whether it is the same list.
     """
     match = _DIGEST.fullmatch(entry)
     if match is None:

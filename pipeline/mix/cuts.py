@@ -1,12 +1,14 @@
-"""Mix: which documents go to which shard, from content hashes and lengths alone. Tokens are not read.
+"""Mix: decide which documents go to which shard, from content hashes and lengths alone. Tokens are not read.
 
-Hash order is the global shuffle. Equal hashes are the same document: the first in (source, unit, row) order keeps it,
-over all sources, so that a copy of a validation document can never be trained on; none does where the recipe's block
-lists name it. Each source is then an axis of
-tokens in hash order; validation takes its beginning, and training is cut where the running target of each shard is
-met, at the nearest document boundary. Targets are exact fractions of the total, so errors are carried, never summed.
+Hash order is the global shuffle. Equal hashes are the same document. Of all copies in all sources, only the first in
+(source, unit, row) order is kept, so that training never sees a copy of a validation document. If a block list has
+the hash, no copy is kept.
 
-The documents themselves are behind `pipeline.mix.index`.
+Each source is then an axis of tokens in hash order. Validation takes its beginning. Training is cut where the running
+target of each shard is met, at the nearest document boundary. Targets are exact fractions of the total, so rounding
+errors do not add up.
+
+`pipeline.mix.index` reads the documents.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from pipeline.recipe.shares import Demand
 from shards.errors import InputError
 
 CODE_VERSION = 2
-"""Raise when the same runs would give another plan."""
+"""Increase when the same runs would give another plan."""
 
 MAX_SHARDS = 100_000
 
@@ -37,22 +39,22 @@ class MixError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class MixTask:
-    """What the mix stage needs; plain data."""
+    """The input of the mix task; plain data."""
 
     recipe: Recipe
     runs: tuple[Run, ...]
     has_more: tuple[bool, ...] = ()
-    """For each source, whether parts of it were not read; none when empty."""
+    """For each source, whether parts of it were not read; empty if all sources were read whole."""
 
 
 def find_short(recipe: Recipe, index: Index, has_more: tuple[bool, ...]) -> dict[int, int]:
     """Find the sources that must be read further before the set can be mixed.
 
-    Nothing is repeated or shrunk as long as there is more to read. Sources that were read whole bound the set; where
-    they stop the build in any case, nothing more is read for it.
+    Nothing is repeated or shrunk while a source has more to read. Sources that were read whole bound the set; if they
+    stop the build anyway, nothing more is read.
 
     Returns:
-        By source, the tokens that it should offer in all: its share of both splits and one longest document.
+        The tokens that each such source needs in total: its share of both splits and one longest document.
     """
     tokens = recipe.mix.tokens
     if tokens == "max" or not any(has_more):
@@ -70,7 +72,7 @@ def find_short(recipe: Recipe, index: Index, has_more: tuple[bool, ...]) -> dict
         return {}
     short: dict[int, int] = {}
     for s, axis in enumerate(axes):
-        # One for rounding, and a document by which validation may exceed its share.
+        # One token for rounding, and one document, by which validation may exceed its share.
         needed = demand.tokens(s, reach) + 1 + int(index.longest[:, s].max())
         if has_more[s] and axis.total < needed:
             short[s] = needed
@@ -78,16 +80,17 @@ def find_short(recipe: Recipe, index: Index, has_more: tuple[bool, ...]) -> dict
 
 
 def plan_mix(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -> MixPlan:
-    """Decide what every shard holds.
+    """Decide which documents every shard holds.
 
     Args:
-        recipe: what is asked for.
+        recipe: the data recipe.
         index: the documents.
-        has_more: for each source, whether parts of it were not read: its size then bounds nothing.
+        has_more: for each source, whether parts of it were not read; such a source does not limit the set.
 
     Raises:
         MixError: a source is too small for the validation split, or for the mix when `when_short` is "error".
     """
+    # Validation takes the beginning of each axis.
     demand = Demand(recipe)
     axes = [index.source_axis(source) for source in range(len(recipe.sources))]
     has_more = has_more or (False,) * len(axes)
@@ -95,21 +98,24 @@ def plan_mix(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -> M
     num_val = _num_val_shards(recipe)
     val_cuts = [_cut_validation(demand, s, axis) for s, axis in enumerate(axes)]
     starts = [cuts[-1][1] for cuts in val_cuts]
+
+    # Training takes what is left, in shards of equal size.
     available = [axis.total - start.tokens for axis, start in zip(axes, starts, strict=True)]
     total, notes = _grant_tokens(demand, available, has_more)
     num_train = -(-total // recipe.shards.tokens)
     if num_train + num_val > MAX_SHARDS:
         raise MixError(f"shards.tokens: {total} tokens would make {num_train} shards; expected at most {MAX_SHARDS}")
-
     train_cuts = [
         _cut_split(axis, start, demand.shares.targets(s, total, num_train))
         for s, (axis, start) in enumerate(zip(axes, starts, strict=True))
     ]
-    # Where cuts lie, in tokens: the same boundary may have several keys, and so may the end of an epoch.
+    # Compare cuts by their tokens: one boundary may have several keys, and so may the end of an epoch.
     ends = [
         [epoch * length + cut.tokens for epoch, cut in cuts] for length, cuts in zip(available, train_cuts, strict=True)
     ]
     _check_shard_size(recipe, ends, [[cut.tokens for _, cut in cuts] for cuts in val_cuts])
+
+    # The plan, and how often each source is repeated.
     train = _shard_plans("train", train_cuts, starts, num_train)
     val = _shard_plans("val", val_cuts, [Cut(0, FIRST_HASH)] * len(axes), num_val)
     epochs = [
@@ -166,7 +172,7 @@ def _check_validation(
 
 
 def _grant_tokens(demand: Demand, available: list[int], has_more: tuple[bool, ...]) -> tuple[int, list[str]]:
-    """Return the training tokens that the sources can give, and notes on what had to change."""
+    """Return the training tokens that the sources can give, and notes on what was changed."""
     grant = demand.grant([None if more else tokens for tokens, more in zip(available, has_more, strict=True)])
     if grant.fault:
         raise MixError(grant.fault)
@@ -181,7 +187,7 @@ def _grant_tokens(demand: Demand, available: list[int], has_more: tuple[bool, ..
 
 
 def _check_shard_size(recipe: Recipe, *splits: list[list[int]]) -> None:
-    """Refuse shards smaller than their documents, of which some would hold nothing, by each source's cuts in tokens."""
+    """Refuse shards so small that one would be empty; the arguments are each source's cuts in tokens."""
     for cuts in splits:
         for places in zip(*(itertools.pairwise(source) for source in cuts), strict=True):
             if all(begin == end for begin, end in places):
@@ -192,7 +198,7 @@ def _check_shard_size(recipe: Recipe, *splits: list[list[int]]) -> None:
 
 
 def _cut_split(axis: Axis, start: Cut, targets: list[int]) -> list[tuple[int, Cut]]:
-    """Return (epoch, cut) for each target on an axis that begins again at `start` when it ends."""
+    """Return (epoch, cut) for each target on an axis that starts over at `start` when it ends."""
     length = axis.total - start.tokens
     cuts: list[tuple[int, Cut]] = []
     for number, target in enumerate(targets):
@@ -235,13 +241,13 @@ def _slices_between(source: int, start: Cut, begin: tuple[int, Cut], end: tuple[
 
 
 def mix_runs(folder: Path, task: MixTask, report: Any) -> dict[str, Any]:
-    """Run the mix stage: one keep mask a run into `folder`, the plan into the receipt.
+    """Run the mix stage: write one keep mask per run into `folder`, and return the plan for the receipt.
 
-    Where sources must be read further first, there is no plan: `short` lists (source, tokens needed, tokens found).
+    If sources must be read further, there is no plan; `short` then lists (source, tokens needed, tokens found).
 
     Raises:
         MixError: the sources cannot give what the recipe asks for.
-        BlockListError: a block list was changed or taken away since the recipe was read.
+        BlockListError: a block list was changed or deleted after the recipe was read.
     """
     lists = open_lists(task.recipe)
     index = Index(list(task.runs), len(task.recipe.sources), Blocked(lists) if lists else None)

@@ -1,7 +1,7 @@
 """The documents of all runs in hash order: deduplicated, added up by source, and cut at document boundaries.
 
-The hash space is walked in partitions of about `PARTITION_DOCUMENTS`, so what grows with the
-corpus is one byte a document, the keep masks. Only hashes and lengths are read.
+The hash space is read in partitions of about `PARTITION_DOCUMENTS`. The keep masks, one byte per document, are the
+only memory that grows with the corpus. Only hashes and lengths are read.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 PARTITION_DOCUMENTS = 1 << 20
 FAR_OFF = 0.1
-"""Part of a source's share of validation. Where 0.1.0 exceeded the share by less, sets keep the bytes that it gave."""
+"""Largest excess over a validation target, as a part of it, at which the cut of 0.1.0 stays: sets keep their bytes."""
 DUPLICATE = "duplicate"
 DUPLICATE_ELSEWHERE = "duplicate of another source"
 
 
 class Index:
-    """The documents of all runs in hash order, walked by partitions of the hash space.
+    """The documents of all runs in hash order, read by partitions of the hash space.
 
-    Creating it deduplicates: it makes one keep mask a run (a byte a document) and adds up what is left. Of documents
-    that a block list names, no copy is kept.
+    The constructor deduplicates: it makes one keep mask per run (a byte per document) and adds up the documents kept.
+    A document that a block list names is dropped with all its copies.
     """
 
     def __init__(self, runs: list[Run], num_sources: int, blocked: Blocked | None = None):
@@ -59,7 +59,7 @@ class Index:
             hi, lo = (np.concatenate([row[name] for row in rows]) for name in ("hash_hi", "hash_lo"))
             lengths = np.concatenate([row["length"] for row in rows]).astype(np.int64)
             sources = np.repeat([self._runs[i].source for i, _, _ in parts], [last - first for _, first, last in parts])
-            # Stable, and runs come in (source, unit) order with ties in row order: the first of equals keeps.
+            # The sort is stable, runs are in (source, unit) order and equal hashes in row order: keep the first.
             order = np.lexsort((lo, hi))
             first_of_kind = np.ones(len(order), bool)
             first_of_kind[1:] = (hi[order][1:] != hi[order][:-1]) | (lo[order][1:] != lo[order][:-1])
@@ -76,7 +76,7 @@ class Index:
     def _drop_blocked(
         self, hi: npt.NDArray[np.uint64], lo: npt.NDArray[np.uint64], sources: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.bool_]:
-        """Return which documents, in hash order, a block list names, and count them."""
+        """Return which documents, in hash order, are in a block list, and count them."""
         if self._blocked is None:
             return np.zeros(len(hi), bool)
         listed = self._blocked.find(hi, lo)
@@ -105,14 +105,14 @@ class Index:
                     self.dropped[source][reason] += count
 
     def write_masks(self, folder: Path) -> dict[str, dict[str, Any]]:
-        """Write the keep masks, bool `(num_documents,)` each, and return the files' facts for the receipt."""
+        """Write the keep masks, bool `(num_documents,)` each, and return the files' entries for the receipt."""
         names = [mask_name(index) for index in range(len(self.masks))]
         return {
             name: write_checksummed(folder / name, mask.tobytes()) for name, mask in zip(names, self.masks, strict=True)
         }
 
     def block_lists(self) -> tuple[BlockListUse, ...]:
-        """Return what was found of each block list."""
+        """Return how many hashes of each block list were found."""
         return () if self._blocked is None else self._blocked.counts()
 
     def source_axis(self, source: int) -> Axis:
@@ -162,11 +162,11 @@ class Axis:
         return self.cumulative[-1]
 
     def last_cut(self, target: int, start: int) -> Cut:
-        """Return the boundary for the end of a split that begins at `start`: the nearest, or the next above the target.
+        """Return the end of a split that begins at `start`: the boundary nearest to the target, or the next above it.
 
-        The document that straddles the end may be longer than any before it. It is left out only if the shortfall is
-        at most half the longest document before: so the set misses its share by at most a document that it holds, and
-        a source that is asked for is never left out.
+        The document that straddles the target may be longer than any before it. It is left out only if the shortfall
+        is at most half of the longest document before it. So the split misses its share by at most one document that
+        it holds, and no source with a share is left out.
         """
         found = self.cut(target)
         if found.tokens > start and 2 * (target - found.tokens) <= self._longest_before(found.tokens):
@@ -174,9 +174,9 @@ class Axis:
         return self.cut(target, up=True)
 
     def validation_cut(self, target: int) -> Cut:
-        """Return the boundary for the end of validation, after at least one document.
+        """Return the end of validation, after at least one document.
 
-        It is the nearest one if `last_cut` exceeds the target by more than `FAR_OFF` of it, else that of `last_cut`.
+        It is the nearest boundary if `last_cut` exceeds the target by more than `FAR_OFF` of it, else `last_cut`.
         """
         last, nearest = self.last_cut(target, 0), self.cut(target)
         return nearest if nearest.tokens and last.tokens - target > FAR_OFF * target else last
@@ -190,7 +190,7 @@ class Axis:
         return longest
 
     def cut(self, target: int, *, up: bool = False) -> Cut:
-        """Return the document boundary nearest to `target` tokens, of two as near the upper; `up`: not below it."""
+        """Return the document boundary nearest to `target` tokens, the upper one of a tie; `up`: none below it."""
         if target <= 0:
             return Cut(0, FIRST_HASH)
         if target >= self.total:
@@ -202,7 +202,7 @@ class Axis:
         down = not up and after > 0 and target - edges[after - 1] < edges[after] - target
         nearest = after - 1 if down else after
         if nearest == len(hi):
-            # The boundary is the partition's end: any key between here and the next document says so.
+            # The boundary is the partition's end: any key up to the next document's hash denotes it.
             return Cut(int(edges[nearest]), _partition_key(part + 1, self._index.bits))
         return Cut(int(edges[nearest]), (int(hi[nearest]), int(lo[nearest])))
 

@@ -1,4 +1,4 @@
-"""What a mix decides, as plain data: what each shard holds, what is left of each source."""
+"""The result of a mix as plain data: the slices of each shard, and the totals of each source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class ShardPlan:
-    """What one shard holds."""
+    """The slices that make up one shard."""
 
     split: str
     index: int
@@ -30,15 +30,15 @@ class ShardPlan:
 
 @dataclass(frozen=True, slots=True)
 class SourceTotals:
-    """One source after deduplication, and what the mix asks of it."""
+    """The size of one source after deduplication, and what the mix requests of it."""
 
     tokens: int
     documents: int
     dropped: dict[str, int]
     requested_tokens: int
-    """Training tokens asked for."""
+    """Training tokens requested."""
     epochs: int
-    """The most often that any training document occurs."""
+    """How often the most repeated training document occurs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,11 @@ class MixPlan:
     shards: tuple[ShardPlan, ...]
     sources: tuple[SourceTotals, ...]
     train_tokens: int
-    """Training tokens asked for, after `when_short` was applied."""
+    """Training tokens requested, after `when_short` was applied."""
     notes: tuple[str, ...]
-    """What a person should know: a set that was shrunk, a source that was repeated."""
+    """Messages for the user, such as that the set was shrunk or a source repeated."""
     block_lists: tuple[BlockListUse, ...] = ()
-    """What was found of each of the recipe's block lists."""
+    """How many hashes of each of the recipe's block lists were found."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
