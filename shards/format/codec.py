@@ -2,8 +2,8 @@
 
 A file is a row of independent zstd frames, each holding `FRAME_BYTES` of tokens (the last may hold less) with its
 content checksum, and one skippable frame with the seek table. Any zstd tool decompresses it to the plain token array.
-Memory: one frame while writing; the range asked for while reading. Nothing declared by a file is allocated before it
-has been checked against the file's size.
+Memory: one frame while writing, the requested range while reading. Sizes that a file declares are checked against the
+file's real size before anything is allocated.
 
 Source: the Zstandard seekable format, version 0.1.0 (contrib/seekable_format in the zstd project).
 """
@@ -58,8 +58,8 @@ class SeekableWriter:
     """Compress a stream of bytes into seekable zstd frames.
 
     Deterministic: the bytes written depend on the bytes given, the level and the zstd version, not on how the input is
-    cut into `write` calls. After `close`, `bytes_written`, `sha256` (of the file) and `content_sha256` (of what was
-    given) are final. The file object is neither closed nor synced.
+    cut into `write` calls. After `close`, `bytes_written`, `sha256` (of the file) and `content_sha256` (of the
+    input) are final. The file object is neither closed nor synced.
     """
 
     def __init__(self, file: BinaryIO, *, level: int = 3):
@@ -72,7 +72,7 @@ class SeekableWriter:
         self.bytes_written = 0
 
     def write(self, data: Buffer) -> None:
-        """Append bytes; whole frames are compressed and written at once, the rest waits."""
+        """Append bytes. Whole frames are compressed and written at once; the rest waits for the next call."""
         view = memoryview(data).cast("B")
         start = 0
         if self._pending:
@@ -102,7 +102,7 @@ class SeekableWriter:
 
     @property
     def content_sha256(self) -> str:
-        """Hex SHA-256 of the bytes given, which is what decompression yields."""
+        """Hex SHA-256 of the uncompressed bytes."""
         return self._content_hash.hexdigest()
 
     def _write_frame(self, content: bytearray | memoryview) -> None:
@@ -119,7 +119,7 @@ class SeekableWriter:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Where one frame lies: half-open byte ranges in the file and in the decompressed content."""
+    """The place of one frame: half-open byte ranges in the file and in the decompressed content."""
 
     file_start: int
     file_stop: int
@@ -147,12 +147,12 @@ class SeekTable:
 
 
 def read_seek_table(file: StoredFile, *, content_bytes: int | None = None) -> SeekTable:
-    """Read and check the seek table of a tokens file, by one read where the table is of a usual size.
+    """Read and check the seek table of a tokens file, with one read if the table is of a usual size.
 
     Args:
         file: the tokens file.
-        content_bytes: how many decompressed bytes the file must hold, where the caller knows; a table of another length
-            is refused before its entries are read, so that a lie costs neither time nor memory.
+        content_bytes: how many decompressed bytes the file must hold, if the caller knows. A table of another length is
+            refused before its entries are read, so that a false table costs neither time nor memory.
 
     Raises:
         CodecError: kind `seek_table`, when the table is absent, malformed, or does not add up to the file's size.
@@ -214,10 +214,10 @@ def _parse_entries(table: bytes, count: int, entry_size: int, *, data_bytes: int
 def iter_frames(file: StoredFile, frames: tuple[Frame, ...]) -> Iterator[bytes]:
     """Yield the decompressed content of consecutive frames.
 
-    In memory are one frame of content and the compressed frames of one request, `request_bytes` of the store.
+    Memory: one frame of content, and the compressed frames of one request (`request_bytes` of the store).
 
     Raises:
-        CodecError: kind `frame_corrupt`, when a frame fails its checksum or holds another number of bytes.
+        CodecError: kind `frame_corrupt`, when a frame fails its checksum or has the wrong number of bytes.
         OSError: the file cannot be read.
     """
     decompressor = zstandard.ZstdDecompressor()
@@ -229,7 +229,7 @@ def iter_frames(file: StoredFile, frames: tuple[Frame, ...]) -> Iterator[bytes]:
 
 
 def _group_frames(frames: tuple[Frame, ...], request_bytes: int) -> Iterator[tuple[Frame, ...]]:
-    """Yield consecutive frames that one request reads: as many as fit in `request_bytes`, at least one."""
+    """Yield groups of consecutive frames, one for each request: as many as fit in `request_bytes`, at least one."""
     first = 0
     for index, frame in enumerate(frames):
         if index > first and frame.file_stop - frames[first].file_start > request_bytes:
@@ -240,14 +240,14 @@ def _group_frames(frames: tuple[Frame, ...], request_bytes: int) -> Iterator[tup
 
 
 def read_range(file: StoredFile, table: SeekTable, start: int, stop: int, *, threads: int = 1) -> bytearray:
-    """Decompress the content bytes [start, stop), touching only the frames that hold them.
+    """Decompress the content bytes [start, stop). Only the frames that contain them are read.
 
     Args:
         file: the tokens file.
         table: its seek table, from `read_seek_table`.
         start: first content byte.
         stop: one past the last; `0 <= start <= stop <= table.content_bytes`.
-        threads: frames are decompressed by this many threads; the result does not depend on it.
+        threads: number of threads that decompress frames. The result does not depend on it.
 
     Returns:
         The bytes, in a buffer the caller owns.
@@ -277,14 +277,14 @@ def read_range(file: StoredFile, table: SeekTable, start: int, stop: int, *, thr
 
 
 def decompress_frame(decompressor: zstandard.ZstdDecompressor, data: bytes | memoryview, frame: Frame) -> bytes:
-    """Decompress one frame; its checksum is verified, and it allocates no more than the seek table says.
+    """Decompress one frame and verify its checksum. Allocates no more than the seek table says.
 
     Raises:
         CodecError: kind `frame_corrupt`, when it does not hold exactly what the seek table says.
     """
     expected = frame.stop - frame.start
     try:
-        # The frame's own header declares its size; it is checked first so that a lie cannot make us allocate.
+        # Check the size in the frame's header first, so that a false size cannot make us allocate.
         declared = zstandard.frame_content_size(data)
         if declared != expected:
             raise CodecError(

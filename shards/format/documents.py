@@ -1,7 +1,7 @@
-"""A shard's document table in batches and what is read off it, and one document: its exact text and its origin.
+"""Read a shard's document table in batches, or one document: its exact text and its origin.
 
-The table's columns and row count are checked before a row is read. One document costs the table up to its row and the
-frames that hold its tokens, nothing else.
+The table's columns and row count are checked before a row is read. To read one document, only the table up to its row
+and the frames with its tokens are read.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 BATCH_DOCUMENTS = 1 << 17
 
 DocumentBatch: TypeAlias = Any
-"""A `pa.RecordBatch`; its columns' types are beyond what pyarrow's stubs can say."""
+"""A `pa.RecordBatch`. pyarrow's stubs cannot express the types of its columns."""
 
 
 def open_documents(shard: Shard) -> pq.ParquetFile:
@@ -77,10 +77,10 @@ def number_sources(
     """Return the number that `numbers` gives to each document's source, int64 `(documents,)`.
 
     Args:
-        shard: the shard that the batch is of.
+        shard: the shard that the batch belongs to.
         batch: a batch of its document table, with the column `source`.
         numbers: a number for each source.
-        default: the number of sources that are not in there.
+        default: the number for a source that is not in `numbers`.
 
     Raises:
         ShardSetError: a source has no number.
@@ -88,18 +88,18 @@ def number_sources(
     source = batch.column("source")
     names: list[str] = source.dictionary.to_pylist()
     if default is None and (unknown := [name for name in names if name not in numbers]):
-        message = f"source {unknown[0]!r} is none of the manifest's {list(numbers)!s:.200}. Validate the set."
+        message = f"source {unknown[0]!r} is not in the manifest; expected {list(numbers)!s:.200}. Validate the set."
         raise ShardSetError([Problem("document_table", shard.entry.files.documents.path, message)])
     codes = cast("npt.NDArray[np.int32]", np.from_dlpack(source.indices))
     return np.array([numbers.get(name, default) for name in names], np.int64)[codes]
 
 
 def cut_blocks(ends: npt.NDArray[np.int64], block_tokens: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges [first, last) of documents, each of at most so many tokens; a longer document is a range of its own.
+    """Yield ranges [first, last) of documents of at most `block_tokens` tokens; a longer document has its own range.
 
     Args:
         ends: one past each document's last token, int64 `(documents,)`, ascending; the first document begins at 0.
-        block_tokens: the most tokens of a range.
+        block_tokens: the maximum number of tokens in a range.
     """
     first = 0
     while first < len(ends):
@@ -123,7 +123,7 @@ def read_document(shard_set: ShardSet, shard: Shard, number: int) -> dict[str, A
 
     Raises:
         ShardSetError: the shard's files are not what the manifest says.
-        ValueError: the tokenizer is not a byte-level one.
+        ValueError: the tokenizer is not byte-level.
         OSError: a file cannot be read.
     """
     row = _read_row(shard, number)
@@ -147,7 +147,7 @@ def read_document(shard_set: ShardSet, shard: Shard, number: int) -> dict[str, A
 
 
 def read_bytes(shard: Shard, start: int, stop: int, *, vocabulary: Vocabulary) -> bytes:
-    """Return the bytes that the tokens [start, stop) of a shard stand for.
+    """Return the bytes that the tokens [start, stop) of a shard decode to.
 
     Raises:
         ShardSetError: the shard's files are not what the manifest says, or hold an id outside the vocabulary.

@@ -1,8 +1,8 @@
 """Content hashes: the XXH3-128 of a document's UTF-8 bytes, as 16 bytes or as two uint64 halves.
 
-The bytes are the digest in its canonical, big-endian order: as a file lists them in hex and a document table holds
-them. Sorting, searching and comparing use the halves, `(first 8 bytes, last 8 bytes)` as big-endian numbers, whose
-order is that of the bytes.
+The bytes are the digest in canonical, big-endian order. Block lists write them in hex, and document tables store them
+as they are. Sorting, searching and comparing use the halves, `(first 8 bytes, last 8 bytes)` as big-endian numbers;
+they sort in the same order as the bytes.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -36,7 +36,7 @@ def hash_documents(data: memoryview, offsets: npt.NDArray[np.int64]) -> npt.NDAr
 
 
 def split_hashes(hashes: bytes | bytearray | npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
-    """Return the halves of hashes that lie one after the other: uint64 `(num_hashes, 2)`."""
+    """Return the halves of concatenated hashes: uint64 `(num_hashes, 2)`."""
     return np.frombuffer(hashes, ">u8").astype(np.uint64).reshape(-1, 2)
 
 

@@ -1,8 +1,8 @@
 """The metadata of a shard set as frozen models: `manifest.json` and each shard's own `*.json`.
 
-Reading is strict: unknown keys, loose types and names that leave the folder are refused. The models say what a file
-may look like; whether its numbers are true is `shards.validation`'s business. JSON is written in one canonical way
-(keys in model order, two spaces, a final newline), so that equal metadata is equal bytes.
+Reading is strict: unknown keys, loose types and names that leave the folder are refused. The models describe the form
+of a file; `shards.validation` checks whether its numbers are true. JSON is written in one canonical way (keys in model
+order, two spaces, a final newline), so that equal metadata gives equal bytes.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ FORMAT = "tokenmill"
 FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
 COMPANION_FILES = ("README.md", "LICENSE")
-"""May lie in a set's folder and are no part of the set, as are hidden files such as `.gitattributes` and `.cache`."""
+"""Files that may be in a set's folder but are not part of the set. Hidden files such as `.gitattributes` may too."""
 
 MAX_METADATA_BYTES = 1 << 28
 """A metadata file larger than this is refused before it is read: 256 MiB lists over 100,000 shards."""
 
 MAX_SIDECAR_BYTES = 1 << 24
-"""The same for a shard's own metadata: 16 MiB lists over 100,000 sources."""
+"""The same limit for a shard's own metadata: 16 MiB lists over 100,000 sources."""
 
 MAX_UINT16_VOCAB_SIZE = 1 << 16
 
 BLOCK_LIST_REASON = "in block list "
-"""How the reasons of documents dropped for a block list begin; the file's name follows."""
+"""The beginning of the reason under which documents in a block list are dropped; the file's name follows."""
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 
@@ -70,14 +70,14 @@ class FileEntry(_Model):
 
 
 class SourceCounts(_Model):
-    """What one source contributes: tokens (EOS included) and documents."""
+    """The contribution of one source: tokens (EOS included) and documents."""
 
     tokens: Count
     documents: Count
 
 
 class TokenizerEntry(_Model):
-    """The tokenizer file and the ids that matter to a reader."""
+    """The tokenizer file, and the ids that a reader needs."""
 
     file: PlainName
     sha256: Sha256
@@ -93,41 +93,41 @@ class RecipeEntry(_Model):
 
 
 class SourceEntry(_Model):
-    """One source as it was found: what it offered and what was dropped, by reason."""
+    """One source as the build found it: what it offered, and how many documents were dropped for each reason."""
 
     name: str
     weight: float
     revision: str
-    """Digest of the content read, or the commit of a hosted data set."""
+    """Digest of the content that was read, or the commit of a hosted data set."""
     tokens_available: Count
     """Tokens of the distinct documents that were read, EOS included, before the mix took its share."""
     documents_available: Count
     unread_files: Count = 0
-    """Files of the source of which nothing was read, because the tokens asked for were there without them."""
+    """Files of the source that were not read, because the others held enough tokens."""
     unread_bytes: Count = 0
-    """Stored bytes of these files, and of the text left out of others; 0: the source was read whole."""
+    """Stored bytes of these files, and of the unread text of other files. 0: the whole source was read."""
     dropped: dict[str, Count]
     """Documents dropped before the mix, by reason."""
     epochs: Epochs
-    """The most often any training document of this source occurs: 1, unless the source was repeated."""
+    """The most times that any training document of this source occurs: 1, unless the source was repeated."""
 
 
 class BlockListEntry(_Model):
     """A block list whose documents were dropped from all sources before the mix."""
 
     file: str
-    """As the recipe names it; the sources' `dropped` counts its documents as `in block list FILE`."""
+    """The file as the recipe names it. The sources' `dropped` counts its documents as `in block list FILE`."""
     sha256: Sha256
     hashes: Count
-    """Distinct hashes in it."""
+    """Distinct hashes in the list."""
     found: Count
-    """Those of documents that were read."""
+    """Hashes in the list that occur among the documents that were read."""
     documents: Count
-    """Documents dropped for it, copies included; one that several lists name counts for the first."""
+    """Documents that the list dropped, copies included. A document in several lists counts for the first one."""
 
 
 class MixEntry(_Model):
-    """A source's share of the training split: asked for and got, in tokens and as a fraction of all."""
+    """A source's share of the training split: requested and achieved, in tokens and as a fraction of all."""
 
     source: str
     requested: float
@@ -140,7 +140,7 @@ class SplitEntry(_Model):
     """Totals of one split."""
 
     requested_tokens: Count
-    """Tokens asked for in this split; each source's share of them is its target."""
+    """Tokens requested for this split. Each source's target is its share of them."""
     tokens: Count
     documents: Count
     sources: dict[str, SourceCounts]
@@ -214,13 +214,13 @@ class Manifest(_Model):
 
     @property
     def digests(self) -> dict[str, str]:
-        """The SHA-256 of every file that the manifest names, by name: tokenizer, recipe, then the shards' in order."""
+        """The SHA-256 of every file in the manifest, by name: tokenizer, recipe, then each shard's in order."""
         files = {self.tokenizer.file: self.tokenizer.sha256, self.recipe.file: self.recipe.sha256}
         return files | {file.path: file.sha256 for shard in self.shards for file in shard.files.entries}
 
     @model_validator(mode="after")
     def _list_once(self) -> Self:
-        """Refuse a shard or a file that is listed twice: readers would count it twice, writers write it at once."""
+        """Refuse a shard or a file that is listed twice: readers would count it twice."""
         files = [MANIFEST_FILE, self.tokenizer.file, self.recipe.file]
         files += [file.path for shard in self.shards for file in shard.files.entries]
         for what, names in (("shard", [shard.name for shard in self.shards]), ("file", files)):

@@ -1,13 +1,13 @@
-"""The order of windows over a set's shards, a pure function of the window number, and what windows are made of.
+"""The order of windows over a set's shards, a pure function of the window number, and the sources of their tokens.
 
 A shard of n tokens holds (n - 1) // seq_len windows of seq_len + 1 tokens; the last token of a window is the first of
 the next, so every token but a shard's first and its last few is a target once an epoch. Each epoch visits the shards
-in a permuted order, and inside a shard its windows in a permuted order. Shards hold documents of the whole corpus in
-random order already, so that nothing is lost by finishing one shard before the next.
+in a permuted order, and inside a shard its windows in a permuted order. Every shard holds documents of the whole
+corpus in random order already, so nothing is lost by finishing one shard before the next.
 
 `WindowOrder` maps a global window number to (epoch, shard, first token) from the manifest's token counts alone. The
 number of windows consumed is therefore all the state a training run has of its data: resume at any number, with any
-batch size, and the same windows follow. `account_tokens` says what became of every token;
+batch size, and the same windows follow. `account_tokens` counts the tokens that were used, repeated and never used;
 `shards.trace.windows` finds the documents of a window.
 """
 
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 
 def seeded_permutation(size: int, *key: int) -> npt.NDArray[np.int64]:
-    """Return a permutation of range(size) that `key` decides, int64 `(size,)`.
+    """Return a permutation of range(size) that depends on `key` alone, int64 `(size,)`.
 
     A stable argsort of raw PCG64 output: numpy promises that stream for all versions, unlike `Generator.permutation`.
     Each part of the key must be in [0, 2**32).
     """
-    # SeedSequence pads with zeros, so that (1, 2) and (1, 2, 0) would be one key; the length tells them apart.
+    # SeedSequence pads with zeros, so (1, 2) and (1, 2, 0) would be the same key; the length makes them differ.
     bits = np.random.PCG64(np.random.SeedSequence([len(key), *key])).random_raw(size)
     return np.argsort(np.asarray(bits, dtype=np.uint64), kind="stable")
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One shard's turn in one epoch: the windows [first, first + windows) are its windows, permuted."""
+    """The visit to one shard in one epoch: the windows [first, first + windows) are the shard's windows, permuted."""
 
     epoch: int
     shard: int
@@ -66,7 +66,7 @@ class WindowOrder:
         per_epoch: windows in one epoch.
         short_shards: indices of the shards that are too short for one window; they are never visited.
         targets: tokens of an epoch that are predicted.
-        cropped: tokens of an epoch that never are: each shard's first, and those after its last window.
+        cropped: tokens of an epoch that are never predicted: each shard's first, and those after its last window.
     """
 
     def __init__(self, shard_tokens: Sequence[int], *, seq_len: int, seed: int):
@@ -81,7 +81,7 @@ class WindowOrder:
         self._starts: tuple[Visit, npt.NDArray[np.int64]] | None = None
 
     def visit(self, window: int) -> Visit:
-        """Return the visit that a window belongs to."""
+        """Return the visit that contains a window."""
         epoch, position = divmod(window, self.per_epoch)
         order, ends = self._shard_order(epoch)
         # side="right" also steps over shards without windows, whose end equals the one before.
@@ -152,7 +152,7 @@ def label_sources(shard: Shard, names: list[str], stop: int) -> npt.NDArray[np.i
 
 
 def account_tokens(shards: Sequence[Shard], names: list[str], order: WindowOrder, windows: int) -> dict[str, Any]:
-    """Say what became of the tokens after so many windows: predicted, predicted again, or never, and of which source.
+    """Count how many tokens were predicted, predicted again and never predicted after so many windows, by source.
 
     Reads the document table of every shard that was visited.
 
@@ -172,7 +172,7 @@ def account_tokens(shards: Sequence[Shard], names: list[str], order: WindowOrder
         )  # targets begin at a shard's second token
         ends = np.concatenate(([0], np.cumsum(lengths)))
         for source in range(len(names)):
-            # Between two ends of documents the count grows by 1 or 0 a token: interpolation is exact.
+            # Between the ends of two documents the count grows by 1 or 0 for each token, so interpolation is exact.
             counted = np.concatenate(([0], np.cumsum(lengths * (sources == source))))
             by_window: npt.NDArray[np.int64] = np.rint(np.diff(np.interp(bounds, ends, counted))).astype(np.int64)
             partial = int(by_window[last[index] // order.seq_len].sum()) if index in last else 0

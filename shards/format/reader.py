@@ -1,8 +1,8 @@
-"""Reading a shard set: open it, pick a shard, take tokens or the document table.
+"""Read a shard set: open it, pick a shard, read its tokens or its document table.
 
 `open_set` reads metadata only. `Shard.read` decompresses just the frames it needs. Opening does not validate: see
-`shards.validation.validate`, or `python -m shards validate`. A set is read through a store (`shards.stores.store`):
-from a folder, or from the Hub without a copy (`hf://datasets/...`). What needs files on disk asks for `ShardSet.path`.
+`shards.validation.validate`, or `tokenmill validate`. A set is read through a store (`shards.stores.store`): from a
+folder, or from the Hub without a copy (`hf://datasets/...`). Code that needs files on disk uses `ShardSet.path`.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -65,7 +65,7 @@ class Shard:
         """The tokens file's seek table, read once.
 
         Raises:
-            ShardSetError: the table is malformed, or holds another number of tokens than the manifest says.
+            ShardSetError: the table is malformed, or its number of tokens differs from the manifest.
         """
         try:
             return codec.read_seek_table(self.tokens_file, content_bytes=self.num_tokens * self.dtype.itemsize)
@@ -121,7 +121,7 @@ class Shard:
         return pq.ParquetFile(self.documents_source()).read(columns=columns, use_threads=False)
 
     def documents_source(self) -> Path | io.BytesIO:
-        """Return what to open the document table from: its path in a folder, else its bytes, checked by their digest.
+        """Return the path of the document table if the set is in a folder, else the table's bytes, checked by digest.
 
         Raises:
             ShardSetError: the bytes are not what the manifest says.
@@ -140,7 +140,7 @@ class ShardSet:
 
     @property
     def path(self) -> Path:
-        """The set's folder on this machine, for what needs files on disk.
+        """The set's folder on this machine, for code that needs files on disk.
 
         Raises:
             NeedsFolderError: the set is not on this machine's disk.
@@ -152,7 +152,7 @@ class ShardSet:
         """The set's manifest, read once.
 
         Raises:
-            ShardSetError: there is none (the build or the push is incomplete), or it is not valid.
+            ShardSetError: there is no manifest (the build or the push is incomplete), or it is not valid.
         """
         try:
             return read_metadata(Manifest, StoredFile(self.store, MANIFEST_FILE))
@@ -173,7 +173,7 @@ class ShardSet:
 
     @property
     def vocab_size(self) -> int:
-        """Vocabulary entries, special tokens included; every id is below it."""
+        """The number of vocabulary entries, special tokens included. Every id is smaller."""
         return self.manifest.vocab_size
 
     @property
@@ -195,7 +195,7 @@ class ShardSet:
         """Return the shard of this name.
 
         Raises:
-            KeyError: there is none; the message lists a few names.
+            KeyError: no shard has this name; the message lists a few names.
         """
         for shard in self.shards:
             if shard.name == name:
@@ -204,7 +204,7 @@ class ShardSet:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """The bytes of every token id, and which ids are special by the manifest; read once.
+        """The bytes of every token id, and which ids the manifest lists as special; read once.
 
         Raises:
             ShardSetError: the tokenizer's file, or its number of entries, is not what the manifest says.
@@ -234,11 +234,11 @@ def open_set(place: str | os.PathLike[str]) -> ShardSet:
     """Open a shard set and read its manifest.
 
     Args:
-        place: a folder, or `hf://datasets/OWNER/NAME[@REVISION][/FOLDER]`, of which the manifest is read now and shards
-            when they are read, at the commit where the revision stands now.
+        place: a folder, or `hf://datasets/OWNER/NAME[@REVISION][/FOLDER]`. From the Hub, every file is read at the
+            commit that the revision names now: the manifest at once, the shards when they are needed.
 
     Raises:
-        ShardSetError: there is no manifest, or one that is not valid.
+        ShardSetError: there is no manifest, or it is not valid.
         shards.stores.hub_client.HubError: the Hub cannot be read, or the place is not an address on it.
     """
     shard_set = ShardSet(open_store(place))
@@ -247,7 +247,7 @@ def open_set(place: str | os.PathLike[str]) -> ShardSet:
 
 
 def read_checked(store: Store, name: str, sha256: str) -> bytes:
-    """Return a whole file whose SHA-256 the manifest gives.
+    """Return the whole content of a file, checked against the SHA-256 in the manifest.
 
     Raises:
         ShardSetError: its bytes do not have that digest.

@@ -1,8 +1,8 @@
-"""A shard's tokens in blocks of whole documents: what everything that looks into documents reads.
+"""Read a shard's tokens in blocks of whole documents. The audit and the trace read sets this way.
 
-One pass over the tokens file and the document table side by side. Holds a frame, a block (`BLOCK_TOKENS`, or the
-longest document where that is longer) and a batch of the table, whatever the size of the shard. What the arrays
-promise (documents contiguous, sources known, ids inside the vocabulary) is checked on the way.
+One pass reads the tokens file and the document table together. Memory does not depend on the size of the shard: a
+frame, a block (`BLOCK_TOKENS`, or the longest document if that is longer) and a batch of the table. The pass checks
+that documents are contiguous, sources are known, and ids are inside the vocabulary.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shards.format.documents import DocumentBatch
 
 BLOCK_TOKENS = 1 << 16
-"""Tokens in a block, about: arrays of 8 bytes a token then stay in a core's cache, which halves the time."""
+"""Approximate tokens in a block. Arrays of 8 bytes a token then stay in a core's cache, which halves the time."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _columns(
 
 
 class _Tokens:
-    """A tokens file read forward: any number of tokens at a time, whatever the frames."""
+    """Reads a tokens file from start to end, any number of tokens at a time."""
 
     def __init__(self, shard: Shard, vocab_size: int):
         self._shard, self._vocab_size = shard, vocab_size

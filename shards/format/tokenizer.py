@@ -1,8 +1,8 @@
 """The vocabulary of a byte-level BPE: the bytes of each token id, read from `tokenizer.json` alone.
 
 `tokenizers.decode` replaces bytes that are not valid UTF-8 on their own. Joining the bytes of each token loses nothing,
-so `Vocabulary.decode` is exact for any range of tokens. Other kinds of vocabulary are refused: there, one token alone
-has no certain bytes.
+so `Vocabulary.decode` is exact for any range of tokens. Other kinds of vocabulary are refused: their tokens do
+not have fixed bytes.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ MAX_TOKENIZER_BYTES = 1 << 27
 """A larger tokenizer.json is refused before it is read; 262,144 entries take 33 MB."""
 
 MAX_VOCAB_SIZE = 1 << 24
-"""Ids from here on are refused, so that one absurd id cannot allocate a table of its size."""
+"""Ids of this size and above are refused, so that one absurd id cannot allocate a table of that size."""
 
 
 @functools.cache
 def byte_characters() -> tuple[str, ...]:
-    """Return the character that stands for each byte in a byte-level vocabulary, by byte value.
+    """Return the character that represents each byte in a byte-level vocabulary, by byte value.
 
-    Source: `bytes_to_unicode` in the GPT-2 release: printable Latin-1 stands for itself, the rest from U+0100 on.
+    Source: `bytes_to_unicode` in the GPT-2 release: printable Latin-1 represents itself, the rest is U+0100 and up.
     """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
@@ -45,7 +45,7 @@ class TokenizerFile:
     """The entries of a tokenizer.json as they are written, text to id.
 
     Attributes:
-        vocabulary: those of the model, in the characters of `byte_characters` where it is byte-level.
+        vocabulary: the entries of the model. A byte-level one spells them in the characters of `byte_characters`.
         added: the added tokens, in plain text.
         special: the added tokens that are marked as special.
     """
@@ -56,7 +56,7 @@ class TokenizerFile:
 
     @property
     def size(self) -> int:
-        """Entries of the whole vocabulary: one more than the largest id."""
+        """The size of the whole vocabulary: one more than the largest id."""
         return max([*self.vocabulary.values(), *self.added.values()], default=-1) + 1
 
 
@@ -65,9 +65,9 @@ class Vocabulary:
     """The entries of a byte-level BPE.
 
     Attributes:
-        entries: the bytes of each id, in id order; ids that the tokenizer leaves out have none. Those of a special or
-            other added token are its content in UTF-8.
-        special: the special tokens, text to id. They mark documents and are no part of their text.
+        entries: the bytes of each id, in id order; empty for an id that the tokenizer does not use. The bytes of a
+            special or other added token are its text in UTF-8.
+        special: the special tokens, text to id. They mark documents and are not part of the text.
     """
 
     entries: Sequence[bytes]
@@ -92,7 +92,7 @@ class Vocabulary:
         return np.array([len(entry) for entry in self.entries], np.int64)
 
     def text_lengths(self) -> npt.NDArray[np.int64]:
-        """Return how many bytes of text each id stands for, int64 `(vocab_size,)`; a special token has none."""
+        """Return the bytes of text that each id decodes to, int64 `(vocab_size,)`; 0 for a special token."""
         lengths = self.entry_lengths()
         lengths[list(self.special.values())] = 0
         return lengths
@@ -145,7 +145,7 @@ def parse_tokenizer(data: bytes) -> TokenizerFile:
     """Parse a tokenizer.json.
 
     Raises:
-        ValueError: the data is not JSON or not of a BPE, or an entry has no text or no id >= 0.
+        ValueError: the data is not JSON or does not describe a BPE, or an entry has no text or no id >= 0.
     """
     try:
         root: Any = json.loads(data)
@@ -155,7 +155,7 @@ def parse_tokenizer(data: bytes) -> TokenizerFile:
         special = find_special(root)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"not a tokenizer file: {type(error).__name__}: {error}") from error
-    kind = root["model"].get("type", "BPE")  # files of the first versions do not say it
+    kind = root["model"].get("type", "BPE")  # files of the first versions have no type
     if kind != "BPE" or not isinstance(vocabulary, dict):
         found = f"model.type {kind!r} with a vocab that is a {type(vocabulary).__name__}"
         raise ValueError(f"{found}; expected a byte-level 'BPE' with an object of texts and ids")

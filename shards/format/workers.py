@@ -1,10 +1,10 @@
-"""One function over the shards of a set, in processes: results in the order of the shards, few of them in memory.
+"""Run one function over the shards of a set in processes. Results come in the order of the shards, few in memory.
 
-Processes, not threads: counting and cutting up documents holds the interpreter for about half of its time (measured:
-two threads 1.1 times as fast as one, two processes 1.9 times). With one worker nothing is started.
+Processes, not threads: counting and splitting documents holds the interpreter's lock for about half of the time
+(measured: two threads 1.1 times as fast as one, two processes 1.9 times). With one worker, no process is started.
 
-No process goes on when the results are no longer wanted: an error, an interrupt, a reader that stops early end them at
-once, in the middle of a task. Interrupts of the terminal, which reach every process, are this process's to report.
+Processes end at once, in the middle of a task, when their results are no longer needed: after an error, an interrupt,
+or a reader that stops early. Ctrl-C reaches every process; only this one reports it.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ ResultT = TypeVar("ResultT")
 def map_tasks(
     function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT], workers: int
 ) -> Iterator[tuple[TaskT, ResultT]]:
-    """Yield each task with `function(task)`, in order; at most `2 * workers` results wait.
+    """Yield each task with `function(task)`, in order. At most `2 * workers` results wait.
 
     Args:
-        function: a function of a module, so that a process can be told its name.
-        tasks: what it is called with; small, since it is sent to a process.
-        workers: processes; 1 calls the function here.
+        function: a function at the top level of a module, so that it can be pickled by name.
+        tasks: the arguments of the calls; small, since each is sent to a process.
+        workers: number of processes; with 1, the function is called in this process.
 
     Raises:
-        ChildProcessError: a process died, as one that is killed for want of memory does.
-        Exception: whatever the function raised for a task.
+        ChildProcessError: a process died, for example because the machine ran out of memory.
+        Exception: the error that the function raised for a task.
     """
     workers = min(workers, len(tasks))
     if workers <= 1:
         for task in tasks:
             yield task, function(task)
         return
-    # Spawned, not forked: Arrow and the progress bar have threads of their own by now.
+    # Spawned, not forked: Arrow and the progress bar have started threads by now.
     pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
     waiting: deque[tuple[TaskT, Future[ResultT]]] = deque()
     try:
@@ -57,7 +57,7 @@ def map_tasks(
             yield first, result.result()
     except BrokenProcessPool as error:
         raise ChildProcessError(
-            "a worker process died in the middle of a task; killed for want of memory? Run again with fewer --workers."
+            "a worker process died in the middle of a task; out of memory? Run again with fewer --workers."
         ) from error
     except BaseException:
         for process in list(pool._processes.values()):  # public, as `terminate_workers`, from Python 3.14 on
@@ -69,10 +69,10 @@ def map_tasks(
 
 @contextlib.contextmanager
 def hide_main_module() -> Generator[None]:
-    """Keep processes that are started meanwhile from importing the main module of the program again.
+    """Prevent processes that are started in this block from importing the program's main module again.
 
-    Our tasks are functions of our own modules. So a person's script needs no `if __name__ == "__main__"`, whatever it
-    does outside of functions is not done once more in each process, and a process starts sooner.
+    Our tasks are functions of our own modules, so they do not need the main module. A user's script then needs no
+    `if __name__ == "__main__"`, its top-level code does not run in each process, and a process starts sooner.
     """
     main = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")  # has no file and no spec: nothing to import
@@ -83,7 +83,7 @@ def hide_main_module() -> Generator[None]:
 
 
 def _submit(pool: ProcessPoolExecutor, function: Callable[[TaskT], ResultT], task: TaskT) -> Future[ResultT]:
-    """Submit a task; a process that is started for it has SIGINT blocked from its first moment, as it inherits that."""
+    """Submit a task. A process that starts for it inherits a blocked SIGINT, so it never handles Ctrl-C."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         with hide_main_module():

@@ -1,4 +1,4 @@
-"""Writing a shard set: one shard at a time, each file atomically, the manifest last.
+"""Write a shard set: one shard at a time, each file atomically, the manifest last.
 
 Every file is written under a temporary name, synced and renamed, so that a reader never sees half a file and a crash
 leaves only `.tmp` files behind. Files are byte-identical for equal input. Memory: one frame of tokens and the shard's
@@ -43,7 +43,7 @@ ROW_GROUP_DOCUMENTS = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class SetProperties:
-    """What all shards of a set share."""
+    """The properties that all shards of a set share."""
 
     vocab_size: int
     eos_id: int
@@ -93,7 +93,7 @@ def write_shard(
         folder: the set's folder.
         split: which split the shard belongs to.
         index: the shard's number in its split.
-        properties: what all shards share.
+        properties: the properties that all shards share.
         chunks: the tokens in shard order, as buffers of little-endian uint16 (uint32 above 65,536 entries).
         documents: the document table, of `document_schema()`; `length` must add up to the tokens given.
 
@@ -101,8 +101,8 @@ def write_shard(
         The shard's entry for the manifest.
 
     Raises:
-        ValueError: tokens and document table disagree; nothing is left under the shard's name.
-        OSError: the disk is full or not writable; what was written is removed.
+        ValueError: tokens and document table disagree; no file is left under the shard's name.
+        OSError: the disk is full or not writable; partial files are removed.
     """
     name = shard_name(split, index)
     tokens_file, documents_file, metadata_file = shard_file_names(name)
@@ -203,7 +203,7 @@ def count_sources(documents: pa.Table) -> dict[str, SourceCounts]:
 def add_lengths(batch: pa.RecordBatch, sums: dict[str, list[int]]) -> None:
     """Add a batch's documents to `sums`: tokens, documents and the longest document's tokens of each source.
 
-    Arrow's own `group_by` would do, but loads pandas and the query engine: 0.4 s in each process, measured.
+    Arrow's own `group_by` would work, but it loads pandas and the query engine: 0.4 s in each process, measured.
     """
     sources = cast("Any", batch.column("source"))
     lengths = cast("npt.NDArray[np.uint32]", np.from_dlpack(cast("Any", batch.column("length"))))
@@ -220,7 +220,7 @@ def add_lengths(batch: pa.RecordBatch, sums: dict[str, list[int]]) -> None:
 class HashingFile(io.RawIOBase):
     """A write-only file object that keeps the size and SHA-256 of what passes through it.
 
-    Closing it leaves the file beneath open: whoever opened that closes it.
+    Closing it does not close the underlying file; the caller that opened the file closes it.
     """
 
     def __init__(self, file: BinaryIO):
@@ -230,7 +230,7 @@ class HashingFile(io.RawIOBase):
         self._size = 0
 
     def writable(self) -> bool:
-        """Say that it can be written."""
+        """Return True: the object is writable."""
         return True
 
     def write(self, data: Buffer) -> int:

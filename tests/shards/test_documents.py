@@ -27,5 +27,5 @@ def test_sources_are_numbered_in_the_order_given(good_set, plan):
         documents = plan.documents["train"][1]
         assert lengths.tolist() == [len(document.tokens) for document in documents]
         assert [names[number] for number in sources] == [document.source for document in documents]
-    with pytest.raises(ShardSetError, match=r"source 'prose' is none of the manifest's \['code'\]"):
+    with pytest.raises(ShardSetError, match=r"source 'prose' is not in the manifest; expected \['code'\]"):
         read_sources(shard, ["code"])
