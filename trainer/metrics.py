@@ -127,14 +127,14 @@ def count_until(records: list[Record], step: int) -> int:
     return bisect.bisect_right(records, step, key=lambda record: record["step"])
 
 
-def describe_step(record: Record) -> str:
-    """Return a step's metrics in a few words."""
+def describe_step(record: Record) -> list[str]:
+    """Return a step's metrics as short texts, the most important first."""
     words = [f"loss {record['loss']:.3f}", f"lr {record['lr']:.2e}", f"{record['tokens_per_s']:,.0f} tokens/s"]
     if record["mfu"] is not None:
         words.append(f"MFU {record['mfu']:.1%}")
     if record["usd"]:
         words.append(f"${record['usd']:,.2f}")
-    return "  ".join(words)
+    return words
 
 
 def open_events(run: Path) -> Callable[[Record], None] | None:

@@ -34,10 +34,12 @@ class BuildContext:
         """The work folder."""
         return self.driver.work
 
-    def run_stage(self, name: str, function: str, tasks: list[Task], outputs: Path | None = None) -> StageResult:
+    def run_stage(
+        self, name: str, function: str, tasks: list[Task], outputs: Path | None = None, *, unit: str = "bytes"
+    ) -> StageResult:
         """Run a stage's missing tasks and keep its result; a stage that runs more than once adds up."""
         self.used.setdefault(name, set()).update(task.digest for task in tasks)
-        result = self.driver.run_stage(name, function, tasks, outputs)
+        result = self.driver.run_stage(name, function, tasks, outputs, unit=unit)
         if result.ran and (retries := sum(done.get("retries", 0) for done in result.results)):
             self.note(f"{name}: {retries:,} requests failed and were tried again")
         before = self.stages.get(name, StageResult([], 0, 0.0))

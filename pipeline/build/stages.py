@@ -61,7 +61,9 @@ def run_fetch(context: BuildContext, recipe: Recipe) -> None:
     pending = [task.payload.unit for task in distinct if read_receipt(folder / task.digest) is None]
     scratch_bytes = int(sum(unit.text_bytes for unit in pending) * disk.FETCH_SCRATCH_SHARE)
     check_room([("fetched files", context.work, scratch_bytes)], disk.REMEDY)
-    results = context.run_stage("fetch", "pipeline.sources.software_heritage.fetch:fetch_unit", distinct).results
+    results = context.run_stage(
+        "fetch", "pipeline.sources.software_heritage.fetch:fetch_unit", distinct, unit="files"
+    ).results
     fetch.drop_spools(folder)
     by_digest = {task.digest: result for task, result in zip(distinct, results, strict=True)}
     for index, tasks in by_source.items():

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -59,6 +60,7 @@ class _Stage:
     name: str
     function: str
     outputs: Path | None
+    unit: str
 
 
 class Driver:
@@ -72,7 +74,9 @@ class Driver:
         self._results: dict[Path, dict[str, Any]] = {}
         self._damages: Counter[Path] = Counter()
 
-    def run_stage(self, name: str, function: str, tasks: list[Task], outputs: Path | None = None) -> StageResult:
+    def run_stage(
+        self, name: str, function: str, tasks: list[Task], outputs: Path | None = None, *, unit: str = "bytes"
+    ) -> StageResult:
         """Run the tasks that are not yet done.
 
         Args:
@@ -80,6 +84,7 @@ class Driver:
             function: `module:function` of a `TaskFunction`.
             tasks: the tasks; their order decides nothing but the order of the results.
             outputs: where the files of `result["files"]` are; the task's own folder when None.
+            unit: what the progress counts: "bytes" or "files".
 
         Raises:
             DiskFailingError: a file was damaged again after `MAX_REPAIRS` repairs.
@@ -91,7 +96,7 @@ class Driver:
         folder.mkdir(parents=True, exist_ok=True)
         for leftover in folder.glob(".*.tmp"):
             shutil.rmtree(leftover)
-        stage = _Stage(name, function, outputs)
+        stage = _Stage(name, function, outputs, unit)
         self._tasks |= {folder / task.digest: (stage, task) for task in tasks}
         ran = 0
         pending = self._find_pending(stage, tasks)
@@ -132,7 +137,7 @@ class Driver:
         stage, task = self._tasks[damage.folder]
         before = _contents(self._results.pop(damage.folder, None))
         (damage.folder / RECEIPT_FILE).unlink(missing_ok=True)  # its task may use what is good of the rest
-        result = self.run_stage(stage.name, stage.function, [task], stage.outputs).results[0]
+        result = self.run_stage(stage.name, stage.function, [task], stage.outputs, unit=stage.unit).results[0]
         if before is not None and _contents(result) != before:
             raise OutputChangedError(
                 f"{damage.folder}: was damaged, and made again it differs from what it was, because its source has "
@@ -163,7 +168,8 @@ class Driver:
         write_control(control, stage.function, tasks, folder, stage.outputs)
         total = sum(task.size for task in tasks)
         try:
-            with self.progress.stage(stage.name, total=total, tasks=len(tasks), read=lambda: read_counters(control)):
+            read = partial(read_counters, control)
+            with self.progress.stage(stage.name, total=total, tasks=len(tasks), read=read, unit=stage.unit):
                 self.executor.run(control, len(tasks))
             return read_damage(control)
         finally:

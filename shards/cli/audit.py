@@ -72,7 +72,7 @@ def _run(options: argparse.Namespace) -> int:
     from shards.audit.audit import audit
     from shards.cli.sets import print_set_problems
     from shards.errors import ShardSetError
-    from shards.terminal.display import show_progress
+    from shards.terminal.progress import show_progress
 
     require_folder(options.set)
     try:

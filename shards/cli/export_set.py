@@ -44,7 +44,8 @@ def _run(options: argparse.Namespace) -> int:
     from shards.convert.export import ExportError, export_set
     from shards.errors import ShardSetError
     from shards.format.reader import open_set
-    from shards.terminal.display import printable, show_progress
+    from shards.terminal.display import printable
+    from shards.terminal.progress import show_progress
 
     require_folder(options.set)
     began = time.perf_counter()

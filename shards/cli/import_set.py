@@ -70,7 +70,7 @@ def add_command(commands: Subparsers) -> None:
 def _run(options: argparse.Namespace) -> int:
     from shards.convert.import_.bin_files import TokenBinError
     from shards.convert.import_.import_set import ImportOptions, import_set
-    from shards.terminal.display import show_progress
+    from shards.terminal.progress import show_progress
 
     try:
         with show_progress("import") as progress:

@@ -37,7 +37,8 @@ def _run(options: argparse.Namespace) -> int:
     from shards.errors import ShardSetError
     from shards.hub.pull import pull
     from shards.stores.hub_client import HubError, parse_address, quiet_client
-    from shards.terminal.display import printable, show_progress
+    from shards.terminal.display import printable
+    from shards.terminal.progress import show_progress
 
     began = time.perf_counter()
     try:

@@ -56,7 +56,7 @@ def _run(options: argparse.Namespace) -> int:
     from shards.errors import ShardSetError
     from shards.hub.push import push
     from shards.stores.hub_client import HubError, parse_address, quiet_client
-    from shards.terminal.display import show_progress
+    from shards.terminal.progress import show_progress
     from shards.validation.validate import validate
 
     require_folder(options.set)
@@ -115,7 +115,7 @@ def _find_card(options: argparse.Namespace) -> Path | None:
         return options.card
     from shards.format.reader import open_set
     from shards.report.write import CARD_FILE, default_out, write_report
-    from shards.terminal.display import show_progress
+    from shards.terminal.progress import show_progress
 
     card = default_out(options.set) / CARD_FILE
     if not card.is_file() and not options.dry_run:

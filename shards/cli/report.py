@@ -48,7 +48,8 @@ def _run(options: argparse.Namespace) -> int:
     from shards.errors import ShardSetError
     from shards.report.compare import parse_compare
     from shards.report.write import CARD_FILE, PAGE_FILE, write_report
-    from shards.terminal.display import printable, show_progress
+    from shards.terminal.display import printable
+    from shards.terminal.progress import show_progress
 
     require_folder(options.set)
     try:

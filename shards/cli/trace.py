@@ -108,7 +108,7 @@ def _show_place(options: argparse.Namespace) -> int:
 
 def _show_documents(options: argparse.Namespace, query: Query) -> int:
     from shards.format.reader import open_set
-    from shards.terminal.display import show_progress
+    from shards.terminal.progress import show_progress
     from shards.trace.trace import trace
 
     with show_progress("trace") as progress:

@@ -41,7 +41,7 @@ def add_command(commands: Subparsers) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from shards.cli.sets import print_report
-    from shards.terminal.display import show_progress
+    from shards.terminal.progress import show_progress
     from shards.validation.validate import validate
 
     require_folder(options.set)

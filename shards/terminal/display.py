@@ -1,4 +1,4 @@
-"""Lines, progress bars and tables that all commands print. Their content is made in the packages' `cli` modules.
+"""Lines and tables that all commands print. Their content is made in the packages' `cli` modules.
 
 Names and texts come from files that others wrote. Everything that goes to a terminal passes through `printable`, so
 that no document can move the cursor, rename the window or reverse the line. `--json` goes through `format_json`.
@@ -9,18 +9,13 @@ from __future__ import annotations
 import json
 import re
 import sys
-import time
 import unicodedata
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Sequence
 
     from rich.table import Table
-
-PLAIN_SECONDS = 5.0
-"""Seconds between two lines of progress where stderr is not a terminal."""
 
 FULL_WIDTH = 10_000
 """Columns of what is printed where stdout is no terminal: nothing is folded to a width that nobody has."""
@@ -75,47 +70,6 @@ def _escape_strings(value: Any) -> Any:
 def say(message: str) -> None:
     """Print a line on stderr, above the progress bar if there is one."""
     print(printable(message, keep="\n\t"), file=sys.stderr, flush=True)
-
-
-class ReportProgress(Protocol):
-    """Shows how much of some work is done, and figures about it."""
-
-    def __call__(self, done: int, total: int, figures: str = "") -> None: ...
-
-
-@contextmanager
-def show_progress(command: str, *, unit: str = "tokens", show: bool = True) -> Generator[ReportProgress]:
-    """Show a command's progress on stderr: a bar on a terminal, else lines; nothing without `show`."""
-    command = printable(command)
-    if not (show and sys.stderr.isatty()):
-        last = time.monotonic()
-
-        def report_line(done: int, total: int, figures: str = "") -> None:
-            nonlocal last
-            if show and time.monotonic() - last >= PLAIN_SECONDS:
-                last = time.monotonic()
-                line = f"{command}: {done:,} of {total:,} {unit} ({done / max(total, 1):.0%})  {figures}"
-                say(line.rstrip())
-
-        yield report_line
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TaskProgressColumn(show_speed=True),
-        TextColumn("{task.fields[figures]}", markup=False),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(command, total=None, figures="")
-
-        def move_bar(done: int, total: int, figures: str = "") -> None:
-            bar.update(task, completed=done, total=total, figures=f"{done:,} of {total:,} {unit}  {figures}".rstrip())
-
-        yield move_bar
 
 
 def plain_table(*columns: str, right: bool = True) -> Table:

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -590,26 +591,31 @@ def test_a_source_on_the_hub_names_files_too(tmp_path: Path) -> None:
         assert "20 documents compared" in done.stdout
 
 
-def test_progress_counts_files(monkeypatch: Any, capsys: Any) -> None:
-    monkeypatch.setattr("pipeline.engine.progress._LINE_SECONDS", 0.1)
+@pytest.fixture
+def quick_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shards.terminal.progress.LINE_SECONDS", 0.1)
+    monkeypatch.setattr("pipeline.engine.progress.POLL_SECONDS", 0.1)
+
+
+@pytest.mark.usefixtures("quick_lines")
+def test_progress_counts_files(capsys: Any) -> None:
     counts = iter([(1, 500, 100), *[(1, 600, 200)] * 100])
-    with Progress().stage("fetch", total=100_400, tasks=2, read=lambda: next(counts)):
+    with Progress().stage("fetch", total=100_400, tasks=2, read=lambda: next(counts), unit="files"):
         time.sleep(0.35)
     first, second, *_, last = capsys.readouterr().err.splitlines()
-    assert first.startswith("fetch: 0 %, ")
-    assert "files/s, " in first
-    assert "MB" not in first + second + last
-    left = float(second.partition("files/s, ")[2].partition(" s left")[0])
-    assert 80 <= left <= 200, "400 rows that were settled at once are not taken for speed"
-    assert "200 files (" in last
+    assert first.startswith("fetch: 100 of 100,000 files, 0 %, ")
+    assert re.fullmatch(
+        r"fetch: 200 of 100,000 files, 0 %, [\d,]+ files/s, about (8\d s|9\d s|[23] min) left", second
+    ), "400 rows that were settled at once are not taken for speed"
+    assert re.fullmatch(r"fetch: 2 tasks in 0\.\d s, 200 files \([\d,]+ files/s\)", last)
 
 
-def test_progress_past_its_total_says_neither_share_nor_time(monkeypatch: Any, capsys: Any) -> None:
-    monkeypatch.setattr("pipeline.engine.progress._LINE_SECONDS", 0.05)
+@pytest.mark.usefixtures("quick_lines")
+def test_progress_past_its_total_says_neither_share_nor_time(capsys: Any) -> None:
     with Progress().stage("encode", total=100, tasks=2, read=lambda: (2, 115, 0)):
         time.sleep(0.3)
     first, *_ = capsys.readouterr().err.splitlines()
-    assert first == "encode: 2 of 2 tasks begun"
+    assert re.fullmatch(r"encode: 115 bytes, 2 of 2 tasks begun, [\d,.]+ (kB|bytes)/s", first)
 
 
 def test_replaced_spans_keep_the_rest(small: Archive, server: Bucket, tmp_path: Path, monkeypatch: Any) -> None:

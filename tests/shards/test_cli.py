@@ -1,7 +1,6 @@
 """The commands: exit status, JSON, and output that no document can abuse."""
 
 import dataclasses
-import io
 import json
 import re
 import shutil
@@ -208,36 +207,6 @@ def test_printable():
     assert printable("naïve 中文 🙂") == "naïve 中文 🙂"
     assert printable("a\nb\tc", keep="\n\t") == "a\nb\tc"
     assert printable("a\nb\x1b\x7f\u2028\udc80") == "a\\nb\\x1b\\x7f\\u2028\\udc80"
-
-
-def test_progress_without_a_terminal_is_lines(monkeypatch, capsys):
-    monkeypatch.setattr(display, "PLAIN_SECONDS", 0.0)
-    with display.show_progress("tiny\x1b[31m", unit="steps") as progress:
-        progress(1_000, 4_000, "loss 3.2")
-        progress(2_000, 4_000)
-    with display.show_progress("another rank", show=False) as progress:
-        progress(1, 2)
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.splitlines() == [
-        "tiny\\x1b[31m: 1,000 of 4,000 steps (25%)  loss 3.2",
-        "tiny\\x1b[31m: 2,000 of 4,000 steps (50%)",
-    ]
-
-
-def test_progress_on_a_terminal_is_a_bar_with_the_same_figures(monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv("COLUMNS", "120")
-    with display.show_progress("tiny[red]", unit="steps") as progress:
-        progress(1_000, 4_000, "loss 3.2 [b]")
-        display.say("a line")
-    for written in ("tiny[red] ", " 25%", " 1,000 of 4,000 steps  loss 3.2 [b] ", "a line\n"):
-        assert written in terminal.getvalue()
 
 
 def test_rows_are_printed_as_people_read_them(capsys):

@@ -9,12 +9,15 @@ import re
 import struct
 import subprocess
 import termios
+from typing import Literal
 
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
-def run_in_terminal(command: list[str], *, columns: int, expect: int = 0) -> str:
-    """Run a command whose stdin and stdout are a terminal; return what it shows there, without colours."""
+def run_in_terminal(
+    command: list[str], *, columns: int, expect: int = 0, stderr: Literal["hidden", "shown"] = "hidden"
+) -> str:
+    """Run a command in a terminal; return what it shows there, without colours and without stderr unless `shown`."""
     shown, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
@@ -22,7 +25,7 @@ def run_in_terminal(command: list[str], *, columns: int, expect: int = 0) -> str
         command,
         stdin=terminal,
         stdout=terminal,
-        stderr=subprocess.DEVNULL,
+        stderr=terminal if stderr == "shown" else subprocess.DEVNULL,
         env={**environment, "TERM": "xterm"},
     ) as process:
         os.close(terminal)

@@ -137,8 +137,8 @@ def test_a_line_that_holds_no_metrics_is_named(tmp_path: Path, line: str):
 
 def test_a_step_is_told_in_a_few_words_without_what_is_not_known():
     record: dict[str, Any] = {"loss": 3.14159, "lr": 0.001, "tokens_per_s": 12345.6, "mfu": None, "usd": 0.0}
-    assert describe_step(record) == "loss 3.142  lr 1.00e-03  12,346 tokens/s"
-    assert describe_step(record | {"mfu": 0.4512, "usd": 1234.5}).endswith(" tokens/s  MFU 45.1%  $1,234.50")
+    assert describe_step(record) == ["loss 3.142", "lr 1.00e-03", "12,346 tokens/s"]
+    assert describe_step(record | {"mfu": 0.4512, "usd": 1234.5})[3:] == ["MFU 45.1%", "$1,234.50"]
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])

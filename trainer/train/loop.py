@@ -28,7 +28,8 @@ from torch.distributed.fsdp import FSDPModule
 from shards import ShardSetError
 from shards.errors import RunError
 from shards.stores.files import write_text
-from shards.terminal.display import ReportProgress, format_value, show_progress
+from shards.terminal.display import format_value
+from shards.terminal.progress import Meter, show_progress
 from shards.trace.windows import trace_documents
 from trainer.checkpoint.state import checkpoint_path, list_checkpoints, step_of
 from trainer.data import Loader
@@ -75,7 +76,7 @@ def run_training(session: Session, say: Callable[[str], None], *, go_on: bool = 
         with (
             MetricsLog(session.run, step=session.step, write=first_rank) as log,
             Loader(shards, session.order, stop=last_sample) as loader,
-            show_progress(recipe.name, unit="steps", show=first_rank) as progress,
+            show_progress(recipe.name, unit="steps", before=session.step, show=first_rank) as progress,
             catch_signals(say) as signals,
         ):
             wait_for_ranks()  # Every rank has read the log before one adds to it.
@@ -112,7 +113,7 @@ class TrainingLoop:
     session: Session
     loader: Loader
     log: MetricsLog
-    progress: ReportProgress
+    progress: Meter
     signals: list[int]
     say: Callable[[str], None]
     go_on: bool

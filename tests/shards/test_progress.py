@@ -1,0 +1,100 @@
+"""Progress: a bar that fits the terminal, lines elsewhere, and only what is known."""
+
+import re
+import sys
+import time
+
+import pytest
+
+from shards.terminal import progress
+from shards.terminal.progress import Meter, format_amount, format_speed, format_time_left, show_progress
+from tests.support.terminal import run_in_terminal
+
+SCRIPT = """
+import time
+from shards.terminal.display import say
+from shards.terminal.progress import show_progress
+with show_progress("tiny[red]", unit="steps") as report:
+    for step in range(5):
+        report(900 + step, 4_000, ["loss 3.212 [b]", "lr 3.00e-04", "12,345 tokens/s"])
+        time.sleep(0.3)
+        if step == 2:
+            say("a line")
+"""
+
+PARTS = r"[━╸╺]+|22 %|about \d+ (s|min|h) left|90\d of 4,000 steps|loss 3\.212 \[b\]|lr 3\.00e-04|12,345 tokens/s"
+
+
+@pytest.mark.parametrize("columns", [10, 20, 40, 60, 80, 120])
+def test_a_bar_fits_its_terminal_with_whole_parts(columns):
+    shown = run_in_terminal([sys.executable, "-c", SCRIPT], columns=columns, stderr="shown")
+    assert "a line" in re.split(r"[\r\n]", shown)
+    frames = [frame for frame in re.split(r"[\r\n]+", shown) if frame.strip() and frame != "a line"]
+    assert frames
+    for frame in frames:
+        assert len(frame) <= columns, frame
+        name, *parts = re.split(r"\s{2,}", frame.strip())
+        assert name == "tiny[red]"
+        assert all(re.fullmatch(PARTS, part) for part in parts), frame
+    expected = {20: ["22 %"], 40: [" left"], 60: [" of 4,000 steps"], 80: ["loss", "━"], 120: ["tokens/s", "lr", "━"]}
+    for part in expected.get(columns, []):
+        assert part in frames[-1]
+
+
+def test_lines_without_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    with show_progress("tiny\x1b[31m", unit="steps", before=900) as report:
+        report.started -= 100
+        report(1_000, 4_000, ["loss 3.2\x1b"])
+        report(3_999, 4_000)
+        report(4_000, 4_000)
+    with show_progress("another rank", show=False) as report:
+        report(1, 2)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "tiny\\x1b[31m: 1,000 of 4,000 steps, 25 %, loss 3.2\\x1b, about 50 min left",
+        "tiny\\x1b[31m: 3,999 of 4,000 steps, 99 %, about 1 s left",
+        "tiny\\x1b[31m: 4,000 of 4,000 steps, 100 %",
+    ]
+
+
+def test_lines_come_every_few_seconds(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.2)
+    with show_progress("export") as report:
+        for done in range(50):
+            report(done, 50)
+            time.sleep(0.01)
+    assert 1 <= len(capsys.readouterr().err.splitlines()) <= 1 + int((time.monotonic() - report.started) / 0.2)
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "expected"),
+    [
+        (0, 0, ""),
+        (0, 1_000_000, "0 %, 0.0 of 1.0 MB"),
+        (115, 100, "115 bytes, 12 bytes/s"),
+        (999_999, 1_000_000, "99 %, about 1 s left, 1.0 of 1.0 MB, 100.0 kB/s"),
+        (1_000_000, 1_000_000, "100 %, 1.0 of 1.0 MB, 100.0 kB/s"),
+        (3, 1_000, "0 %, about 55 min left, 0.0 of 1.0 kB"),
+    ],
+)
+def test_only_what_is_known_is_said(done, total, expected, monkeypatch):
+    meter = Meter("encode", "bytes", started=0.0)
+    monkeypatch.setattr(time, "monotonic", lambda: 10.0)
+    meter(done, total)
+    assert ", ".join(filter(None, meter.describe())) == expected
+
+
+def test_amounts_speeds_and_times():
+    assert [format_amount(count, "tokens") for count in (12_345, 2_000_000, 3.21e9)] == [
+        "12,345 tokens",
+        "2.0 M tokens",
+        "3.2 G tokens",
+    ]
+    assert [format_speed(*given, "tokens") for given in ((0, 5), (5, 0), (1, 9), (30_000, 1))] == [
+        *[""] * 3,
+        "30,000 tokens/s",
+    ]
+    times = [format_time_left(seconds) for seconds in (-1, 0, 0.2, 89, 200, 7_300, 500_000)]
+    assert times == ["", ""] + [f"about {time} left" for time in ("1 s", "89 s", "3 min", "2 h", "6 days")]
