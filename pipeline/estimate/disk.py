@@ -1,4 +1,4 @@
-"""Disk: what a build takes of it, on the safe side, and the refusal of one that is too small."""
+"""Disk space that a build needs: upper bounds, computed before text is read."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pipeline.sources.selection import FIRST_BYTES_PER_TOKEN as LEAST_BYTES_PER_
 from shards.format.manifest import dtype_for
 
 COMPRESSED_SHARE = 0.72  # zstd level 3 on uint16 tokens of a 32 K vocabulary: 0.65 to 0.70
-ROW_BYTES = 30  # of a document table: mostly a hash
+ROW_BYTES = 30  # one row of a document table: mostly a hash
 FETCH_SCRATCH_SHARE = 0.6
-"""Of fetched text: spool and documents, both compressed; 0.25 each on Python files, measured."""
+"""Scratch bytes per byte of fetched text: spool and documents, both compressed; 0.25 each on Python files, measured."""
 REMEDY = "Or lower mix.tokens, or use --work on another disk."
-GUESSED_DOCUMENT_BYTES = 1000  # where no footer tells the rows
+GUESSED_DOCUMENT_BYTES = 1000  # if no footer states the number of rows
 
 
 def scratch_bytes(recipe: Recipe, unit: Unit) -> int:
-    """Return, on the safe side, what a unit's run takes on disk."""
+    """Return an upper bound of the bytes that a unit's run takes on disk."""
     tokens = unit.text_bytes / LEAST_BYTES_PER_TOKEN
     documents = sum(
         span.rows if span.rows is not None else span.text_bytes // GUESSED_DOCUMENT_BYTES + 1 for span in unit.spans
@@ -27,7 +27,7 @@ def scratch_bytes(recipe: Recipe, unit: Unit) -> int:
 
 
 def most_output_bytes(recipe: Recipe, text_bytes: list[int]) -> int:
-    """Return, on the safe side, what the set takes on disk that these bytes of text of each source allow."""
+    """Return an upper bound of the set's bytes on disk, from the bytes of text of each source."""
     grant = Demand(recipe).grant([size / LEAST_BYTES_PER_TOKEN for size in text_bytes])
     tokens = grant.train_tokens + recipe.split.val_tokens
     documents = tokens * LEAST_BYTES_PER_TOKEN / GUESSED_DOCUMENT_BYTES

@@ -1,11 +1,11 @@
-"""Duplicates: how much of each source is left once documents with equal text count once, as the mix counts them.
+"""Duplicates: how much of each source is left when documents with equal text count once, as in the mix.
 
-A source on this machine with at most `COUNTED_BYTES` of text is read and hashed whole. Of any other only the documents
-of the probe are compared, and most copies of them are elsewhere in the source: the result is then the least that the
-build will drop. `read_everything` reads and hashes all sources. A set that an earlier build made of the same sources
-tells it without reading. Near-duplicates are not duplicates.
+A local source with at most `COUNTED_BYTES` of text is read and hashed whole. For any other source, only the documents
+of the probe are compared. Most of their copies are elsewhere in the source, so the result is a lower bound of what the
+build drops. `read_everything` reads and hashes all sources. If an earlier build made a set of the same sources, its
+manifest gives the numbers, and nothing is read. Near-duplicates do not count.
 
-Memory: 20 bytes a document that is hashed, and a sixteenth of all documents once more while they are compared.
+Memory: 20 bytes per hashed document, and another sixteenth of that during the comparison.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
 
 COUNTED_BYTES = 128 << 20
-"""Text of a local source that is hashed in any case: a second or two."""
+"""A local source with at most this much text is always hashed whole: a second or two."""
 _PART_BITS = 4
 """Documents are compared in `2**_PART_BITS` parts of the hash space."""
 _THREADS = 4
@@ -48,7 +48,7 @@ Basis = Literal["not counted", "sample", "all text", "earlier build"]
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
-    """What is left of a source without duplicates. Shares of the documents, or bytes, that cleaning keeps."""
+    """How much of a source is left without duplicates, as shares of the documents or bytes that cleaning keeps."""
 
     text: float = 1.0
     """Share of the text that is left."""
@@ -57,7 +57,7 @@ class Distinct:
     elsewhere: float = 0.0
     """Share of the documents that equal one of another source."""
     basis: Basis = "not counted"
-    """What was compared: of a sample, the shares of duplicates are the least that the build will find."""
+    """What was compared. With "sample", the shares of duplicates are lower bounds of what the build will find."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class HashTable:
 
     @classmethod
     def of(cls, texts: list[bytes]) -> HashTable:
-        """Hash documents that are at hand."""
+        """Hash documents that are in memory."""
         return cls(split_hashes(b"".join(map(hash_document, texts))), np.array([len(t) for t in texts], np.uint32))
 
     @classmethod
@@ -84,12 +84,12 @@ class HashTable:
 def find_distinct(
     selections: list[Selection], samples: list[HashTable], *, read_everything: bool = False
 ) -> list[Distinct]:
-    """Find what is left of each source without duplicates.
+    """Find how much of each source is left without duplicates.
 
     Args:
-        selections: what the build would read.
-        samples: documents of the probe, a table for each source.
-        read_everything: hash all text that the build would read, over a network too.
+        selections: the parts of the sources that the build would read.
+        samples: documents of the probe, one table per source.
+        read_everything: hash all text that the build would read, including remote text.
 
     Raises:
         SourceError: a file cannot be read as the recipe says.
@@ -116,9 +116,9 @@ def find_distinct(
 
 
 def read_earlier(out: Path, recipe: Recipe) -> list[Distinct] | None:
-    """Return what the build of the set in `out` found; None if there is no set of the same sources.
+    """Return the duplicates that the build of the set in `out` found; None if there is no set of the same sources.
 
-    Weights, tokens and tokenizer may differ: they do not decide which documents are equal.
+    Weights, tokens and tokenizer may differ: equality of documents does not depend on them.
     """
     try:
         manifest = read_metadata(Manifest, local_file(out / MANIFEST_FILE))
@@ -137,7 +137,7 @@ def read_earlier(out: Path, recipe: Recipe) -> list[Distinct] | None:
 
 
 def _reading(source: SourceRecipe) -> dict[str, Any]:
-    """Return what decides the documents of a source."""
+    """Return the keys of a source that determine its documents."""
     places = [os.path.normpath(paths.join(source.folder, path)) for path in source.paths]
     return source.model_dump(exclude={"weight", "license", "paths"}) | {"paths": places}
 
@@ -156,7 +156,7 @@ def _hash_unit(source: SourceRecipe, unit: Unit) -> HashTable:
 
 
 def _compare(tables: list[HashTable]) -> list[dict[str, int]]:
-    """Count, for each table, the documents that are dropped: the first of equal ones stays, in the tables' order."""
+    """Count the documents dropped from each table; of equal documents, the first in the tables' order stays."""
     counts = [{"inside": 0, "elsewhere": 0, "bytes": 0} for _ in tables]
     for part in range(1 << _PART_BITS):
         chosen = [table.hashes[:, 0] >> np.uint64(64 - _PART_BITS) == part for table in tables]
@@ -165,7 +165,7 @@ def _compare(tables: list[HashTable]) -> list[dict[str, int]]:
             continue
         lengths = np.concatenate([table.lengths[rows] for table, rows in zip(tables, chosen, strict=True)])
         sources = np.repeat(np.arange(len(tables)), [int(rows.sum()) for rows in chosen])
-        order = np.lexsort((hashes[:, 1], hashes[:, 0]))  # stable: of equal ones the first table's comes first
+        order = np.lexsort((hashes[:, 1], hashes[:, 0]))  # stable: equal hashes stay in the tables' order
         hashes, lengths, sources = hashes[order], lengths[order], sources[order]
         first = np.append(True, (hashes[1:] != hashes[:-1]).any(axis=1))
         keeper = sources[np.maximum.accumulate(np.where(first, np.arange(len(first)), 0))]

@@ -1,13 +1,14 @@
-"""Plan: what a recipe would read, write, take and cost, before anything runs.
+"""Estimate: what a build would read and write, how long it takes and what it costs, before anything runs.
 
-From footers alone, and from a probe (`pipeline.estimate.pilot`) that puts a sample of every source through the build's
-own steps; without it, constants that hold for English text stand in. Where `mix.tokens` is a number, the part of each
-source is priced that the build would read: the same selection finds it. Duplicates that the probe found are
-subtracted. Not foreseen: a link that becomes slower, other work on this machine.
+The inputs are the files' footers and a probe (`pipeline.estimate.pilot`), which runs a sample of every source through
+the build's own steps. Without a probe, constants for English text are used. If `mix.tokens` is a number, the estimate
+covers the parts of each source that the build would read: both use the same selection. Duplicates that the probe found
+are subtracted. The estimate assumes that the link keeps its speed and that this machine does no other work.
 
-Time: the archive's files are fetched, then the tokenizer is trained, then text is downloaded while it is encoded, the
-slower of the two counts; then shards are written and validated. CPU is divided by the workers, a download is not. On
-two cores that others used as well, builds of 2 to 600 MB took 0.65 to 1.4 times what was foreseen.
+Time: first the archive's files are fetched, then the tokenizer is trained. Then text is downloaded and encoded at the
+same time, and the slower of the two counts. At last shards are written and validated. CPU time is divided by the
+number of workers, download time is not. On two cores shared with other work, builds of 2 to 600 MB took 0.65 to 1.4
+times the estimate.
 """
 
 from __future__ import annotations
@@ -28,90 +29,91 @@ from pipeline.sources.selection import ReadFile, Selection
 
 TEXT_BYTES_PER_TOKEN = 4.3  # measured on English web text and books with a 32 K vocabulary: 4.2 to 4.5
 DISK_MARGIN = 1.1
-"""Room above what a probe foresees; it is within 10 %."""
+"""Factor on the probe's estimate of disk space, which is within 10 %."""
 TRAIN_S, TRAIN_S_PER_BYTE = 2.0, 8e-9
-"""Training a BPE of 32 K entries on prose: 2.4 s for 202 MB, 6 s for 602 MB, measured; on technical text twice that."""
+"""Training a BPE of 32 K entries on prose: 2.4 s for 202 MB, 6 s for 602 MB, measured. Technical text takes twice as
+long."""
 VALIDATE_TOKENS_PER_S = 150e6  # full level, one thread: 171 M measured
 SURE = 1.1
-"""Tokens that a source may have for each one measured. A plan refuses a recipe only if even these are too few."""
+"""A source may have this many times the tokens measured. A plan refuses a recipe only if even these are too few."""
 START_S = 1.0
-"""Starting processes and loading libraries."""
+"""Seconds to start processes and load libraries."""
 _CONTENT_STORED_SHARE = 0.3  # gzip on source code
 
 
 @dataclass(frozen=True, slots=True)
 class SourceEstimate:
-    """What would be read of one source, and what it gives."""
+    """How much of one source would be read, and how many documents and tokens that gives."""
 
     name: str
     share: float
     files: int
-    """Those that are read, or read in part."""
+    """Files that are read, whole or in part."""
     all_files: int
     units: int
     documents: int | None
-    """Those kept; None where neither a footer nor a probe tells."""
+    """Documents kept; None if neither a footer nor a probe gives the number."""
     kept: float | None
-    """Share of the rows that is kept."""
+    """Share of the rows that is kept; None without a probe."""
     text_bytes: int
-    """Of the documents kept."""
+    """Text of the documents kept."""
     stored_bytes: int
-    """Read from disk or network."""
+    """Bytes read from disk or network."""
     download_bytes: int
-    """Of these, over a network; with what the archive of Software Heritage gives."""
+    """The part of `stored_bytes` that is read over a network, and the files from Software Heritage's archive."""
     content_files: int
     """Files fetched from that archive."""
     bytes_per_token: float
     encoded_tokens: int
-    """Of the documents kept, duplicates and EOS included."""
+    """Tokens of the documents kept, duplicates and EOS included."""
     tokens: int
-    """Those left for the mix: without the duplicates that were found."""
+    """Tokens left for the mix, without the duplicates that were found."""
     distinct: Distinct
     has_more: bool
-    """Whether parts of the source are left unread, because the tokens asked for are there without them."""
+    """Whether parts of the source stay unread because the build has enough tokens without them."""
     dropped: dict[str, float] = field(default_factory=dict)
     """Share of the rows dropped, by reason, in the sample."""
     formats: dict[str, int] = field(default_factory=dict[str, int])
-    """Files that are read, by the format that they are read as."""
+    """Number of files by the format that they are read as."""
     read_files: tuple[ReadFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TimeEstimate:
-    """How long the build takes here, in seconds."""
+    """How long the build takes on this machine, in seconds."""
 
     workers: int
     content_s: float
     """Fetching the archive's files."""
     tokenizer_s: float
     download_s: float
-    """At the speed at which the probe's parts came; while text is encoded."""
+    """At the speed that the probe measured; runs at the same time as encoding."""
     encode_s: float
-    """Reading, cleaning, hashing and encoding, all workers at it."""
+    """Reading, cleaning, hashing and encoding, with all workers."""
     assemble_s: float
     validate_s: float
 
     @property
     def total_s(self) -> float:
-        """All of it; of download and encoding, the longer."""
+        """Seconds of the whole build; of download and encoding, only the longer counts."""
         first = START_S + self.content_s + self.tokenizer_s
         return first + max(self.download_s, self.encode_s) + self.assemble_s + self.validate_s
 
     @property
     def limit(self) -> str:
-        """What takes the longest: "archive", "link" or "CPU"."""
+        """The resource that takes the longest: "archive", "link" or "CPU"."""
         cpu_s = self.tokenizer_s + self.encode_s + self.assemble_s + self.validate_s
         return max((cpu_s, "CPU"), (self.download_s, "link"), (self.content_s, "archive"))[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a build needs."""
+    """Tokens, disk space, time and dollars of a build."""
 
     sources: tuple[SourceEstimate, ...]
     train_tokens: int
     most_tokens: int | None
-    """Training tokens that the sources allow at these weights; None where none of them is read whole."""
+    """Training tokens that the sources allow at these weights; None if no source is read whole."""
     val_tokens: int
     shards: int
     scratch_bytes: int
@@ -120,11 +122,11 @@ class Estimate:
     probe: Probe | None = None
     time: TimeEstimate | None = None
     gpu_usd: float | None = None
-    """What a GPU costs that waits for the build."""
+    """The price of a GPU that waits for the build."""
     scarcest: str | None = None
-    """The source that allows the fewest training tokens; None where none of them is read whole."""
+    """The source that allows the fewest training tokens; None if no source is read whole."""
     refusal: str = ""
-    """Why the build would refuse the recipe, as far as the probe is sure; empty if it would not."""
+    """Why the build would certainly refuse the recipe; empty if it may accept it."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the estimate as JSON values."""
@@ -134,7 +136,7 @@ class Estimate:
         return data
 
     def disk_needs(self, work: Path, out: Path) -> list[tuple[str, Path, int]]:
-        """Return the needs for `check_room`: scratch and set, with room to spare."""
+        """Return the disk needs of scratch and set for `check_room`, with a margin."""
         return [
             ("scratch", work, int(self.scratch_bytes * DISK_MARGIN)),
             ("the set", out, int(self.output_bytes * DISK_MARGIN)),
@@ -149,7 +151,7 @@ def estimate(
     workers: int = 1,
     gpu_usd_per_hour: float | None = None,
 ) -> Estimate:
-    """Estimate a build. Takes further parts of the sources, as the build will, where the probe asks for them.
+    """Estimate a build. If the probe shows that a source needs further parts, take them as the build will.
 
     Raises:
         SourceError: a file cannot be read.
@@ -210,8 +212,8 @@ def _refusal(demand: Demand, selections: list[Selection], probe: Probe) -> str:
             continue
         if not ratios.distinct.text:
             faults.append(
-                f"source {selection.source.name!r}: no document is left to mix, all are duplicates. The first of two "
-                "sources keeps what both hold: change their order, or leave one out."
+                f"source {selection.source.name!r}: no document is left to mix, all are duplicates. A document in two "
+                "sources stays in the first: change their order, or leave one out."
             )
         elif fault := demand.validation_fault(s, int(SURE * _tokens(selection, ratios)), how_sure="about "):
             faults.append(fault)
@@ -223,7 +225,7 @@ def _refusal(demand: Demand, selections: list[Selection], probe: Probe) -> str:
 
 
 def _guess(recipe: Recipe, selection: Selection) -> SourceProbe:
-    """Return ratios that hold for English text, in place of measured ones."""
+    """Return ratios for English text, for a plan without a probe."""
     spans = [span for unit in selection.units for span in unit.spans]
     rows = [span.rows if span.rows is not None else span.text_bytes // GUESSED_DOCUMENT_BYTES + 1 for span in spans]
     per_byte = sum(rows) / max(1, selection.text_bytes)
@@ -249,7 +251,7 @@ def _estimate_source(share: float, selection: Selection, ratios: SourceProbe) ->
     content_bytes = int(text_bytes * ratios.content_bytes)
     probed = ratios.encode_s > 0 or not ratios.text
     rows = [span.rows for span in spans if span.rows is not None]
-    if len(rows) == len(spans):  # what predicates keep varies less than how long documents are
+    if len(rows) == len(spans):  # the share of rows kept varies less than the length of documents
         documents = round(sum(rows) * ratios.kept)
     else:
         documents = round(text_bytes * ratios.documents) if probed else None
@@ -277,7 +279,7 @@ def _estimate_source(share: float, selection: Selection, ratios: SourceProbe) ->
 
 
 def _scratch_bytes(recipe: Recipe, sources: tuple[SourceEstimate, ...]) -> int:
-    """Runs, files of the archive, and what is kept of the sample."""
+    """Return the bytes of runs, files of the archive, and downloads kept for the tokenizer's sample."""
     runs = sum(source.encoded_tokens for source in sources) * token_size(recipe)
     documents = sum(source.documents or source.text_bytes // GUESSED_DOCUMENT_BYTES for source in sources)
     fetched = sum(source.text_bytes for source in sources if source.content_files) * FETCH_SCRATCH_SHARE

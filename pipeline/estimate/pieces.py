@@ -1,7 +1,7 @@
-"""Pieces: a few parts of a source, read for a look at it: what they hold, what is kept of it, how fast they came.
+"""Pieces: a few parts of a source, read to measure their content, the share that is kept, and the speed of reading.
 
-A part is a row group, a file, or the first block of a span of text; which ones, the recipe's seed decides. Of a source
-whose rows name files of Software Heritage's archive, some of these files are fetched.
+A part is a row group, a file, or the first block of a span of text. The recipe's seed decides which parts are read. If
+a source's rows name files of Software Heritage's archive, some of these files are fetched.
 """
 
 from __future__ import annotations
@@ -32,44 +32,44 @@ if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
 
 PIECES = 8
-"""Parts of a source that are read at once, and in all over a network, where each costs its row group's download."""
+"""Parts of a source that are read at once. They usually suffice for a remote source: each costs a download."""
 LOCAL_PIECES = 24
-"""Parts of a source on this machine: text differs more from part to part than within one."""
+"""Parts of a local source: text differs more between parts than within one."""
 MOST_PIECES = 1024
-"""Of small files."""
+"""The largest number of parts of a source with small files."""
 MOST_TEXT_BYTES = 64 << 20
-"""Text at which no more of these is read."""
+"""No further small file is read after this much text."""
 MOST_PIECE_BYTES = 32 << 20
-"""What is read of a part, at most."""
+"""The most text that is read of one part."""
 CONTENT_FILES = 512
-"""Files of the archive that are fetched, of all parts together."""
+"""Files of the archive that are fetched for all parts together."""
 
 
 @dataclass(slots=True)
 class Piece:
-    """What was read of one part of a source."""
+    """The result of reading one part of a source."""
 
     stated_bytes: float = 0.0
-    """Text in it, as its span states."""
+    """Bytes of its text, as its span states them."""
     stored_bytes: int = 0
     rows: int = 0
     documents: float = 0
-    """Those kept; of files in the archive, foreseen from those fetched."""
+    """Documents kept; for files in the archive, extrapolated from those fetched."""
     text_bytes: float = 0.0
-    """Of the documents kept."""
+    """Text of the documents kept."""
     texts: list[bytes] = field(default_factory=list)
-    """Some of them."""
+    """Some of the documents kept."""
     dropped: Counter[str] = field(default_factory=Counter[str])
-    """Rows, by reason."""
+    """Dropped rows by reason."""
     keys: list[bytes] = field(default_factory=list)
-    """Files of the archive that the rows kept ask for."""
+    """SHA-1 of the archive's files that the kept rows name."""
     length: float | None = None
-    """Mean bytes of such a file, where the rows tell."""
+    """Mean bytes of such a file; None if the rows do not state it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContentSpeed:
-    """How some files of the archive came."""
+    """How fast some files of the archive were fetched."""
 
     files: int
     stored_bytes: int
@@ -78,14 +78,14 @@ class ContentSpeed:
 
 @dataclass(frozen=True, slots=True)
 class Extract:
-    """The pieces of one source, and what reading them took."""
+    """The pieces of one source, and the time that reading them took."""
 
     pieces: list[Piece]
     wall_s: float
     cpu_s: float
     content: ContentSpeed | None
     hashes: HashTable
-    """Of all documents that were read; `texts` holds some of them."""
+    """Hashes of all documents that were read; `texts` holds some of these documents."""
 
     @property
     def texts(self) -> list[bytes]:
@@ -94,7 +94,7 @@ class Extract:
 
 
 def read_extract(selection: Selection, text_bytes: int) -> Extract:
-    """Read parts of a source until `text_bytes` of text are at hand; of a remote one the first parts, if not tiny.
+    """Read parts of a source until they give `text_bytes` of text; of a remote source, a quarter of that suffices.
 
     Raises:
         SourceError: a part cannot be read as the recipe says.
@@ -125,7 +125,7 @@ def read_extract(selection: Selection, text_bytes: int) -> Extract:
 
 
 def _thin(pieces: list[Piece], text_bytes: int) -> None:
-    """Leave about `text_bytes` of text, the same share of each piece, evenly spread."""
+    """Keep about `text_bytes` of text: the same share of each piece, evenly spread over its documents."""
     share = text_bytes / max(1, sum(len(text) for piece in pieces for text in piece.texts))
     if share >= 1:
         return
@@ -141,7 +141,7 @@ def _thin(pieces: list[Piece], text_bytes: int) -> None:
 
 
 def _choose(selection: Selection) -> Iterator[tuple[Span, int]]:
-    """Yield parts of the files listed, by a hash of the seed: of parquet files a span and one of its row groups."""
+    """Yield parts of the listed files in seeded order; for parquet, a part is a span and one of its row groups."""
     parts = (
         (span, index)
         for span in selection.listed
@@ -153,7 +153,7 @@ def _choose(selection: Selection) -> Iterator[tuple[Span, int]]:
 
 
 def _find_part(selection: Selection, part: tuple[Span, int]) -> Span:
-    """Return the span of a part: of a row group that of its own, with its own figures."""
+    """Return the span of a part; for a row group, a span that holds only this row group."""
     span, index = part
     if span.format != "parquet":
         return span
@@ -171,7 +171,7 @@ def _read_piece(source: SourceRecipe, span: Span) -> Piece:
     for _, documents in stream:
         _add(piece, stream, documents)
         if piece.text_bytes > MOST_PIECE_BYTES:
-            # The rest is taken to be like it. A stream does not tell how long it is: its text counts as stated.
+            # Assume that the rest is similar. A stream's length is not known, so its stated text is used.
             seen = piece.rows / span.rows if span.rows else piece.text_bytes / max(1, span.text_bytes)
             piece.stored_bytes = int(span.stored_bytes * min(1.0, seen))
             piece.stated_bytes = span.text_bytes * min(1.0, seen)
@@ -180,15 +180,15 @@ def _read_piece(source: SourceRecipe, span: Span) -> Piece:
 
 
 def _read_block(source: SourceRecipe, span: Span) -> Piece:
-    """Read the first block of a text or jsonl span; what it takes of the file tells how much of the span it is."""
+    """Read the first block of a text or jsonl span; its share of the file gives its share of the span."""
     separator = b"\n" if span.format == "jsonl" else (source.separator or "").encode()
     with open_file(span.url) as raw:
-        blocks = read_pieces(raw, span, separator)  # held: it closes the file when it is forgotten
+        blocks = read_pieces(raw, span, separator)  # keep a reference: the file closes with it
         block = next(blocks, b"")
         used = raw.tell() if is_compressed(span.name) else len(block)
     piece = Piece(stored_bytes=used, stated_bytes=span.text_bytes * min(1.0, used / max(1, span.stop - span.start)))
     stream = DocumentStream(source, [span])
-    for _, documents in itertools.islice(stream, 1):  # of the same block
+    for _, documents in itertools.islice(stream, 1):  # the documents of the same block
         _add(piece, stream, documents)
     return piece
 
@@ -219,10 +219,10 @@ def _content_length(source: SourceRecipe, span: Span) -> float | None:
 
 
 def _fetch_content(source: SourceRecipe, pieces: list[Piece]) -> ContentSpeed:
-    """Fetch some of the files that the parts name, and foresee from them what all of them give."""
+    """Fetch some of the files that the parts name, and extrapolate to all of them."""
     from pipeline.sources.software_heritage.archive import decode, fetch_all
 
-    # Spread over each part: neighbours may be of one repository.
+    # Spread the choice over each part: neighbours are often files of one repository.
     each = -(-CONTENT_FILES // len(pieces))
     chosen = [list(dict.fromkeys(piece.keys[:: -(-len(piece.keys) // each) or 1])) for piece in pieces]
     started = time.perf_counter()
@@ -247,7 +247,7 @@ def _fetch_content(source: SourceRecipe, pieces: list[Piece]) -> ContentSpeed:
 
 
 def _add(piece: Piece, stream: DocumentStream, documents: Documents) -> None:
-    """Add a batch of the only span of a stream to its piece."""
+    """Add a batch to the piece of the stream's only span."""
     piece.documents += len(documents)
     piece.text_bytes += documents.num_bytes
     piece.texts += map(bytes, documents)

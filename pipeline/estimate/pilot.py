@@ -1,19 +1,19 @@
-"""Probe: a small sample of every source goes through the build's own steps, so that a plan rests on measurements.
+"""Probe: run a small sample of every source through the build's own steps, so that a plan rests on measurements.
 
-Of each source some parts are read (`pipeline.estimate.pieces`), chosen by the recipe's seed. What predicates and length
-bounds keep, and the text behind what a footer states, are counted on all that was read. About `SAMPLE_BYTES` of it,
-shared out by the weights, are encoded, mixed into a shard and compressed, one process, timed.
+Some parts of each source are read (`pipeline.estimate.pieces`), chosen by the recipe's seed. The shares of rows and of
+text that cleaning keeps are counted on everything that was read. About `SAMPLE_BYTES` of it, divided by the weights,
+are encoded, mixed into a shard and compressed by one process, and timed.
 
-Tokens: a tokenizer file that the recipe gives is used. Else a BPE of the recipe's size is trained on every other
-document of the sample, in the sample's proportions, and encodes all of it. Trained on everything, it would know the
-text by heart: 0.4 to 5 % too few tokens, and 8 to 26 % for a source with 3 % of the mix. On unseen text alone it lacks
-what a hundred times as much text teaches: 1 to 7 % too many. Half and half is within 6 % of the build's own tokenizer,
-measured with six draws from each of the corpora, 4,096 to 32,005 entries. A sample that holds all the text trains on
-all of it, as the build does. Duplicates are looked for by `pipeline.estimate.duplicates`.
+Tokens: a tokenizer file in the recipe is used. Otherwise a BPE of the recipe's size is trained on every second document
+of the sample, in the sample's proportions, and encodes all of it. A BPE trained on all of the sample overfits: 0.4 to
+5 % too few tokens, and 8 to 26 % for a source with 3 % of the mix. On unseen text alone a BPE gives 1 to 7 % too many
+tokens, because the build trains on a hundred times as much text. Half and half is within 6 % of the build's own
+tokenizer, measured with six draws from each of the corpora and 4,096 to 32,005 entries. If the sample holds all the
+text, the BPE is trained on all of it, as in the build. `pipeline.estimate.duplicates` counts duplicates.
 
-Costs a few megabytes of reading a source, a footer and a request or two a part of a remote one, and 2 to 10 s of
-training. What varies from part to part is seen as well as eight parts of a remote source show it. Writes into a
-temporary folder.
+A probe reads a few megabytes of each source (for a remote one, a footer and one or two requests per part) and trains
+for 2 to 10 s. It sees at most eight parts of a remote source, which limits how well it sees differences between parts.
+It writes into a temporary folder.
 """
 
 from __future__ import annotations
@@ -44,46 +44,46 @@ from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR
 SAMPLE_BYTES = 24 << 20
 LEAST_SOURCE_BYTES = 4 << 20
 TABLE_BYTES = 1500
-"""Of a document table whatever it holds, about: its footer and the names of its parts."""
+"""The fixed size of a document table, about: its footer and the names of its parts."""
 _ALL = 0.95
-"""What counts as all of it."""
+"""A sample with this share of the text counts as all of it."""
 _NOT_ENCODING = ("start_s", "read_s", "check_s")
-"""Steps of an encode task that are not counted by the byte: the check is of a few documents a unit."""
+"""Steps of an encode task whose time does not grow with the text: the check reads a few documents per unit."""
 _QUICK_TRAINING_BYTES = 8 << 20
 """With less text, `tokenizers` trains faster: gigatoken takes 15 s for 4 MB, 5 s for 8 MB (32 K entries), measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceProbe:
-    """What was measured of one source. Ratios; a byte of text is one of those that the spans state, if not said so."""
+    """Ratios measured on one source. A stated byte is a byte of text as the spans state it."""
 
     text: float
-    """Bytes of the documents kept, for each byte stated."""
+    """Bytes of the documents kept, for each stated byte."""
     documents: float
-    """Documents kept, for each byte stated."""
+    """Documents kept, for each stated byte."""
     kept: float
     """Documents kept, for each row."""
     dropped: dict[str, float]
     """Rows dropped by reason, for each row."""
     bytes_per_token: float
-    """Of documents kept; EOS is a token."""
+    """Text per token of the documents kept; EOS counts as a token."""
     longest_tokens: int
-    """Of one document."""
+    """Tokens of the longest document."""
     read_cpu_s: float
-    """Seconds of one core to read a byte stated."""
+    """Seconds of one core to read a stated byte."""
     encode_s: float
-    """Seconds of one core to encode a byte of documents kept."""
+    """Seconds of one core to encode a byte of the documents kept."""
     content_files: float = 0.0
-    """Files of the archive, for each byte stated."""
+    """Files of the archive, for each stated byte."""
     content_bytes: float = 0.0
-    """Bytes fetched from the archive, for each byte stated."""
+    """Bytes fetched from the archive, for each stated byte."""
     distinct: Distinct = field(default_factory=Distinct)
-    """What is left without duplicates."""
+    """The shares that are left without duplicates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What was measured of all sources, and of the way to them."""
+    """The measurements of all sources, of shards and of the network."""
 
     sources: tuple[SourceProbe, ...]
     token_bytes: float
@@ -93,9 +93,9 @@ class Probe:
     assemble_s: float
     """Seconds of one core to write a token into a shard."""
     link_bytes_per_s: float | None
-    """Speed at which remote parts came; None where there was none."""
+    """Download speed of the remote parts; None if there were none."""
     content_files_per_s: float | None
-    """Files of the archive that one process fetched in a second."""
+    """Files of the archive that one process fetched per second; None if it fetched none."""
     sample_bytes: int
     """Text that was encoded."""
     train_s: float
@@ -113,17 +113,20 @@ def measure(
 
     Args:
         recipe: the recipe.
-        selections: what the build would read.
-        duplicates: where duplicates are looked for: where it costs little, or in all text that the build would read.
-        earlier: folder of a set; if it was built of the same sources, it tells how many of their documents are equal.
+        selections: the parts of the sources that the build would read.
+        duplicates: search for duplicates only if it is cheap, or in all text that the build would read.
+        earlier: folder of a set; if it was built from the same sources, its manifest gives the duplicates.
 
     Raises:
         SourceError: a part cannot be read as the recipe says.
         TokenizerError: the recipe's tokenizer file cannot be used.
     """
+    # Read parts of each source.
     started = time.perf_counter()
     wanted = [max(LEAST_SOURCE_BYTES, int(SAMPLE_BYTES * share)) for share in Demand(recipe).shares.fractions]
     samples = [read_extract(*arguments) for arguments in zip(selections, wanted, strict=True)]
+
+    # Train, encode and assemble, as a build does.
     with tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as name:
         folder = Path(name)
         training = time.perf_counter()
@@ -131,11 +134,15 @@ def measure(
         train_s = time.perf_counter() - training
         measured = [_measure_source(recipe, index, sample, tokenizer, folder) for index, sample in enumerate(samples)]
         shard = _assemble(recipe, [run for _, runs in measured for run in runs], tokenizer, folder / "mix")
+
+    # Duplicates: from the text read, or from an earlier build.
     tables = [sample.hashes for sample in samples]
     distinct = find_distinct(selections, tables, read_everything=duplicates == "in all text")
     built = read_earlier(earlier, recipe) if earlier else None
     if built is not None:
         distinct = [old if new.basis == "sample" else new for new, old in zip(distinct, built, strict=True)]
+
+    # The speed of the network.
     remote = [sample for sample, selection in zip(samples, selections, strict=True) if selection.is_remote]
     link_bytes = sum(piece.stored_bytes for sample in remote for piece in sample.pieces)
     speeds = [sample.content for sample in samples if sample.content is not None]
@@ -159,7 +166,7 @@ def _tokenizer(recipe: Recipe, selections: list[Selection], samples: list[Extrac
     section = recipe.tokenizer
     if recipe.tokenizer_file is not None:
         return load_tokenizer(recipe.tokenizer_file, eos_token=section.eos_token)
-    assert section.vocab_size is not None  # the recipe's check
+    assert section.vocab_size is not None  # the recipe's checks guarantee it
     weights = section.sample_weights or {source.name: source.weight for source in recipe.sources}
     shares = Shares(tuple(weights[source.name] for source in recipe.sources)).fractions
     texts = [
@@ -204,7 +211,7 @@ def _measure_source(
         dropped[reason] = dropped.get(reason, 0.0) + count / rows
     if not texts:
         return SourceProbe(0.0, 0.0, 0.0, dropped, 1.0, 0, sample.cpu_s / stated, 0.0), []
-    # In two halves: only the second is timed, for the encoder is slow until it has met the common words.
+    # Encode in two halves and time only the second: the encoder is slow until it has cached the common words.
     halves = [half for half in (texts[::2], texts[1::2]) if half]
     folders = [folder / f"{index}-{half}" for half in range(len(halves))]
     encoded = [_encode(recipe, index, *half, tokenizer) for half in zip(halves, folders, strict=True)]
@@ -255,7 +262,7 @@ def _encode(
 
 
 def _assemble(recipe: Recipe, runs: list[Run], tokenizer: TokenizerInfo, folder: Path) -> dict[str, Any]:
-    """Write one shard of the mix: of each source as much as its weight says, up to a hash."""
+    """Write one shard of the mix: the documents of each source below a hash, in proportion to its weight."""
     from pipeline.assemble import AssembleTask, assemble_shard
     from shards.format.writer import SetProperties
 

@@ -160,7 +160,7 @@ def _check_validation(
             continue
         if axis.total == 0:
             reasons = ", ".join(f"{count} times {reason}" for reason, count in dropped[s].items()) or "there was none"
-            remedy = "The first of two sources keeps what both hold: change their order, or leave one out"
+            remedy = "A document in two sources stays in the first: change their order, or leave one out"
             if demand.recipe.drop_hashes:
                 remedy = "Shorten drop_hashes, or leave the source out. " + remedy
             faults.append(f"source {source.name!r}: no document is left to mix ({reasons}). {remedy}.")

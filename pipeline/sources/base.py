@@ -1,8 +1,8 @@
-"""The nouns of sources: files, spans of them to read, units of work, and batches of text.
+"""The data types of sources: files, spans, units of work, and batches of text.
 
-A span is a contiguous part of one file at one state of it (row groups, bytes, or the whole file). A unit is a row of
-spans of one source, about `UNIT_BYTES` of text: the grain of parallelism and of resume. A batch is a few megabytes of
-text in Arrow buffers; text never becomes a Python object per document.
+A span is a contiguous part of one version of a file (row groups, bytes, or the whole file). A unit is a sequence of
+spans of one source with at most about `UNIT_BYTES` of text; it is what a task processes and what a resumed build skips.
+A batch is a few megabytes of text in Arrow buffers; documents never become separate Python objects.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 UNIT_BYTES = 256 << 20
-"""Text in a unit, at most (one row group may be larger): a crash costs no more than this."""
+"""Most text in a unit (one row group may be larger): a crash costs each worker no more than this."""
 PACK_BYTES = 16 << 20
-"""Small spans are put together into units up to this size: ten thousand small files are not ten thousand tasks."""
+"""Small spans are joined into units up to this size, so that ten thousand small files are not ten thousand tasks."""
 BATCH_BYTES = 8 << 20
-"""Text in a batch, about: bounds a worker's memory and stays near the caches."""
+"""Text in a batch, about. It bounds a worker's memory and keeps the text near the CPU's caches."""
 
 MALFORMED = "malformed record"
-"""Reason under which records that cannot be parsed as the recipe means are counted."""
+"""The drop reason of records that cannot be parsed as the recipe says."""
 
 SpanKind = Literal["rg", "b", "file"]
 
 
 class SourceError(InputError):
-    """Data that cannot be read as the recipe says. Names the file, what was found, what was expected, the remedy."""
+    """Data that cannot be read as the recipe says. The message names the file, the fault and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of a source, as a listing tells it: nothing of it has been read."""
+    """A file of a source as a listing describes it, before it is opened."""
 
     url: str
-    """How to open the file."""
+    """The address to open."""
     name: str
     """Its name in provenance."""
     stored_bytes: int
-    """Its size; 0 where the listing does not tell."""
+    """Its size; 0 if the listing does not give it."""
     version: str = ""
-    """As a span's, where the listing tells."""
+    """Its `Span.version`; empty if the listing does not give it."""
     revision: str | None = None
-    """The commit that it is pinned to."""
+    """The commit that it is pinned to; None for a file without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,35 +56,35 @@ class Span:
     """A contiguous part of one file: row groups `rg`, bytes `b`, both half-open, or all of it (`file`)."""
 
     url: str
-    """How to open the file."""
+    """The address to open."""
     name: str
     """The file's name in provenance: relative to the source's common folder."""
     version: str
-    """What tells that the file has changed: size and modification time, or an entity tag."""
+    """Shows whether the file has changed: size and modification time, or an entity tag."""
     format: str
     kind: SpanKind
     start: int
     stop: int
     text_bytes: int
-    """Bytes of text, from the footer where there is one, else an estimate."""
+    """Bytes of text, from the footer if there is one, else an estimate."""
     rows: int | None
-    """Rows, where a footer tells."""
+    """Number of rows; None if no footer states it."""
     stored_bytes: int
     """Bytes that reading takes from disk or network."""
     revision: str | None = None
-    """The commit that the file is pinned to; None for files without one, whose documents are the revision."""
+    """The commit that the file is pinned to. For a file without one, the digest of its documents is the revision."""
 
     @property
     def part(self) -> str:
-        """Which part of the file it is: `rg0-12`, `b0-4096` or `file`."""
+        """The part of the file: `rg0-12`, `b0-4096` or `file`."""
         return "file" if self.kind == "file" else f"{self.kind}{self.start}-{self.stop}"
 
     def identity(self) -> dict[str, Any]:
-        """Return what decides the span's content, for digests; where fetched documents lie does not."""
+        """Return the fields that determine the span's content, for digests; not the path of fetched documents."""
         return asdict(self) | ({"url": ""} if self.format == "documents" else {})
 
     def label(self, documents: str) -> str:
-        """Return the span's provenance, `file@revision#rg0-12`; `documents` is the digest of those read from it."""
+        """Return the span's provenance, `file@revision#rg0-12`; `documents` is the digest of the span's documents."""
         return f"{self.name}@{self.revision or documents}#{self.part}"
 
 
@@ -102,7 +102,7 @@ class Unit:
         return sum(span.text_bytes for span in self.spans)
 
     def identity(self) -> list[dict[str, Any]]:
-        """Return what decides the unit's content, for digests."""
+        """Return the fields that determine the unit's content, for digests."""
         return [span.identity() for span in self.spans]
 
 
@@ -111,17 +111,17 @@ class TextBatch:
     """Rows of a span that its predicates kept."""
 
     text: pa.Array[Any]
-    """string or binary, `(num_rows,)`; nulls and invalid UTF-8 are still in it."""
+    """string or binary, `(num_rows,)`; may hold nulls and invalid UTF-8."""
     rows: npt.NDArray[np.uint32]
     """Row numbers in the span, `(num_rows,)`."""
     rejected: dict[str, int] = field(default_factory=dict[str, int])
-    """Rows that yield no text, by reason: predicates reject them, or they are malformed."""
+    """Counts of rows without text by reason: a predicate rejected them, or they are malformed."""
     malformed: list[str] = field(default_factory=list[str])
-    """Some of the malformed records among them, each with its file, record and fault."""
+    """Some of the malformed records, each with its file, record and fault."""
 
 
 def span_of_part(spans: list[Span], part: str) -> Span | None:
-    """Return the span that `Span.part` names, however its file is cut into spans now; None when it lies outside."""
+    """Return the span that a `Span.part` names, even if the file is cut differently now; None if it is outside."""
     kind = spans[0].kind if spans else "file"
     match = re.fullmatch(r"(rg|b)(\d+)-(\d+)", part)
     if part == kind == "file":
@@ -133,7 +133,7 @@ def span_of_part(spans: list[Span], part: str) -> Span | None:
 
 
 def make_units(source: int, spans: list[Span]) -> list[Unit]:
-    """Put spans together into units, in order. Depends on the spans alone, not on who will run them."""
+    """Join spans into units, in order. The result depends on the spans alone, not on the number of workers."""
     units: list[Unit] = []
     pending: list[Span] = []
     pending_bytes = 0

@@ -1,13 +1,14 @@
-"""Selection: which parts of its sources a build reads, so that a small set does not cost reading a large source.
+"""Selection: which parts of its sources a build reads, so that a small set does not read all of a large source.
 
-A source is read whole when `mix.tokens` is "max" or its files are small (`WHOLE_BYTES` together). Else parts of it are
-taken in a seeded order until its share of the tokens is there: first what suffices if its text is as dense as text
-gets (`FIRST_BYTES_PER_TOKEN`); then, as long as the mix finds it short, what the yield measured so far asks for.
+A source is read whole if `mix.tokens` is "max" or its files are small (`WHOLE_BYTES` together). Otherwise parts of it
+are taken in a seeded order until they give its share of the tokens. The first parts suffice if its text is as dense as
+text gets (`FIRST_BYTES_PER_TOKEN`). As long as the mix finds the source short, further parts are taken by the yield
+measured so far.
 
-The order: files by a hash of the seed and their names, in groups of 16, 32, 64 and so on; in a group, parts by a hash
-of the seed, the file's name and the place in it. It depends on the recipe and the files alone, not on who reads them or
-when. A file is opened only when its group has its turn, and a file that is added to a source leaves the order of the
-others as it was. Costs the footers of the groups listed: 16 files of 2,400 where a few hold enough.
+Files are ordered by a hash of the seed and their names, and divided into groups of 16, 32, 64 and so on. In a group,
+parts are ordered by a hash of the seed, the file's name and the place in it. The order depends only on the recipe and
+the files. A file is opened only when its group's turn comes, and adding a file does not change the order of the others.
+The cost is reading the footers of the groups listed: of 2,400 files, 16 if a few hold enough.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from pipeline.sources.base import UNIT_BYTES, File, SourceError, Span, Unit, mak
 from pipeline.sources.kinds import list_files, list_spans
 
 WHOLE_BYTES = 256 << 20
-"""Stored bytes of a source that is read whole whatever is asked: seconds of work, not worth a selection."""
+"""A source with at most this many stored bytes is always read whole, which takes seconds."""
 FIRST_BYTES_PER_TOKEN = 2.8
-"""Bytes of text a token, at the least: source code and LaTeX have 2.9 to 3.3, prose 4.2 to 4.5 with 32 K entries. What
-is taken first is so never more than needed, where the predicates keep all; what is missing is then known."""
+"""A lower bound of the bytes of text per token: source code and LaTeX have 2.9 to 3.3, prose 4.2 to 4.5 with 32 K
+entries. So the first parts are never more than needed, and the mix then knows how much is missing."""
 MARGIN = 1.03
-"""Taken above what the measured yield asks for: parts differ."""
+"""Factor on the text that the measured yield requires, because parts differ."""
 LEAST_GROWTH = 1.05
 PARTS = 64
-"""Parts that a source's share is cut into, where row groups and `LEAST_PART_BYTES` allow it."""
+"""Number of parts that a source's share is cut into, if row groups and `LEAST_PART_BYTES` allow it."""
 LEAST_PART_BYTES = 4 << 20
 FIRST_GROUP_FILES = 16
 SAMPLE_SPREAD = 4
@@ -39,7 +40,7 @@ SAMPLE_SPREAD = 4
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """What a build left of a source because the mix was complete without it."""
+    """The parts of a source that a build did not read because the mix was complete without them."""
 
     files: int
     """Files of which nothing was read."""
@@ -60,22 +61,22 @@ class ReadFile:
 
     name: str
     format: str
-    """As what it is read: parquet, jsonl, text, file (one document) or stream."""
+    """How it is read: parquet, jsonl, text, file (one document) or stream."""
     documents: int | None
-    """Rows that are read of it, before any is dropped; None where only reading tells."""
+    """Rows that are read, before any is dropped; None if that is known only after reading."""
 
 
 class Selection:
     """The parts of one source that are read: `units`. Grows by `take`."""
 
     def __init__(self, index: int, source: SourceRecipe, *, seed: int, tokens: int | None):
-        """List the files, and no more spans than needed.
+        """List the files, and only the spans that are needed.
 
         Args:
             index: the source's index in the recipe.
             source: the source.
-            seed: the recipe's.
-            tokens: what the source is asked for, all splits together; None: all it has.
+            seed: the recipe's seed.
+            tokens: tokens that the source must give to all splits together; None for all it has.
 
         Raises:
             SourceError: a file cannot be read, or does not fit the recipe.
@@ -118,7 +119,7 @@ class Selection:
 
     @property
     def listed(self) -> list[Span]:
-        """The spans of the files looked at so far, in the source's order: the units', and those to come next."""
+        """The spans of the files listed so far, in the source's order: those of the units and those that come next."""
         return [span for file in self.files for span in self._listed.get(file.name, [])]
 
     @property
@@ -132,7 +133,7 @@ class Selection:
         return not self.whole and (self._taken < len(self._order) or any(self._unlisted(g) for g in self._groups))
 
     def take(self, text_bytes: int) -> None:
-        """Take further parts until the units hold this much text; the units that there are stay as they are."""
+        """Take further parts until the units hold this much text; existing units do not change."""
         parts: list[Span] = []
         missing = max(1, text_bytes - self.text_bytes)
         while missing > 0:
@@ -148,14 +149,14 @@ class Selection:
         self.units = [*self.units, *make_units(self.index, parts)]
 
     def take_for(self, needed: int, found: int) -> None:
-        """Take further parts so that `needed` tokens are there, going by the `found` ones in the units so far."""
+        """Take further parts to reach `needed` tokens, judging by the `found` tokens in the units so far."""
         growth = max(LEAST_GROWTH, MARGIN * needed / found) if found else 2.0
         self.take(int(self.text_bytes * growth))
 
     def sample_spans(self, text_bytes: int) -> list[Span]:
-        """Return the spans, in order, of the first groups of files with `SAMPLE_SPREAD` times so much text, or of all.
+        """Return the spans of the first groups of files with `SAMPLE_SPREAD` times this much text, or of all, in order.
 
-        How many tokens are asked for plays no part in it, but for where text and jsonl files are cut.
+        The result does not depend on the number of tokens requested, except for where text and jsonl files are cut.
         """
         names: set[str] = set()
         held = 0
@@ -169,7 +170,7 @@ class Selection:
         return [span for file in self.files if file.name in names for span in self._listed[file.name]]
 
     def unread(self) -> Unread:
-        """Return what is not in the units."""
+        """Return the parts that are not in the units."""
         read = {(span.name, span.part) for unit in self.units for span in unit.spans}
         touched = {name for name, _ in read}
         files = [file for file in self.files if file.name not in touched and self._holds_rows(file)]
@@ -197,19 +198,19 @@ class Selection:
 
 
 def _count_rows(spans: list[Span]) -> int | None:
-    """Return the rows of spans; None where not every span tells them."""
+    """Return the rows of spans; None if they are not known for every span."""
     rows = [span.rows for span in spans if span.rows is not None]
     return sum(rows) if len(rows) == len(spans) else None
 
 
 def part_bytes(text_bytes: int) -> int:
-    """Return the size of the parts for a share of this size: a power of two, so that near requests share parts."""
+    """Return the size of the parts for a share of this size: a power of two, so that similar requests share parts."""
     fitting = 1 << max(0, (text_bytes // PARTS).bit_length() - 1)
     return min(UNIT_BYTES, max(LEAST_PART_BYTES, fitting))
 
 
 def _group_files(files: list[File], seed: int) -> list[list[File]]:
-    """Return the files in groups, in the order that the seed gives them; in a group, in the source's order."""
+    """Return groups of files in the seeded order; inside a group, the files are in the source's order."""
     order = sorted(range(len(files)), key=lambda index: seeded_place(seed, files[index].name))
     groups: list[list[File]] = []
     size, start = FIRST_GROUP_FILES, 0
@@ -220,15 +221,15 @@ def _group_files(files: list[File], seed: int) -> list[list[File]]:
 
 
 def seeded_place(seed: int, text: str) -> tuple[int, str]:
-    """Return where something has its place in the seeded order."""
+    """Return the sort key of something in the seeded order."""
     return xxhash.xxh3_64_intdigest(f"{seed}\0{text}".encode()), text
 
 
 def open_sources(recipe: Recipe) -> list[Selection]:
-    """Select from every source what the recipe asks for, as far as can be said before text is read.
+    """Select the parts of every source that the recipe needs, as far as is known before text is read.
 
     Raises:
-        SourceError: with the faults of all sources; empty ones, and those certainly too small for validation, included.
+        SourceError: with the faults of all sources, also if they are empty or certainly too small for validation.
     """
     demand = Demand(recipe)
     selections: list[Selection] = []
@@ -246,7 +247,7 @@ def open_sources(recipe: Recipe) -> list[Selection]:
 
 
 def _find_small(demand: Demand, selections: list[Selection]) -> list[str]:
-    """Find sources that are empty or certainly too small: a token is at least a byte, or one EOS a document."""
+    """Find sources that are empty or certainly too small: each token takes a byte at least, or is a document's EOS."""
     faults: list[str] = []
     for index, selection in enumerate(selections):
         if selection.has_more:
