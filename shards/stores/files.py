@@ -1,7 +1,7 @@
-"""Files and folders on this machine that are there whole or not at all; their hashes, locks and the room they need.
+"""Write files and folders on this machine whole or not at all; hash them, lock them, and check for free disk space.
 
 A file is written under a temporary name in the same folder, synced, and renamed at the end: a reader never sees half
-of it, and a crash leaves only temporary names behind. A lock ends with the process that holds it, however that ends.
+of it, and a crash leaves only temporary names behind. A lock ends when its process ends, in whatever way.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class FolderBusyError(InputError):
 
 
 class DiskError(InputError):
-    """A disk has too little room."""
+    """A disk has too little free space."""
 
 
 @contextlib.contextmanager
 def atomic_open(path: Path) -> Generator[BinaryIO]:
-    """Open a file for writing that appears under its name whole, synced to disk, or not at all.
+    """Open a file for writing. It appears under its name when it is complete and synced to disk, or not at all.
 
     The temporary name carries the process id: two processes that write the same file do not disturb each other.
     """
@@ -70,14 +70,14 @@ def hash_file(path: Path) -> str:
 
 
 def check_room(needs: Sequence[tuple[str, Path, int]], remedy: str) -> None:
-    """Refuse disks without room for what is to be written.
+    """Check that each disk has enough free space for what will be written to it.
 
     Args:
-        needs: (what is written, folder, bytes); folders on one file system share its room. They need not exist yet.
-        remedy: what else to do than to free some room.
+        needs: (what is written, folder, bytes). Folders on one file system share its free space; they need not exist.
+        remedy: what the user can do other than free some space.
 
     Raises:
-        DiskError: with the numbers, for each file system that is too small.
+        DiskError: a file system is too small; the message gives the numbers of each one.
     """
     by_device: dict[int, list[tuple[str, Path, int]]] = {}
     for need in needs:
@@ -99,7 +99,7 @@ def _show(size: int) -> str:
 
 
 def _existing(folder: Path) -> Path:
-    """Return the folder, or the nearest one above it that exists."""
+    """Return the folder, or its nearest parent that exists."""
     folder = folder.absolute()
     while not folder.exists():
         folder = folder.parent
@@ -108,10 +108,10 @@ def _existing(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Generator[None]:
-    """Hold a folder for this process. The lock ends with the process, however it ends.
+    """Lock a folder for this process. The lock ends when the process ends, in whatever way.
 
     Raises:
-        FolderBusyError: another process holds it.
+        FolderBusyError: another process holds the lock.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -127,17 +127,17 @@ def lock_folder(folder: Path) -> Generator[None]:
 
 @contextlib.contextmanager
 def stage_folder(path: Path, *, unfinished: Literal["remove", "keep"] = "remove") -> Generator[Path]:
-    """Make a folder to write to, which gets its name when the block ends well and is removed when it does not.
+    """Make a folder to write to. It gets its name if the block succeeds, and is removed if the block fails.
 
-    The folder is written under a hidden name beside it. A killed process leaves that hidden folder; the next run takes
-    it away and starts clean, unless another process still writes to it.
+    Until then the folder has a hidden name in the same parent. A killed process leaves that hidden folder; the next run
+    removes it and starts clean, unless another process is still writing to it.
 
     Args:
-        path: the name it gets.
-        unfinished: "keep": what is there when the block fails, or the process is killed, is found by the next run.
+        path: the folder's final name.
+        unfinished: with "keep", files written before the block failed or the process was killed stay for the next run.
 
     Raises:
-        FileExistsError: the name is taken by a file, or by a folder that holds something.
+        FileExistsError: the name is taken by a file, or by a folder that is not empty.
         FolderBusyError: another process is writing this folder.
         OSError: the disk is full or not writable.
     """
@@ -163,7 +163,7 @@ def stage_folder(path: Path, *, unfinished: Literal["remove", "keep"] = "remove"
 
 
 def _empty(folder: Path) -> None:
-    """Remove what a killed process left; the folder itself stays, since it is locked."""
+    """Remove the files that a killed process left. The folder itself stays, since it is locked."""
     for entry in folder.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)

@@ -1,7 +1,8 @@
-"""A folder of a dataset repository on the Hub as a store, read by ranges at one commit.
+"""A store for a folder of a dataset repository on the Hub, read by ranges at one commit.
 
-All files are read at the commit where the revision stands when the store is opened, so a branch that moves mixes
-nothing. A file that is read whole is checked against the digest in the Hub's listing; ranges are not checked here.
+All files are read at the commit that the revision names when the store is opened. So files of two commits are never
+mixed, even if the branch moves. A file that is read whole is checked against the digest in the Hub's listing. Ranges
+are not checked here.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class HubStore:
 
     @cached_property
     def _files(self) -> Any:
-        """The Hub's `HfFileSystem` for fsspec, whose types are not known in full."""
+        """The Hub's `HfFileSystem` for fsspec. Its types are only partly known."""
         from huggingface_hub import HfFileSystem
 
         return HfFileSystem(endpoint=endpoint())
@@ -76,11 +77,11 @@ class HubStore:
         return content
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:
-        """Return the bytes [start, stop) of a file, by one request, unchecked.
+        """Return the bytes [start, stop) of a file with one request. They are not checked against a digest.
 
         Raises:
             FileNotFoundError: the commit has no such file.
-            HubError: the Hub cannot be read, or sends another number of bytes.
+            HubError: the Hub cannot be read, or sends the wrong number of bytes.
         """
         self._find(name)
         address = self.listing.address
@@ -89,7 +90,7 @@ class HubStore:
             file.seek(start)
             content: bytes = file.read(stop - start) or b""
         if len(content) != stop - start:
-            raise PassingError(f"{self}/{name}: {len(content)} bytes came; expected {stop - start}, from byte {start}")
+            raise PassingError(f"{self}/{name}: got {len(content)} bytes; expected {stop - start}, from byte {start}")
         return content
 
     def _find(self, name: str) -> RemoteFile:
@@ -107,7 +108,7 @@ class HubStore:
 
 
 def open_hub(place: str | Address) -> HubStore:
-    """Open a folder on the Hub at the commit where its revision stands.
+    """Open a folder on the Hub at the commit that its revision names now.
 
     Args:
         place: `hf://datasets/OWNER/NAME[@REVISION][/FOLDER]`.

@@ -1,4 +1,4 @@
-"""A folder of a dataset repository on the Hugging Face Hub: its address, its listing, and the Hub's errors in words.
+"""A folder of a dataset repository on the Hugging Face Hub: its address, its listing, and messages for Hub errors.
 
 Every request goes through `huggingface_hub`, which takes the endpoint from HF_ENDPOINT and the token from HF_TOKEN or
 its own login; a token is never printed. Nothing here reads a file or writes to the Hub.
@@ -30,18 +30,18 @@ _ADDRESS = re.compile(
 )
 _PLAIN_FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 _QUERY = re.compile(r"\?[^\s'\")>]*")
-"""The query of a signed address is a permission: messages leave it out."""
+"""The query of a signed URL grants access, so messages leave it out."""
 
 PASSING_STATUSES = TRANSIENT_STATUSES | {412}
-"""HTTP statuses of failures that may pass. 412: another commit was made meanwhile; the listing must be read again."""
+"""HTTP statuses of failures that may pass. 412: another commit came first; the listing must be read again."""
 
 
 class HubError(InputError):
-    """The Hub refuses a request or has no answer to it; the message says why and what to do."""
+    """The Hub refused a request or did not answer it. The message says why and what to do."""
 
 
 class PassingError(TransientError, HubError):
-    """The Hub cannot be used now; that may pass: a broken connection, a server that is busy."""
+    """The Hub cannot be used now, but may work later: a broken connection, a busy server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def parse_address(text: str, *, revision: str | None = None) -> Address:
     """Parse `OWNER/NAME[@REVISION][/FOLDER]`, with or without `hf://datasets/` before it.
 
     Raises:
-        HubError: the text is not such an address, or it names another revision than `revision`.
+        HubError: the text is not such an address, or it names a revision that differs from `revision`.
     """
     found = _ADDRESS.fullmatch(text)
     folder = (found["folder"] or "").strip("/") if found else ""
@@ -79,14 +79,14 @@ def parse_address(text: str, *, revision: str | None = None) -> Address:
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file as the Hub lists it: its size, git's blob id, and the SHA-256 if it is kept as a large file (LFS)."""
+    """A file as the Hub lists it: its size, git's blob id, and the SHA-256 if it is stored as a large file (LFS)."""
 
     bytes: int
     sha256: str | None
     blob_id: str
 
     def holds(self, sha256: str, path: Path) -> bool:
-        """Say whether it equals a file on disk: by SHA-256, or by git's blob id if git itself keeps it."""
+        """Return whether it equals a file on disk: by SHA-256, or by git's blob id if git itself stores it."""
         if self.sha256 is not None:
             return self.sha256 == sha256
         return self.bytes == path.stat().st_size and self.blob_id == blob_id(path.read_bytes())
@@ -94,7 +94,7 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The files of a folder at one commit, by name, without its subfolders."""
+    """The files of a folder at one commit, by name. Subfolders are left out."""
 
     address: Address
     commit: str
@@ -110,7 +110,7 @@ def api() -> HfApi:
 
 
 def quiet_client() -> None:
-    """Turn off the client's own progress bars and its warnings, which print signed addresses."""
+    """Turn off the client's progress bars, and its warnings, which print signed URLs."""
     from huggingface_hub.utils import disable_progress_bars, logging
 
     if os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS") is None:
@@ -127,7 +127,7 @@ def list_files(address: Address) -> Listing:
     """Resolve a revision to a commit and list the files of the folder there.
 
     Raises:
-        HubError: there is no such repository or revision, or the token does not allow to see it.
+        HubError: there is no such repository or revision, or the token does not give access to it.
     """
     from huggingface_hub.errors import EntryNotFoundError
     from huggingface_hub.hf_api import RepoFile
@@ -162,7 +162,7 @@ def blob_id(content: bytes) -> str:
 def hub_errors(what: str) -> Generator[None]:
     """Turn what `huggingface_hub` and its transport raise into a `HubError`, or a `PassingError` if it may pass.
 
-    This is the one place that puts the client's errors into words for a person.
+    Messages for the client's errors are written here and nowhere else.
 
     Args:
         what: the address or file that the message begins with.
@@ -210,7 +210,7 @@ def hub_errors(what: str) -> Generator[None]:
             case httpx2.TransportError() | ConnectionError() | TimeoutError():  # the builtin ones are Xet's
                 hint = " A Hub without Xet needs HF_HUB_DISABLE_XET=1." if "/xet-" in said else ""
                 raise PassingError(f"{what}: {type(cause).__name__}: {said}. Is HF_ENDPOINT right?{hint}") from error
-            case ValueError() | RuntimeError():  # the library's reading of an answer that is not from a Hub
+            case ValueError() | RuntimeError():  # the library cannot parse an answer that is not from a Hub
                 raise HubError(f"{what}: {type(cause).__name__}: {said}. Is HF_ENDPOINT right?") from error
             case _ if type(cause).__name__.startswith("Xet"):
                 raise HubError(f"{what}: {type(cause).__name__}: {said}. {say_token()}.") from error

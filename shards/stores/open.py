@@ -1,4 +1,4 @@
-"""The store at an address: a folder on this machine, or the Hub."""
+"""Open the store at an address: a folder on this machine, or on the Hub."""
 
 from __future__ import annotations
 

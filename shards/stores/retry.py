@@ -1,7 +1,7 @@
-"""Try again what failed and may pass: the one policy for every request over a network.
+"""Retry requests whose failure may pass: one policy for every request over a network.
 
 Pauses grow, with full jitter, unless the server says how long to wait; after `give_up_s` seconds without success the
-last failure is final. Whoever waits is told within five seconds what fails, and until when it is tried again.
+last failure is final. The user sees within five seconds what fails, and until when it is retried.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ TRANSIENT_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 """HTTP statuses of failures that may pass."""
 
 GIVE_UP_S = 600.0
-"""How long something is tried again without success."""
+"""How long a request is retried without success."""
 
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 30.0
 
 SLOW_S = 4.0
-"""A first attempt that takes longer is reported while it runs: a connection that hangs fails only after minutes."""
+"""A first attempt that takes longer is reported while it runs, because a connection that hangs fails after minutes."""
 
 NOTE_EVERY_S = 30.0
-"""The least time between two reports of one request."""
+"""The minimum time between two reports of one request."""
 
 
 class TransientError(InputError):
@@ -59,14 +59,14 @@ def retry(
         what: the request, as the messages name it.
         attempt: raises `TransientError` for a failure that may pass; any other error is final. It may run many times.
         error_type: makes the error of the last failure from its message.
-        give_up_s: seconds from the first attempt on; `GIVE_UP_S` when None.
-        note: called with a sentence for the user: when the first attempt fails, or has no answer after `SLOW_S`, then
-            at most every `NOTE_EVERY_S` seconds. It may be called by another thread.
+        give_up_s: seconds after the first attempt; `GIVE_UP_S` when None.
+        note: called with a sentence for the user when the first attempt fails or has no answer after `SLOW_S`, and then
+            at most every `NOTE_EVERY_S` seconds. Another thread may call it.
         sleep: waits that many seconds; `time.sleep` when None.
         on_failure: called after each failure that may pass, to count them.
 
     Raises:
-        Exception: what `error_type` makes, when the time is up; or the error of `attempt` that is final.
+        Exception: the error that `error_type` makes when the time is up, or a final error of `attempt`.
     """
     bound = GIVE_UP_S if give_up_s is None else give_up_s
     started = time.monotonic()
@@ -94,7 +94,7 @@ def retry(
 
 
 class _Reporter:
-    """Says what fails, seldom enough to be read."""
+    """Reports what fails, seldom enough that a person can read it."""
 
     def __init__(self, what: str, note: Callable[[str], None] | None, deadline: float):
         self._what, self._note, self._deadline = what, note, deadline
@@ -102,7 +102,7 @@ class _Reporter:
         self._lock = threading.Lock()
 
     def report(self, reason: str) -> None:
-        """Say why the request failed and until when it is tried again, unless that was said a moment ago."""
+        """Report why the request failed and until when it is retried, unless a report was made a moment ago."""
         if self._note is None:
             return
         with self._lock:

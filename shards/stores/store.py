@@ -1,6 +1,6 @@
-"""Where a set's files lie: the protocol that readers use, whether the files are in a folder or on the Hub.
+"""The protocol through which readers read a set's files, whether they are in a folder or on the Hub.
 
-A store knows names, bytes and digests, and nothing of manifests or tokens. Names are flat: plain names, no folders.
+A store knows names, bytes and digests, but not manifests or tokens. Names are flat: plain names, no folders.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from shards.terminal.program import called_as
 
 
 class NeedsFolderError(InputError):
-    """What was asked needs the set's files in a folder on this machine."""
+    """The operation needs the set's files in a folder on this machine."""
 
 
 class Store(Protocol):
     """Files that are read whole or by ranges. Safe to share between threads and to send to another process.
 
-    Its text (`str`) is the address that `open_store` takes. Every method raises FileNotFoundError for a file that is
-    not there, and OSError or InputError where the store cannot be read; it never returns fewer bytes than asked for.
+    Its text (`str`) is the address that `open_store` takes. Every method raises FileNotFoundError if the file does
+    not exist, and OSError or InputError if the store cannot be read. It never returns fewer bytes than requested.
     """
 
     @property
@@ -71,7 +71,7 @@ class StoredFile:
 class FolderStore:
     """A folder on this machine. Links are followed.
 
-    Files are read, not mapped: a mapping of a file that another process shortens kills the process that reads it.
+    Files are read, not memory-mapped: if another process shortens a mapped file, the reading process is killed.
     """
 
     folder: Path
@@ -89,7 +89,7 @@ class FolderStore:
         """Return the bytes [start, stop) of a file.
 
         Raises:
-            OSError: the file is not there, cannot be read, or ends before `stop`.
+            OSError: the file does not exist, cannot be read, or ends before `stop`.
         """
         with (self.folder / name).open("rb", buffering=0) as file:
             file.seek(start)

@@ -1,7 +1,7 @@
-"""No document in both splits, nor more often in one than allowed: the check over the hashes of the whole set.
+"""Check over the hashes of the whole set that no document is in both splits, or in one split more often than allowed.
 
-Works in partitions by hash value, so that at most about `PARTITION_DOCUMENTS` hashes are in memory whatever the size of
-the set; a set with more reads the hash column once for each partition. About 0.15 s a million documents.
+The check works in partitions by hash value, so that at most about `PARTITION_DOCUMENTS` hashes are in memory at once. A
+larger set reads the hash column once for each partition. Costs about 0.15 s for a million documents.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 PARTITION_DOCUMENTS = 1 << 23
-"""Hashes held at once: 8 M of them with their shard and row are 0.8 GB at the peak, measured on sets of 16 and 32 M."""
+"""Hashes in memory at once: 8 M with their shard and row peak at 0.8 GB, measured on sets of 16 M and 32 M."""
 
 MAX_REPORTED = 20
-"""Documents named for each kind of fault; the last problem tells how many there are in all."""
+"""Maximum documents named for each kind of fault; the last problem says how many there are in all."""
 
 MAX_MEMBERS = 8
-"""Places named for each of these documents."""
+"""Maximum places named for each of these documents."""
 
 
 def check_duplicates(shards: Sequence[Shard], epochs: Mapping[str, int]) -> list[Problem]:
@@ -36,11 +36,11 @@ def check_duplicates(shards: Sequence[Shard], epochs: Mapping[str, int]) -> list
 
     Args:
         shards: shards whose document tables are sound.
-        epochs: how often a training document of each source may occur; sources not named count as 1.
+        epochs: how often a training document of each source may occur; 1 for a source that is not listed.
 
     Returns:
-        `split_leak` for a document in train and val, `document_repeated` for one twice in val or more often in train
-        than its source's epochs (the most of them, where a document belongs to several sources).
+        `split_leak` for a document in train and val; `document_repeated` for a document that occurs twice in val, or
+        more often in train than its source's epochs (the largest of them, if the document belongs to several sources).
     """
     documents = sum(shard.num_documents for shard in shards)
     partitions = max(1, -(-documents // PARTITION_DOCUMENTS))
@@ -56,14 +56,14 @@ def check_duplicates(shards: Sequence[Shard], epochs: Mapping[str, int]) -> list
 
 @dataclass
 class _Faults:
-    """Faults found so far: all are counted, the first are described, so that a set of copies costs no more."""
+    """Faults found so far. All are counted; only the first are described, so that memory does not grow with them."""
 
     leaks: int = 0
     repeats: int = 0
     problems: list[Problem] = field(default_factory=list[Problem])
 
     def to_problems(self) -> list[Problem]:
-        """Return the faults described, and how many there are in all where that is more."""
+        """Return the described faults, and for each kind with more of them a problem that states the count."""
         problems = list(self.problems)
         kinds: tuple[tuple[ProblemKind, int, str], ...] = (
             ("split_leak", self.leaks, "are in both splits"),
@@ -118,7 +118,7 @@ def _compare(rows: _Rows, shards: Sequence[Shard], faults: _Faults) -> None:
     some = np.flatnonzero(repeated[place] == rows.high)
     val_shards = np.array([shard.entry.split == "val" for shard in shards], np.bool_)
     in_train_split = ~np.take(val_shards, rows.shard[some])
-    # By hash; within a hash val before train, then in the set's order.
+    # Sort by hash; within a hash val before train, then in the set's order.
     order = some[np.lexsort((rows.row[some], rows.shard[some], in_train_split, rows.low[some], rows.high[some]))]
     high, low = rows.high[order], rows.low[order]
     new = np.flatnonzero(np.r_[True, (high[1:] != high[:-1]) | (low[1:] != low[:-1])])

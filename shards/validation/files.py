@@ -1,8 +1,8 @@
-"""The quick level: everything about a set that can be checked without reading tokens or document tables.
+"""The quick level: check everything about a set that needs no tokens and no document tables.
 
-The folder against the manifest, the manifest against itself, each shard's own metadata against the manifest, the
-tokenizer against what the manifest says of it. Reads metadata files, the tokenizer and the ends of tokens files;
-costs milliseconds a shard. The manifest is not trusted: no number it holds decides how much is allocated.
+Compares the folder with the manifest, the manifest with itself, each shard's own metadata with the manifest, and the
+tokenizer with the manifest. Reads metadata files, the tokenizer and the ends of tokens files; costs milliseconds a
+shard. The manifest is not trusted: none of its numbers decides how much is allocated.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from shards.validation import manifest as totals
 
 @dataclass
 class Structure:
-    """What the quick level found.
+    """The result of the quick level.
 
-    `sound` names the files that are there, regular, inside the folder and of the right size (and, for tokens, with a
-    seek table that fits): those that the full level may open.
+    `sound` names the files that the full level may open: those that exist, are regular, are inside the folder and have
+    the right size (and, for tokens, a seek table that fits).
     """
 
     shard_set: ShardSet | None
@@ -109,7 +109,7 @@ def check_shard_files(
 
 
 def _list_folder(folder: Path) -> dict[str, os.stat_result]:
-    """Return what lies in a folder, links followed; of a link to nothing, the link itself."""
+    """Return the entries of a folder, with links followed; for a broken link, the link itself."""
     listing: dict[str, os.stat_result] = {}
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -121,12 +121,12 @@ def _list_folder(folder: Path) -> dict[str, os.stat_result]:
 
 
 def _check_file(folder: Path, name: str, listing: dict[str, os.stat_result]) -> list[Problem]:
-    """Check that a file, or the file that a link leads to, is there, regular and readable."""
+    """Check that a file, or the target of a link, exists, is regular and is readable."""
     if name not in listing:
-        return [Problem("file_missing", name, "the manifest names it, the folder lacks it. Copy or build it again.")]
+        return [Problem("file_missing", name, "in the manifest, but not in the folder. Copy or build it again.")]
     mode = listing[name].st_mode
     if stat.S_ISLNK(mode):
-        return [Problem("file_missing", name, "a link that leads to no file. Copy the file itself.")]
+        return [Problem("file_missing", name, "a broken link: its target does not exist. Copy the file itself.")]
     if not stat.S_ISREG(mode):
         return [Problem("file_unreadable", name, "not a regular file. Copy or build it again.")]
     if not os.access(folder / name, os.R_OK):
@@ -144,7 +144,7 @@ def _missing_manifest(folder: Path, listing: dict[str, os.stat_result]) -> Probl
 
 
 def _check_foreign(manifest: Manifest, listing: dict[str, os.stat_result]) -> list[Problem]:
-    """Return a problem for each name in the folder that neither the manifest nor FORMAT.md allows."""
+    """Return a problem for each file in the folder that neither the manifest nor FORMAT.md allows."""
     known = {MANIFEST_FILE, *COMPANION_FILES, *manifest.digests}
     problems: list[Problem] = []
     for name in sorted(listing.keys() - known):

@@ -1,6 +1,6 @@
-"""The manifest against itself: names, sums and shares that must agree before any file is opened.
+"""Check the manifest against itself: names, sums and shares that must agree before any file is opened.
 
-Plain arithmetic on the numbers the manifest holds; no file is read and nothing is allocated by size.
+Plain arithmetic on the numbers in the manifest: no file is read, and no number decides how much is allocated.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from shards.format.manifest import (
 from shards.format.writer import shard_file_names, shard_name
 
 SHARE_PRECISION = 1e-9
-"""Shares are 64-bit fractions of whole numbers; two ways to the same share differ by less than this."""
+"""Shares are 64-bit floats. Two ways to compute the same share differ by less than this."""
 
 
 def check_totals(manifest: Manifest) -> list[Problem]:
-    """Return every way in which the manifest disagrees with itself."""
+    """Return a problem for each contradiction within the manifest."""
     return [
         *_check_properties(manifest),
         *_check_names(manifest),
@@ -52,7 +52,7 @@ def _check_properties(manifest: Manifest) -> list[Problem]:
 
 
 def _check_names(manifest: Manifest) -> list[Problem]:
-    """Names count up from 0 within each split, and files are named after their shard: no gap, no file listed twice."""
+    """Check that names count up from 0 in each split, files are named after their shard, and none is listed twice."""
     problems: list[Problem] = []
     index: Counter[str] = Counter()
     for shard in manifest.shards:
@@ -125,7 +125,7 @@ def _check_splits(manifest: Manifest) -> list[Problem]:
 
 
 def _check_mix(manifest: Manifest) -> list[Problem]:
-    """The mix's rows against the weights and against the training split."""
+    """Check the mix's rows against the weights and against the training split."""
     problems: list[Problem] = []
     train = manifest.splits.get("train")
     total = train.tokens if train else 0
@@ -154,7 +154,7 @@ def _check_mix(manifest: Manifest) -> list[Problem]:
         if abs(row.requested - share) > SHARE_PRECISION:
             message = f"{where}: requested {row.requested!r}; its weight's share is {share!r}"
             problems.append(_problem("totals_mismatch", message))
-        # Each target is rounded down, so their sum is short of the whole by less than one token a source.
+        # Each target is rounded down, so their sum is too small by less than one token for each source.
         slack = len(manifest.mix) + requested_sum * SHARE_PRECISION
         expected = row.requested * requested_sum
         if abs(row.requested_tokens - expected) > slack:
@@ -164,7 +164,7 @@ def _check_mix(manifest: Manifest) -> list[Problem]:
 
 
 def _check_available(manifest: Manifest) -> list[Problem]:
-    """A source gives validation a document at most once, and training at most `epochs` times what is left."""
+    """Check that val has each document of a source at most once, and train at most `epochs` times the others."""
     problems: list[Problem] = []
     for source in manifest.sources:
         used = {name: split.sources.get(source.name, _NOTHING) for name, split in manifest.splits.items()}
@@ -183,7 +183,7 @@ def _check_available(manifest: Manifest) -> list[Problem]:
 
 
 def _check_block_lists(manifest: Manifest) -> list[Problem]:
-    """What the sources count as dropped for a block list, against the lists."""
+    """Check the documents that the sources count as dropped for a block list against the lists."""
     dropped: Counter[str] = Counter()
     for source in manifest.sources:
         for reason, count in source.dropped.items():
@@ -208,7 +208,7 @@ def _check_block_lists(manifest: Manifest) -> list[Problem]:
 
 
 def add_sources(shards: Iterable[ShardEntry]) -> dict[str, SourceCounts]:
-    """Add up what shards hold of each source, by the manifest."""
+    """Add up the tokens and documents of each source over shards, by the manifest."""
     sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for shard in shards:
         for name, counts in shard.sources.items():

@@ -1,11 +1,11 @@
-"""Each source's share: over the set, and in every shard of each split, within one document of what was asked.
+"""Check that each source's share, over the set and in every shard, is within one document of the requested share.
 
-What is checked is what cutting at document boundaries can always keep. With K shards in a split and a source's target
-of T tokens in it, the target after shard k is T*(k+1)/K. Each cut is the document boundary nearest to its target, so it
-lies at most half a document away, and a shard, which has two cuts, at most one document (the source's longest in the
-set). Targets are rounded down to whole tokens, which adds at most two tokens a shard.
+The tolerance is one that cuts at document boundaries can always keep. With K shards in a split and a target of T
+tokens for a source, the target after shard k is T*(k+1)/K. Each cut is the document boundary nearest to its target, so
+it is at most half a document away. A shard has two cuts, so it is at most one document away (the longest of
+the source). Targets are rounded down to whole tokens, which adds at most two tokens a shard.
 
-Both splits state what was asked of them, `requested_tokens`; a source's target is its share of that.
+Each split states its `requested_tokens`; a source's target is its share of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def check_shares(manifest: Manifest, longest: Mapping[str, int]) -> list[Problem
     """Check every source's share.
 
     Args:
-        manifest: the set's manifest; what is held is added up from its shards.
+        manifest: the set's manifest; the tokens of a source are added up over its shards.
         longest: tokens in the longest document of each source in the set.
     """
     return [

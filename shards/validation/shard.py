@@ -1,8 +1,8 @@
-"""The full level for one shard: its document table and every one of its tokens.
+"""The full level for one shard: check its document table and every token.
 
 Tokens are streamed: one frame is read, hashed, decompressed, hashed again and compared while it is in the cache. The
 document table is read in batches. Memory: a few MiB, and 8 bytes a document of the shard. Faults of one kind in one
-shard are one problem, which tells how many there are and where the first is.
+shard make one problem, which says how many there are and where the first one is.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class ShardContents:
-    """What the full level found in one shard.
+    """The result of the full level for one shard.
 
-    `longest` is the longest document of each source, in tokens. `table_sound` says that the document table can be
-    trusted: its rows number what the manifest says, are of the right types, and lie end to end.
+    `longest` is the longest document of each source, in tokens. `table_sound` is True if the document table can
+    be trusted: it has the number of rows in the manifest, the right types, and no gap between documents.
     """
 
     problems: list[Problem] = field(default_factory=list[Problem])
@@ -47,7 +47,7 @@ class ShardContents:
 
 @dataclass
 class _Fault:
-    """Faults of one kind in one shard: how many, and the first."""
+    """Faults of one kind in one shard: their number, and the first one."""
 
     kind: ProblemKind
     count: int = 0
@@ -60,7 +60,7 @@ class _Fault:
 
 @dataclass
 class _Table:
-    """A document table's contents: where documents end, and what each source holds."""
+    """The content of a document table: the ends of documents, and the totals of each source."""
 
     ends: npt.NDArray[np.int64]
     sums: dict[str, SourceCounts]
@@ -74,8 +74,8 @@ def check_contents(
 
     Args:
         shard: the shard.
-        sound: the names of its files that the quick level found whole; others are not opened.
-        vocab_size: every id must be below it.
+        sound: the names of the files that passed the quick level; others are not opened.
+        vocab_size: the size of the vocabulary; every id must be smaller.
         eos_id: the id that must end every document and appear nowhere else.
         advance: called with the number of tokens checked since the last call.
     """
@@ -102,7 +102,7 @@ def check_contents(
 
 
 def _check_documents(shard: Shard) -> tuple[list[Problem], _Table | None]:
-    """Check that documents lie end to end and that each source holds what the manifest says."""
+    """Check that there is no gap between documents and that each source's totals equal the manifest's."""
     name = shard.entry.files.documents.path
     gaps, empty = _Fault("document_table"), _Fault("document_table")
     ends: list[npt.NDArray[np.int64]] = []
@@ -119,13 +119,13 @@ def _check_documents(shard: Shard) -> tuple[list[Problem], _Table | None]:
                 gaps.add(len(wrong), f"document {row + at} starts at {start[at]}; expected {stop[at] - length[at]}")
             if not length.all():
                 empty.add(int((length == 0).sum()), f"document {row + int((length == 0).argmax())} has length 0")
-            if not gaps.count:  # a broken table is not kept: its memory is not bounded by the shard's tokens
+            if not gaps.count:  # a broken table is not kept: the shard's tokens do not bound its memory
                 ends.append(stop - 1)
             add_lengths(batch, sums)
             position, row = int(stop[-1]) if len(stop) else position, row + len(stop)
     except ShardSetError as error:
         return error.problems, None
-    problems = _to_problems([gaps, empty], name, "The table and the tokens are not of one build.")
+    problems = _to_problems([gaps, empty], name, "The table and the tokens come from different builds.")
     if position != shard.num_tokens:
         message = f"lengths add up to {position}; expected {shard.num_tokens} tokens by the manifest"
         problems.append(Problem("document_table", name, message))
@@ -151,7 +151,7 @@ def _check_tokens(
     eos_id: int,
     advance: Callable[[int], None] | None,
 ) -> list[Problem]:
-    """Read the tokens file once: both digests, every frame's checksum, the range of ids, and where EOS stands."""
+    """Read the tokens file once and check both digests, frame checksums, the range of ids, and the places of EOS."""
     path, dtype = require_folder(shard.store) / shard.entry.files.tokens.path, shard.dtype
     try:
         frames = shard.seek_table.frames
@@ -199,7 +199,7 @@ def _check_range(tokens: npt.NDArray[Any], first: int, vocab_size: int, fault: _
 
 
 def _check_eos(tokens: npt.NDArray[Any], first: int, ends: npt.NDArray[np.int64], eos_id: int, fault: _Fault) -> None:
-    """Compare where EOS stands in one frame with where the table says that documents end."""
+    """Compare the places of EOS in one frame with the ends of documents in the table."""
     low, high = np.searchsorted(ends, [first, first + len(tokens)])
     here = ends[low:high] - first
     is_eos = tokens == eos_id

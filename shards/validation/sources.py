@@ -1,9 +1,9 @@
-"""Sampled documents against their sources: re-read each where the document table says it came from, compare bytes.
+"""Compare sampled documents with their sources: read each again from the place in the document table, compare bytes.
 
-`shards` knows no sources: a reader for a source kind is found by the entry point group `tokenmill.sources` and called
-as `read_documents(source, unit, rows)`, where `source` is the source's object in recipe.json. The sample is seeded and
-spread evenly over the set's documents, so that two runs compare the same ones. Costs one pass over the document tables
-of the shards sampled, the frames that hold the documents, and whatever the source takes to find its rows.
+`shards` itself has no code for sources. The entry point group `tokenmill.sources` provides a reader for each kind of
+source, which is called as `read_documents(source, unit, rows)`; `source` is the source's object in recipe.json. The
+sample is seeded and spread evenly over the set's documents, so that two runs compare the same ones. Costs one pass over
+the document tables of the sampled shards, the frames with the documents, and the source's own time to find its rows.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -31,10 +31,10 @@ SAMPLE_SEED = 0x746D696C
 class ReadDocuments(Protocol):
     """A reader of one kind of source, found by entry point.
 
-    Given the source's object in recipe.json, with the set's `folder` added to it, the name of a unit as document tables
-    hold it, and row numbers in the unit, it returns each row's text as UTF-8 bytes, in the order asked for, None where
-    the unit has no such row. It raises ValueError or OSError, with a message for the user, when the source cannot be
-    read.
+    Its arguments are the source's object in recipe.json, with the set's `folder` added; the name of a unit, as in the
+    document table; and row numbers in the unit. It returns the text of each row as UTF-8 bytes, in the order of the row
+    numbers, and None for a row that does not exist. It raises ValueError or OSError, with a message for the user, if
+    the source cannot be read.
     """
 
     def __call__(self, source: dict[str, Any], unit: str, rows: list[int]) -> list[bytes | None]: ...
@@ -42,7 +42,7 @@ class ReadDocuments(Protocol):
 
 @dataclass
 class SourceComparison:
-    """What comparing found: documents compared, problems, and sources that could not be read."""
+    """The result of a comparison: documents compared, problems, and sources that could not be read."""
 
     compared: int = 0
     problems: list[Problem] = field(default_factory=list[Problem])
@@ -71,7 +71,7 @@ def compare_with_sources(shard_set: ShardSet, shards: Sequence[Shard], count: in
     Args:
         shard_set: the set.
         shards: shards whose files are sound; documents are sampled from these.
-        count: how many documents to compare; every one where the set holds fewer.
+        count: how many documents to compare; all if the set has fewer.
     """
     found = SourceComparison()
     manifest = shard_set.manifest
@@ -122,7 +122,7 @@ def _compare(sample: _Sample, text: bytes | None, vocabulary: Vocabulary, origin
         message = (
             f"{origin}: differs from byte {at}: {held[at : at + 40]!r} of {len(held)} bytes in the shard, "
             f"{text[at : at + 40]!r} of {len(text)} at the source. "
-            "The source has changed, or the shard is of another build."
+            "The source has changed, or the shard comes from another build."
         )
         problems.append(Problem("source_mismatch", sample.where, message))
     if hash_document(held) != sample.digest:
@@ -132,7 +132,7 @@ def _compare(sample: _Sample, text: bytes | None, vocabulary: Vocabulary, origin
 
 
 def _draw(shards: Sequence[Shard], count: int, found: SourceComparison) -> dict[tuple[str, str], list[_Sample]]:
-    """Draw one document from each of `count` equal stretches of the set; group them by source and unit, by row."""
+    """Draw one document from each of `count` equal parts of the set. Group them by source and unit, ordered by row."""
     sizes = np.array([shard.num_documents for shard in shards], np.int64)
     total = int(sizes.sum())
     count = min(count, total)
@@ -168,7 +168,7 @@ def _pick_rows(shard: Shard, numbers: np.ndarray[Any, np.dtype[np.int64]]) -> li
 
 
 def _read_sources(recipe: Path) -> dict[str, dict[str, Any]]:
-    """Return the recipe's sources by name, each with the `folder` that its relative paths begin at."""
+    """Return the recipe's sources by name, each with the `folder` that its relative paths start from."""
     try:
         root: Any = json.loads(recipe.read_bytes())
         sources = cast("list[dict[str, Any]]", root["sources"])
@@ -186,5 +186,5 @@ def _load_reader(kind: str) -> ReadDocuments | None:
     found = [point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name == kind]
     try:
         return cast("ReadDocuments", found[0].load()) if found else None
-    except ModuleNotFoundError:  # the entry point is left from a package that is not importable here
+    except ModuleNotFoundError:  # the entry point belongs to a package that cannot be imported here
         return None

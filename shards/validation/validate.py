@@ -1,11 +1,11 @@
-"""Validation: every problem of a shard set, named.
+"""Validate a shard set and name every problem.
 
 Levels: `quick` checks everything but the tokens (milliseconds a shard); `full` reads every token and document row, at
-a speed near that of decompression; `against_sources` re-reads sampled documents where they came from. FORMAT.md lists
-what each level checks, and what none of them does.
+a speed near that of decompression; `against_sources` reads sampled documents again from their sources. FORMAT.md
+lists what each level checks, and what no level checks.
 
-Content that is wrong is reported, never raised. Only a folder that cannot be listed raises. Memory does not grow with
-the set: frames of 1 MiB a thread, 8 bytes a document of the shards being read, and the duplicate check's partitions.
+Wrong content is reported, never raised; only a folder that cannot be listed raises. Memory does not grow with the set:
+a frame of 1 MiB for each thread, 8 bytes a document of the shards being read, and the duplicate check's partitions.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from shards.validation.sources import compare_with_sources
 Level = Literal["quick", "full"]
 
 Progress = Callable[[int, int], None]
-"""Called with the tokens checked so far and the tokens in all, by one thread at a time."""
+"""A function of the tokens checked so far and the tokens in all, called by one thread at a time."""
 
 
 @dataclass
 class ValidationResult:
-    """What validation found.
+    """The result of a validation.
 
-    `tokens` and `documents` count what was read and checked; at the quick level, what the manifest says. `not_run`
-    lists checks that were asked for and could not be made, with the reason: a set is whole only when it is empty too.
+    `tokens` and `documents` count what was read and checked; at the quick level they are the manifest's totals.
+    `not_run` lists requested checks that could not run, with the reason. A set is whole only if this list is empty too.
     """
 
     path: Path
@@ -54,7 +54,7 @@ class ValidationResult:
 
     @property
     def ok(self) -> bool:
-        """Say whether every check was made and found nothing."""
+        """Return whether every check ran and found no problem."""
         return not self.problems and not self.not_run
 
     def to_dict(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def validate(
     Args:
         path: the set's folder.
         level: `quick` or `full`.
-        against_sources: how many sampled documents to re-read from their sources and compare byte for byte.
+        against_sources: how many sampled documents to read again from their sources and compare byte for byte.
         threads: shards are read by this many threads; the report does not depend on it.
         progress: called as tokens are checked.
 
@@ -114,7 +114,7 @@ def validate(
 
 
 def check_shard(shard_set: ShardSet, shard: Shard) -> ValidationResult:
-    """Check one shard in full against the manifest: what needs the other shards (shares, duplicates) is left out.
+    """Check one shard in full against the manifest, except for what needs the other shards (shares, duplicates).
 
     Raises:
         OSError: the folder is absent or cannot be listed.
@@ -161,7 +161,7 @@ def _check_full(
             longest[source] = max(longest[source], tokens)
     trusted = [shard for shard, found in zip(shard_set.shards, contents, strict=True) if found.table_sound]
     if len(trusted) == len(contents):
-        # With a table missing the longest document is unknown, and every share would look wrong.
+        # If a table is missing, the longest document is unknown, and every share would look wrong.
         report.problems += check_shares(manifest, longest)
     report.problems += check_duplicates(trusted, {source.name: source.epochs for source in manifest.sources})
 
