@@ -1,16 +1,16 @@
-"""The audit: what is in the tokens, before the first GPU hour.
+"""Audit the tokens of a set, before the first GPU hour.
 
-`audit` reads every token once (validation first, since training is searched for it), judges the totals, and looks up
-a document for each finding. The counts are written as `tokens.parquet`, the findings as `audit.json`, in a folder
-next to the set (`DIR.audit`): the set's own folder holds what the manifest names and no more, its manifest is its
-identity, and what an audit says changes with the auditor, not with the set.
+`audit` reads every token once, judges the totals, and looks up a document for each finding. It reads validation first,
+because it then searches training for validation's n-grams. The counts are written as `tokens.parquet`, the findings as
+`audit.json`, in a folder next to the set (`DIR.audit`). The set's own folder holds only the files in the manifest; an
+audit is not one of them, because its result also depends on the version of the audit.
 
 Costs, on one core: about 24 ns a token (40 million tokens a second), of which the counts by source alone are 6 (160
 million), and a second or two at the end.
 Memory: a histogram a source, and samples of fixed size (`SAMPLED_...`); the longest document; one shard's document
 table at a time. None of it grows with the number of shards.
 
-Not judged: whether text is good, true or lawful. A set that is not whole is refused: run `validate` for what is wrong.
+Not judged: whether text is good, true or lawful. A set that is not whole is refused; `validate` says what is wrong.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -52,19 +52,19 @@ from shards.trace.locate import Place, cut_excerpt, find_places
 from shards.validation.files import check_structure
 
 SAMPLED_DOCUMENTS = 1 << 15
-"""Documents compared for near-duplicates: a share of 1 % is then known to 0.06 %; 33 MB of sketches."""
+"""Documents compared for near-duplicates. A share of 1 % is then measured to within 0.06 %; 33 MB of sketches."""
 SAMPLED_PASSAGE_TOKENS = 1 << 25
 """Tokens of the documents searched for repeated passages."""
 SAMPLED_PASSAGES = 1 << 21
-"""N-grams kept of these: 60 MB, four times that while they are sorted."""
+"""N-grams kept of these documents: 60 MB, and four times that while they are sorted."""
 SAMPLED_VAL_TOKENS = 1 << 20
-"""Validation tokens looked for in training; one in four of their n-ngrams."""
+"""Validation tokens searched for in training, by one in four of their n-grams."""
 
 CONTEXT_TOKENS = 64
-"""Tokens decoded on each side of what an example shows."""
+"""Tokens decoded on each side of an example."""
 
 AUDIT_VERSION = 2
-"""Written to audit.json; an audit of another version is made again for a report. 2: verdicts know the set's size."""
+"""The version in audit.json. A report repeats an audit of another version. 2: verdicts depend on the set's size."""
 
 REPORT_FILE = "audit.json"
 
@@ -100,7 +100,7 @@ class AuditResult:
         return {check.name: check for check in self.checks}[name]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object that is written to audit.json; all but `seconds` depends on the set alone."""
+        """Return the JSON object for audit.json. Everything in it except `seconds` depends on the set alone."""
         return {
             "manifest_sha256": self.manifest_sha256,
             "audit_version": AUDIT_VERSION,
@@ -121,7 +121,7 @@ class AuditResult:
 
 
 def default_out(path: Path) -> Path:
-    """Return the folder next to a set in which its audit is kept."""
+    """Return the folder next to a set that holds its audit."""
     whole = path.resolve()
     return whole.with_name(f"{whole.name}.audit")
 
@@ -139,20 +139,20 @@ def audit(
     Args:
         path: the set's folder.
         out: the folder to write to; next to the set if None (`default_out`). Its two files are replaced.
-        workers: processes; the report does not depend on it.
-        rare: ids that occur less often are rare; by the size of the set when None (`ids.rare_below`).
+        workers: number of processes; the report does not depend on it.
+        rare: ids that occur less often are rare; None chooses by the size of the set (`ids.rare_below`).
         progress: called with tokens done and tokens in all.
 
     Raises:
         ShardSetError: the set is not whole.
-        ValueError: the tokenizer is not a byte-level one, or `out` lies in the set's folder.
+        ValueError: the tokenizer is not byte-level, or `out` is in the set's folder.
         OSError: a file cannot be read or written.
     """
     began = time.perf_counter()
     folder = Path(path)
     out = default_out(folder) if out is None else out
     if out.resolve().is_relative_to(folder.resolve()):
-        raise ValueError(f"{out}: lies in the set's own folder, which may hold no other files. Give a folder outside.")
+        raise ValueError(f"{out}: inside the set's own folder, which may hold no other files. Give another.")
     structure = check_structure(folder)
     shard_set = structure.shard_set
     if structure.problems or shard_set is None:
@@ -186,7 +186,7 @@ def audit(
 
 
 def choose_rates(shard_set: ShardSet) -> SampleRates:
-    """Choose how much of a set is sampled, by its size, so that samples have a bound."""
+    """Choose the sampling rates by the size of a set, so that samples have a fixed maximum size."""
     splits = shard_set.manifest.splits
     train, val = splits.get("train"), splits.get("val")
     tokens, documents = (train.tokens, train.documents) if train else (0, 0)
@@ -226,7 +226,7 @@ def _read_shards(shard_set: ShardSet, rates: SampleRates, workers: int, progress
 
 
 def _show_examples(shard_set: ShardSet, checks: Sequence[Check]) -> None:
-    """Look up the documents that findings name: where they are from, and the text around what is to be seen."""
+    """Look up the documents that findings name: their origin, and the text around the marked part."""
     by_shard: defaultdict[int, set[int]] = defaultdict(set)
     rows = [row for check in checks for row in check.rows]
     for example in (example for row in rows for example in row.examples):

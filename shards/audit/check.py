@@ -1,4 +1,4 @@
-"""The parts of an audit report: checks with a verdict each, rows of findings, and the documents that show them.
+"""The parts of an audit report: checks with a verdict, rows of findings, and documents as examples.
 
 The verdicts and their rules are in `shards.audit.rules`.
 """
@@ -13,7 +13,7 @@ from shards.audit.rules import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A document to show.
+    """A document to show as an example.
 
     Attributes:
         shard: the number of its shard in the manifest.
@@ -30,7 +30,7 @@ class Example:
 
 @dataclass
 class Row:
-    """One finding: its columns, and documents that show it."""
+    """One finding: its columns, and documents as examples."""
 
     values: dict[str, Any]
     examples: list[Example] = field(default_factory=list[Example])

@@ -1,4 +1,4 @@
-"""`tokens.parquet`, the audit's counts: a row for each id of the vocabulary. The audit writes it, a report reads it."""
+"""Write and read `tokens.parquet`, the audit's counts: a row for each id of the vocabulary. A report reads it."""
 
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
@@ -20,7 +20,7 @@ TOKENS_FILE = "tokens.parquet"
 
 
 def write_tokens(path: Path, totals: Totals, vocabulary: Vocabulary) -> None:
-    """Write the counts, one row an id in order of ids.
+    """Write the counts, one row for each id, in order of ids.
 
     Columns: `id`, `bytes`, `text` (U+FFFD for bytes that are not UTF-8 alone), `special`; of training `count`,
     `documents` and `shards` that hold it, `document_bits` and `source_bits` (`ids.check_concentrated`); of

@@ -1,7 +1,7 @@
 """The audit's checks of documents: lengths, passages in many of them, near-duplicates, validation seen in training.
 
 Lengths and exact repeats are judged over the whole set. The others compare samples (`shard.SampleRates`) chosen
-by content, so that what is equal is sampled together: a rate is unbiased, whatever the size of the set.
+by content, so that equal things are sampled together. So a rate is unbiased for any size of set.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 MAX_ROWS = 20
 
 MAX_COMPARED = 16
-"""Different documents that each one with the same smallest n-gram is compared with: boilerplate at the head of many
-documents must not make the comparison quadratic."""
+"""Maximum documents that one document is compared with, among those with the same smallest n-gram hash. Otherwise
+boilerplate at the head of many documents would make the comparison quadratic."""
 
 
 def check_lengths(totals: Totals) -> Check:
@@ -68,7 +68,7 @@ def check_lengths(totals: Totals) -> Check:
             odd.append(f"{name}: {short:.0%} of the documents have fewer than {SHORT_TOKENS} tokens")
         if documents >= 100 and longest > MAX_LONGEST_SHARE * tokens:
             odd.append(f"{name}: one document has {longest / tokens:.0%} of the tokens")
-    summary = "; ".join(odd) or "no source is mostly fragments, none is one document"
+    summary = "; ".join(odd) or "no source is mostly fragments; no document dominates a source of 100 or more"
     return Check("lengths", "look" if odd else "ok", summary, rows)
 
 
@@ -98,7 +98,7 @@ def check_passages(totals: Totals, rates: SampleRates) -> Check:
     rows: list[Row] = []
     shown: set[int] = set()
     for index in many.tolist():
-        # The n-grams of one long passage are in the same documents: the smallest key stands for it.
+        # The n-grams of one long passage are in the same documents, so the smallest key identifies the passage.
         where = passages[first[index]]
         if int(where["key"]) in shown:
             continue
@@ -118,11 +118,11 @@ def check_passages(totals: Totals, rates: SampleRates) -> Check:
 
 
 def check_near_duplicates(totals: Totals, rates: SampleRates) -> Check:
-    """Find training documents that are nearly another one, in a sample that keeps such pairs together.
+    """Find near-duplicates among training documents, in a sample that keeps such pairs together.
 
-    Documents are sampled by their smallest n-gram hash, which two documents share with a probability equal to their
-    resemblance; so a pair is found at about that rate (of pairs just over the limit about half are missed), and the
-    share found does not fall with the size of the set.
+    Documents are sampled by their smallest n-gram hash. Two documents share it with a probability equal to their
+    resemblance, so a pair is found at about that rate (about half of the pairs just over the limit are missed). The
+    share that is found does not fall with the size of the set.
     """
     groups: defaultdict[int, list[Sketch]] = defaultdict(list)
     keys: set[int] = set()
@@ -154,21 +154,22 @@ def check_near_duplicates(totals: Totals, rates: SampleRates) -> Check:
     ]
     verdict: Verdict = "bad" if share > BAD_DUPLICATE_SHARE else "look" if share > LOOK_DUPLICATE_SHARE else "ok"
     sample = "every document" if rates.documents == 1 else f"1 in {rates.documents}"
-    summary = f"{share:.2%} of {len(keys):,} training documents ({sample}) are nearly another one: {len(pairs):,} pairs"
+    summary = f"{share:.2%} of {len(keys):,} training documents ({sample}) nearly equal another: {len(pairs):,} pairs"
     return Check("near_duplicates", verdict, summary, rows)
 
 
 def resemblance(one: npt.NDArray[np.uint64], other: npt.NDArray[np.uint64]) -> float:
     """Estimate the Jaccard similarity of two documents from their smallest n-gram hashes, each sorted and distinct.
 
-    Source: Broder (1997), On the resemblance and containment of documents: of the smallest of both, those in each.
+    Source: Broder (1997), On the resemblance and containment of documents: among the smallest hashes of the two
+    together, the share that is in both.
     """
     both = np.union1d(one, other)[:SKETCH_SIZE]
     return float((np.isin(both, one) & np.isin(both, other)).mean())
 
 
 def check_overlap(totals: Totals, rates: SampleRates) -> Check:
-    """Find validation documents that are not equal to a training document and share nearly all their n-ngrams."""
+    """Find validation documents that are not equal to a training document and share nearly all their n-grams."""
     ngrams = totals.val_ngrams
     if not len(ngrams):
         return Check("validation_overlap", "ok", "no validation split, or none with a document of more than 16 tokens")

@@ -1,7 +1,7 @@
-"""Document lengths in bins: a histogram of fixed size from which quantiles and expected counts are read.
+"""Count document lengths in bins: a histogram of fixed size that gives quantiles and expected counts.
 
-Lengths below `EXACT` have a bin each; above, each doubling is cut into `PER_DOUBLING` bins, so that a bin's middle is
-within 1.1 % of any length in it. 2,048 + 64 bins for every doubling up to 2^32, whatever the number of documents.
+Each length below `EXACT` has its own bin. Above, each doubling is cut into `PER_DOUBLING` bins, so that a bin's middle
+is within 1.1 % of every length in it. There are 2,048 bins, and 64 for every doubling up to 2^32.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def bin_middles() -> npt.NDArray[np.float64]:
 
 
 def quantile(counts: npt.NDArray[np.int64], share: float, *, shortest: int, longest: int) -> int:
-    """Return the length below which about this share of the documents lies; 0 without documents.
+    """Return the length that about this share of the documents is shorter than; 0 if there are no documents.
 
     Args:
         counts: documents by bin, int64 `(BINS,)`.
         share: from 0 to 1.
-        shortest: tokens of the shortest document: the middle of its bin may lie below, and nothing does.
-        longest: tokens of the longest one.
+        shortest: tokens of the shortest document; the result is never less, although the middle of its bin may be.
+        longest: tokens of the longest document.
     """
     total = int(counts.sum())
     if not total:

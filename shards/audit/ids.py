@@ -1,7 +1,7 @@
-"""The audit's checks of ids: special ones inside documents, never seen, rare, concentrated; bytes a token holds.
+"""The audit's checks of ids: special ones inside documents, never seen, rare, concentrated; and bytes per token.
 
-All from counts, so that they cost the same for any size of set. What a model is trained on is judged: validation
-counts only for special ids.
+All checks use counts alone, so they cost the same for any size of set. They judge the training split; only the check of
+special ids includes validation.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 MAX_ROWS = 50
-"""Ids listed by a check; all are in tokens.parquet."""
+"""Maximum ids that a check lists; tokens.parquet has all of them."""
 
 
 def rare_below(tokens: int) -> int:
-    """Return how often an id must occur in a set of so many tokens not to be rare."""
+    """Return the count below which an id is rare in a set of so many tokens."""
     return max(MIN_EXAMPLES, round(tokens * RARE_SHARE))
 
 
 def check_special(totals: Totals, vocabulary: Vocabulary, *, eos_id: int) -> Check:
-    """Find special ids anywhere but EOS at a document's end; there must be none."""
+    """Find special ids inside documents. Only EOS may occur, once at each document's end."""
     inside: dict[int, int] = {}
     for split in totals.splits.values():
         counts = split.counts.sum(axis=0)
@@ -56,10 +56,10 @@ def check_special(totals: Totals, vocabulary: Vocabulary, *, eos_id: int) -> Che
 
 
 def expected_counts(tokens: int, vocab_size: int) -> npt.NDArray[np.float64]:
-    """Return how often the ids of a vocabulary occur in so many tokens by Zipf's law, float64 `(vocab_size,)`, falling.
+    """Return the counts that Zipf's law gives the ids of a vocabulary in so many tokens, float64 `(vocab_size,)`.
 
-    The count of rank r is in proportion to 1/r. The entries of a trained BPE fall off more slowly than that, so in most
-    sets fewer ids are rare than this says; entries that are only ever parts of longer ones are the exception.
+    The count of rank r is proportional to 1/r. The counts of a trained BPE fall more slowly, so most sets have fewer
+    rare ids than this predicts, except for entries that occur only as parts of longer ones.
     """
     shares = 1.0 / np.arange(1, vocab_size + 1)
     return tokens * shares / shares.sum()
@@ -71,7 +71,7 @@ def is_large_enough(tokens: int, vocab_size: int, *, below: int) -> bool:
 
 
 def check_never_seen(totals: Totals, vocabulary: Vocabulary) -> Check:
-    """Find ids that training holds nowhere. Single bytes are counted apart: UTF-8 never holds 13 of them."""
+    """Find ids that never occur in training. Single bytes are counted separately: 13 of them never occur in UTF-8."""
     lengths = vocabulary.entry_lengths()
     unseen = (totals.train.counts.sum(axis=0) == 0) & ~vocabulary.special_mask()
     ids = np.flatnonzero(unseen & (lengths != 1))
@@ -114,17 +114,17 @@ def check_rare(totals: Totals, vocabulary: Vocabulary, *, below: int) -> Check:
 
 
 def check_concentrated(totals: Totals, vocabulary: Vocabulary, *, below: int) -> Check:
-    """Rank ids that sit in few documents, or in a small source: what one flood of strange documents leaves behind.
+    """Rank ids that occur in few documents or in one small source, as a flood of strange documents causes.
 
-    An id's *concentration* is the bits that its occurrences give away of where they are, the sum of two:
+    An id's *concentration* is the information, in bits, that an occurrence gives about its place. It is the sum of:
 
-    - `document_bits`: log2 of how many times fewer documents hold it than if each source scattered its occurrences of
-      the id over its documents by chance (in proportion to their lengths);
+    - `document_bits`: log2 of how many times fewer documents hold the id than if each source scattered its
+      occurrences over its documents by chance (in proportion to their lengths);
     - `source_bits`: the Kullback-Leibler divergence of its occurrences by source from the mix: log2(1 / share) for an
       id of one source only.
 
-    Words that belong to a small source by nature have about its log2(1 / share) bits; those of one flood of documents
-    have more. Ids rarer than `below` have a check of their own and are left out here.
+    Words that belong to a small source by nature have about log2(1 / share) bits; words of one flood of documents have
+    more. Ids rarer than `below` are left out: another check reports them.
     """
     train = totals.train
     counts = train.counts.sum(axis=0)
@@ -171,9 +171,9 @@ def concentration(split: SplitTotals) -> tuple[npt.NDArray[np.float64], npt.NDAr
 
 
 def check_bytes_per_token(totals: Totals, vocabulary: Vocabulary) -> Check:
-    """Compare how much text a token holds, by source, with the whole set.
+    """Compare the bytes per token of each source with those of the whole set.
 
-    The tokenizer's own sample is drawn in the mix's proportions and is not part of a set: the mix is used in its place.
+    The tokenizer's sample is drawn in the proportions of the mix and is not part of a set, so the mix is used instead.
     """
     lengths = vocabulary.text_lengths()
     counts = totals.train.counts

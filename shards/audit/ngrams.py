@@ -1,8 +1,8 @@
-"""Hashes of n-grams of tokens: equal n-grams have equal hashes in every document and every shard.
+"""Hash n-grams of tokens: equal n-grams have equal hashes in every document and every shard.
 
 An n-gram whose size is a power of two is hashed as a polynomial of random 64-bit values of its tokens (mod 2^64), built
-by doubling, then finalized so that every bit is as good as another. Costs about 1 ns a token for each doubling. Two
-different n-grams have the same hash once in 2^64, so that the sets compared here (millions) hold no chance matches.
+by doubling, then finalized so that all bits are equally random. Costs about 1 ns a token for each doubling. Two
+different n-grams have the same hash once in 2^64, so comparing millions of them gives no chance matches.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 NO_NGRAM = np.uint64(2**64 - 1)
-"""The hash of a position where too few tokens of the document are left for an n-gram."""
+"""The hash of a position with too few tokens left in the document for an n-gram."""
 
 _SEED = 0x77696E64
 _BASE = 0x9E3779B97F4A7C15
@@ -23,7 +23,7 @@ _MIX = np.uint64(0xD6E8FEB86659FD93)  # of the "rrmxmx" family of 64-bit mixers:
 
 
 def token_values(vocab_size: int) -> npt.NDArray[np.uint64]:
-    """Return a random value for each id, uint64 `(vocab_size,)`; always the same ones."""
+    """Return a random value for each id, uint64 `(vocab_size,)`; the values are always the same."""
     return np.asarray(np.random.PCG64(_SEED).random_raw(vocab_size), np.uint64)
 
 
@@ -57,7 +57,7 @@ def hash_ngrams(
         factor, done = factor * factor % 2**64, done * 2
     hashes[: len(rolled)] = finalize(rolled)
     for back in range(1, width + 1):
-        # In a shorter document this marks the first token several times: no n-gram begins there either.
+        # A shorter document has its first token marked several times, which is right: no n-gram begins there.
         hashes[np.maximum(ends - back, starts)] = NO_NGRAM
     return hashes
 

@@ -1,8 +1,8 @@
-"""When a check of the audit is *ok*, *worth a look* or *bad*: the words, the limits and where they come from.
+"""The rules by which a check of the audit is *ok*, *worth a look* or *bad*: words, limits and their sources.
 
-*bad* is for what nobody must train on: the set breaks a rule of its format, most of it repeats itself, or a set that is
-large enough to judge its vocabulary leaves much of it untrained. What may be meant, and what only the size of a small
-set explains, is never bad. The command's help, the page and the card take their words from here.
+*bad* means that nobody should train on the set: it breaks a rule of its format, most of it repeats itself, or it is
+large enough to train its vocabulary and leaves much of it untrained. A finding that may be intended, or that the size
+of a small set explains, is never bad. The command's help, the page and the card take their words from here.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Literal
 
 Verdict = Literal["ok", "look", "bad"]
-"""As programs read it, worst last."""
+"""Verdicts as programs read them, worst last."""
 
 VERDICT_WORDS: dict[Verdict, str] = {"ok": "ok", "look": "worth a look", "bad": "bad"}
-"""As people read it."""
+"""Verdicts as people read them."""
 
 VERDICT_ADVICE: dict[Verdict, str] = {
     "ok": "there is nothing to do",
@@ -26,23 +26,23 @@ MIN_EXAMPLES = 100
 vocabulary of which at least 95 % of the entries have 100 training examples or more."""
 
 RARE_SHARE = 1e-8
-"""In a large set, an id is rare below this share of its tokens: less than once in 190 batches of 524,288 tokens, so
-that AdamW has mostly forgotten one sight of it (beta2 0.95 to 0.999) when the next comes. Our own rule."""
+"""In a large set, an id is rare below this share of its tokens: less than once in 190 batches of 524,288 tokens. AdamW
+(beta2 0.95 to 0.999) has then mostly forgotten one occurrence before the next comes. Our own rule."""
 
 RARE_TOLERANCE = 0.01
-"""Of the vocabulary: so many more rare ids than the size of the set explains are still ok."""
+"""Share of the vocabulary: up to this many more rare ids than the size of the set explains are ok."""
 
 MAX_RARE_SHARE = 0.5
-"""A vocabulary of which more ids are rare or never seen is Bad: most of the embedding is paid for and not trained."""
+"""A vocabulary with a larger share of rare or never-seen ids is bad: most of the embedding would not be trained."""
 
 MAX_UNSEEN_SHARE = 0.05
-"""A vocabulary of which more ids are never seen is bad, by the 95 % of Gowda and May."""
+"""A vocabulary with a larger share of never-seen ids is bad, by the 95 % of Gowda and May."""
 
 SUSPICIOUS_BITS = 6.0
-"""An id this concentrated is worth a look: as if it kept to one 64th of the documents that chance would give it."""
+"""An id this concentrated is worth a look: it is in one 64th of the documents that chance would give it."""
 
 LOW_BYTES_PER_TOKEN = 0.6
-"""A source whose tokens hold less than this share of the set's bytes per token is one the tokenizer does not know."""
+"""The tokenizer does not know the text of a source with less than this share of the set's bytes per token."""
 
 SHORT_TOKENS = 16
 MAX_SHORT_SHARE = 0.05
@@ -53,26 +53,26 @@ MAX_LONGEST_SHARE = 0.05
 
 MIN_PASSAGE_DOCUMENTS = 10
 MIN_PASSAGE_SHARE = 0.001
-"""A window of tokens is a repeated passage when as many documents, and this share of those searched, hold it."""
+"""A window of tokens is a repeated passage if this many documents, and this share of those searched, have it."""
 
 MAX_PASSAGE_SHARE = 0.5
-"""A set of which more training documents hold a repeated passage is Bad: it is mostly boilerplate."""
+"""A set is bad if a larger share of its training documents hold a repeated passage: it is mostly boilerplate."""
 
 NEAR_DUPLICATE = 0.5
 """Two documents are near-duplicates when they share this much of their 16-token n-grams (Jaccard). One changed word
 undoes 16 of them, so this is about one change in 50 tokens."""
 
 LOOK_DUPLICATE_SHARE, BAD_DUPLICATE_SHARE = 0.001, 0.3
-"""Shares of the training documents that are nearly another one. Models are trained on C4 with 3.0 % and RealNews with
+"""Shares of near-duplicates among training documents. Models are trained on C4 with 3.0 % and RealNews with
 13.6 % (Lee et al. 2022, Deduplicating Training Data Makes Language Models Better), so these are worth a look; the bad
 limit is twice the worse of them, rounded up."""
 
 LEAKED = 0.8
-"""A validation document is seen in training when so many of its n-grams are. Source: "dirty" at 80 % in Llama 2
+"""A validation document counts as seen if this share of its n-grams is. Source: "dirty" at 80 % in Llama 2
 (arXiv:2307.09288, appendix A.6)."""
 
 BAD_LEAKED_SHARE = 0.5
-"""Of the validation documents seen in training. Above this share, validation loss measures memory."""
+"""Share of the validation documents that are seen in training. Above it, validation loss measures memorization."""
 
 MAX_SEEN_SHARE = 0.05
 """A larger share of all validation n-grams seen in training is worth a look."""
@@ -126,5 +126,5 @@ RULES = (
 
 
 def worst(verdicts: set[Verdict]) -> Verdict:
-    """Return the worst of some verdicts; ok for an empty set."""
+    """Return the worst of some verdicts; ok if there are none."""
     return "bad" if "bad" in verdicts else "look" if "look" in verdicts else "ok"

@@ -1,8 +1,8 @@
-"""One shard's part of the audit, in one pass: counts, lengths, and samples of n-grams to compare between shards.
+"""Audit one shard in one pass: counts, lengths, and samples of n-grams to compare between shards.
 
-Counts are exact. What must be compared across the whole set is sampled by content (by a hash of the very thing that
-may be equal), so that equal things are sampled together in every shard, and what a shard returns has a fixed bound:
-a histogram a source, and the samples, whose rates `SampleRates` sets by the size of the set.
+Counts are exact. Documents and n-grams that must be compared across the whole set are sampled by a hash of their own
+content, so that equal ones are sampled together in every shard. The result of a shard has a fixed maximum size: a
+histogram for each source, and the samples, whose rates (`SampleRates`) depend on the size of the set.
 
 Cost a token on one core (measured on code): decompression and counts by source 6 ns, documents that hold each id 6,
 n-grams 12.
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 NGRAM_TOKENS = 16
 """Tokens in an n-gram: about the 13 words that GPT-3's authors compared (arXiv:2005.14165, appendix C)."""
 NGRAM_RATE = 4
-"""One in four of the validation n-ngrams is looked for."""
+"""One in four of the validation n-grams is searched for."""
 PASSAGE_TOKENS = 64
-"""Tokens in the n-gram by which repeated passages are found: more than a phrase."""
+"""Tokens in the n-gram that finds repeated passages: longer than a phrase."""
 SKETCH_SIZE = 128
-"""Smallest n-gram hashes kept of a document: its resemblance to another is then known to about 0.04."""
+"""Smallest n-gram hashes kept for a document. Its resemblance to another is then measured to within about 0.04."""
 MIN_NGRAMS = 16
-"""A document with fewer n-ngrams than this is too short to be a near-duplicate of anything."""
+"""A document with fewer n-grams than this is too short to count as a near-duplicate."""
 BITMAP_BITS = 24
 
 NGRAM_ROW = np.dtype([("hash", "<u8"), ("document", "<i8"), ("key", "<u8")])
@@ -45,13 +45,13 @@ NGRAM_ROW = np.dtype([("hash", "<u8"), ("document", "<i8"), ("key", "<u8")])
 
 @dataclass(frozen=True)
 class SampleRates:
-    """One in how many; each decides by content, so that a rate holds over the set and not shard by shard.
+    """Sampling rates, as one in N. Sampling is by content, so a rate holds over the set, not in each shard.
 
     Attributes:
         documents: documents whose n-gram sketch is kept, chosen by their smallest n-gram hash.
         passage_documents: documents whose passages are sampled, chosen by content hash.
-        passages: passages kept of these, chosen by their hash.
-        val_documents: validation documents looked for in training, chosen by content hash.
+        passages: passages kept of these documents, chosen by their hash.
+        val_documents: validation documents searched for in training, chosen by content hash.
     """
 
     documents: int = 1
@@ -62,7 +62,7 @@ class SampleRates:
 
 @dataclass(frozen=True)
 class ShardTask:
-    """One shard to look at. `ngrams` is the file of validation n-ngrams to look for, where there is one."""
+    """One shard to audit. `ngrams` is the file of validation n-grams to search for, if any."""
 
     folder: Path
     shard: int
@@ -73,7 +73,7 @@ class ShardTask:
 
 @dataclass(frozen=True)
 class Sketch:
-    """The sampled n-ngrams of one document: the smallest hash, the `SKETCH_SIZE` smallest, and which document it is."""
+    """The sampled n-grams of one document: the smallest hash, the `SKETCH_SIZE` smallest, and the document's place."""
 
     smallest: int
     key: int
@@ -93,11 +93,11 @@ class ShardFigures:
         example: int32 `(vocab_size,)`, a document that holds each id; -1 without one.
         lengths: int64 `(sources, BINS)`, documents by length in tokens, EOS included.
         shortest, longest: int64 `(sources,)`.
-        misplaced: documents with a special id inside (EOS before the end, or any other), first few, with the id.
+        misplaced: the first few documents with a special id inside (EOS before the end, or any other), with the id.
         passages: sampled n-grams of `PASSAGE_TOKENS` tokens, one row a document and n-gram.
         passage_documents: documents whose passages were sampled.
-        ngrams: validation: sampled n-ngrams; training: those of validation that were seen here.
-        sketches: of sampled documents.
+        ngrams: in a validation shard, sampled n-grams; in a training shard, the n-grams of validation that it has.
+        sketches: the sketches of sampled documents.
     """
 
     split: Split
@@ -164,7 +164,7 @@ def scan_shard(task: ShardTask) -> ShardFigures:
 def _count_documents(figures: ShardFigures, block: DocumentBlock, ids: npt.NDArray[np.intp]) -> None:
     documents = figures.documents
     for start, end in zip(block.starts.tolist(), block.ends.tolist(), strict=True):
-        # An id that is repeated in the index is still added to once: that is what is wanted here.
+        # numpy adds 1 only once to an id that is repeated in the index, which counts documents.
         documents[ids[start:end]] += 1
     numbers = np.arange(block.document, block.document + len(block.starts), dtype=np.int32)
     figures.example[ids] = np.repeat(numbers, block.ends - block.starts)
@@ -177,7 +177,7 @@ def _find_misplaced(
     eos_id: int,
     counted: npt.NDArray[np.int64],
 ) -> None:
-    """Find documents that hold a special id anywhere but EOS at the end; looks closer only where the counts say so."""
+    """Find documents with a special id other than the EOS at the end. Search only if counts show any."""
     ended = block.tokens[block.ends - 1] == eos_id
     if int(counted[special].sum()) == len(block.ends) == int(counted[eos_id]) and bool(ended.all()):
         return
@@ -193,7 +193,7 @@ def _find_misplaced(
 
 @lru_cache(maxsize=1)
 def _load_ngrams(path: Path) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
-    """Return the validation n-ngrams, sorted, and a bitmap of their leading bits; once a process."""
+    """Return the validation n-grams, sorted, and a bitmap of their leading bits. Loaded once in each process."""
     ngrams = np.load(path)
     bitmap = np.zeros(1 << BITMAP_BITS, np.bool_)
     bitmap[ngrams >> np.uint64(64 - BITMAP_BITS)] = True
@@ -210,7 +210,7 @@ class _NgramSampler:
         self._wanted = _load_ngrams(task.ngrams) if task.ngrams else None
 
     def add(self, block: DocumentBlock) -> None:
-        """Take what is sampled of a block."""
+        """Sample a block."""
         keys = split_hashes(block.hashes)[:, 0]
         if self._figures.split == "train":
             self._take_passages(block, keys)
@@ -220,7 +220,7 @@ class _NgramSampler:
         self._take_ngrams(block, keys, ngrams)
 
     def finish(self) -> None:
-        """Join what was taken."""
+        """Join the samples of all blocks."""
         if self._passages:
             rows = np.concatenate(self._passages)
             order = np.lexsort((rows["key"], rows["hash"]))
@@ -254,7 +254,7 @@ class _NgramSampler:
     ) -> None:
         smallest = np.minimum.reduceat(ngrams, block.starts)
         long = block.ends - block.starts > NGRAM_TOKENS + MIN_NGRAMS
-        # Near-duplicates mostly share the smallest hash; finalized again, since small values are not evenly spread.
+        # Near-duplicates mostly share the smallest hash. Finalize it again, since small values are not evenly spread.
         sampled = long & (finalize(smallest + np.uint64(1)) % np.uint64(self._task.rates.documents) == 0)
         for row in np.flatnonzero(sampled).tolist():
             own = np.sort(ngrams[block.starts[row] : block.ends[row] - NGRAM_TOKENS])

@@ -1,7 +1,7 @@
-"""The figures of all shards added up: what the audit's checks judge.
+"""Add up the figures of all shards; the audit's checks judge the totals.
 
-Adds one shard at a time, in the order of the manifest, so that the result does not depend on how many workers there
-were. Holds a histogram a source and split, and the samples; neither grows with the number of shards.
+Adds one shard at a time, in the order of the manifest, so that the result does not depend on the number of workers.
+Holds a histogram for each source and split, and the samples; neither grows with the number of shards.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_MISPLACED = 100
 
 
 class SplitTotals:
-    """Counts of one split; see `ShardFigures` for each. `shards` counts the shards that hold an id."""
+    """The counts of one split; see `ShardFigures` for their meaning. `shards` counts the shards that hold an id."""
 
     def __init__(self, sources: int, vocab_size: int):
         self.counts = np.zeros((sources, vocab_size), np.int64)
@@ -48,13 +48,13 @@ class Totals:
 
     Attributes:
         source_names: the names of the sources, in the order of the counts.
-        splits: the counts of each split, always of both.
-        misplaced: shard number, document number and id of special ids inside documents, the first few.
+        splits: the counts of each split; both are always present.
+        misplaced: the first few special ids inside documents: shard number, document number and id.
         passages: sampled passages of training documents, `SET_NGRAM_ROW`.
         passage_documents: training documents whose passages were sampled.
-        val_ngrams: sampled n-ngrams of validation, `SET_NGRAM_ROW`.
-        found_ngrams: those that training holds too, with one place where it does, `SET_NGRAM_ROW`.
-        sketches: of sampled training documents.
+        val_ngrams: sampled n-grams of validation, `SET_NGRAM_ROW`.
+        found_ngrams: those that training has too, with one place in training, `SET_NGRAM_ROW`.
+        sketches: the sketches of sampled training documents.
     """
 
     source_names: list[str]
@@ -82,7 +82,7 @@ class Totals:
 
     @property
     def val_ngrams(self) -> npt.NDArray[Any]:
-        """Sampled n-ngrams of validation documents, `SET_NGRAM_ROW`."""
+        """Sampled n-grams of validation documents, `SET_NGRAM_ROW`."""
         return np.concatenate([np.empty(0, SET_NGRAM_ROW), *self._val_ngrams])
 
     def add(self, shard: int, figures: ShardFigures) -> None:
