@@ -147,7 +147,7 @@ def _cut_validation(demand: Demand, source: int, axis: Axis) -> list[tuple[int, 
         return [(0, Cut(0, FIRST_HASH)) for _ in targets]
     cuts = _cut_split(axis, Cut(0, FIRST_HASH), targets)
     if 0 < targets[-1] < axis.total:
-        cuts[-1] = (0, axis.validation_cut(targets[-1]))
+        cuts[-1] = (0, axis.validation_cut(targets[-1], val_tokens=recipe.split.val_tokens))
     return cuts
 
 

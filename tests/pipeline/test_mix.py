@@ -303,8 +303,8 @@ def test_a_shard_smaller_than_its_documents(runs_of: Any, tmp_path: Path) -> Non
     ("before", "straddling", "asked", "taken"),
     [
         (30, 500, 350, 300),  # a long document at the end: without it 50 are missing, with it 450 are too many
-        (30, 100, 340, 300),  # 60 too many, more than a tenth
-        (30, 34, 316, 334),  # 18 too many, less than a tenth: as 0.1.0 cut
+        (30, 100, 340, 300),  # 60 too many, more than a twentieth
+        (30, 28, 315, 328),  # 13 too many, less than a twentieth: as 0.1.0 cut
         (0, 500, 100, 500),  # a source that is asked for is never left out
     ],
 )
