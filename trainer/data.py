@@ -60,7 +60,7 @@ class Loader(AbstractContextManager["Loader"]):
         """
         out = torch.empty((count, self._order.seq_len + 1), dtype=torch.int64)
         rows, row = out.numpy(), 0
-        for visit, starts in self._order.iter_runs(first, count):
+        for visit, starts in self._order.iter_visits(first, count):
             windows = sliding_window_view(self._tokens(visit), self._order.seq_len + 1)
             # One gather a run over a view of all windows: 7 us for 64 x 513, where a matrix of positions takes 43.
             rows[row : row + len(starts)] = windows[starts]

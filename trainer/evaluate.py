@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from shards import ShardSet
 from shards.format.order import label_sources
 from trainer.device import autocast
-from trainer.model.attention import label_documents
+from trainer.model.attention import number_documents
 from trainer.model.decoder import LanguageModel
 from trainer.recipe import TrainConfig
 
@@ -97,7 +97,7 @@ def _token_losses(
     parts: list[torch.Tensor] = []
     for windows in padded.unfold(0, train.seq_len + 1, train.seq_len).split(train.micro_batch):
         ids, wanted = windows[:, :-1].to(device), windows[:, 1:].to(device)
-        documents = label_documents(ids, eos_id) if train.document_mask else None
+        documents = number_documents(ids, eos_id) if train.document_mask else None
         with autocast(precision, device):
             losses = model(ids, wanted, reduction="none", documents=documents)
         parts.append(losses.double().cpu())

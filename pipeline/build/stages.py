@@ -64,7 +64,7 @@ def run_fetch(context: BuildContext, recipe: Recipe) -> None:
     results = context.run_stage(
         "fetch", "pipeline.sources.software_heritage.fetch:fetch_unit", distinct, unit="files"
     ).results
-    fetch.drop_spools(folder)
+    fetch.delete_spools(folder)
     by_digest = {task.digest: result for task, result in zip(distinct, results, strict=True)}
     for index, tasks in by_source.items():
         fetch.check_missing(recipe.sources[index], [by_digest[task.digest] for task in tasks])
@@ -150,7 +150,7 @@ def run_encode_and_mix(
 
 
 def run_mix(context: BuildContext, recipe: Recipe, runs: list[Run]) -> tuple[MixPlan | None, Path]:
-    """MixPlan which documents go where; return the plan and the folder of the mix task.
+    """Plan which documents go where; return the mix plan and the folder of the mix task.
 
     Where a source is short and has more, there is no plan: more of it has been taken.
     """

@@ -2,7 +2,7 @@
 
 Prose is the language reference, the packages' descriptions and docstrings; mathematics is docstrings with formulas of
 mathematical packages; code is the standard library. Deterministic for a given environment, documents distinct over all
-three. What a column asks and nobody knows is null. It is documentation, not the web: good for seeing the product work,
+three. Columns whose values are unknown are null. It is documentation, not the web: good for seeing the product work,
 not for judging a model. Takes about 10 s on two cores.
 """
 

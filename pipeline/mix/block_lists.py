@@ -56,7 +56,7 @@ class BlockList:
         return f"{self.name}#sha256={self.sha256}" if self.sha256 else self.name
 
     @property
-    def reason(self) -> str:
+    def drop_reason(self) -> str:
         """The drop reason under which its documents are counted."""
         return block_list_reason(self.name)
 

@@ -84,7 +84,7 @@ class Index:
         for number, block_list in enumerate(self._blocked.lists):
             counts = np.bincount(sources[listed == number], minlength=len(self.dropped))
             for source in np.flatnonzero(counts).tolist():
-                self.dropped[source][block_list.reason] += int(counts[source])
+                self.dropped[source][block_list.drop_reason] += int(counts[source])
         return listed >= 0
 
     def _add_up(

@@ -70,7 +70,7 @@ def resolve_commit(source: SourceRecipe) -> str:
     """
     from huggingface_hub import HfApi
 
-    from pipeline.sources.network.hub_client import install
+    from pipeline.sources.network.hub_http import install
     from shards.stores.hub_client import HubError, hub_errors
 
     install()
@@ -111,7 +111,7 @@ def list_files(source: SourceRecipe) -> list[File]:
 
 
 def _resolve_files(source: SourceRecipe) -> Iterator[File]:
-    from pipeline.sources.network.hub_client import install
+    from pipeline.sources.network.hub_http import install
 
     install()
     import datasets

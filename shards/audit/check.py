@@ -29,7 +29,7 @@ class Example:
 
 
 @dataclass
-class Row:
+class Finding:
     """One finding: its columns, and documents as examples."""
 
     values: dict[str, Any]
@@ -49,7 +49,7 @@ class Check:
     name: str
     verdict: Verdict
     summary: str
-    rows: list[Row] = field(default_factory=list[Row])
+    rows: list[Finding] = field(default_factory=list[Finding])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of the check."""

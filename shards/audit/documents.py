@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shards.audit.check import Check, Example, Row
+from shards.audit.check import Check, Example, Finding
 from shards.audit.histogram import bin_middles, quantile
 from shards.audit.rules import (
     BAD_DUPLICATE_SHARE,
@@ -46,7 +46,7 @@ boilerplate at the head of many documents would make the comparison quadratic.""
 def check_lengths(totals: Totals) -> Check:
     """Describe document lengths by source, in tokens with EOS; both splits."""
     middles = bin_middles()
-    rows: list[Row] = []
+    rows: list[Finding] = []
     odd: list[str] = []
     for number, name in enumerate(totals.source_names):
         counts = totals.splits["train"].lengths[number] + totals.splits["val"].lengths[number]
@@ -63,7 +63,7 @@ def check_lengths(totals: Totals) -> Check:
             f"p{share}": quantile(counts, share / 100, shortest=shortest, longest=longest) for share in (5, 50, 95, 99)
         }
         values |= {"longest": longest, "short_share": round(short, 4)}
-        rows.append(Row(values))
+        rows.append(Finding(values))
         if short > MAX_SHORT_SHARE:
             odd.append(f"{name}: {short:.0%} of the documents have fewer than {SHORT_TOKENS} tokens")
         if documents >= 100 and longest > MAX_LONGEST_SHARE * tokens:
@@ -76,7 +76,7 @@ def check_repeats(shard_set: ShardSet) -> Check:
     """Find equal documents (by content hash) in both splits, or more often than the source's epochs allow; exact."""
     epochs = {source.name: source.epochs for source in shard_set.manifest.sources}
     problems = check_duplicates(shard_set.shards, epochs)
-    rows = [Row({"kind": problem.kind, "where": problem.where, "message": problem.message}) for problem in problems]
+    rows = [Finding({"kind": problem.kind, "where": problem.where, "message": problem.message}) for problem in problems]
     if not rows:
         several = ", ".join(f"{name} up to {count} times" for name, count in epochs.items() if count > 1)
         often = f"no document occurs more often than its source's epochs allow ({several})"
@@ -95,7 +95,7 @@ def check_passages(totals: Totals, rates: SampleRates) -> Check:
     many = np.flatnonzero(documents >= least)
     many = many[np.argsort(-documents[many], kind="stable")]
     covered = len(np.unique(passages["key"][np.isin(passages["hash"], hashes[many])])) / searched
-    rows: list[Row] = []
+    rows: list[Finding] = []
     shown: set[int] = set()
     for index in many.tolist():
         # The n-grams of one long passage are in the same documents, so the smallest key identifies the passage.
@@ -105,7 +105,8 @@ def check_passages(totals: Totals, rates: SampleRates) -> Check:
         shown.add(int(where["key"]))
         count = int(documents[index])
         example = Example(int(where["shard"]), int(where["document"]), passage=int(hashes[index]))
-        rows.append(Row({"documents": count * rates.passage_documents, "share": round(count / searched, 4)}, [example]))
+        values = {"documents": count * rates.passage_documents, "share": round(count / searched, 4)}
+        rows.append(Finding(values, [example]))
         if len(rows) == MAX_ROWS:
             break
     verdict: Verdict = "bad" if covered > MAX_PASSAGE_SHARE else "look" if rows else "ok"
@@ -146,7 +147,7 @@ def check_near_duplicates(totals: Totals, rates: SampleRates) -> Check:
     pairs.sort(key=lambda pair: (-pair[0], pair[2].shard, pair[2].document))
     share = len(pairs) / max(1, len(keys))
     rows = [
-        Row(
+        Finding(
             {"resemblance": round(value, 3)},
             [Example(one.shard, one.document), Example(other.shard, other.document)],
         )
@@ -187,7 +188,7 @@ def check_overlap(totals: Totals, rates: SampleRates) -> Check:
     shares = np.add.reduceat(seen[order].astype(np.int64), begins) / held
     leaked = np.flatnonzero(shares >= LEAKED)
     leaked = leaked[np.argsort(-shares[leaked], kind="stable")]
-    rows: list[Row] = []
+    rows: list[Finding] = []
     for index in leaked[:MAX_ROWS].tolist():
         members = order[begins[index] : begins[index] + held[index]]
         sources = totals.found_ngrams[at[members[seen[members]]]]
@@ -197,7 +198,7 @@ def check_overlap(totals: Totals, rates: SampleRates) -> Check:
             Example(int(ngrams["shard"][members[0]]), int(ngrams["document"][members[0]])),
             Example(int(where["shard"]), int(where["document"])),
         ]
-        rows.append(Row({"seen": round(float(shares[index]), 3)}, examples))
+        rows.append(Finding({"seen": round(float(shares[index]), 3)}, examples))
     share, total_seen = len(leaked) / len(begins), float(seen.mean())
     verdict: Verdict = "bad" if share > BAD_LEAKED_SHARE else "look" if rows or total_seen > MAX_SEEN_SHARE else "ok"
     sample = "" if rates.val_documents == 1 else f" (1 in {rates.val_documents} searched for)"

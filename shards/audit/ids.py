@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shards.audit.check import Check, Example, Row
+from shards.audit.check import Check, Example, Finding
 from shards.audit.histogram import bin_middles
 from shards.audit.rules import (
     LOW_BYTES_PER_TOKEN,
@@ -48,7 +48,7 @@ def check_special(totals: Totals, vocabulary: Vocabulary, *, eos_id: int) -> Che
     if not inside and not totals.misplaced:
         return Check("special_ids", "ok", "no special id inside a document; EOS once at the end of each")
     rows = [
-        Row({"id": token, "text": _text(vocabulary, token)}, [Example(shard, document, token=token)])
+        Finding({"id": token, "text": _text(vocabulary, token)}, [Example(shard, document, token=token)])
         for shard, document, token in totals.misplaced
     ]
     names = ", ".join(f"{_text(vocabulary, token)} {count:,}" for token, count in sorted(inside.items()))
@@ -85,7 +85,7 @@ def check_never_seen(totals: Totals, vocabulary: Vocabulary) -> Check:
         f"{expected:,}; {int((unseen & (lengths == 1)).sum())} single bytes are not counted"
     )
     longest_first = ids[np.argsort(-lengths[ids], kind="stable")][:MAX_ROWS]
-    rows = [Row({"id": token, "text": _text(vocabulary, token)}) for token in longest_first.tolist()]
+    rows = [Finding({"id": token, "text": _text(vocabulary, token)}) for token in longest_first.tolist()]
     return Check("never_seen", verdict, summary, rows)
 
 
@@ -109,7 +109,7 @@ def check_rare(totals: Totals, vocabulary: Vocabulary, *, below: int) -> Check:
         f"where a set of its size can be expected to have {expected:.1%}"
     )
     rarest = rare[np.argsort(counts[rare], kind="stable")][:MAX_ROWS]
-    rows = [_id_row(token, totals, vocabulary) for token in rarest.tolist()]
+    rows = [_id_finding(token, totals, vocabulary) for token in rarest.tolist()]
     return Check("rare", verdict, summary, rows)
 
 
@@ -133,9 +133,9 @@ def check_concentrated(totals: Totals, vocabulary: Vocabulary, *, below: int) ->
     judged = (counts >= below) & ~vocabulary.special_mask()
     order = np.flatnonzero(judged)[np.argsort(-bits[judged], kind="stable")]
     many = int((bits[order] >= SUSPICIOUS_BITS).sum())
-    rows: list[Row] = []
+    rows: list[Finding] = []
     for token in order[:MAX_ROWS].tolist():
-        row = _id_row(token, totals, vocabulary)
+        row = _id_finding(token, totals, vocabulary)
         row.values |= {
             "bits": round(float(bits[token]), 2),
             "document_bits": round(float(document_bits[token]), 2),
@@ -179,12 +179,12 @@ def check_bytes_per_token(totals: Totals, vocabulary: Vocabulary) -> Check:
     counts = totals.train.counts
     held, tokens = counts @ lengths, counts.sum(axis=1)
     whole = float(held.sum() / max(1, int(tokens.sum())))
-    rows: list[Row] = []
+    rows: list[Finding] = []
     for name, size, number in zip(totals.source_names, held.tolist(), tokens.tolist(), strict=True):
         if number:
             ratio = size / number
             values = {"source": name, "tokens": number, "bytes": size, "bytes_per_token": round(ratio, 3)}
-            rows.append(Row(values | {"of_the_set": round(ratio / max(whole, 1e-9), 3)}))
+            rows.append(Finding(values | {"of_the_set": round(ratio / max(whole, 1e-9), 3)}))
     low = [row.values["source"] for row in rows if row.values["of_the_set"] < LOW_BYTES_PER_TOKEN]
     summary = f"{whole:.2f} bytes a token over the set"
     if low:
@@ -192,7 +192,7 @@ def check_bytes_per_token(totals: Totals, vocabulary: Vocabulary) -> Check:
     return Check("bytes_per_token", "look" if low else "ok", summary, rows)
 
 
-def _id_row(token: int, totals: Totals, vocabulary: Vocabulary) -> Row:
+def _id_finding(token: int, totals: Totals, vocabulary: Vocabulary) -> Finding:
     split = totals.train
     by_source = dict(zip(totals.source_names, split.counts[:, token].tolist(), strict=True))
     values: dict[str, Any] = {
@@ -203,7 +203,7 @@ def _id_row(token: int, totals: Totals, vocabulary: Vocabulary) -> Row:
         "sources": {name: count for name, count in by_source.items() if count},
     }
     shard, document = split.example[token].tolist()
-    return Row(values, [Example(shard, document, token=token)] if shard >= 0 else [])
+    return Finding(values, [Example(shard, document, token=token)] if shard >= 0 else [])
 
 
 def _text(vocabulary: Vocabulary, token: int) -> str:

@@ -18,7 +18,7 @@ from shards.terminal.display import plain_table, printable, stdout_console
 
 if TYPE_CHECKING:
     from shards.audit.audit import AuditResult
-    from shards.audit.check import Check, Row
+    from shards.audit.check import Check, Finding
     from shards.terminal.arguments import Subparsers
 
 _SHOWN_CHARACTERS = 60
@@ -137,7 +137,7 @@ def _show(value: Any) -> str:
     return printable(str(value))
 
 
-def _example(row: Row) -> str:
+def _example(row: Finding) -> str:
     lines: list[str] = []
     for shown in row.shown:
         before, hit, after = shown["before"][-_SHOWN_CHARACTERS // 2 :], shown["hit"], shown["after"]

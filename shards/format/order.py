@@ -92,14 +92,14 @@ class WindowOrder:
 
     def locate(self, window: int) -> Window:
         """Map a global window number to its place."""
-        visit, starts = next(self.iter_runs(window, 1))
+        visit, starts = next(self.iter_visits(window, 1))
         return Window(visit.epoch, visit.shard, int(starts[0]), int(starts[0]) + self.seq_len + 1)
 
     def locate_row(self, step: int, row: int, *, global_batch: int) -> Window:
         """Map a row of a training step's global batch to its place; steps count from 1, as metrics do, rows from 0."""
         return self.locate(row_window(step, row, global_batch=global_batch))
 
-    def iter_runs(self, first: int, count: int) -> Iterator[tuple[Visit, npt.NDArray[np.int64]]]:
+    def iter_visits(self, first: int, count: int) -> Iterator[tuple[Visit, npt.NDArray[np.int64]]]:
         """Yield the windows [first, first + count) as runs of one visit, each with its windows' first tokens."""
         stop = first + count
         while first < stop:
@@ -161,7 +161,7 @@ def account_tokens(shards: Sequence[Shard], names: list[str], order: WindowOrder
         `tokens_cropped_per_epoch`, and `tokens_by_source` {name: {used, repeated}}.
     """
     epochs, rest = divmod(windows, order.per_epoch)
-    last = {visit.shard: starts for visit, starts in order.iter_runs(epochs * order.per_epoch, rest)}
+    last = {visit.shard: starts for visit, starts in order.iter_visits(epochs * order.per_epoch, rest)}
     used, once = (np.zeros(len(names), dtype=np.int64) for _ in range(2))
     for index, shard in enumerate(shards):
         if not order.windows[index] or not (epochs or index in last):

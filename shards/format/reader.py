@@ -129,7 +129,7 @@ class Shard:
         file = self.entry.files.documents
         if self.store.folder is not None:
             return self.store.folder / file.path
-        return io.BytesIO(read_checked(self.store, file.path, file.sha256))
+        return io.BytesIO(read_listed_file(self.store, file.path, file.sha256))
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class ShardSet:
             OSError: the file cannot be read.
         """
         entry = self.manifest.tokenizer
-        vocabulary = read_vocabulary(read_checked(self.store, entry.file, entry.sha256))
+        vocabulary = read_vocabulary(read_listed_file(self.store, entry.file, entry.sha256))
         if len(vocabulary) != self.vocab_size:
             message = f"has {len(vocabulary)} entries; expected {self.vocab_size} by the manifest. Validate the set."
             raise ShardSetError([Problem("tokenizer_mismatch", entry.file, message)])
@@ -227,7 +227,7 @@ class ShardSet:
         import tokenizers
 
         entry = self.manifest.tokenizer
-        return tokenizers.Tokenizer.from_buffer(read_checked(self.store, entry.file, entry.sha256))
+        return tokenizers.Tokenizer.from_buffer(read_listed_file(self.store, entry.file, entry.sha256))
 
 
 def open_set(place: str | os.PathLike[str]) -> ShardSet:
@@ -246,7 +246,7 @@ def open_set(place: str | os.PathLike[str]) -> ShardSet:
     return shard_set
 
 
-def read_checked(store: Store, name: str, sha256: str) -> bytes:
+def read_listed_file(store: Store, name: str, sha256: str) -> bytes:
     """Return the whole content of a file, checked against the SHA-256 in the manifest.
 
     Raises:

@@ -53,7 +53,7 @@ class Chart:
         """Add a dot."""
         self._add("circle", {"cx": x, "cy": y, "r": radius, "class": style}, tooltip)
 
-    def path(self, points: Sequence[tuple[float, float]], style: str, *, close: bool = False) -> None:
+    def draw_path(self, points: Sequence[tuple[float, float]], style: str, *, close: bool = False) -> None:
         """Add a line through points; closed, an area."""
         if points:
             steps = " L".join(f"{_shorten(x)} {_shorten(y)}" for x, y in points)

@@ -41,7 +41,7 @@ class Ratio:
 
     @property
     def more_tokens(self) -> float:
-        """Tokens of ours for the same text, as a share more than the other's."""
+        """How many more tokens our tokenizer uses than the other, as a fraction."""
         return self.tokens / max(1, self.other_tokens) - 1
 
 

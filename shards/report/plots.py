@@ -83,7 +83,7 @@ def plot_lengths(facts: SetFacts, lengths: npt.NDArray[np.int64], medians: dict[
         for index in range(first, last + 1):
             y = base - float(heights[index])
             points += [(scale(edges[index]), y), (scale(edges[index + 1]), y)]
-        chart.path([*points, (scale(edges[last + 1]), base)], "area", close=True)
+        chart.draw_path([*points, (scale(edges[last + 1]), base)], "area", close=True)
         median = medians[names[number]]
         x = scale(max(median, edges[first]))
         chart.line(x, base - area - 2, x, base + 3, "goal")
@@ -92,7 +92,7 @@ def plot_lengths(facts: SetFacts, lengths: npt.NDArray[np.int64], medians: dict[
     return chart
 
 
-def plot_ranks(vocabulary: VocabularyFacts, width: float) -> Chart:
+def plot_id_frequencies(vocabulary: VocabularyFacts, width: float) -> Chart:
     """Draw how often each id occurs, most frequent first, on logarithmic axes."""
     most, seen = max([1, *vocabulary.counts]), max(2, vocabulary.seen)
     said = (
@@ -115,7 +115,7 @@ def plot_ranks(vocabulary: VocabularyFacts, width: float) -> Chart:
     chart.line(left, rare, width - right, rare, "limit")
     chart.text(left + 6, rare + 16, f"rare: fewer than {vocabulary.rare_below:,}", "limit-label")
     points = [(across(rank), up(held)) for rank, held in zip(vocabulary.ranks, vocabulary.counts, strict=True)]
-    chart.path(points, "curve")
+    chart.draw_path(points, "curve")
     if len(points) == 1:
         chart.circle(*points[0], 3, "dot")
     chart.text(width - right, bottom + 38, "rank of the id", "tick", "end")

@@ -28,9 +28,9 @@ from shards.report.facts import SetFacts
 from shards.report.plots import (
     MAX_ROWS,
     plot_bytes_per_token,
+    plot_id_frequencies,
     plot_lengths,
     plot_mix,
-    plot_ranks,
     plot_shards,
 )
 from shards.report.vocabulary import VocabularyFacts
@@ -115,7 +115,7 @@ def draw_charts(contents: PageContents) -> dict[str, dict[str, Chart]]:
         drawn = {
             "mix": plot_mix(contents.facts, width),
             "lengths": plot_lengths(contents.facts, contents.lengths, medians, width),
-            "ranks": plot_ranks(contents.vocabulary, width),
+            "ranks": plot_id_frequencies(contents.vocabulary, width),
             "bytes": plot_bytes_per_token(contents.bytes_per_token, contents.comparison, width),
             "shards": plot_shards(contents.facts, width),
         }

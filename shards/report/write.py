@@ -4,7 +4,7 @@ They are written next to the set (`DIR.report`), whose own folder holds what its
 with equal audits (and the same tokenizer to compare with) give equal bytes: no time and no host is in them. The card,
 which is published, tells only the file's name of local paths that the recipe gives in full.
 
-Costs the audit, where none of this very set is kept, and one pass over the document tables; a few seconds besides.
+Runs the audit if none is stored for this set, and passes once over the document tables; the rest takes a few seconds.
 Memory does not grow with the set: histograms, and a few documents of each source.
 
 Not done: nothing is judged here that the audit does not judge, and nothing is uploaded.

@@ -52,7 +52,7 @@ def run_command(
         sys.stdout.flush()
         return status
     except BrokenPipeError:
-        return drop_output()
+        return discard_output()
     except KeyboardInterrupt:
         outcome, problems, status = "interrupted", [interrupted], INTERRUPTED
     except TokenmillError as error:
@@ -74,7 +74,7 @@ def run_command(
             print_json({"status": outcome, "problems": entries})
             sys.stdout.flush()
         except BrokenPipeError:
-            status = drop_output()
+            status = discard_output()
         except OSError:
             pass  # stdout may be what failed
     if status == PROBLEMS or tell_refusals:
@@ -82,7 +82,7 @@ def run_command(
     return status
 
 
-def drop_output() -> int:
+def discard_output() -> int:
     """Discard further output, since its reader has gone (`| head`), and return the exit status for that."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -20,7 +20,7 @@ def find_documents(
     Raises:
         ShardSetError: a document table is not what the manifest says.
     """
-    for visit, starts in order.iter_runs(first, count):
+    for visit, starts in order.iter_visits(first, count):
         ranges = [(start, start + order.seq_len + 1) for start in starts.tolist()]
         holders = find_holders(shards[visit.shard], ranges)
         for (start, stop), places in zip(ranges, holders, strict=True):

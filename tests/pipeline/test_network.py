@@ -298,7 +298,7 @@ def rogue(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes, bytes, f
 def test_a_body_without_end_is_not_read(
     head: bytes, body: bytes, pause_s: float, expected: str, rogue: Callable[[bytes, bytes, float], str]
 ) -> None:
-    from pipeline.sources.network.hub_client import RetryingTransport
+    from pipeline.sources.network.hub_http import RetryingTransport
 
     with httpx2.Client(transport=RetryingTransport()) as client, pytest.raises(SourceError, match=expected):
         client.get(rogue(head, body, pause_s), headers={"range": "bytes=0-7"})
@@ -307,7 +307,7 @@ def test_a_body_without_end_is_not_read(
 def test_a_token_goes_to_the_hub_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from huggingface_hub import constants
 
-    from pipeline.sources.network.hub_client import RetryingTransport
+    from pipeline.sources.network.hub_http import RetryingTransport
 
     with Hub(tmp_path) as hub, httpx2.Client(transport=RetryingTransport()) as client:
         for endpoint in ("http://hub.example", hub.url):

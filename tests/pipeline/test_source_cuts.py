@@ -124,5 +124,5 @@ def test_search_for_a_cut_holds_little(sizes: Any) -> None:
             return super().read(size)
 
     raw = Counting(b"a" * 10_000 + b"--" + b"b" * 10)
-    assert list(blocks.find_cuts(raw, len(raw.getvalue()), b"--")) == [10_002]
+    assert list(blocks.find_boundaries(raw, len(raw.getvalue()), b"--")) == [10_002]
     assert raw.largest == 100

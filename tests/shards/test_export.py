@@ -160,7 +160,7 @@ def test_golden_litdata(tiny_set, tmp_path):
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_small_files_and_blocks_hold_the_same(good_set, truth, tmp_path, monkeypatch, name):
     """Many files and blocks: each layout gives back every token and boundary, and files keep to their size."""
-    monkeypatch.setattr(layout, "BLOCK_TOKENS", 5000)
+    monkeypatch.setattr(layout, "EXPORT_BLOCK_TOKENS", 5000)
     for module in (mds, litdata):
         monkeypatch.setattr(module, "MAX_CHUNK_BYTES", 30_000)
     shard_set = shards.open_set(good_set)
@@ -185,7 +185,7 @@ def test_small_files_and_blocks_hold_the_same(good_set, truth, tmp_path, monkeyp
 
 def test_blocks_of_documents_are_bounded(good_set, truth, monkeypatch):
     """What is in memory is a block, whatever the size of the shard, or one longer document."""
-    monkeypatch.setattr(layout, "BLOCK_TOKENS", 600)
+    monkeypatch.setattr(layout, "EXPORT_BLOCK_TOKENS", 600)
     tokens, lengths = truth["train"]
     blocks = list(SplitReader(shards.open_set(good_set), "train").iter_documents())
     assert np.array_equal(np.concatenate([block for block, _ in blocks]), tokens)

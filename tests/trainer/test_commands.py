@@ -18,7 +18,7 @@ import torch
 
 from shards import ShardSet
 from shards.errors import InputError
-from trainer.commands.load_run import load_run
+from trainer.commands.load_training_run import load_training_run
 from trainer.model.generate import SamplingOptions, TrainedModel, choose_token, sample_texts
 
 
@@ -49,7 +49,7 @@ def run(trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path_facto
 
 @pytest.fixture(scope="module")
 def loaded(run: Path) -> TrainedModel:
-    return load_run(run, print)
+    return load_training_run(run, print)
 
 
 def test_help_answers_at_once_and_imports_nothing_heavy():
@@ -312,10 +312,10 @@ def test_the_tokenizer_of_the_checkpoint_is_required(run: Path, tmp_path: Path):
     file = tmp_path / "run/tokenizer.json"
     file.write_text(file.read_text() + " ")
     with pytest.raises(InputError, match="is not the tokenizer of the checkpoint"):
-        load_run(tmp_path / "run", print)
+        load_training_run(tmp_path / "run", print)
     file.unlink()
     with pytest.raises(InputError, match="is missing"):
-        load_run(tmp_path / "run", print)
+        load_training_run(tmp_path / "run", print)
 
 
 def test_a_folder_that_is_no_run_is_refused(trainer: Command, tmp_path: Path):

@@ -13,7 +13,7 @@ import torch
 
 from shards import ShardSet
 from trainer.commands.export import describe_files
-from trainer.commands.load_run import load_run
+from trainer.commands.load_training_run import load_training_run
 from trainer.model.generate import SamplingOptions, iter_tokens
 from trainer.recipe import ModelConfig
 
@@ -68,7 +68,7 @@ def load(folder: Path) -> Any:
 @torch.no_grad()
 def test_logits_are_equal(exported: tuple[Path, Path]):
     run, folder = exported
-    ours, theirs = load_run(run, print), load(folder)
+    ours, theirs = load_training_run(run, print), load(folder)
     ids = torch.randint(0, 320, (2, 64), generator=torch.Generator().manual_seed(1))
     assert theirs.dtype == torch.float32
     logits = theirs(ids).logits
@@ -79,7 +79,7 @@ def test_logits_are_equal(exported: tuple[Path, Path]):
 
 def test_padding_of_the_vocabulary_is_cut_off_and_nothing_is_missing(exported: tuple[Path, Path]):
     run, folder = exported
-    theirs, ours = load(folder), load_run(run, print).model
+    theirs, ours = load(folder), load_training_run(run, print).model
     assert theirs.get_input_embeddings().weight.shape == (320, 64)
     assert theirs.get_output_embeddings().weight.shape == (320, 64)
     tied = ours.config.tie_word_embeddings
@@ -92,7 +92,7 @@ def test_padding_of_the_vocabulary_is_cut_off_and_nothing_is_missing(exported: t
 
 def test_ids_are_equal_and_text_comes_back(exported: tuple[Path, Path]):
     run, folder = exported
-    ours, theirs = load_run(run, print).tokenizer, transformers.AutoTokenizer.from_pretrained(folder)
+    ours, theirs = load_training_run(run, print).tokenizer, transformers.AutoTokenizer.from_pretrained(folder)
     ours.encode_special_tokens = True
     assert type(theirs) is transformers.PreTrainedTokenizerFast  # not GPT2Tokenizer, which builds parts anew
     for text in TEXTS:
@@ -132,7 +132,7 @@ def test_an_eos_that_pads_too_is_trained_further(kind: Any):
 
 def test_it_generates_what_we_sample(exported: tuple[Path, Path]):
     run, folder = exported
-    ours, theirs = load_run(run, print), load(folder)
+    ours, theirs = load_training_run(run, print), load(folder)
     prompt = [ours.eos_id, *ours.tokenizer.encode("the mill", add_special_tokens=False).ids]
     greedy = SamplingOptions(max_new_tokens=16, temperature=0.0, repetition_penalty=1.0)
     mine = [token for _, token in iter_tokens(ours.model, [prompt], greedy, ours.eos_id)]

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.attention.flex_attention import create_block_mask
 
-from trainer.model.attention import KeyValueCache, attend, document_mask, label_documents, rotary_tables, rotate
+from trainer.model.attention import KeyValueCache, attend, document_mask, number_documents, rotary_tables, rotate
 from trainer.model.decoder import LanguageModel, build_model, padded_vocab_size
 from trainer.model.size import count_parameters, flops_per_token
 from trainer.recipe import ModelConfig, load_recipe
@@ -213,7 +213,7 @@ def test_a_document_mask_gives_the_losses_of_separate_documents(kind: str):
         ids[row, places] = eos_id
     inputs, targets = ids[:, :-1], ids[:, 1:]
     with torch.no_grad():
-        together = model(inputs, targets, reduction="none", documents=label_documents(inputs, eos_id))
+        together = model(inputs, targets, reduction="none", documents=number_documents(inputs, eos_id))
         for row, bounds in enumerate([(0, 6, 7, 18, 24), (0, 24)]):
             for start, stop in itertools.pairwise(bounds):
                 alone = model(inputs[row : row + 1, start:stop], targets[row : row + 1, start:stop], reduction="none")

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from shards import ShardSet
-from trainer.commands.load_run import load_run
+from trainer.commands.load_training_run import load_training_run
 from trainer.model.attention import KeyValueCache
 from trainer.model.decoder import LanguageModel, build_model
 from trainer.model.generate import SamplingOptions, TrainedModel, choose_token, iter_tokens, sample_texts
@@ -60,7 +60,7 @@ def run(trainer: Any, shard_set: ShardSet, recipe_file: Path, tmp_path_factory: 
 
 @pytest.fixture(scope="module")
 def loaded(run: Path) -> TrainedModel:
-    return load_run(run, print)
+    return load_training_run(run, print)
 
 
 def continue_all(model: LanguageModel, prompts: list[list[int]], options: SamplingOptions) -> list[list[int]]:

@@ -15,7 +15,7 @@ from shards import ShardSet
 from shards.errors import InputError, RunError
 from trainer.data import Loader
 from trainer.metrics import MetricsLog, describe_step, read_metrics
-from trainer.model.attention import label_documents
+from trainer.model.attention import number_documents
 from trainer.model.size import flops_per_token
 from trainer.recipe import PhaseConfig, TrainRecipe, load_recipe
 from trainer.session import Session, open_session
@@ -212,7 +212,7 @@ def test_a_document_mask_trains_on_documents_apart(open_run: Callable[..., Sessi
     session = open_run("train.document_mask=true", "train.micro_batch=8", name="masked")
     with Loader(session.shard_set.splits["train"], session.order) as loader:
         windows = loader.read(0, 8)
-    documents = label_documents(windows[:, :-1], session.shard_set.eos_id)
+    documents = number_documents(windows[:, :-1], session.shard_set.eos_id)
     assert documents.max() > 0
     with torch.no_grad():
         expected = session.model(windows[:, :-1], windows[:, 1:], documents=documents).item()

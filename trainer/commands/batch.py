@@ -128,7 +128,7 @@ class TracedRun:
     notes: list[str]
 
 
-def read_run(folder: Path) -> TracedRun:
+def read_training_run(folder: Path) -> TracedRun:
     """Read a run folder. The tensors of its checkpoints are neither read nor checked.
 
     Raises:

@@ -40,7 +40,7 @@ REMEDY = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command."""
+    """Add the command's arguments."""
     shipped = [Path(name) for name in GOALS]
     names = f"default: {', '.join(GOALS)}"
     parser.add_argument("recipes", type=Path, nargs="*", default=shipped, metavar="RECIPE", help=names)

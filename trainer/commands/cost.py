@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command."""
+    """Add the command's arguments."""
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help="a train recipe (TOML)")
     about = (
         "a GPU, its price per hour, and its tokens per second or a training run that measured them: H100=2.49:400000, "

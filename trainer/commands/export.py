@@ -39,7 +39,7 @@ GPT2_KEYS |= {"layer_norm_epsilon": "rms_norm_eps"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command."""
+    """Add the command's arguments."""
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument("--to", choices=["hf"], required=True, help="hf: a folder that transformers loads")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new folder")
@@ -58,13 +58,13 @@ def run(options: argparse.Namespace) -> int:
     from shards.stores.files import stage_folder, write_text
     from shards.terminal.display import print_summary, say
     from trainer.checkpoint.tensors import write_tensors
-    from trainer.commands.load_run import load_run
+    from trainer.commands.load_training_run import load_training_run
     from trainer.run_folder import TOKENIZER_FILE
 
     out: Path = options.out
     if out.exists():
         raise InputError(f"{out}: exists already; nothing is overwritten. Choose another folder, or delete it.")
-    loaded = load_run(options.run, say, options.checkpoint)
+    loaded = load_training_run(options.run, say, options.checkpoint)
     config, vocab_size, dtype = loaded.model.config, loaded.model.vocab_size, getattr(torch, options.dtype)
     weights = convert_weights(loaded.model.state_dict(), config, vocab_size)
     weights = {name: tensor.to("cpu", dtype).contiguous() for name, tensor in weights.items()}

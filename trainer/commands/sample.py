@@ -12,7 +12,7 @@ from trainer.model.generate import SamplingOptions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command."""
+    """Add the command's arguments."""
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument(
         "--prompt",
@@ -56,11 +56,11 @@ def utf8(text: str) -> str:
 def run(options: argparse.Namespace) -> int:
     """Print each prompt and its continuation, a single one as it is generated; with `--json` a line for each prompt."""
     from shards.terminal.display import printable, say
-    from trainer.commands.load_run import load_run
+    from trainer.commands.load_training_run import load_training_run
     from trainer.model.generate import sample_texts
 
     chosen = SamplingOptions(**{field.name: getattr(options, field.name) for field in fields(SamplingOptions)})
-    trained = load_run(options.run, say, options.checkpoint)
+    trained = load_training_run(options.run, say, options.checkpoint)
     stream = len(options.prompts) == 1 and not options.json
 
     def show(text: str) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command."""
+    """Add the command's arguments."""
     parser.description = (
         "Find the documents of a training step's batch, with their source, unit and row, and the text that was read."
     )
@@ -51,9 +51,9 @@ def run(options: argparse.Namespace) -> int:
     from shards.format.reader import open_set
     from shards.terminal.display import printable, say
     from shards.trace.block_list import check_out, write_block_list
-    from trainer.commands.batch import read_run, trace_step
+    from trainer.commands.batch import read_training_run, trace_step
 
-    traced = read_run(options.run)
+    traced = read_training_run(options.run)
     shards = options.shards or find_set(options.run)
     if options.out is not None:
         check_out(options.out, shards)

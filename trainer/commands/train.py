@@ -23,7 +23,7 @@ OFF_RAMP = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the command."""
+    """Add the command's arguments."""
     add_recipe(parser, "a train recipe (TOML), or the name of a shipped one", "--set train.steps=100")
     parser.add_argument("--shards", type=Path, required=True, metavar="DIR", help="the shard set")
     parser.add_argument("--run", type=Path, required=True, metavar="RUN", help="folder for checkpoints and metrics")

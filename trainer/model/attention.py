@@ -41,7 +41,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return (x * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
 
 
-def label_documents(ids: Tensor, eos_id: int) -> Tensor:
+def number_documents(ids: Tensor, eos_id: int) -> Tensor:
     """Number the documents of each row from 0, int64 of the shape of ids; an EOS belongs to the document it ends."""
     ends = (ids == eos_id).long()
     return ends.cumsum(-1) - ends

@@ -147,7 +147,7 @@ class LanguageModel(nn.Module):
             reduction: `mean` over all targets, or `none`, one loss for each target.
             cache: keys and values of earlier positions, extended in place; `ids` then continues them. With a
                 cache that is not empty, one position at a time.
-            documents: int64 `(batch, length)`, from `label_documents`. With them there is no attention across
+            documents: int64 `(batch, length)`, from `number_documents`. With them there is no attention across
                 documents, and positions count from each document's start.
 
         Returns:

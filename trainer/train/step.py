@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trainer.data import Loader
 from trainer.device import autocast
-from trainer.model.attention import label_documents
+from trainer.model.attention import number_documents
 from trainer.optim import learning_rate
 from trainer.session import Session
 
@@ -80,7 +80,7 @@ def accumulate_gradients(session: Session, windows: torch.Tensor, rounds: int) -
     if session.device.type == "cuda":
         windows = windows.pin_memory().to(session.device, non_blocking=True)
     ids = windows[:, :-1]
-    documents = label_documents(ids, session.shard_set.eos_id) if session.recipe.train.document_mask else None
+    documents = number_documents(ids, session.shard_set.eos_id) if session.recipe.train.document_mask else None
     with autocast(session.precision, session.device):
         # Micro-batches have one size, so that the mean of their means is the mean over the global batch.
         loss: torch.Tensor = session.forward(ids, windows[:, 1:], documents=documents) / rounds

@@ -125,7 +125,7 @@ def read_pieces(raw: BinaryIO, span: Span, separator: bytes) -> Iterator[bytes]:
         yield rest
 
 
-def find_cuts(raw: BinaryIO, size: int, separator: bytes, unit_bytes: int | None = None) -> Iterator[int]:
+def find_boundaries(raw: BinaryIO, size: int, separator: bytes, unit_bytes: int | None = None) -> Iterator[int]:
     """Yield offsets just after a separator, near every `unit_bytes` (`UNIT_BYTES` when None) of a plain file."""
     margin = len(separator) - 1
     target = last = 0

@@ -19,7 +19,7 @@ from pipeline.sources.base import UNIT_BYTES, SourceError, Span, TextBatch
 from pipeline.sources.formats import jsonl, parquet
 from pipeline.sources.formats.byte_io import (
     TEXT_PER_STORED_BYTE,
-    find_cuts,
+    find_boundaries,
     is_compressed,
     open_file,
     read_blocks,
@@ -59,7 +59,7 @@ def cut_file(source: SourceRecipe, url: str, name: str, format_: str, unit_bytes
     with open_file(url) as raw:
         if per_byte > 1:
             unit_bytes = (unit_bytes or UNIT_BYTES) // per_byte
-        cuts = [0, *find_cuts(raw, size, separator, unit_bytes), size]
+        cuts = [0, *find_boundaries(raw, size, separator, unit_bytes), size]
     parts = itertools.pairwise(cuts)
     return [Span(url, name, version, format_, "b", a, b, (b - a) * per_byte, None, b - a) for a, b in parts]
 

@@ -61,8 +61,8 @@ class RangeCache:
         finally:
             temporary.unlink(missing_ok=True)
 
-    def drop(self, key: str) -> None:
-        """Forget a range."""
+    def delete(self, key: str) -> None:
+        """Delete a range."""
         self._path(key).unlink(missing_ok=True)
 
     def _path(self, key: str) -> Path:

@@ -15,7 +15,7 @@ from pipeline.recipe.predicates import parse_keep
 from pipeline.sources.base import File, SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import COMPRESSION, TEXT_PER_STORED_BYTE
 from pipeline.sources.formats.columns import check_predicates, check_text_type, make_batch
-from pipeline.sources.network.hub_client import install
+from pipeline.sources.network.hub_http import install
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe

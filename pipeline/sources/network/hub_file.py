@@ -22,7 +22,7 @@ from huggingface_hub.utils import build_hf_headers, get_session
 
 from pipeline.sources.base import SourceError
 from pipeline.sources.network.cache import RangeCache
-from pipeline.sources.network.hub_client import install
+from pipeline.sources.network.hub_http import install
 from pipeline.sources.network.retry import retry
 from pipeline.sources.network.settings import is_kept, network
 from shards.stores.retry import TransientError
@@ -108,7 +108,7 @@ class RangeFile(io.RawIOBase):
         """Drop what the cache holds of this file's ranges: they were no good."""
         if cache := open_cache():
             for key in self._keys:
-                cache.drop(key)
+                cache.delete(key)
 
     def _request(self, start: int, stop: int) -> bytes:
         what = f"{self._name}: bytes {start} to {stop}"

@@ -91,7 +91,7 @@ def fetch_unit(folder: Path, task: FetchTask, report: Callable[[int, int], None]
     """
     timer = Timer()
     retries = count_retries()
-    drop_spools(folder.parent)
+    delete_spools(folder.parent)
     wanted = [_read_keys(task.source, span) for span in task.unit.spans]
     distinct = dict.fromkeys(key for one in wanted for key in one.keys)
     settled = sum(len(one.rows) + sum(one.rejected.values()) for one in wanted) - len(distinct)
@@ -178,7 +178,7 @@ def _too_many(source: SourceRecipe, rows: int, dropped: dict[str, int]) -> bool:
     return sum(dropped.values()) > source.max_missing * rows
 
 
-def drop_spools(folder: Path) -> None:
+def delete_spools(folder: Path) -> None:
     """Delete the spools of tasks that are done."""
     for path in folder.glob("*.spool"):
         if (folder / path.stem / RECEIPT_FILE).exists():

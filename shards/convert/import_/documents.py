@@ -62,7 +62,7 @@ def find_documents(
 
     Raises:
         TokenBinError: an id is out of range, the last document does not end and `close` is not set, or a document is
-            longer than a set holds.
+            longer than a set allows.
     """
     names = ", ".join(bin_file.path.name for bin_file in stream.bins)
     found: list[npt.NDArray[np.int64]] = []

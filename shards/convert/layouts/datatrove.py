@@ -37,7 +37,7 @@ def write_split(folder: Path, reader: SplitReader) -> None:
     for index, shard in enumerate(reader.shards):
         path = folder / reader.split / f"{reader.split}_{index:06d}.ds"
         with atomic_open(path) as file:
-            for tokens in reader.iter_shard(shard):
+            for tokens in reader.iter_shard_tokens(shard):
                 file.write(tokens.data)
         position = 0
         with atomic_open(path.with_suffix(".ds.index")) as file:

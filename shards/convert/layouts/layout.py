@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Tokens = npt.NDArray[np.unsignedinteger[Any]]
     Lengths = npt.NDArray[np.int64]
 
-BLOCK_TOKENS = 1 << 22
+EXPORT_BLOCK_TOKENS = 1 << 22
 """Tokens in a block of whole documents; a longer document is a block of its own."""
 
 
@@ -70,9 +70,9 @@ class SplitReader:
     def iter_tokens(self) -> Iterator[Tokens]:
         """Yield the split's tokens, a frame at a time."""
         for shard in self.shards:
-            yield from self.iter_shard(shard)
+            yield from self.iter_shard_tokens(shard)
 
-    def iter_shard(self, shard: Shard) -> Iterator[Tokens]:
+    def iter_shard_tokens(self, shard: Shard) -> Iterator[Tokens]:
         """Yield a shard's tokens, a frame at a time.
 
         Raises:
@@ -92,7 +92,7 @@ class SplitReader:
         for shard in self.shards:
             position = 0
             for lengths in iter_shard_lengths(shard):
-                for first, last in cut_blocks(np.cumsum(lengths), BLOCK_TOKENS):
+                for first, last in cut_blocks(np.cumsum(lengths), EXPORT_BLOCK_TOKENS):
                     stop = position + int(lengths[first:last].sum())
                     yield shard.read(position, stop), lengths[first:last]
                     self.advance(stop - position)
@@ -156,7 +156,7 @@ def read_array(path: Path, dtype: np.dtype[Any], *, offset: int = 0) -> Iterator
         raise ValueError(f"{path.name}: {size} bytes of {dtype.name}; expected a multiple of {dtype.itemsize}")
     with path.open("rb") as file:
         file.seek(offset)
-        while data := file.read(BLOCK_TOKENS * dtype.itemsize):
+        while data := file.read(EXPORT_BLOCK_TOKENS * dtype.itemsize):
             yield np.frombuffer(data, dtype)
 
 

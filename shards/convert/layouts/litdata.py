@@ -56,7 +56,7 @@ def read_tokens(folder: Path, reader: SplitReader) -> Iterator[Tokens]:
 
 
 def read_lengths(folder: Path, reader: SplitReader) -> Iterator[Lengths]:
-    """Read the chunks' offsets in order."""
+    """Yield document lengths from the chunks' offsets, in order."""
     for chunk in _read_chunks(folder, reader):
         yield np.array(chunk.sizes, np.int64) // reader.dtype.itemsize
 

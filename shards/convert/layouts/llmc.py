@@ -50,7 +50,7 @@ def write_split(folder: Path, reader: SplitReader) -> None:
     for path, shard in zip(_paths(folder, reader), reader.shards, strict=True):
         with atomic_open(path) as file:
             file.write(pack_header(shard.num_tokens))
-            for tokens in reader.iter_shard(shard):
+            for tokens in reader.iter_shard_tokens(shard):
                 file.write(tokens.data)
 
 

@@ -18,7 +18,7 @@ from trainer.recipe import parse_recipe
 from trainer.run_folder import TOKENIZER_FILE
 
 
-def load_run(run: Path, say: Callable[[str], None], path: Path | None = None) -> TrainedModel:
+def load_training_run(run: Path, say: Callable[[str], None], path: Path | None = None) -> TrainedModel:
     """Load a checkpoint of a run, by default its newest whole one, and its tokenizer.
 
     Raises:
