@@ -29,6 +29,7 @@ from shards import ShardSet, open_set
 from shards.errors import InputError
 from shards.format.order import WindowOrder
 from shards.stores.files import lock_folder, write_text
+from shards.terminal.program import called_as
 from shards.validation.validate import validate
 from trainer.checkpoint.state import (
     Checkpoint,
@@ -193,7 +194,7 @@ def _open_valid_set(path: Path) -> ShardSet:
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}. Expected the folder of a shard set.") from error
     if problems:
-        raise InputError([*problems, f"{path}: not a valid shard set; see `python -m shards validate {path}`"])
+        raise InputError([*problems, f"{path}: not a valid shard set; run {called_as('shards', 'validate')} {path}"])
     return open_set(path)
 
 

@@ -1,4 +1,4 @@
-"""Block lists: files with the content hashes of documents to drop, as `python -m shards trace --out` writes them.
+"""Block lists: files with the content hashes of documents to drop, as `tokenmill trace --out` writes them.
 
 Each line holds one hash, 32 hexadecimal digits. Empty lines, lines that begin with `#` and a leading byte order mark
 are ignored; a repeated hash counts once. A hash depends on a document's text alone, not on its source or on the

@@ -167,7 +167,7 @@ class Recipe(Settings):
     """Decides the order of documents inside shards, which parts of a source a small set reads, and which the
     tokenizer's sample takes."""
     drop_hashes: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
-    """Block lists, files of content hashes as `python -m shards trace --out` writes them; paths are relative to the
+    """Block lists, files of content hashes as `tokenmill trace --out` writes them; paths are relative to the
     recipe's folder. Documents with these hashes are dropped from all sources when the set is mixed, so that a build
     that gets a list mixes and assembles again, no more. The set's `recipe.json` adds each file's SHA-256."""
     drop_if_matches: Patterns = Field(default_factory=list)

@@ -2,7 +2,7 @@
 
 All three train a LLaMA of one size, in fp32, with fused AdamW and clipped gradients, on windows of the same set. Ours
 reads the compressed shards as it goes; the others are handed their windows in memory. They take turns, a few steps
-each, and the first steps of each turn are left out. `python -m trainer bench` has the same steps.
+each, and the first steps of each turn are left out. `tokenmill bench` has the same steps.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
 from shards.terminal.arguments import positive_number, print_json
+from shards.terminal.program import called_as
 from trainer.commands.fit import add_set_of_vocabulary, settle_vocabulary
 from trainer.commands.train import wait_without_spinning
 
@@ -67,7 +68,8 @@ def run(options: argparse.Namespace) -> int:
     from trainer.recipe import load_recipe
 
     if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise InputError("bench measures one GPU; found torchrun's WORLD_SIZE. Start it as python -m trainer bench.")
+        command = called_as("trainer", "bench")
+        raise InputError(f"bench measures one GPU; found torchrun's WORLD_SIZE. Start it without torchrun: {command}")
     recipes = [settle_vocabulary(load_recipe(path, options.overrides), options.shards) for path in options.recipes]
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it leaves nothing behind either
     wait_without_spinning()

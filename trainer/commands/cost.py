@@ -1,6 +1,6 @@
 """Dollars per billion tokens, and for a whole recipe, on GPUs at prices that you enter.
 
-There is no table of prices: it would be wrong within weeks. Throughput is entered (`python -m trainer bench` measures
+There is no table of prices: it would be wrong within weeks. Throughput is entered (`tokenmill bench` measures
 it in minutes) or that of a run; it is not guessed from another card's, for small models reach very different fractions
 of the cards' peaks. Validation, saving and setting up the machine are not counted.
 """
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
 from shards.terminal.arguments import print_json
+from shards.terminal.program import called_as
 
 if TYPE_CHECKING:
     from trainer.recipe import TrainRecipe
@@ -79,7 +80,7 @@ def measure_throughput(run: Path, recipe: TrainRecipe) -> float:
     trained = load_recipe(run / "recipe.json")
     if (trained.model, trained.train.seq_len) != (recipe.model, recipe.train.seq_len):
         found = "trained another model, or with another seq_len, than the recipe's"
-        raise InputError(f"{run}: {found}. Measure that: python -m trainer bench")
+        raise InputError(f"{run}: {found}. Measure that: {called_as('trainer', 'bench')}")
     records = read_metrics(run) if (run / METRICS_FILE).is_file() else []
     speeds = [record["tokens_per_s"] / record.get("ranks", 1) for record in records if record.get("tokens_per_s")]
     if not speeds:

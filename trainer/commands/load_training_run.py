@@ -9,6 +9,7 @@ import tokenizers
 
 from shards.errors import InputError
 from shards.stores.files import hash_file
+from shards.terminal.program import called_as
 from trainer.checkpoint.state import find_newest, read_checkpoint
 from trainer.checkpoint.tensors import load_weights
 from trainer.device import choose_device
@@ -26,7 +27,8 @@ def load_training_run(run: Path, say: Callable[[str], None], path: Path | None =
     """
     found = read_checkpoint(path) if path else find_newest(run, say)
     if found is None:
-        raise InputError(f"{run}: no checkpoints. Expected the folder given to `python -m trainer train --run`.")
+        command = called_as("trainer", "train")
+        raise InputError(f"{run}: no checkpoints. Expected the folder given to `{command} --run`.")
     file = run / TOKENIZER_FILE
     if not file.is_file() or hash_file(file) != found.state.tokenizer_sha256:
         fault = "is not the tokenizer of the checkpoint" if file.is_file() else "is missing"

@@ -29,6 +29,7 @@ from shards import ShardSetError
 from shards.errors import RunError
 from shards.stores.files import write_text
 from shards.terminal.display import format_value
+from shards.terminal.program import called_as
 from shards.terminal.progress import Meter, show_progress
 from shards.trace.windows import trace_documents
 from trainer.checkpoint.state import checkpoint_path, list_checkpoints, step_of
@@ -225,7 +226,7 @@ class TrainingLoop:
         first = (step - 1) * batch
         lines = trace_documents(session.shard_set.splits["train"], session.order, first, min(batch, FAULT_ROWS))
         if batch > FAULT_ROWS:
-            lines.append(f"and {batch - FAULT_ROWS} more: python -m trainer trace {session.run} --step {step}")
+            lines.append(f"and {batch - FAULT_ROWS} more: {called_as('trainer', 'trace')} {session.run} --step {step}")
         listed = "\n  ".join(lines)
         samples = f"The batch was samples [{first}, {first + batch}):\n  {listed}"
         raise RunError(f"step {step}: {fault}. {samples}\n{session.describe_saved()}")
@@ -316,7 +317,9 @@ class TrainingLoop:
         if not session.recipe.eval.prompts:
             return
         if isinstance(session.forward, FSDPModule):
-            self.say("no samples here: the weights are split over ranks. Use python -m trainer sample RUN")
+            self.say(
+                f"no samples: the weights are split over ranks. Run {called_as('trainer', 'sample')} {session.run}"
+            )
         elif session.rank == 0:
             self._sample()
 
