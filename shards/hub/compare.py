@@ -1,4 +1,4 @@
-"""A set on disk compared with what the Hub holds: the files to send, and another set that is there already.
+"""Compare a set on disk with the Hub: the files to send, and any other set that is already there.
 
 Asks for one listing of the Hub. Reads no file but the small ones that the Hub keeps in git, to compare them.
 """
@@ -30,16 +30,16 @@ class LocalFile:
 
 @dataclass(slots=True)
 class Comparison:
-    """The files of a set, and those of them that the Hub lacks or holds with other bytes.
+    """The files of a set, and those that the Hub lacks or holds with different bytes.
 
     Attributes:
-        address: where the set is to be.
+        address: the destination of the set.
         files: every file of the set and the card, the manifest last.
-        has_repo: whether the repository is there.
-        listing: what the Hub holds; None if the repository or the branch is not there.
+        has_repo: whether the repository exists.
+        listing: the Hub's listing; None if the repository or the branch does not exist.
         missing: the files to send, in the order of `files`.
-        other: the manifest there, if it is another set's.
-        leftover: files of that other set which this set does not replace.
+        other: the manifest on the Hub, if it belongs to another set.
+        leftover: files of that other set that this set does not replace.
     """
 
     address: Address
@@ -62,11 +62,11 @@ class Comparison:
 
 
 def compare_with_hub(folder: Path, address: Address, *, card: Path | None = None) -> Comparison:
-    """Compare a set with what the Hub holds.
+    """Compare a set with the Hub.
 
     Args:
         folder: the set's folder, which has passed validation.
-        address: where the set is to be.
+        address: the destination of the set.
         card: the data card, pushed as README.md.
 
     Raises:
@@ -88,7 +88,7 @@ def _list_local(folder: Path, card: Path | None) -> list[LocalFile]:
 
 
 def refresh(comparison: Comparison) -> None:
-    """Ask the Hub again what it holds.
+    """List the files on the Hub again.
 
     Raises:
         HubError: the repository cannot be read, for another reason than that it is not there; or the manifest there is
@@ -117,7 +117,7 @@ def refresh(comparison: Comparison) -> None:
 
 
 def _list_remote(comparison: Comparison) -> Listing | None:
-    """Return what the Hub holds; None if the repository or the branch is not there."""
+    """Return the Hub's listing; None if the repository or the branch does not exist."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:

@@ -1,13 +1,13 @@
-"""Pull: a set on the Hub becomes a folder on disk, which appears whole and verified, or not at all.
+"""Pull a set from the Hub into a folder on disk. The folder appears whole and verified, or not at all.
 
-Every file is hashed as it lies on disk and compared with the manifest; one that is not what the manifest says is
-fetched once more, then refused by name. What a stopped pull has fetched, half files too, stays in a hidden folder next
-to the new one; the next pull to the same folder hashes it and goes on. Only files that the manifest names are fetched,
-under plain names in the set's own folder, and no more bytes of them than it says.
+Every file is hashed on disk and compared with the manifest. A file that differs is fetched once more, then refused by
+name. The files of a stopped pull, partial ones too, stay in a hidden folder next to the new one; the next pull to the
+same folder hashes them and continues. Only files that the manifest names are fetched,
+under plain names in the set's folder, and no more bytes than it says.
 
-A request that fails in a way that may pass is made again, each piece of a file by itself.
+A request whose failure may pass is retried, separately for each piece of a file.
 
-Cost: a read of every file for its hash; memory does not grow with the set.
+Costs one read of every file for its hash. Memory does not grow with the set.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from shards.validation.files import check_structure
 
 PART_SUFFIX = ".part"
 CONNECTIONS = 4
-"""Files fetched at once: one connection seldom fills the line, and hashing takes a core meanwhile."""
+"""Files fetched at once: one connection seldom uses the full bandwidth, and hashing takes a core meanwhile."""
 
 PIECE_BYTES = 32 << 20
-"""Bytes of one request: half files are kept in pieces of this size, and each connection holds one in memory."""
+"""Bytes of one request. A partial file is a whole number of these, and each connection holds one in memory."""
 
 MOST_PROBLEMS = 10
 """Problems that are named one by one; the others are counted."""
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes that are on disk and verified, and those of all files, by one thread at a time."""
+"""A function of the bytes on disk and verified, and the bytes of all files, called by one thread at a time."""
 
 Note = Callable[[str], None]
-"""Called with a sentence for the user, by any thread."""
+"""A function of a sentence for the user, called by any thread."""
 
 
 @dataclass(slots=True)
@@ -57,11 +57,11 @@ class Pulled:
     """The files, in the order in which they were verified."""
     bytes: int = 0
     fetched_bytes: int = 0
-    """Bytes that came over the network; an earlier pull had fetched the rest."""
+    """Bytes fetched over the network; an earlier pull fetched the rest."""
     refetched: list[str] = field(default_factory=list[str])
-    """Files whose bytes were wrong when they were first fetched."""
+    """Files that were fetched twice, because their bytes were wrong the first time."""
     was_there: bool = False
-    """The folder held the whole set already; it was verified again."""
+    """True if the folder held the whole set already; it was verified again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +77,10 @@ def pull(address: Address, out: Path, *, progress: Progress | None = None, note:
     """Fetch a set into a new folder.
 
     Args:
-        address: where it is; a revision that moves is read at the commit where it stands at the start.
-        out: the folder; absent, empty, or one that holds this very set: then nothing is fetched.
+        address: the address of the set. All files are read at the commit that the revision names at the start.
+        out: the folder. It is absent or empty, or it holds this very set; then nothing is fetched.
         progress: called as files are verified.
-        note: called with what fails and is tried again.
+        note: called with a sentence about each failure that is retried.
 
     Raises:
         ShardSetError: there is no valid manifest; a file is missing or has other bytes than the manifest says, twice;
@@ -115,7 +115,7 @@ def list_wanted(manifest: Manifest, store: HubStore) -> list[Wanted]:
     """Return the files to fetch.
 
     Raises:
-        ShardSetError: the Hub lacks one, or has one of another size or SHA-256 than the manifest says: nothing is
+        ShardSetError: the Hub lacks a file, or has it with a size or SHA-256 that differs from the manifest. Nothing is
             fetched.
     """
     sizes = {file.path: file.bytes for shard in manifest.shards for file in shard.files.entries}
@@ -151,16 +151,16 @@ def _shorten(problems: list[Problem]) -> list[Problem]:
 
 
 def _holds_set(store: HubStore, out: Path) -> bool:
-    """Say whether a folder holds this very set, by its manifest."""
+    """Return whether a folder holds this very set, by its manifest."""
     manifest = out / MANIFEST_FILE
     return manifest.is_file() and store.listing.files[MANIFEST_FILE].holds(hash_file(manifest), manifest)
 
 
 def _verify(manifest: Manifest, done: Pulled, progress: Progress | None) -> Pulled:
-    """Hash a set that the folder holds already; nothing there is changed.
+    """Hash a set that the folder holds already. Nothing in it is changed.
 
     Raises:
-        ShardSetError: it is not whole.
+        ShardSetError: the set is not whole.
     """
     problems = check_structure(done.path).problems
     files = {} if problems else manifest.digests
@@ -191,7 +191,7 @@ def _fetch_all(
     progress: Progress | None,
     note: Note | None,
 ) -> None:
-    """Fetch every wanted file that the staging folder lacks; adds to the counts of `done`."""
+    """Fetch every wanted file that the staging folder lacks, and add to the counts of `done`."""
     lock, stop, total = Lock(), Event(), sum(file.bytes for file in wanted)
 
     def fetch(file: Wanted) -> None:
@@ -219,9 +219,9 @@ def _ensure_file(store: HubStore, file: Wanted, staging: Path, stop: Event, note
     """Fetch and verify a file unless the staging folder has it; return the bytes fetched and whether it took two tries.
 
     Raises:
-        ShardSetError: its bytes were others than the manifest says, twice.
+        ShardSetError: its bytes differed from the manifest twice.
     """
-    # Its name is in the half file's name too: two files of equal bytes may be fetched at once.
+    # The partial file's name has the file's name too: two files with equal bytes may be fetched at once.
     path, part = staging / file.name, staging / f"{file.name}.{file.sha256}{PART_SUFFIX}"
     if path.is_file() and path.stat().st_size == file.bytes and hash_file(path) == file.sha256:
         return 0, False
@@ -239,7 +239,7 @@ def _ensure_file(store: HubStore, file: Wanted, staging: Path, stop: Event, note
 
 
 def _download(store: HubStore, file: Wanted, part: Path, stop: Event, note: Note | None) -> int:
-    """Fetch the rest of a half file and sync it; return how many bytes came."""
+    """Fetch the rest of a partial file and sync it; return the number of bytes fetched."""
     what = f"{store}/{file.name}"
 
     def fetch(start: int) -> bytes:

@@ -1,13 +1,13 @@
-"""Push: a set on disk becomes a folder of a dataset repository on the Hub, whole or not at all.
+"""Push a set on disk to a folder of a dataset repository on the Hub, whole or not at all.
 
-The large files are uploaded first, where nobody sees them; one commit then names every file, and the manifest with
-them. (More than `COMMIT_FILES` files need several commits; the manifest is in the last one, and the manifest of a set
-that is replaced goes in the first.) So every revision holds a whole set or none.
+The large files are uploaded first and are not visible yet. One commit then adds every file, the manifest included.
+(More than `COMMIT_FILES` files need several commits: the last adds the manifest, and the first removes the manifest of
+a set that is replaced.) So every revision holds a whole set or no set.
 
-Nothing is kept on disk: the Hub itself knows each uploaded file by its SHA-256, committed or not. A push that was
-killed anywhere goes on with the files that the Hub lacks and sends nothing twice. It is done when a listing shows every
-file with its digest. Every file is hashed before it is sent; one that is not what the manifest says is not sent.
-Cost: a read for the hash, one to send; memory does not grow with the set.
+No state is kept on disk: the Hub knows each uploaded file by its SHA-256, committed or not. A push that was killed
+continues with the files that the Hub lacks and sends nothing twice. It is done when a listing shows every file with its
+digest. Every file is hashed before it is sent; a file that differs from the manifest is not sent. Costs two reads of
+each file, one to hash and one to send. Memory does not grow with the set.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ COMMIT_FILES = 1000
 """Files in one commit: the Hub checks each within the 60 s of a request; its own client goes up to 1,000."""
 
 UPLOAD_FILES, UPLOAD_BYTES = 100, 256 << 20
-"""Files and bytes that are uploaded together, between two reports of progress."""
+"""Maximum files and bytes that are uploaded together, between two reports of progress."""
 
 MOST_PASSES = 4
-"""Commits, beyond those that the number of files needs, before a listing that never shows the set is an error."""
+"""Extra commits, beyond those that the files need, before a listing that does not show the set is an error."""
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes that the Hub has so far, and those of all files."""
+"""A function of the bytes that the Hub has so far and the bytes of all files."""
 
 Note = Callable[[str], None]
-"""Called with a sentence for the user, by any thread."""
+"""A function of a sentence for the user, called by any thread."""
 
 
 @dataclass(slots=True)
@@ -64,14 +64,15 @@ def push(
 
     Args:
         comparison: from `compare_with_hub`.
-        private: create the repository as a private one; refuse one that is public.
-        replace: take the place of another set.
+        private: create the repository as private; refuse a public one.
+        replace: replace another set.
         progress: called as files are uploaded.
-        note: called with what fails and is tried again.
+        note: called with a sentence about each failure that is retried.
 
     Raises:
         ShardSetError: a file on disk is not what the manifest says.
-        HubError: the Hub refuses, or another set is there, or requests failed for too long; what was sent is kept.
+        HubError: the Hub refuses, another set is there, or requests failed for too long. Files already sent stay on
+        the Hub.
     """
     address = comparison.address
     again = partial(retry, error_type=HubError, note=note)
@@ -106,13 +107,13 @@ def push(
 
 
 def _create(comparison: Comparison, *, private: bool) -> bool:
-    """Create the repository and the branch, as far as they are not there; say whether the repository was created."""
+    """Create the repository and the branch unless they exist; return whether the repository was created."""
     hub, address, created = api(), comparison.address, not comparison.has_repo
     with hub_errors(f"{address}"):
         if created:
             hub.create_repo(address.repo, repo_type="dataset", private=private, exist_ok=True)
         if address.revision != "main":
-            # From the first commit, which holds no set: a branch from main's end could begin as another one.
+            # Branch from the first commit, which holds no set: a branch from main's end could start with another set.
             first = hub.list_repo_commits(address.repo, repo_type="dataset")[-1].commit_id
             hub.create_branch(address.repo, branch=address.revision, revision=first, repo_type="dataset", exist_ok=True)
     return created
@@ -125,7 +126,7 @@ def _refresh_created(comparison: Comparison) -> None:
 
 
 def _check(comparison: Comparison, *, private: bool, replace: bool) -> None:
-    """Refuse to replace another set without being told to, and to publish what should be private."""
+    """Refuse to replace another set without --replace, and to push to a public repository with --private."""
     address, listing, other = comparison.address, comparison.listing, comparison.other
     if private and listing is not None and not listing.private:
         raise HubError(f"{address}: is public, and --private was given. Make it private in its settings first.")
@@ -137,10 +138,10 @@ def _check(comparison: Comparison, *, private: bool, replace: bool) -> None:
 
 
 def _check_card(comparison: Comparison, card: LocalFile) -> None:
-    """Ask the Hub whether it takes the card, before anything is uploaded.
+    """Ask the Hub whether it accepts the card, before anything is uploaded.
 
     Raises:
-        HubError: it does not; the message says why.
+        HubError: it does not accept the card; the message says why.
     """
     import yaml
     from huggingface_hub import DatasetCard
@@ -185,7 +186,7 @@ def _make_operation(comparison: Comparison, file: LocalFile) -> CommitOperationA
 
 
 def _upload(comparison: Comparison, operations: list[CommitOperationAdd], what: str) -> None:
-    """Upload the large files among these that the Hub does not have; nobody sees them until a commit names them."""
+    """Upload the large files among these that the Hub lacks. They are not visible until a commit adds them."""
     address = comparison.address
     with hub_errors(what):
         api().preupload_lfs_files(
@@ -202,8 +203,8 @@ def _commit(
 ) -> bool:
     """Commit the missing files, at most `COMMIT_FILES` of them; return True when none was missing.
 
-    It begins with a new listing, since the answer to an earlier attempt may have been lost, and another program may
-    have written there.
+    Starts with a new listing, since the answer to an earlier attempt may be lost, and another program may have written
+    to the repository.
 
     Raises:
         HubError: the Hub refuses, or another set is there now.

@@ -1,7 +1,7 @@
 """A block list: the content hashes of documents, for a data recipe's `drop_hashes`.
 
-One hash a line in hex; lines that begin with `#` say where they are from. Each document is listed once, in order of
-hashes, so that the file depends on nothing but what was found.
+One hash a line in hex; lines that begin with `#` say where they come from. Each document is listed once, in order of
+hashes, so that the file depends only on the documents found.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class FoundDocuments(Protocol):
-    """Documents that a trace found: `hashes` uint8 `(documents, 16)`, and the flags that `asked` for it."""
+    """Documents that a trace found: `hashes` uint8 `(documents, 16)`, and the flags of the search (`asked`)."""
 
     @property
     def hashes(self) -> npt.NDArray[np.uint8]: ...
@@ -31,10 +31,11 @@ class FoundDocuments(Protocol):
 
 
 def check_out(path: Path, set_path: Path) -> None:
-    """Check where a block list would lie, before anything is searched.
+    """Check the path of a block list, before anything is searched.
 
     Raises:
-        InputError: in the set's own folder, where a folder is, or in one that is not there or cannot be written to.
+        InputError: the path is in the set's own folder, is a folder, or is in a folder that does not exist or is not
+            writable.
     """
     folder = path.absolute().parent
     if path.resolve().is_relative_to(set_path.resolve()):

@@ -1,6 +1,6 @@
-"""The place of tokens in a set: their document with source, unit and row, and the text around it.
+"""Find the place of tokens in a set: their document with its source, unit and row, and the text around them.
 
-Costs one pass over the document table of each shard asked about, up to the last row wanted.
+Costs one pass over the document table of each shard involved, up to the last row needed.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -43,7 +43,7 @@ class Place:
 class Excerpt:
     """A hit and the text on either side of it; bytes that are not UTF-8 are lone surrogates.
 
-    Of a long hit `hit` is the beginning, `left_out` bytes of it follow, and `after` is empty.
+    For a long hit, `hit` is its beginning, `left_out` counts the rest in bytes, and `after` is empty.
     """
 
     before: str
@@ -57,7 +57,7 @@ class Excerpt:
 
 
 def find_places(shard: Shard, numbers: Sequence[int]) -> list[Place]:
-    """Return where documents of a shard are from, in ascending order of their numbers.
+    """Return the places of documents of a shard, in ascending order of their numbers.
 
     Raises:
         ShardSetError: the document table is not what the manifest says.
@@ -67,7 +67,7 @@ def find_places(shard: Shard, numbers: Sequence[int]) -> list[Place]:
     first = 0
     for batch in iter_documents(shard, ["start", "length", "source", "unit", "row", "hash"]):
         here = wanted[(wanted >= first) & (wanted < first + batch.num_rows)]
-        # Not by `take`, which wants an array of Arrow: pa.array loads pandas, for half a second.
+        # Not with `take`, which needs an Arrow array: pa.array loads pandas, which takes half a second.
         rows: list[dict[str, Any]] = [batch.slice(at, 1).to_pylist()[0] for at in (here - first).tolist()]
         for number, row in zip(here.tolist(), rows, strict=True):
             start, length = row["start"], row["length"]
@@ -141,8 +141,8 @@ def read_excerpt(shard: Shard, place: Place, first: int, last: int, *, vocabular
 def cut_excerpt(text: bytes, start: int, end: int, *, around: int = CONTEXT_BYTES) -> Excerpt:
     """Return the bytes [start, end) of a text with `around` bytes on each side, cut between characters.
 
-    Of a hit of more than `2 * around` bytes the beginning is returned, and nothing after it; `left_out` counts
-    the rest.
+    For a hit of more than `2 * around` bytes, only its beginning is returned, without the text after it; `left_out`
+    counts the rest.
     """
     cut, whole = start + 2 * around, end
     if end > cut:

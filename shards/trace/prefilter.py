@@ -1,4 +1,4 @@
-"""Which ids can be part of a string, however it was cut into tokens: a filter that never misses an occurrence.
+"""Filter documents by the ids that can be part of a string. The filter never misses an occurrence.
 
 Wherever a string occurs in a text, each of its bytes lies in some token, and that token's bytes agree with the string
 wherever the two overlap. So a document that holds the string holds, for every byte of it, an id that can cover that
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 MAX_BITS = 48
-"""Of a longer string only the beginning is looked for; what holds the string holds that as well."""
+"""Only this many leading bytes of a longer string are searched for; a document with the string has them too."""
 
 
 def cover_bits(text: bytes, table: Sequence[bytes]) -> npt.NDArray[np.uint64]:

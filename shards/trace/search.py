@@ -1,8 +1,8 @@
-"""Searching one shard: the documents that hold an id, a text or a pattern, in one pass.
+"""Search one shard in one pass for the documents that hold an id, a text or a pattern.
 
-A string is searched in the bytes of each document, so that it is found however it was cut into tokens; documents that
+A string is searched in the bytes of each document, so that its tokenization does not matter; documents that
 cannot hold it are not decoded (`shards.trace.prefilter`). A pattern is searched in each document's decoded text.
-Nothing is found across documents; EOS is not text.
+A hit never spans two documents, and EOS is not text.
 
 Costs a token on one core: 8 ns for an id, 10 for a string (and 0.1 s), about 30 for a pattern. Memory: a block of
 documents, or the longest one decoded; 16 bytes a document found.
@@ -48,14 +48,14 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A document that holds what was looked for, and its first occurrence there.
+    """A document with at least one hit, and the first hit in it.
 
     Attributes:
         place: the document.
         hits: occurrences in it, not counting those that overlap an earlier one.
         position: the token of the document that the first begins in.
         byte: the byte of the document's text that it begins at.
-        excerpt: it, with the text around.
+        excerpt: the first hit, with the text around it.
     """
 
     place: Place
@@ -72,7 +72,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class SearchTask:
-    """One shard to search; `limit` documents of it are described, all where None."""
+    """One shard to search. `limit` is the number of documents to describe; all when None."""
 
     folder: Path
     shard: int
@@ -92,7 +92,7 @@ class ShardHits:
 
 @dataclass(frozen=True, slots=True)
 class _Match:
-    """A document of a block that holds it: its row, the number of hits, the first of them in tokens and bytes."""
+    """A document of a block with hits: its row, the number of hits, and the first one in tokens and bytes."""
 
     row: int
     hits: int
@@ -103,7 +103,7 @@ class _Match:
 
 @dataclass(frozen=True)
 class _Searcher:
-    """A query made ready for one tokenizer."""
+    """A query prepared for one tokenizer."""
 
     query: Query
     entries: Any
@@ -130,7 +130,7 @@ def _wrap_entries(vocabulary: Vocabulary) -> Any:
 
 
 def search_shard(task: SearchTask) -> ShardHits:
-    """Search one shard for what a checked query asks.
+    """Search one shard for a query that has been checked.
 
     Raises:
         ShardSetError: the shard's files are not what the manifest says.
@@ -165,7 +165,7 @@ def search_shard(task: SearchTask) -> ShardHits:
 
 
 def _search(searcher: _Searcher, block: DocumentBlock, room: int | None) -> Iterator[_Match]:
-    """Yield the documents of a block that hold it; the first `room` with an excerpt."""
+    """Yield the documents of a block with hits; the first `room` have an excerpt."""
     if searcher.query.kind == "token":
         yield from _search_token(searcher, block, room)
         return
@@ -203,7 +203,7 @@ def _search_token(searcher: _Searcher, block: DocumentBlock, room: int | None) -
 
 
 def _match(pattern: re.Pattern[str], data: bytes) -> tuple[int, int, int]:
-    """Return the number of matches, and the bytes [first, last) of the first; matches of nothing do not count."""
+    """Return the number of matches, and the bytes [first, last) of the first; empty matches do not count."""
     text = data.decode("utf-8", "surrogateescape")
     spans = [match.span() for match in pattern.finditer(text) if match.end() > match.start()]
     if not spans:

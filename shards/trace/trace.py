@@ -1,4 +1,4 @@
-"""From a token, a string or a pattern to the documents that hold it, and from a place to its document.
+"""Find the documents that hold a token, a string or a pattern, or the document at a place.
 
 Every shard is searched (`shards.trace.search` says how, and what it costs).
 """
@@ -27,7 +27,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass
 class SourceHits:
-    """Documents of one source that hold it, and occurrences in them."""
+    """Documents of one source with hits, and the number of hits in them."""
 
     documents: int = 0
     hits: int = 0
@@ -46,7 +46,7 @@ class Trace:
 
     @property
     def asked(self) -> str:
-        """The flag and value of the command that ask for this."""
+        """The command's flag and value for this query."""
         return f"--{self.query.kind} {self.query.value}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -68,18 +68,18 @@ def trace(
     workers: int = 1,
     progress: Progress | None = None,
 ) -> Trace:
-    """Find the documents of a set that hold what is asked for.
+    """Find the documents of a set that match a query.
 
     Args:
         path: the set's folder.
-        query: what to look for.
-        limit: how many documents to describe; all where None. All are counted.
-        workers: processes; the result does not depend on it.
+        query: the query.
+        limit: how many documents to describe; all when None. All are counted.
+        workers: number of processes; the result does not depend on it.
         progress: called with tokens done and tokens in all.
 
     Raises:
-        ValueError: the query asks for nothing, for an id that is not in the vocabulary, or is no pattern; or the
-            tokenizer is not a byte-level one.
+        ValueError: the query is empty, its id is not in the vocabulary, or its pattern is not valid; or the tokenizer
+            is not byte-level.
         ShardSetError: the set's files are not what the manifest says.
         OSError: a file cannot be read.
     """
@@ -111,7 +111,7 @@ def check_query(query: Query, vocab_size: int) -> None:
     """Check a query before anything is read.
 
     Raises:
-        ValueError: it cannot be looked for; the message says why.
+        ValueError: the query cannot be searched for; the message says why.
     """
     if query.kind == "token":
         if not 0 <= int(query.value) < vocab_size:
@@ -132,7 +132,7 @@ def locate_token(shard_set: ShardSet, shard: Shard, offset: int) -> Hit:
     """Return the document that holds a token of a shard, given the token's number in the shard.
 
     Raises:
-        ValueError: no such token, or the tokenizer is not a byte-level one.
+        ValueError: there is no such token, or the tokenizer is not byte-level.
         ShardSetError: the shard's files are not what the manifest says.
     """
     if not 0 <= offset < shard.num_tokens:

@@ -1,4 +1,4 @@
-"""The documents that windows of training tokens lie in; `shards.format.order` says which windows a step has."""
+"""Find the documents of windows of training tokens; `shards.format.order` says which windows a step has."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def find_documents(
     shards: Sequence[Shard], order: WindowOrder, first: int, count: int
 ) -> Iterator[tuple[Window, list[Place]]]:
-    """Yield the windows [first, first + count), each with the documents that its tokens lie in, in order.
+    """Yield the windows [first, first + count), each with the documents of its tokens, in order.
 
     Raises:
         ShardSetError: a document table is not what the manifest says.
