@@ -1,4 +1,4 @@
-"""The pages: what they name exists, what they link to is there, and the list of rooms is the tree."""
+"""The pages: what they name exists, what they link to is there, and the list of folders is the tree."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def test_paths_exist(page: Path) -> None:
     assert missing == []
 
 
-def test_every_module_is_in_the_list_of_rooms() -> None:
+def test_every_module_is_in_the_list_of_folders() -> None:
     text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
-    rooms = text[text.index("## Rooms") : text.index("## One home")]
+    listing = text[text.index("## Folders") : text.index("## One home")]
     listed: set[str] = set()
-    for room, files in re.findall(r"^\| `([\w/]+)/`[^|]*\| (.+) \|$", rooms, re.MULTILINE):
-        listed |= {f"{room}/{name}" for name in re.findall(r"(?:^| · )`(\w+\.py)`", files)}
+    for folder, files in re.findall(r"^\| `([\w/]+)/`[^|]*\| (.+) \|$", listing, re.MULTILINE):
+        listed |= {f"{folder}/{name}" for name in re.findall(r"(?:^| · )`(\w+\.py)`", files)}
     modules = {path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
     expected = {name for name in modules if not name.endswith(("__init__.py", "__main__.py"))}
     assert listed - {"tokenmill/__main__.py"} == expected
