@@ -14,10 +14,10 @@ RecipeKind = Literal["data", "train"]
 def shipped_folder(package: Path, kind: RecipeKind) -> Path:
     """Return the folder of the recipes that are shipped with a package.
 
-    The wheel has them in the package's own `recipes/`; in a checkout they are in `recipes/data/` or `recipes/train/`.
+    In a checkout they are in `recipes/data/` or `recipes/train/`; the wheel installs them as `tokenmill_recipes/`.
     """
-    in_wheel = package / "recipes"
-    return in_wheel if in_wheel.is_dir() else package.parent / "recipes" / kind
+    in_checkout = package.parent / "recipes" / kind
+    return in_checkout if in_checkout.is_dir() else package.parent / "tokenmill_recipes" / kind
 
 
 def find_recipe(given: str | Path, shipped: Path) -> Path:

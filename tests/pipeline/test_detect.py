@@ -71,6 +71,7 @@ def test_what_would_become_one_raw_document_is_refused(case: str, tmp_path: Path
 
 FILES = {
     "a.py": b"import os\n\nx = {'a': 1}\n",
+    "data.py": b'[\n {"op": "test"},\n]\n',
     "a.md": b"[link]: https://example.org\n\n# A page\n",
     "b.md": b"[\n",
     "a.py.gz": gzip.compress(b"import os\n"),

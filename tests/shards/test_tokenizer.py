@@ -12,6 +12,7 @@ from tokenizers import pre_tokenizers
 from shards.errors import ShardSetError
 from shards.format.reader import open_set
 from shards.format.tokenizer import byte_characters, parse_tokenizer, read_vocabulary
+from shards.stores.files import hash_file
 
 
 def test_alphabet_is_that_of_tokenizers():
@@ -54,6 +55,9 @@ def test_set_whose_tokenizer_has_other_entries_than_its_manifest_is_refused(good
     root = json.loads((folder / "tokenizer.json").read_bytes())
     root["model"]["vocab"]["more"] = 300
     (folder / "tokenizer.json").write_text(json.dumps(root))
+    manifest = json.loads((folder / "manifest.json").read_bytes())
+    manifest["tokenizer"]["sha256"] = hash_file(folder / "tokenizer.json")
+    (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(ShardSetError, match="has 301 entries; expected 300 by the manifest"):
         _ = open_set(folder).vocabulary
 

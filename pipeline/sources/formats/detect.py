@@ -66,7 +66,7 @@ def detect_format(url: str, name: str) -> str:
         raise SourceError(f"{name}: {_TABLES[ending]} is not read. Convert it to parquet or JSON lines, {_AS_FILES}.")
     if _is_json_lines(head):
         return "jsonl"
-    if ending.startswith(".json") or re.match(rb'\s*\[\s*\{\s*"', head):
+    if ending.startswith(".json") or (not ending and re.match(rb'\s*\[\s*\{\s*"', head)):
         found = "a JSON array" if head.lstrip()[:1] == b"[" else "JSON that is not one object a line"
         raise SourceError(
             f"{name}: holds {found}; expected JSON lines, one object a line. "
