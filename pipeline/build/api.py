@@ -145,7 +145,7 @@ def plan_set(
         earlier = Path(out) if out else None
         measured = measure(loaded, selections, duplicates=duplicates, earlier=earlier) if probe else None
         return estimate(
-            loaded, selections, probe=measured, workers=workers or _count_cores(), gpu_usd_per_hour=gpu_usd_per_hour
+            loaded, selections, pilot=measured, workers=workers or _count_cores(), gpu_usd_per_hour=gpu_usd_per_hour
         )
 
 

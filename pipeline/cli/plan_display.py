@@ -107,17 +107,17 @@ def _duplicates(source: SourceEstimate) -> str:
 
 
 def _time_lines(estimate: Estimate) -> list[str]:
-    time, probe = estimate.time, estimate.probe
-    if time is None or probe is None:
+    time, pilot = estimate.time, estimate.probe
+    if time is None or pilot is None:
         return [f"no probe: tokens are guessed at {TEXT_BYTES_PER_TOKEN} bytes each, times are not foreseen"]
-    lines = [f"measured on {_size(probe.sample_bytes)} of text in {probe.seconds:.0f} s"]
+    lines = [f"measured on {_size(pilot.sample_bytes)} of text in {pilot.seconds:.0f} s"]
     parts: list[str] = []
-    if probe.content_files_per_s:
+    if pilot.content_files_per_s:
         files = sum(source.content_files for source in estimate.sources)
-        speed = f"{probe.content_files_per_s:,.0f} a second a worker"
+        speed = f"{pilot.content_files_per_s:,.0f} a second a worker"
         parts.append(f"{files:,} files of the archive {_duration(time.content_s)} ({speed})")
-    if probe.link_bytes_per_s:
-        speed = f"{probe.link_bytes_per_s / 1e6:,.1f} MB/s"
+    if pilot.link_bytes_per_s:
+        speed = f"{pilot.link_bytes_per_s / 1e6:,.1f} MB/s"
         parts.append(f"download of {_size(estimate.download_bytes)} {_duration(time.download_s)} ({speed})")
     cpu = f"tokenizer {_duration(time.tokenizer_s)}, encode {_duration(time.encode_s)}"
     parts.append(f"{cpu}, shards {_duration(time.assemble_s)}, validation {_duration(time.validate_s)}")

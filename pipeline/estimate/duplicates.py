@@ -1,7 +1,7 @@
 """Duplicates: how much of each source is left when documents with equal text count once, as in the mix.
 
 A local source with at most `COUNTED_BYTES` of text is read and hashed whole. For any other source, only the documents
-of the probe are compared. Most of their copies are elsewhere in the source, so the result is a lower bound of what the
+of the pilot are compared. Most of their copies are elsewhere in the source, so the result is a lower bound of what the
 build drops. `read_everything` reads and hashes all sources. If an earlier build made a set of the same sources, its
 manifest gives the numbers, and nothing is read. Near-duplicates do not count.
 
@@ -88,7 +88,7 @@ def find_distinct(
 
     Args:
         selections: the parts of the sources that the build would read.
-        samples: documents of the probe, one table per source.
+        samples: documents of the pilot, one table per source.
         read_everything: hash all text that the build would read, including remote text.
 
     Raises:

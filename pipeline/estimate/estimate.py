@@ -1,8 +1,8 @@
 """Estimate: what a build would read and write, how long it takes and what it costs, before anything runs.
 
-The inputs are the files' footers and a probe (`pipeline.estimate.pilot`), which runs a sample of every source through
-the build's own steps. Without a probe, constants for English text are used. If `mix.tokens` is a number, the estimate
-covers the parts of each source that the build would read: both use the same selection. Duplicates that the probe found
+The inputs are the files' footers and a pilot (`pipeline.estimate.pilot`), which runs a sample of every source through
+the build's own steps. Without a pilot, constants for English text are used. If `mix.tokens` is a number, the estimate
+covers the parts of each source that the build would read: both use the same selection. Duplicates that the pilot found
 are subtracted. The estimate assumes that the link keeps its speed and that this machine does no other work.
 
 Time: first the archive's files are fetched, then the tokenizer is trained. Then text is downloaded and encoded at the
@@ -22,14 +22,14 @@ from typing import Any
 from pipeline.encode.run import DOCUMENT_DTYPE
 from pipeline.estimate.disk import COMPRESSED_SHARE, FETCH_SCRATCH_SHARE, GUESSED_DOCUMENT_BYTES, ROW_BYTES, token_size
 from pipeline.estimate.duplicates import Distinct
-from pipeline.estimate.pilot import TABLE_BYTES, Probe, SourceProbe
+from pipeline.estimate.pilot import TABLE_BYTES, Pilot, SourcePilot
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
 from pipeline.sources.selection import ReadFile, Selection
 
 TEXT_BYTES_PER_TOKEN = 4.3  # measured on English web text and books with a 32 K vocabulary: 4.2 to 4.5
 DISK_MARGIN = 1.1
-"""Factor on the probe's estimate of disk space, which is within 10 %."""
+"""Factor on the pilot's estimate of disk space, which is within 10 %."""
 TRAIN_S, TRAIN_S_PER_BYTE = 2.0, 8e-9
 """Training a BPE of 32 K entries on prose: 2.4 s for 202 MB, 6 s for 602 MB, measured. Technical text takes twice as
 long."""
@@ -52,9 +52,9 @@ class SourceEstimate:
     all_files: int
     units: int
     documents: int | None
-    """Documents kept; None if neither a footer nor a probe gives the number."""
+    """Documents kept; None if neither a footer nor a pilot gives the number."""
     kept: float | None
-    """Share of the rows that is kept; None without a probe."""
+    """Share of the rows that is kept; None without a pilot."""
     text_bytes: int
     """Text of the documents kept."""
     stored_bytes: int
@@ -87,7 +87,7 @@ class TimeEstimate:
     """Fetching the archive's files."""
     tokenizer_s: float
     download_s: float
-    """At the speed that the probe measured; runs at the same time as encoding."""
+    """At the speed that the pilot measured; runs at the same time as encoding."""
     encode_s: float
     """Reading, cleaning, hashing and encoding, with all workers."""
     assemble_s: float
@@ -119,7 +119,8 @@ class Estimate:
     scratch_bytes: int
     output_bytes: int
     download_bytes: int
-    probe: Probe | None = None
+    probe: Pilot | None = None
+    """The pilot. `--json` prints it as `probe`."""
     time: TimeEstimate | None = None
     gpu_usd: float | None = None
     """The price of a GPU that waits for the build."""
@@ -147,16 +148,16 @@ def estimate(
     recipe: Recipe,
     selections: list[Selection],
     *,
-    probe: Probe | None = None,
+    pilot: Pilot | None = None,
     workers: int = 1,
     gpu_usd_per_hour: float | None = None,
 ) -> Estimate:
-    """Estimate a build. If the probe shows that a source needs further parts, take them as the build will.
+    """Estimate a build. If the pilot shows that a source needs further parts, take them as the build will.
 
     Raises:
         SourceError: a file cannot be read.
     """
-    measured = probe.sources if probe else tuple(_guess(recipe, selection) for selection in selections)
+    measured = pilot.sources if pilot else tuple(_guess(recipe, selection) for selection in selections)
     demand = Demand(recipe)
     grant = demand.grant(_available(demand, selections, measured))
     train = grant.train_tokens
@@ -176,26 +177,26 @@ def estimate(
         val_tokens=recipe.split.val_tokens,
         shards=_num_shards(recipe, train),
         scratch_bytes=_scratch_bytes(recipe, sources),
-        output_bytes=_output_bytes(recipe, used, sources, probe),
+        output_bytes=_output_bytes(recipe, used, sources, pilot),
         download_bytes=sum(source.download_bytes for source in sources),
-        probe=probe,
+        probe=pilot,
         scarcest=None if grant.scarcest is None else recipe.sources[grant.scarcest].name,
-        refusal=_refusal(demand, selections, probe) if probe else "",
+        refusal=_refusal(demand, selections, pilot) if pilot else "",
     )
-    if probe is None:
+    if pilot is None:
         return found
-    time = _estimate_time(recipe, found, selections, probe, workers)
+    time = _estimate_time(recipe, found, selections, pilot, workers)
     usd = gpu_usd_per_hour * time.total_s / 3600 if gpu_usd_per_hour is not None else None
     return replace(found, time=time, gpu_usd=usd)
 
 
-def _tokens(selection: Selection, ratios: SourceProbe) -> int:
+def _tokens(selection: Selection, ratios: SourcePilot) -> int:
     """Return the tokens that a source offers to the mix."""
     return int(selection.text_bytes * ratios.text * ratios.distinct.text / ratios.bytes_per_token)
 
 
 def _available(
-    demand: Demand, selections: list[Selection], measured: Sequence[SourceProbe], *, margin: float = 1.0
+    demand: Demand, selections: list[Selection], measured: Sequence[SourcePilot], *, margin: float = 1.0
 ) -> list[float | None]:
     """Return the tokens that each source offers to training; None for one that has more."""
     return [
@@ -204,10 +205,10 @@ def _available(
     ]
 
 
-def _refusal(demand: Demand, selections: list[Selection], probe: Probe) -> str:
+def _refusal(demand: Demand, selections: list[Selection], pilot: Pilot) -> str:
     """Return why the build would refuse the recipe even if the sources have `SURE` times as many tokens as measured."""
     faults: list[str] = []
-    for s, (selection, ratios) in enumerate(zip(selections, probe.sources, strict=True)):
+    for s, (selection, ratios) in enumerate(zip(selections, pilot.sources, strict=True)):
         if selection.has_more or not ratios.text:
             continue
         if not ratios.distinct.text:
@@ -219,18 +220,18 @@ def _refusal(demand: Demand, selections: list[Selection], probe: Probe) -> str:
             faults.append(fault)
     if faults:
         return "\n".join(faults)
-    if not demand.grant(_available(demand, selections, probe.sources, margin=SURE)).fault:
+    if not demand.grant(_available(demand, selections, pilot.sources, margin=SURE)).fault:
         return ""
-    return demand.grant(_available(demand, selections, probe.sources)).fault
+    return demand.grant(_available(demand, selections, pilot.sources)).fault
 
 
-def _guess(recipe: Recipe, selection: Selection) -> SourceProbe:
-    """Return ratios for English text, for a plan without a probe."""
+def _guess(recipe: Recipe, selection: Selection) -> SourcePilot:
+    """Return ratios for English text, for a plan without a pilot."""
     spans = [span for unit in selection.units for span in unit.spans]
     rows = [span.rows if span.rows is not None else span.text_bytes // GUESSED_DOCUMENT_BYTES + 1 for span in spans]
     per_byte = sum(rows) / max(1, selection.text_bytes)
     fetched = per_byte if selection.source.content != "column" else 0.0
-    return SourceProbe(
+    return SourcePilot(
         text=1.0,
         documents=per_byte,
         kept=1.0,
@@ -244,17 +245,17 @@ def _guess(recipe: Recipe, selection: Selection) -> SourceProbe:
     )
 
 
-def _estimate_source(share: float, selection: Selection, ratios: SourceProbe) -> SourceEstimate:
+def _estimate_source(share: float, selection: Selection, ratios: SourcePilot) -> SourceEstimate:
     spans = [span for unit in selection.units for span in unit.spans]
     text_bytes = selection.text_bytes
     stored_bytes = sum(span.stored_bytes for span in spans)
     content_bytes = int(text_bytes * ratios.content_bytes)
-    probed = ratios.encode_s > 0 or not ratios.text
+    sampled = ratios.encode_s > 0 or not ratios.text
     rows = [span.rows for span in spans if span.rows is not None]
     if len(rows) == len(spans):  # the share of rows kept varies less than the length of documents
         documents = round(sum(rows) * ratios.kept)
     else:
-        documents = round(text_bytes * ratios.documents) if probed else None
+        documents = round(text_bytes * ratios.documents) if sampled else None
     return SourceEstimate(
         name=selection.source.name,
         share=share,
@@ -262,7 +263,7 @@ def _estimate_source(share: float, selection: Selection, ratios: SourceProbe) ->
         all_files=len(selection.files),
         units=len(selection.units),
         documents=documents,
-        kept=ratios.kept if probed else None,
+        kept=ratios.kept if sampled else None,
         text_bytes=int(text_bytes * ratios.text),
         stored_bytes=stored_bytes,
         download_bytes=(stored_bytes if selection.is_remote else 0) + content_bytes,
@@ -287,9 +288,9 @@ def _scratch_bytes(recipe: Recipe, sources: tuple[SourceEstimate, ...]) -> int:
     return int(runs + documents * (DOCUMENT_DTYPE.itemsize + 1) + fetched + sampled)
 
 
-def _output_bytes(recipe: Recipe, used: list[int], sources: tuple[SourceEstimate, ...], probe: Probe | None) -> int:
-    token_bytes = probe.token_bytes if probe else token_size(recipe) * COMPRESSED_SHARE
-    row_bytes = probe.row_bytes if probe else ROW_BYTES
+def _output_bytes(recipe: Recipe, used: list[int], sources: tuple[SourceEstimate, ...], pilot: Pilot | None) -> int:
+    token_bytes = pilot.token_bytes if pilot else token_size(recipe) * COMPRESSED_SHARE
+    row_bytes = pilot.row_bytes if pilot else ROW_BYTES
     documents = sum(
         tokens * (source.documents or source.text_bytes // GUESSED_DOCUMENT_BYTES) / max(1, source.encoded_tokens)
         for tokens, source in zip(used, sources, strict=True)
@@ -303,10 +304,10 @@ def _num_shards(recipe: Recipe, train_tokens: int) -> int:
 
 
 def _estimate_time(
-    recipe: Recipe, found: Estimate, selections: list[Selection], probe: Probe, workers: int
+    recipe: Recipe, found: Estimate, selections: list[Selection], pilot: Pilot, workers: int
 ) -> TimeEstimate:
-    read_s = [own.text_bytes * ratios.read_cpu_s for own, ratios in zip(selections, probe.sources, strict=True)]
-    encode_s = sum(s.text_bytes * ratios.encode_s for s, ratios in zip(found.sources, probe.sources, strict=True))
+    read_s = [own.text_bytes * ratios.read_cpu_s for own, ratios in zip(selections, pilot.sources, strict=True)]
+    encode_s = sum(s.text_bytes * ratios.encode_s for s, ratios in zip(found.sources, pilot.sources, strict=True))
     text_bytes = sum(source.text_bytes for source in found.sources)
     sample = 0 if recipe.tokenizer.file else min(recipe.tokenizer.sample_bytes, text_bytes)
     written = found.train_tokens + found.val_tokens
@@ -314,10 +315,10 @@ def _estimate_time(
     over_link = sum(s.stored_bytes for s in found.sources if s.download_bytes and not s.content_files)
     return TimeEstimate(
         workers=workers,
-        content_s=files / (probe.content_files_per_s * workers) if probe.content_files_per_s else 0.0,
+        content_s=files / (pilot.content_files_per_s * workers) if pilot.content_files_per_s else 0.0,
         tokenizer_s=sample * (sum(read_s) / max(1, text_bytes) + TRAIN_S_PER_BYTE) + (TRAIN_S if sample else 0.0),
-        download_s=over_link / probe.link_bytes_per_s if probe.link_bytes_per_s else 0.0,
+        download_s=over_link / pilot.link_bytes_per_s if pilot.link_bytes_per_s else 0.0,
         encode_s=(sum(read_s) + encode_s) / workers,
-        assemble_s=written * probe.assemble_s / workers,
+        assemble_s=written * pilot.assemble_s / workers,
         validate_s=written / (VALIDATE_TOKENS_PER_S * workers),
     )

@@ -1,4 +1,4 @@
-"""Probe: run a small sample of every source through the build's own steps, so that a plan rests on measurements.
+"""Pilot: run a small sample of every source through the build's own steps, so that a plan rests on measurements.
 
 Some parts of each source are read (`pipeline.estimate.pieces`), chosen by the recipe's seed. The shares of rows and of
 text that cleaning keeps are counted on everything that was read. About `SAMPLE_BYTES` of it, divided by the weights,
@@ -11,7 +11,7 @@ tokens, because the build trains on a hundred times as much text. Half and half 
 tokenizer, measured with six draws from each of the corpora and 4,096 to 32,005 entries. If the sample holds all the
 text, the BPE is trained on all of it, as in the build. `pipeline.estimate.duplicates` counts duplicates.
 
-A probe reads a few megabytes of each source (for a remote one, a footer and one or two requests per part) and trains
+A pilot reads a few megabytes of each source (for a remote one, a footer and one or two requests per part) and trains
 for 2 to 10 s. It sees at most eight parts of a remote source, which limits how well it sees differences between parts.
 It writes into a temporary folder.
 """
@@ -54,7 +54,7 @@ _QUICK_TRAINING_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class SourceProbe:
+class SourcePilot:
     """Ratios measured on one source. A stated byte is a byte of text as the spans state it."""
 
     text: float
@@ -82,10 +82,10 @@ class SourceProbe:
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class Pilot:
     """The measurements of all sources, of shards and of the network."""
 
-    sources: tuple[SourceProbe, ...]
+    sources: tuple[SourcePilot, ...]
     token_bytes: float
     """Compressed bytes of a token of the mix."""
     row_bytes: float
@@ -108,7 +108,7 @@ def measure(
     *,
     duplicates: Literal["cheaply", "in all text"] = "cheaply",
     earlier: Path | None = None,
-) -> Probe:
+) -> Pilot:
     """Read, train, encode and compress a sample of every source.
 
     Args:
@@ -147,7 +147,7 @@ def measure(
     link_bytes = sum(piece.stored_bytes for sample in remote for piece in sample.pieces)
     speeds = [sample.content for sample in samples if sample.content is not None]
     files = sum(speed.files for speed in speeds)
-    return Probe(
+    return Pilot(
         sources=tuple(replace(source, distinct=own) for (source, _), own in zip(measured, distinct, strict=True)),
         token_bytes=shard["entry"]["files"]["tokens"]["bytes"] / max(1, shard["entry"]["tokens"]),
         row_bytes=_row_bytes(shard["entry"]),
@@ -201,7 +201,7 @@ def _is_all(selection: Selection, sample: Extract) -> bool:
 
 def _measure_source(
     recipe: Recipe, index: int, sample: Extract, tokenizer: TokenizerInfo, folder: Path
-) -> tuple[SourceProbe, list[Run]]:
+) -> tuple[SourcePilot, list[Run]]:
     pieces, texts = sample.pieces, sample.texts
     stated = sum(piece.stated_bytes for piece in pieces) or 1.0
     rows = sum(piece.rows for piece in pieces)
@@ -210,7 +210,7 @@ def _measure_source(
     for reason, count in (item for piece in pieces for item in piece.dropped.items()):
         dropped[reason] = dropped.get(reason, 0.0) + count / rows
     if not texts:
-        return SourceProbe(0.0, 0.0, 0.0, dropped, 1.0, 0, sample.cpu_s / stated, 0.0), []
+        return SourcePilot(0.0, 0.0, 0.0, dropped, 1.0, 0, sample.cpu_s / stated, 0.0), []
     # Encode in two halves and time only the second: the encoder is slow until it has cached the common words.
     halves = [half for half in (texts[::2], texts[1::2]) if half]
     folders = [folder / f"{index}-{half}" for half in range(len(halves))]
@@ -220,7 +220,7 @@ def _measure_source(
     encode_s = sum(seconds for step, seconds in timed["seconds"].items() if step not in _NOT_ENCODING)
     files = sum(len(piece.keys) for piece in pieces)
     content = sample.content
-    measured = SourceProbe(
+    measured = SourcePilot(
         text=sum(piece.text_bytes for piece in pieces) / stated,
         documents=documents / stated,
         kept=documents / max(1, rows),

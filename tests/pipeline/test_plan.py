@@ -1,4 +1,4 @@
-"""The plan: counts from footers, a probe that foresees the build, and a disk that is too small refused with numbers."""
+"""The plan: counts from footers, a pilot that foresees the build, and a disk that is too small refused with numbers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tests.support.servers.bucket import Bucket
 from tests.support.servers.hub import Hub
 
 WITHIN = 0.10
-"""How far a probe may be from the build."""
+"""How far a pilot may be from the build."""
 
 
 @pytest.fixture
@@ -112,12 +112,12 @@ def test_a_source_of_no_documents(make: Any, tmp_path: Path, write_parquet: Any)
         open_sources(make())
 
 
-# --- The probe against the build ---
+# --- The pilot against the build ---
 
 
 def foresee(recipe: Recipe, *, workers: int = 1) -> Estimate:
     selections = open_sources(recipe)
-    return estimate(recipe, selections, probe=measure(recipe, selections), workers=workers)
+    return estimate(recipe, selections, pilot=measure(recipe, selections), workers=workers)
 
 
 def expect_foreseen(found: Estimate, out: Path) -> None:
@@ -209,10 +209,10 @@ def test_the_plan_of_a_small_set_is_near_what_the_build_finds(library: Path, tmp
 def test_a_sample_that_is_a_small_part_of_the_text(
     library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipeline.estimate import pilot as probe
+    from pipeline.estimate import pilot
 
-    monkeypatch.setattr(probe, "SAMPLE_BYTES", 1 << 21)
-    monkeypatch.setattr(probe, "LEAST_SOURCE_BYTES", 1 << 20)
+    monkeypatch.setattr(pilot, "SAMPLE_BYTES", 1 << 21)
+    monkeypatch.setattr(pilot, "LEAST_SOURCE_BYTES", 1 << 20)
     recipe = library_recipe(library, tmp_path)
     found = foresee(recipe)
     assert found.probe
@@ -445,14 +445,14 @@ def test_what_limits() -> None:
 def test_more_workers_take_less_time(library: Path, tmp_path: Path) -> None:
     recipe = library_recipe(library, tmp_path)
     selections = open_sources(recipe)
-    probe = measure(recipe, selections)
-    one, four = (estimate(recipe, selections, probe=probe, workers=workers).time for workers in (1, 4))
+    pilot = measure(recipe, selections)
+    one, four = (estimate(recipe, selections, pilot=pilot, workers=workers).time for workers in (1, 4))
     assert one
     assert four
     assert one.encode_s == pytest.approx(4 * four.encode_s)
     assert one.assemble_s == pytest.approx(4 * four.assemble_s)
     assert one.tokenizer_s == four.tokenizer_s > 0
-    assert estimate(recipe, selections, probe=probe, gpu_usd_per_hour=7.2).gpu_usd == pytest.approx(one.total_s / 500)
+    assert estimate(recipe, selections, pilot=pilot, gpu_usd_per_hour=7.2).gpu_usd == pytest.approx(one.total_s / 500)
 
 
 # --- The disk ---
@@ -525,7 +525,7 @@ def test_the_command_prints_the_plan(run_cli: Any, make: Any, tmp_path: Path, do
 Listing = Callable[..., Any]
 
 
-def test_footers_are_read_once_without_a_probe(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_footers_are_read_once_without_a_pilot(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: Counter[str] = Counter()
     list_spans: Listing = files.list_spans
 

@@ -206,7 +206,7 @@ def test_printable():
     assert printable("plain") == "plain"
     assert printable("naïve 中文 🙂") == "naïve 中文 🙂"
     assert printable("a\nb\tc", keep="\n\t") == "a\nb\tc"
-    assert printable("a\nb\x1b\x7f\u2028\udc80") == "a\\nb\\x1b\\x7f\\u2028\\udc80"
+    assert printable("a\nb\x1b\x7f\u2028\udc80") == "a\\nb\\x1b\\x7f\\u2028\\x80"
 
 
 def test_rows_are_printed_as_people_read_them(capsys):
