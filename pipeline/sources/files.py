@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def list_files(source: SourceRecipe) -> list[File]:
-    """List a source's files, by name; a name is relative to their common folder.
+    """List a source's files, sorted by name. A name is relative to the files' common folder.
 
     Raises:
-        SourceError: a glob cannot be listed, or none matches a file any more.
+        SourceError: a glob cannot be listed, or no glob matches a file any more.
     """
     try:
         globs = [paths.join(source.folder, glob) for glob in source.paths]
@@ -48,7 +48,7 @@ def list_spans(source: SourceRecipe, file: File, unit_bytes: int | None = None) 
     """Cut one file into spans of up to `unit_bytes` of text (`UNIT_BYTES` when None).
 
     Raises:
-        SourceError: it cannot be read, or has not the columns.
+        SourceError: the file cannot be read, or lacks a column.
     """
     from pipeline.sources.formats import readers
 

@@ -1,4 +1,4 @@
-"""The files that a source's `paths` match: listed from folders, archives and stores, checked before a build begins."""
+"""The files that a source's `paths` match, in folders, archives and stores. They are checked before a build begins."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pipeline.sources.formats.detect import detect_format, format_of_name
 
 
 def expand_glob(glob: str) -> list[File]:
-    """List the files that a glob matches, sorted by name, which is an absolute path; folders are left out.
+    """List the files that a glob matches, without folders, sorted by name. A name is an absolute path.
 
     A file's name has forward slashes and no scheme; a file in an archive is named after the archive's path.
 
-    In a chained URL (`zip://*.parquet::/data/set.zip`) the first part with a path is the glob, what follows is the
-    archive it is in.
+    In a chained URL (`zip://*.parquet::/data/set.zip`), the first part with a path is the glob, and the rest is the
+    archive that holds the files.
 
     Raises:
         OSError, ValueError, ImportError: the URL cannot be listed, or its protocol is not installed.
@@ -85,7 +85,7 @@ def _check_glob(place: str, source: dict[str, Any], glob: str, folder: Path) -> 
 
 
 def _find_without_columns(files: list[File], by_name: dict[str, str | None]) -> str | None:
-    """Return the name of the first file that has no columns; files are opened only where names do not tell."""
+    """Return the name of the first file without columns; a file is opened only if its name does not give its format."""
     for file in files:
         found = by_name[file.name]
         try:

@@ -1,8 +1,8 @@
-"""Sources that are data sets on the Hub: configuration and split resolved by `datasets`, files read at one commit.
+"""Sources that are data sets on the Hub: `datasets` resolves configuration and split; files are read at one commit.
 
 Parquet files are read by row groups over range requests (`pipeline.sources.network.hub_file`); other formats stream
-through `datasets` in Arrow batches, one file a span. HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE are honoured by the Hub's
-own libraries. What was resolved is kept in the cache: a re-run asks nothing of the network.
+through `datasets` in Arrow batches, one span per file. The Hub's own libraries read HF_TOKEN, HF_ENDPOINT and
+HF_HUB_OFFLINE. The file list is kept in the cache, so that a re-run sends no request.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def hub_url(repo: str, commit: str, path: str) -> str:
 
 
 def pin_revisions(recipe: Recipe, work: Path | None = None) -> Recipe:
-    """Return the recipe with every Hub source at a commit: that of the work folder's first build, where there was one.
+    """Return the recipe with every Hub source pinned to a commit: the one of the work folder's first build, if any.
 
     Raises:
-        SourceError: with one line for each source that cannot be had.
+        SourceError: with one line for each source that cannot be resolved.
     """
     path = work / _REVISIONS_FILE if work else None
     known: dict[str, str] = json.loads(path.read_text()) if path and path.exists() else {}
@@ -66,7 +66,7 @@ def resolve_commit(source: SourceRecipe) -> str:
     """Return the commit of a source's revision.
 
     Raises:
-        SourceError: no such repository or revision, or no permission; says whether a token was sent.
+        SourceError: no such repository or revision, or no permission; the message says whether a token was sent.
     """
     from huggingface_hub import HfApi
 
@@ -89,7 +89,7 @@ def list_files(source: SourceRecipe) -> list[File]:
     """List the files of a source's split, in the order that `datasets` reads them.
 
     Raises:
-        SourceError: no such configuration or split; lists those there are.
+        SourceError: no such configuration or split; the message lists the existing ones.
     """
     from pipeline.sources.network.hub_file import open_cache
 
@@ -102,7 +102,7 @@ def list_files(source: SourceRecipe) -> list[File]:
         files = list(_resolve_files(source))
     except SourceError:
         raise
-    except Exception as error:  # whatever the libraries make of an answer that no Hub gives
+    except Exception as error:  # the libraries raise many types for an answer that is not the Hub's
         where = f"source {source.name!r}: {source.repo}"
         raise SourceError(f"{where}: the Hub's answer cannot be used: {error!r}. Is HF_ENDPOINT right?") from error
     if cache:
@@ -122,7 +122,7 @@ def _resolve_files(source: SourceRecipe) -> Iterator[File]:
     where = f"source {source.name!r}: {source.repo}"
     datasets.disable_progress_bars()
     config: Any = datasets.config  # pyright: ignore[reportAttributeAccessIssue]
-    config.HF_UPDATE_DOWNLOAD_COUNTS = False  # a request to another host, whose failure would be retried
+    config.HF_UPDATE_DOWNLOAD_COUNTS = False  # prevents a request to another host, whose failure would be retried
     if Path(_repo(source)).exists():
         raise SourceError(f"{where}: `datasets` would take the folder of that name here for it. Run in another folder.")
     try:
@@ -144,11 +144,11 @@ def _resolve_files(source: SourceRecipe) -> Iterator[File]:
             f"{where}: no split {source.split!r} in configuration {builder.config.name!r}; there are "
             f"{', '.join(map(str, splits))}. Correct `split`."
         )
-    fs = HfFileSystem()  # the one that `datasets` listed the repository with: it knows the answers
+    fs = HfFileSystem()  # the instance with which `datasets` listed the repository: it has cached the answers
     for url in splits[source.split]:
         info: dict[str, Any] = fs.info(url, expand_info=False)
         path = url.partition(f"@{source.revision}/")[2]
-        # What the Hub gives as the entity tag: the SHA-256 of a large file, the blob id of a small one.
+        # The Hub's entity tag is the SHA-256 of a large file, and the blob id of a small one.
         etag = (info.get("lfs") or {}).get("sha256") or info["blob_id"]
         version = f"{info['size']} bytes, {etag}"
         url = hub_url(_repo(source), source.revision, path)
@@ -159,7 +159,7 @@ def list_spans(source: SourceRecipe, file: File, unit_bytes: int | None = None) 
     """Cut one file into spans of up to `unit_bytes` of text (`UNIT_BYTES` when None).
 
     Raises:
-        SourceError: the file is broken, lacks a column, or has a format that neither we nor `datasets` read.
+        SourceError: the file is broken, lacks a column, or has a format that neither Tokenmill nor `datasets` reads.
     """
     if _format_of(source, file.name) == "parquet":
         from pipeline.sources.formats import parquet
@@ -180,7 +180,7 @@ def read(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
     """Stream a span's batches.
 
     Raises:
-        SourceError: the file is broken, is another one now, or cannot be had in time.
+        SourceError: the file is broken, has changed, or cannot be fetched in time.
     """
     if span.format == "parquet":
         from pipeline.sources.formats import parquet
@@ -192,5 +192,5 @@ def read(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
 
 
 def _repo(source: SourceRecipe) -> str:
-    assert source.repo is not None  # the recipe's check: `hub` needs it
+    assert source.repo is not None  # the recipe's checks guarantee it for `hub`
     return source.repo

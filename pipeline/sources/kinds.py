@@ -1,7 +1,7 @@
-"""One door to the kinds of source: their files are listed, cut into spans and read as the source's `kind` says.
+"""The interface to all kinds of source: list their files, cut these into spans, and read spans.
 
-A kind is a module of three functions. None of them reads more than it must: a build of a part of the sources lists the
-spans of as few files as it needs.
+A kind is a module with three functions. Each reads only what it must: a build of a part of the sources lists the spans
+of as few files as possible.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import File, SourceError, Span, TextBatch
 
 LIST_THREADS = 16
-"""Files whose spans are listed at once: over a network, each takes two requests."""
+"""Number of files whose spans are listed at once: over a network, each takes two requests."""
 _KINDS = {"files": "pipeline.sources.files", "hub": "pipeline.sources.hub"}
 
 
 class Kind(Protocol):
-    """The functions of a kind's module. All raise SourceError."""
+    """The functions that a kind's module has. All raise SourceError."""
 
     def list_files(self, source: SourceRecipe) -> list[File]:
-        """List a source's files in order, from the listing alone; no file is opened."""
+        """List a source's files in order, without opening a file."""
         ...
 
     def list_spans(self, source: SourceRecipe, file: File, unit_bytes: int | None = None) -> list[Span]:
-        """Cut one file into spans of up to `unit_bytes` of text, from its footer or its size. Safe in threads."""
+        """Cut one file into spans of up to `unit_bytes` of text, from its footer or its size. Thread-safe."""
         ...
 
     def read(self, source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
@@ -36,7 +36,7 @@ class Kind(Protocol):
 
 
 def kind_of(source: SourceRecipe) -> Kind:
-    """Return the module of a source's kind, loaded when it is first asked for: the Hub's libraries take a second."""
+    """Return the module of a source's kind. It is imported on first use, as the Hub's libraries take a second."""
     return cast("Kind", importlib.import_module(_KINDS[source.kind]))
 
 
@@ -72,7 +72,7 @@ def list_spans(source: SourceRecipe, files: list[File], unit_bytes: int | None =
 
 
 def read_span(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
-    """Stream a span's batches, from a source's files or from the documents that were fetched for them.
+    """Stream a span's batches, from a source's files or from documents that the fetch stage wrote.
 
     Raises:
         SourceError: the span cannot be read as the recipe says.

@@ -1,4 +1,4 @@
-"""Reads documents back by their provenance, for `python -m shards validate --against-sources`.
+"""Read documents back by their provenance, for `python -m shards validate --against-sources`.
 
 The package's entry points of the group `tokenmill.sources` name `read_documents`.
 """
@@ -18,22 +18,22 @@ def read_documents(source: dict[str, Any], unit: str, rows: list[int]) -> list[b
     """Read documents back by provenance.
 
     Args:
-        source: the source's object in the set's recipe.json; with it as `folder` the set's, where paths begin.
+        source: the source's object in the set's recipe.json, with the set's folder, where paths begin, as `folder`.
         unit: a span's label, `file@revision#part`.
         rows: row numbers in the span.
 
     Returns:
-        The documents' UTF-8 bytes in the order of `rows`; None where the span has no such row.
+        The documents' UTF-8 bytes in the order of `rows`; None for a row that the span does not have.
 
     Raises:
-        SourceError: the file is gone, or has no such part now.
+        SourceError: the file is missing, or no longer has such a part.
     """
     keys = {key: value for key, value in source.items() if key != "folder"}
     recipe, files = _find_files(SourceRecipe.model_validate(keys), Path(str(source.get("folder", ""))))
     name, _, rest = unit.rpartition("@")
     part = rest.rpartition("#")[2]
     if recipe.kind == "files" and part == "file":
-        recipe = recipe.model_copy(update={"format": "file"})  # whatever `auto` would take the file for today
+        recipe = recipe.model_copy(update={"format": "file"})  # the build's; `auto` might choose another one now
     file = next((file for file in files if file.name == name), None)
     span = span_of_part(list_spans(recipe, [file]), part) if file else None
     if span is None:
@@ -55,7 +55,7 @@ def read_documents(source: dict[str, Any], unit: str, rows: list[int]) -> list[b
 
 
 def _find_files(source: SourceRecipe, folder: Path) -> tuple[SourceRecipe, list[File]]:
-    """Find a source's files from the set's folder, else from the working directory, as sets of 0.1.0 name them."""
+    """Find a source's files relative to the set's folder, else to the working directory, as in sets of 0.1.0."""
     placed = source.in_folder(folder.absolute())
     try:
         return placed, list_files(placed)

@@ -1,8 +1,7 @@
-"""Files as bytes: opened wherever they are, decompressed, streamed in blocks, and cut at separators.
+"""Files as bytes: open them on any file system, decompress, stream in blocks, and cut at separators.
 
-A separator's occurrences are those that `bytes.split` finds from the file's start, however the file is cut: no block,
-no unit and no overlap of a separator with itself changes where a document ends. Memory: one block, and the document
-that is being read.
+The separators are those that `bytes.split` finds from the start of the file. Blocks, units and a separator that
+overlaps itself do not change where a document ends. Memory: one block, and the document that is being read.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ if TYPE_CHECKING:
     import fsspec
 
 COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
-"""Endings of compressed files' names, and Arrow's names of what made them."""
+"""Suffixes of compressed files, and Arrow's names of the codecs."""
 TEXT_PER_STORED_BYTE = 3.5
 """zstd and gzip on English prose: 2.5 to 4; only for estimates."""
 _WINDOW_BYTES = 1 << 20
-"""What the search for a cut reads at a time."""
+"""Bytes that the search for a cut reads at a time."""
 
 BROKEN_FILE_ERRORS = (OSError, ValueError, EOFError, zipfile.BadZipFile, tarfile.TarError, zlib.error)
-"""What pyarrow, fsspec and the decompressors raise for files that are broken, gone or out of reach."""
+"""Errors of pyarrow, fsspec and the decompressors for files that are broken, missing or out of reach."""
 
 
 def is_local(url: str) -> bool:
@@ -39,26 +38,26 @@ def is_local(url: str) -> bool:
 
 
 def is_compressed(name: str) -> bool:
-    """Say whether a file's name tells that its bytes are compressed."""
+    """Return whether a file is compressed, according to its name."""
     return os.path.splitext(name)[1] in COMPRESSION
 
 
 @contextlib.contextmanager
 def open_file(url: str) -> Generator[BinaryIO]:
-    """Open a file for reading bytes, whatever holds it. No decompression."""
+    """Open a file on any file system for reading bytes, without decompression."""
     if is_local(url):
         with open(os.path.expanduser(url), "rb") as file:
             yield file
         return
-    fs, path = _open_file_system(url)  # held: an archive is closed when its file system is forgotten
+    fs, path = _open_file_system(url)  # keep a reference: an archive closes with its file system
     with fs.open(path, "rb") as file:
         yield cast("BinaryIO", file)
 
 
 def version_of(url: str) -> str:
-    """Return what changes when the file does: size and modification time, or what the file system offers instead.
+    """Return a text that changes with the file: size and modification time, or what the file system offers instead.
 
-    For a file in an archive, the archive's version too.
+    For a file in an archive, the text includes the archive's version.
     """
     if is_local(url):
         status = os.stat(os.path.expanduser(url))
@@ -66,7 +65,7 @@ def version_of(url: str) -> str:
     fs, path = _open_file_system(url)
     info = fs.info(path)
     if info.get("size") is None:
-        raise SourceError(f"{url}: its size is not told, so it cannot be cut into parts. Download the file.")
+        raise SourceError(f"{url}: the server does not give its size, so it cannot be cut. Download the file.")
     tags = [f"{key} {info[key]}" for key in ("ETag", "etag", "sha256", "LastModified", "mtime", "CRC") if info.get(key)]
     container = url.partition("::")[2]
     return ", ".join([f"{info['size']} bytes", *tags, *([f"in {version_of(container)}"] if container else [])])
@@ -79,7 +78,7 @@ def _open_file_system(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
 
 
 def decompress(raw: BinaryIO, compression: str) -> pa.NativeFile:
-    """Return a stream of a file's bytes, decompressed; `compression` is Arrow's name of what made them."""
+    """Return a stream of a file's bytes, decompressed; `compression` is Arrow's name of the codec."""
     file: Any = pa.PythonFile(cast("Any", raw), mode="r")
     return pa.CompressedInputStream(file, cast("Any", compression))
 
@@ -130,7 +129,7 @@ def find_boundaries(raw: BinaryIO, size: int, separator: bytes, unit_bytes: int 
     margin = len(separator) - 1
     target = last = 0
     while (target := max(target + (unit_bytes or UNIT_BYTES), last)) < size:
-        # What lies before the target tells whether an occurrence overlaps an earlier one.
+        # The bytes before the target show whether an occurrence overlaps an earlier one.
         offset = max(0, target - margin)
         window = b""
         while (found := _first_certain(window, separator, max(margin, target - offset))) < 0:
@@ -138,7 +137,7 @@ def find_boundaries(raw: BinaryIO, size: int, separator: bytes, unit_bytes: int 
             more = raw.read(_WINDOW_BYTES)
             if not more:
                 return
-            # Keep only what decides about the next occurrence: a document of gigabytes must not be held.
+            # Keep only the bytes that the next occurrence may need: a document of gigabytes must not stay in memory.
             gone = max(0, len(window) - 2 * margin)
             window = window[gone:] + more
             offset += gone
@@ -152,7 +151,7 @@ def _overlaps_itself(separator: bytes) -> bool:
 
 
 def _last_end(data: bytes, separator: bytes) -> int:
-    """Return where the last separator ends, as `split` finds them from the start; 0 without one."""
+    """Return where the last separator ends, as `split` finds them from the start; 0 if there is none."""
     last = data.rfind(separator)
     if last < 0:
         return 0

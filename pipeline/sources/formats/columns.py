@@ -29,7 +29,7 @@ def column_names(schema: pa.Schema) -> list[str]:
 
 
 def find_type(schema: pa.Schema, path: str) -> pa.DataType | None:
-    """Return the type at a dotted path, or None where there is no such column. A name with dots in it wins."""
+    """Return the type at a dotted path, or None if there is no such column. A column with dots in its name wins."""
     if path in schema.names:
         return schema.field(path).type
     head, *rest = path.split(".")
@@ -77,7 +77,7 @@ def check_text_type(schema: pa.Schema, source: SourceRecipe, where: str) -> None
 
 
 def check_predicates(schema: pa.Schema, predicates: list[Predicate], where: str) -> None:
-    """Refuse predicates on columns that are absent, or of a type that cannot be compared so.
+    """Refuse predicates on columns that are absent, or whose type does not allow the comparison.
 
     Raises:
         SourceError: with one line for each such column.
@@ -121,7 +121,7 @@ def test_predicates(table: pa.Table | pa.RecordBatch, predicates: list[Predicate
 
 
 def make_batch(table: pa.Table | pa.RecordBatch, text: str, predicates: list[Predicate], rows: np.ndarray) -> TextBatch:
-    """Turn rows of a table into a batch of those that all predicates keep; `rows` are their numbers in the span."""
+    """Return a batch of the table's rows that all predicates keep; `rows` are the rows' numbers in the span."""
     column = take_path(table, text)
     if not predicates:
         return TextBatch(column, rows)

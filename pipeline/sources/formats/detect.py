@@ -1,9 +1,9 @@
-"""The format of a source's file under `format = "auto"`: told by its name, else by its first bytes; never guessed.
+"""The format of a source's file with `format = "auto"`: given by its name, else by its first bytes; never guessed.
 
-The name decides `.parquet`, `.jsonl`, `.ndjson` and `.txt`, also with the ending of a compression. The head of other
-files is read, decompressed. Parquet and JSON lines are recognised. Other text is one document a file, as source code
-and Markdown are. JSON that is not JSON lines, CSV, binary data, and compressed text whose name says no more are refused
-since one document a file would make one document of a whole data set.
+The name decides for `.parquet`, `.jsonl`, `.ndjson` and `.txt`, also with a compression suffix. Of other files the
+head is read and decompressed. Parquet and JSON lines are recognised. Other text is one document per file, like source
+code and Markdown. Other JSON, CSV, binary data, and compressed text without a suffix such as `.md` are refused, because
+a whole data set would become one document.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pipeline.sources.base import SourceError
 from pipeline.sources.formats.byte_io import COMPRESSION, decompress, open_file
 
 HEAD_BYTES = 1 << 16
-"""What is read of a file."""
+"""Bytes that are read of a file."""
 _BY_NAME = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "text"}
 _TABLES = {".csv": "CSV", ".tsv": "TSV", ".tab": "TSV", ".psv": "CSV"}
 _MAGIC = {
@@ -39,11 +39,11 @@ _MAGIC = {
 _AS_FILES = 'or say format = "file" to make each file one document'
 _JUDGED_LINES = 20
 _LEAST_TABLE_LINES = 3
-"""Lines that have equally many separators in a table without a name that says so."""
+"""A file whose first lines, this many, have the same number of separators is taken for a table."""
 
 
 def format_of_name(name: str) -> str | None:
-    """Return the format that a file's name tells: parquet, jsonl, text; None where it does not tell one."""
+    """Return the format that a file's name gives: parquet, jsonl or text; None if it gives none."""
     return _BY_NAME.get(_inner_ending(name))
 
 
@@ -51,7 +51,7 @@ def detect_format(url: str, name: str) -> str:
     """Return a file's format: parquet, jsonl, text, or file (one document a file).
 
     Raises:
-        SourceError: the content is not something to make one document of, with what to do about it.
+        SourceError: the content cannot be one document; the message has the remedy.
         OSError: the file cannot be read or decompressed.
     """
     if found := format_of_name(name):
@@ -89,7 +89,7 @@ def _compression_of(name: str) -> str | None:
 
 
 def _inner_ending(name: str) -> str:
-    """Return the ending of a name, in lower case, without that of a compression: `.jsonl` of `a.jsonl.gz`."""
+    """Return a name's suffix in lower case, ignoring a compression suffix: `.jsonl` for `a.jsonl.gz`."""
     base, ending = os.path.splitext(os.path.basename(name))
     return (os.path.splitext(base)[1] if ending in COMPRESSION else ending).lower()
 
@@ -114,7 +114,7 @@ def _refuse_binary(name: str, head: bytes) -> None:
 
 
 def _is_binary(head: bytes) -> bool:
-    """Say whether bytes are no text: many are NUL, or some are and the rest is not UTF-8."""
+    """Return whether bytes are binary: many are NUL, or some are NUL and the rest is not UTF-8."""
     nulls = head.count(0)
     if nulls * 10 > len(head):
         return True
@@ -126,10 +126,10 @@ def _is_binary(head: bytes) -> bool:
 
 
 def _is_json_lines(head: bytes) -> bool:
-    """Say whether most of the first lines are JSON objects, one a line."""
+    """Return whether most of the first lines are JSON objects, one per line."""
     lines = [line for line in head.split(b"\n") if line.strip()]
     if len(head) == HEAD_BYTES and len(lines) == 1:
-        return bool(re.match(rb'\s*\{\s*"', head))  # one line that goes on
+        return bool(re.match(rb'\s*\{\s*"', head))  # one line, longer than the head
     whole = lines[:-1] if len(head) == HEAD_BYTES else lines
     objects = [line for line in whole[:_JUDGED_LINES] if isinstance(_parse(line), dict)]
     return 2 * len(objects) > len(whole[:_JUDGED_LINES])

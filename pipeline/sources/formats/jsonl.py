@@ -1,4 +1,4 @@
-"""JSON lines: checked at their head, parsed by Arrow piece by piece, the columns that the recipe names alone."""
+"""JSON lines: check the first records, then parse the columns that the recipe names with Arrow, piece by piece."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
 
 _HEAD_BYTES = 1 << 16
-"""Records at the file's head that are looked at for the columns that the recipe names."""
+"""Number of records at the head of a file that are checked for the recipe's columns."""
 _SHOWN = 3
 _EXCERPT_BYTES = 60
 _MOST_BYTES = (1 << 31) - 2
@@ -52,7 +52,7 @@ def read_records(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
 
 
 def check_head(source: SourceRecipe, span: Span) -> None:
-    """Check that the file's first records have the columns that the recipe names, of the types that it means.
+    """Check that the file's first records have the columns that the recipe names, with the expected types.
 
     Raises:
         SourceError: the file holds no record, or its first ones lack a column or cannot be parsed.
@@ -65,7 +65,7 @@ def check_head(source: SourceRecipe, span: Span) -> None:
     _, faults = _parse(head, _parse_options(source, span.name), span, row=0, tolerant=source.max_malformed > 0)
     malformed = {record for record, _ in faults}
     lines = [line for line in head.split(b"\n") if line.strip()]
-    # Arrow has accepted these lines, and leaves it for later whether they are UTF-8.
+    # Arrow has accepted these lines, but has not checked that they are UTF-8.
     whole = (line for record, line in enumerate(lines) if record not in malformed)
     records = [json.loads(line.decode("utf-8-sig", "replace")) for line in whole]
     found = dict.fromkeys(name for record in records for name in _names(record))
@@ -88,7 +88,7 @@ def _names(record: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _parse_options(source: SourceRecipe, name: str) -> pa_json.ParseOptions:
-    """Return options that read the recipe's columns with the types that it means, and no others."""
+    """Return options that read only the recipe's columns, with the expected types."""
     tree: dict[str, Any] = {}
     columns: list[tuple[str, pa.DataType]] = [(source.text_column, pa.large_string())]
     columns += [(predicate.column, predicate.json_type()) for predicate in parse_keep(source.keep)]
@@ -112,7 +112,7 @@ def _fields(tree: dict[str, Any]) -> list[pa.Field[Any]]:
 def _parse(
     piece: bytes, options: pa_json.ParseOptions, span: Span, *, row: int, tolerant: bool
 ) -> tuple[pa.Table, list[tuple[int, str]]]:
-    """Parse the records of a piece; return the well-formed ones, and number in the piece and fault of the others.
+    """Parse the records of a piece; return the well-formed ones, and (number in the piece, fault) of the others.
 
     Raises:
         SourceError: a record is malformed, and `tolerant` is false.
@@ -140,7 +140,7 @@ def _parse(
 
 
 def _parse_parts(lines: list[bytes], options: pa_json.ParseOptions) -> Iterator[pa.Table | str]:
-    """Yield, in order, tables of well-formed lines and the fault of each malformed line, which halving finds."""
+    """Yield, in order, tables of well-formed lines and the fault of each malformed line, found by halving."""
     try:
         yield _read_json(b"\n".join(lines), options)
     except pa.ArrowInvalid as error:

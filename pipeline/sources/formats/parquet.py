@@ -1,7 +1,7 @@
 """Parquet files: footers checked and cut into spans of row groups, text streamed batch by batch.
 
-Only the text column and the predicates' columns are read; the text of a row group is left alone when the predicates'
-columns rule out every row. Memory: one batch, and the column chunk it is decoded from.
+Only the text column and the predicates' columns are read. If the predicates reject every row of a row group, its text
+is not read. Memory: one batch, and the column chunk from which it is decoded.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _GUESSED_CONTENT_BYTES = 5000.0  # a source file of public repositories
 _TAIL = struct.Struct("<I4s")  # length of the footer, magic number
 
 _BATCH_ROWS = 1 << 14
-"""Rows in a batch, at most: a dictionary-encoded column of long equal texts is small in the file and large outside."""
+"""Most rows in a batch: a dictionary-encoded column of long equal texts is small in the file but large in memory."""
 
 
 @contextlib.contextmanager
 def open_parquet(url: str, name: str, version: str) -> Generator[tuple[pq.ParquetFile, RangeFile | None]]:
-    """Open a parquet file and read its footer; a file on the Hub comes with what fetches its ranges.
+    """Open a parquet file and read its footer; for a file on the Hub, also return the `RangeFile` under it.
 
     Raises:
         SourceError: the file is not parquet, or is truncated.
@@ -65,7 +65,7 @@ def open_parquet(url: str, name: str, version: str) -> Generator[tuple[pq.Parque
 
 
 def _read_footer(file: RangeFile) -> pq.FileMetaData:
-    """Read a remote file's footer and no byte more: pyarrow by itself would ask for the last 64 KB."""
+    """Read exactly a remote file's footer: pyarrow by itself would request the last 64 KB."""
     if file.size < 12:
         raise pa.ArrowInvalid(f"{file.size} bytes")
     length, magic = _TAIL.unpack(file.fetch(file.size - _TAIL.size, file.size))
@@ -76,7 +76,7 @@ def _read_footer(file: RangeFile) -> pq.FileMetaData:
 
 
 def cut_file(source: SourceRecipe, url: str, name: str, version: str, unit_bytes: int | None = None) -> list[Span]:
-    """Cut a file into spans of whole row groups, up to `unit_bytes` (`UNIT_BYTES` when None) of text each."""
+    """Cut a file into spans of whole row groups with up to `unit_bytes` (`UNIT_BYTES` when None) of text each."""
     with open_parquet(url, name, version) as (file, _):
         schema, metadata = file.schema_arrow, file.metadata
         check_text_type(schema, source, name)
@@ -107,7 +107,7 @@ def cut_file(source: SourceRecipe, url: str, name: str, version: str, unit_bytes
 
 
 def _mean_content_bytes(file: pq.ParquetFile) -> float:
-    """Estimate the bytes of a file that a row names, from the first rows of `length_bytes` where that column is."""
+    """Estimate the bytes of a file that a row names, from the first rows of `length_bytes` if that column exists."""
     if "length_bytes" not in file.schema_arrow.names or not file.metadata.num_row_groups:
         return _GUESSED_CONTENT_BYTES
     lengths = file.read_row_group(0, columns=["length_bytes"], use_threads=False)["length_bytes"]
@@ -150,7 +150,7 @@ def _read_checked(
     first_row: int,
     name: str,
 ) -> Iterator[TextBatch]:
-    """Read a row group, and refuse one that holds other rows than the footer says or cannot be decoded."""
+    """Read a row group; refuse it if it cannot be decoded or its rows differ from the footer's number."""
     group = file.metadata.row_group(index)
     chunk = next((c for c in _chunks(group) if c.path_in_schema == source.text_column), None)
     rows = 0
@@ -174,7 +174,7 @@ def _read_checked(
 
 
 def _expect_columns(remote: RangeFile, chunks: list[list[pq.ColumnChunkMetaData]]) -> None:
-    """Let a remote file fetch the column chunks of the row groups that will be read, in order."""
+    """Tell a remote file which column chunks will be read, in order, so that it fetches them ahead."""
     groups: list[list[tuple[int, int]]] = []
     for group in chunks:
         starts = [min(c.data_page_offset, c.dictionary_page_offset or c.data_page_offset) for c in group]
@@ -185,7 +185,7 @@ def _expect_columns(remote: RangeFile, chunks: list[list[pq.ColumnChunkMetaData]
 def _rule_out(group: pq.RowGroupMetaData, predicates: list[Predicate]) -> dict[str, int]:
     """Return the rows rejected by reason when the statistics alone show that the first predicate rejects every row.
 
-    The first only: a row is counted under the first predicate that rejects it, which no later one's statistics tell.
+    Only the first predicate is tested, because a row is counted under the first predicate that rejects it.
     """
     if not predicates:
         return {}
@@ -211,7 +211,7 @@ def _read_group(
 ) -> Iterator[TextBatch]:
     group = file.metadata.row_group(index)
     if predicates:
-        # The predicates' columns are small; the text is not. Read them first, and the text only if some row holds.
+        # The predicates' columns are small, the text is large: read the text only if the predicates keep a row.
         table = file.read_row_group(index, columns=list(source.keep), use_threads=False)
         mask, rejected = test_predicates(table, predicates)
         if not mask.any():

@@ -1,7 +1,7 @@
-"""File formats of sources: how each is cut into spans, and how a span becomes batches of Arrow text.
+"""File formats of sources: cut a file into spans, and stream a span as batches of Arrow text.
 
-Streams: no more than a batch, or one row group's column chunk, is in memory. Compressed jsonl and text cannot be cut,
-so each such file is one span.
+At most a batch, or one row group's column chunk, is in memory. Compressed jsonl and text cannot be cut, so each such
+file is one span.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A folder of fetched byte ranges, bounded in size. Several processes may use it at once.
+"""A cache of fetched byte ranges: a folder of limited size, which several processes may use at once.
 
-Each range is a file named by the digest of what it is (address, version, first and last byte), with a checksum at its
-end: a range that was cut off or altered counts as absent. When the folder is full, what was used longest ago goes.
+Each range is a file named by the digest of its address, version, first and last byte. It ends with a checksum: a range
+that is truncated or altered counts as absent. When the folder is full, the least recently used ranges are deleted.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import xxhash
 
 _CHECKSUM_BYTES = 16
 _SLACK = 0.9
-"""Eviction goes on until this share of the limit is left, so that it does not happen at each new range."""
+"""Eviction reduces the folder to this share of the limit, so that not every new range evicts another."""
 
 
 class RangeCache:
-    """Fetched ranges in `folder`, at most `limit_bytes` of them."""
+    """A folder of fetched ranges with at most `limit_bytes`."""
 
     def __init__(self, folder: Path, limit_bytes: int):
         self._folder = folder
         self._limit_bytes = limit_bytes
-        self._unchecked_bytes = limit_bytes  # what was put since the folder was last measured: measure at the first
+        self._unchecked_bytes = limit_bytes  # written since the folder was last measured: the first write measures
         folder.mkdir(parents=True, exist_ok=True)
 
     def get(self, key: str) -> bytes | None:
-        """Return a range, or None when it is not there whole."""
+        """Return a range, or None if it is absent or damaged."""
         path = self._path(key)
         try:
             data = path.read_bytes()
@@ -57,7 +57,7 @@ class RangeCache:
             temporary.replace(path)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise  # a full disk costs what it would have saved, no more
+                raise  # a full disk is no error: the range is just not cached
         finally:
             temporary.unlink(missing_ok=True)
 

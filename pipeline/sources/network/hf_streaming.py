@@ -1,6 +1,7 @@
-"""Files on the Hub that are not parquet: `datasets` streams them in Arrow batches, one file a span.
+"""Files on the Hub that are not parquet: `datasets` streams them in Arrow batches, one span per file.
 
-They cannot be cut, so each is one task, and a crash costs the file. Memory: a batch, and what `datasets` reads ahead.
+They cannot be cut, so each file is one task, and a crash loses the whole file. Memory: a batch, and the read-ahead of
+`datasets`.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ _BUILDERS = {".jsonl": "json", ".json": "json", ".ndjson": "json", ".csv": "csv"
 
 
 def builder_of(path: str) -> str | None:
-    """Return the name of `datasets`' builder for a file, or None if it has none that we use."""
+    """Return the name of the builder in `datasets` for a file; None if no supported builder fits."""
     for suffix in _COMPRESSED:
         path = path.removesuffix(suffix)
     return _BUILDERS.get(posixpath.splitext(path)[1].lower())
 
 
 def whole_file(file: File) -> Span:
-    """Return the span of a file: all of it.
+    """Return the only span of a file, the whole file.
 
     Raises:
-        SourceError: `datasets` has no builder for such a file, or none that gives text.
+        SourceError: no supported builder of `datasets` fits the file.
     """
     if builder_of(file.name) is None:
         raise SourceError(
@@ -52,13 +53,13 @@ def stream_rows(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
     """Stream a file's rows.
 
     Raises:
-        SourceError: the file cannot be parsed, or has not the columns.
+        SourceError: the file cannot be parsed, or lacks a column.
     """
     install()
     import datasets
 
     builder = builder_of(span.name)
-    assert builder is not None  # `whole_file` has refused others
+    assert builder is not None  # `whole_file` refuses other files
     predicates = parse_keep(source.keep)
     row = 0
     try:
@@ -72,5 +73,5 @@ def stream_rows(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
             row += table.num_rows
     except SourceError:
         raise
-    except Exception as error:  # whatever datasets and the parsers beneath it raise
+    except Exception as error:  # datasets and its parsers raise many types
         raise SourceError(f"{span.name}: cannot be read by `datasets`: {error!r}") from error

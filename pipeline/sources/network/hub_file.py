@@ -1,8 +1,8 @@
-"""A file of a data set on the Hub, read by byte ranges: no more bytes than asked, the next ones fetched ahead.
+"""A file of a data set on the Hub, read by byte ranges that are fetched ahead; no other bytes are fetched.
 
-`expect` says in which order ranges will be read; they are fetched by several connections, up to `AHEAD_BYTES` before
-they are needed. Every answer is checked: its length, its place, the file's size and entity tag. A file that is another
-one than was resolved is a stop, not a mixture. Memory: `AHEAD_BYTES` and the group of ranges that is being read.
+`expect` announces the ranges in the order in which they will be read. Several connections fetch up to `AHEAD_BYTES` of
+them ahead. Every response is checked: its length, its place, the file's size and entity tag. If the file has changed,
+reading stops, so that versions never mix. Memory: `AHEAD_BYTES` and the group of ranges that is being read.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from shards.stores.retry import TransientError
 
 AHEAD_BYTES = 64 << 20
 _PIECE_BYTES = 8 << 20
-"""Longer ranges are fetched in pieces, by several connections."""
+"""Longer ranges are fetched in pieces, over several connections."""
 _URL = re.compile(r"hf://datasets/(?P<repo>[^/@]+/[^/@]+)@(?P<commit>[0-9a-f]{40})/(?P<path>.+)")
 
 Range = tuple[int, int]
-"""First byte and one past the last."""
+"""The first byte, and one past the last."""
 
 _locations: dict[str, str] = {}
-"""Where the Hub last sent us for a file: its own addresses are limited in number, those they lead to are not."""
+"""The Hub's last redirect for each file: the Hub limits the rate of its own requests, but not of their targets."""
 
 
 class RangeFile(io.RawIOBase):
     """A file on the Hub at one commit, as a read-only file object for pyarrow."""
 
     def __init__(self, url: str, version: str):
-        """Open a file; nothing is asked of the network yet.
+        """Prepare to read a file; no request is sent yet.
 
         Args:
             url: `hf://datasets/OWNER/NAME@COMMIT/PATH`.
@@ -62,11 +62,11 @@ class RangeFile(io.RawIOBase):
         self._place = 0
         self._groups: list[list[Range]] = []
         self._fetched: dict[Range, Future[bytes]] = {}
-        self._next = 0  # first group that is not yet being fetched
+        self._next = 0  # the first group that is not being fetched yet
         self._keys: set[str] = set()
 
     def expect(self, groups: Sequence[Sequence[Range]]) -> None:
-        """Say what will be read: groups of ranges, in order. A group is let go when a later one is read."""
+        """Announce the groups of ranges that will be read, in order. Reading a later group frees the earlier ones."""
         self._groups = [sorted(group) for group in groups]
         self._fetched = {}
         self._next = 0
@@ -87,7 +87,7 @@ class RangeFile(io.RawIOBase):
         """Return the bytes [start, stop), from the cache or the network.
 
         Raises:
-            SourceError: they cannot be had, or the file is another one now.
+            SourceError: the bytes cannot be fetched, or the file has changed.
         """
         cache = open_cache()
         key = f"{self._key} {start}-{stop}"
@@ -97,7 +97,7 @@ class RangeFile(io.RawIOBase):
         pieces = [(a, min(a + _PIECE_BYTES, stop)) for a in range(start, stop, _PIECE_BYTES)]
         if len(pieces) == 1:
             data = self._request(start, stop)
-        else:  # in threads of their own: one that waits for others in the same pool could wait for ever
+        else:  # in another pool: a thread that waits for others of its own pool could deadlock
             with ThreadPoolExecutor(min(4, len(pieces))) as threads:
                 data = b"".join(threads.map(lambda piece: self._request(*piece), pieces))
         if cache and is_kept():
@@ -105,7 +105,7 @@ class RangeFile(io.RawIOBase):
         return data
 
     def forget(self) -> None:
-        """Drop what the cache holds of this file's ranges: they were no good."""
+        """Delete this file's ranges from the cache, because they could not be decoded."""
         if cache := open_cache():
             for key in self._keys:
                 cache.delete(key)
@@ -127,7 +127,7 @@ class RangeFile(io.RawIOBase):
                 return self._check_body(what, start, stop, response)
             location = str(response.url.join(response.headers["location"]))
             _locations[self._address] = location
-        response = _get(what, location, headers=wanted)  # signed: the token is not sent along
+        response = _get(what, location, headers=wanted)  # the address is signed: do not send the token
         if response.status_code in (401, 403, 404, 410):
             _locations.pop(self._address, None)
             raise TransientError(f"the address that the Hub gave has expired (HTTP {response.status_code})")
@@ -156,7 +156,7 @@ class RangeFile(io.RawIOBase):
         return response.content
 
     def read(self, size: int | None = -1) -> bytes:
-        """Return `size` bytes from the current place on: all that are left when negative."""
+        """Return `size` bytes from the current position, or all that are left if `size` is negative or None."""
         start = self._place
         stop = self.size if size is None or size < 0 else min(self.size, start + size)
         self._place = stop
@@ -172,25 +172,25 @@ class RangeFile(io.RawIOBase):
         return self.fetch(start, stop) if stop > start else b""
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to a place."""
+        """Move to a position and return it."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self.size}[whence]
         self._place = base + offset
         return self._place
 
     def tell(self) -> int:
-        """Return the place."""
+        """Return the position."""
         return self._place
 
     def readable(self) -> bool:
-        """Say that it can be read."""
+        """Return True: the file can be read."""
         return True
 
     def seekable(self) -> bool:
-        """Say that it can be read anywhere."""
+        """Return True: the file can be read at any position."""
         return True
 
     def close(self) -> None:
-        """Forget what was fetched ahead."""
+        """Cancel and free the ranges that were fetched ahead."""
         for future in self._fetched.values():
             future.cancel()
         self._fetched = {}
@@ -205,7 +205,7 @@ def _get(what: str, url: str, **options: Any) -> httpx2.Response:
 
 
 def open_cache() -> RangeCache | None:
-    """Return the cache that the settings name."""
+    """Return the cache in the folder that the settings name; None if they name none."""
     return _cache(network().cache, network().cache_bytes)
 
 

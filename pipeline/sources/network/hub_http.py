@@ -1,7 +1,7 @@
-"""The HTTP client of the Hub's libraries, with our policy for failures that pass.
+"""The HTTP client of the Hub's libraries, with the pipeline's retry policy.
 
-huggingface_hub and datasets make all their requests through one client; `install` gives them this one, so that a
-listing, a README and a range of a parquet file are all tried again in the same way, within the same bound.
+huggingface_hub and datasets make all their requests through one client. `install` replaces it by this one, so that all
+requests (listings, READMEs, ranges of parquet files) are retried by the same policy and within the same time limit.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from shards.stores.hub_client import retry_after_s
 from shards.stores.retry import TRANSIENT_STATUSES, TransientError
 
 _MOST_BODY_BYTES = 256 << 20
-"""Bodies are read within the attempt, so that one which breaks off is asked for again; none is larger than this."""
+"""Largest body. Bodies are read inside the attempt, so that a request whose body breaks off is retried."""
 _LEAST_BYTES_PER_S = 10_000
-"""A body that comes slower, after the time that a server may be silent, is given up and asked for again."""
+"""If a body arrives more slowly than this, and the timeout has passed, the request is retried."""
 _LISTINGS = 50
-"""How often one page of a listing may be asked for; each source asks a few times."""
+"""How often one page of a listing may be requested; each source requests it a few times."""
 
 
 class RetryingTransport(httpx2.BaseTransport):
-    """Sends requests that only read; each is tried until it succeeds or the bound has passed."""
+    """Sends read-only requests; each is retried until it succeeds or the time limit has passed."""
 
     def __init__(self, **options: Any):
         self._inner = httpx2.HTTPTransport(**options)
@@ -41,11 +41,11 @@ class RetryingTransport(httpx2.BaseTransport):
         """Send a request.
 
         Raises:
-            SourceError: it did not succeed in time, or HF_HUB_OFFLINE forbids it.
+            SourceError: the request did not succeed in time, or HF_HUB_OFFLINE forbids it.
         """
         what = f"{request.method} {request.url.copy_with(query=None)}"
         if request.url.host != httpx2.URL(constants.ENDPOINT).host:
-            request.headers.pop("authorization", None)  # a next page, or whatever an answer names, elsewhere
+            request.headers.pop("authorization", None)  # the token is for the Hub alone, not for other hosts
         elif "/tree/" in request.url.path:
             self._check_circle(str(request.url))
         if constants.is_offline_mode():
@@ -82,7 +82,9 @@ class RetryingTransport(httpx2.BaseTransport):
     def _check_circle(self, url: str) -> None:
         self._listed[url] += 1
         if self._listed[url] > _LISTINGS:
-            raise SourceError(f"{url}: asked for {_LISTINGS} times: the server's pages name each other in a circle")
+            raise SourceError(
+                f"{url}: requested {_LISTINGS} times: the pages of this listing link to each other in a circle"
+            )
 
     def close(self) -> None:
         """Close the connections."""
@@ -90,11 +92,11 @@ class RetryingTransport(httpx2.BaseTransport):
 
 
 def _read_body(request: httpx2.Request, response: httpx2.Response, length: int | None, *, timeout_s: float) -> bytes:
-    """Read a body, no more than was asked for or announced, and not for ever.
+    """Read a body, with limits on its size and its time.
 
     Raises:
-        SourceError: it is too long.
-        TransientError: it comes too slowly.
+        SourceError: the body is longer than the requested range, or than `_MOST_BODY_BYTES`.
+        TransientError: the body arrives too slowly.
     """
     asked = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("range", ""))
     most = int(asked[2]) - int(asked[1]) + 1 if asked and response.status_code == 206 else _MOST_BODY_BYTES
@@ -116,7 +118,7 @@ def _read_body(request: httpx2.Request, response: httpx2.Response, length: int |
 
 @functools.cache
 def install() -> None:
-    """Let this process's Hub libraries use the client."""
+    """Make the Hub's libraries in this process use the retrying client."""
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=network().connections)
     huggingface_hub.set_client_factory(
         lambda: httpx2.Client(transport=RetryingTransport(limits=limits), follow_redirects=True)

@@ -1,4 +1,4 @@
-"""Requests of the pipeline, tried again by the policy of `shards.stores.retry`, counted, and watched for silence."""
+"""Requests of the pipeline: retried by the policy of `shards.stores.retry`, counted, and watched for silence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _retries_lock = threading.Lock()
 
 
 def count_retries() -> int:
-    """Return how often this process has had to try again, so that a task can report its part."""
+    """Return the number of retries in this process so far; a task reports the difference."""
     return _retries
 
 
@@ -27,12 +27,12 @@ def retry(what: str, attempt: Callable[[], Result], *, give_up_s: float | None =
     """Call `attempt` until it succeeds, and return its result.
 
     Args:
-        what: the request, as messages name it.
-        attempt: raises `TransientError` for a failure that may pass; any other error is final.
-        give_up_s: seconds from the first attempt on; the settings' when None.
+        what: the request's name in messages.
+        attempt: raises `TransientError` if another attempt may succeed; any other error is final.
+        give_up_s: seconds after the first attempt at which to give up; the settings' value when None.
 
     Raises:
-        SourceError: it did not succeed in time.
+        SourceError: no attempt succeeded in time.
     """
     bound = network().give_up_s if give_up_s is None else give_up_s
     with watch.wait_for(what, give_up_s=bound) as waiting:

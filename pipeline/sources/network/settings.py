@@ -1,7 +1,7 @@
-"""The settings of all reading over a network: where, how long, how many connections.
+"""The settings for reading over a network: addresses, timeouts, connections and cache.
 
-They say where and how, not what, so they are no part of a recipe: flags of the command line, handed to the worker
-processes as environment variables.
+They do not change what is read, so they are not part of a recipe. They are flags of the command line, and reach the
+worker processes as environment variables.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ class Network:
     timeout_s: float = 30.0
     """How long a server may be silent, before or within an answer."""
     give_up_s: float = 600.0
-    """How long one request is tried again and again without success."""
+    """How long one request is retried without success."""
     connections: int = 16
     """Connections of each worker process."""
     cache: str = ""
-    """Folder of fetched parts of files; empty: none."""
+    """Folder of the cache of fetched parts of files; empty for no cache."""
     cache_all: bool = False
-    """Keep all that is fetched there, not only what the build itself reads twice."""
+    """Cache everything that is fetched, not only what the build itself reads twice."""
     cache_bytes: int = 20 * 10**9
-    """Most bytes in that folder; what was used longest ago goes first."""
+    """Most bytes in the cache; the least recently used parts are deleted first."""
     content_connections: int = 64
-    """The same for the archive's files, which are small: their time is the wait for an answer, not the line."""
+    """Connections to the archive. Its files are small, so that latency limits the speed, not bandwidth."""
     content_endpoint: str = "https://softwareheritage.s3.amazonaws.com/content"
-    """Where Software Heritage's objects are: `ENDPOINT/SHA1`, or `s3://bucket/prefix`, read anonymously."""
+    """Address of Software Heritage's objects, `ENDPOINT/SHA1`; may be `s3://bucket/prefix`, read anonymously."""
 
     def export(self) -> None:
-        """Put the settings into the environment, for this process and those it starts."""
+        """Put the settings into the environment of this process and of the processes that it starts."""
         for field in fields(self):
             os.environ[_PREFIX + field.name.upper()] = str(getattr(self, field.name))
 
@@ -81,7 +81,7 @@ _keepers: list[object] = []
 
 @contextlib.contextmanager
 def keep_fetched() -> Generator[None]:
-    """Put what any thread fetches meanwhile into the cache: it will be read once more."""
+    """Cache what any thread fetches inside the block, because it will be read again."""
     keeper = object()
     _keepers.append(keeper)
     try:
@@ -91,5 +91,5 @@ def keep_fetched() -> Generator[None]:
 
 
 def is_kept() -> bool:
-    """Say whether what is fetched now goes into the cache."""
+    """Return whether ranges that are fetched now go into the cache."""
     return bool(_keepers) or network().cache_all

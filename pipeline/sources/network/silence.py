@@ -1,7 +1,7 @@
-"""Say on stderr when the network is silent: what is waited for, why it fails, and how long it is tried again.
+"""Report on stderr when the network is silent: which request waits, why it fails, and how long it is retried.
 
-One thread of each process looks twice a second at the requests under way. While any request succeeds it says nothing:
-one slow answer among many is normal. A request costs two dictionary operations.
+One thread of each process checks the requests under way twice a second. While any request succeeds it reports nothing:
+one slow response among many is normal. A request costs two dictionary operations.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from shards.terminal.display import say
 
 SILENT_S = 4.0
-"""Seconds without any answer after which a person is told."""
+"""Seconds without any response after which a line is printed."""
 
 REPEAT_S = 60.0
 """Seconds between two such lines."""
@@ -25,7 +25,7 @@ _LOOK_EVERY_S = 0.5
 
 @dataclass(slots=True)
 class Waiting:
-    """A request under way, with all its attempts. Times are of `time.monotonic`."""
+    """A request under way, with all its attempts. Times are those of `time.monotonic`."""
 
     what: str
     started: float
@@ -34,7 +34,7 @@ class Waiting:
     last_error: str = ""
 
     def describe(self, now: float) -> str:
-        """Return the line for a person."""
+        """Return the line to print."""
         attempts = f"{self.attempts} failed attempt{'' if self.attempts == 1 else 's'}"
         reason = f"{attempts}, the last one: {self.last_error}" if self.attempts else "the server is silent"
         until = time.strftime("%H:%M:%S", time.localtime(time.time() + self.started + self.give_up_s - now))
@@ -45,7 +45,7 @@ class Waiting:
 
 
 class SilenceWatch:
-    """Knows the requests under way in this process, and says when none of them has been answered for a while."""
+    """Watches the requests under way in this process, and prints a line if none succeeds for a while."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, Waiting] = {}
@@ -56,7 +56,7 @@ class SilenceWatch:
 
     @contextlib.contextmanager
     def wait_for(self, what: str, *, give_up_s: float) -> Generator[Waiting]:
-        """Count a request as under way inside the block; a block that ends without an exception was answered."""
+        """Count a request as under way inside the block; it has succeeded if the block ends without an exception."""
         self._start()
         waiting = Waiting(what, time.monotonic(), give_up_s)
         self._waiting[id(waiting)] = waiting
@@ -90,4 +90,4 @@ class SilenceWatch:
 
 
 watch = SilenceWatch()
-"""Of this process."""
+"""The watch of this process."""

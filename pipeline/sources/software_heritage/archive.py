@@ -1,7 +1,7 @@
-"""Software Heritage's archive: files by the SHA-1 of their bytes, fetched by many connections, each one checked.
+"""Software Heritage's archive: fetch files by the SHA-1 of their bytes over many connections, and check each one.
 
-An object is `ENDPOINT/SHA1`, a gzip; it counts when what it holds has that SHA-1. A failure that may pass is tried
-again by `pipeline.sources.network.retry`; a body that is not what it should be a few times, each by a new connection.
+An object is `ENDPOINT/SHA1`, a gzip of the file with that SHA-1. `pipeline.sources.network.retry` retries transient
+failures. If a body has another SHA-1, it is fetched a few times more, each time over a new connection.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ NOT_UTF8 = "content not UTF-8"
 NOT_SHA1 = "blob_id not a SHA-1"
 
 _TRIES = 3
-"""How often an object is asked for that is not what its key says: a proxy may have cut it."""
+"""How often an object is fetched whose SHA-1 is wrong: a proxy may have truncated it."""
 _PIECE_BYTES = 1 << 20
 _SHA1 = re.compile(rb"[0-9a-fA-F]{40}")
 
 Outcome = bytes | str
-"""The gzip bytes of an object, or the reason why it cannot be had."""
+"""The gzip bytes of an object, or the reason why there are none."""
 
 
 def parse_key(value: bytes | None) -> bytes | None:
-    """Return the 20 bytes of a SHA-1 in hexadecimal, or None where it is not one."""
+    """Return the 20 bytes of a hexadecimal SHA-1, or None if the value is not one."""
     return bytes.fromhex(value.decode()) if value is not None and _SHA1.fullmatch(value) else None
 
 
 def decode(data: bytes, fallback_encoding: str | None) -> bytes | None:
-    """Return a file's text in UTF-8, or None where it is neither UTF-8 nor, if one is given, in the other encoding."""
+    """Return a file's text in UTF-8; None if it is neither UTF-8 nor in `fallback_encoding`."""
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -65,11 +65,11 @@ def read_back(source: SourceRecipe, ids: list[bytes | None]) -> list[bytes | Non
     """Fetch documents once more, for validation.
 
     Args:
-        source: says how to decode them.
-        ids: what the column `blob_id` holds.
+        source: gives the fallback encoding.
+        ids: values of the column `blob_id`.
 
     Returns:
-        Their text in UTF-8, in the order of `ids`; None where it cannot be had.
+        Their text in UTF-8, in the order of `ids`; None for a file that cannot be fetched or decoded.
 
     Raises:
         SourceError: the archive cannot be read.
@@ -82,16 +82,16 @@ def read_back(source: SourceRecipe, ids: list[bytes | None]) -> list[bytes | Non
 
 
 def fetch_all(keys: Iterable[bytes]) -> Generator[tuple[bytes, Outcome]]:
-    """Fetch objects by several connections; yield each key with its outcome, as they come.
+    """Fetch objects over several connections; yield each key with its outcome, in order of arrival.
 
     Raises:
-        SourceError: the archive cannot be read, or not within the settings' bound.
+        SourceError: the archive cannot be read, or not within the time that the settings allow.
     """
     settings = network()
     endpoint = resolve_endpoint(settings.content_endpoint)
     pending, lock, stop = iter(keys), threading.Lock(), threading.Event()
     results: queue.SimpleQueue[tuple[bytes, Outcome] | BaseException | None] = queue.SimpleQueue()
-    slots = threading.Semaphore(2 * settings.content_connections)  # being fetched, or fetched and not yet taken
+    slots = threading.Semaphore(2 * settings.content_connections)  # objects requested and not yet yielded
 
     def work() -> None:
         client = ObjectClient(endpoint, settings.timeout_s)
@@ -130,11 +130,11 @@ def fetch_all(keys: Iterable[bytes]) -> Generator[tuple[bytes, Outcome]]:
 
 
 class _StoppedError(Exception):
-    """Another connection failed for good, or nobody wants the rest."""
+    """Another connection failed for good, or the caller wants no more objects."""
 
 
 def _fetch(client: ObjectClient, key: bytes, give_up_s: float, stop: threading.Event) -> Outcome:
-    """Fetch one object, as often as it takes."""
+    """Fetch one object; retry transient failures and bodies that are wrong."""
 
     def attempt() -> bytes | None:
         if stop.is_set():
@@ -156,7 +156,7 @@ def _fetch(client: ObjectClient, key: bytes, give_up_s: float, stop: threading.E
         if found is None:
             return body
         if found == NOT_GZIP and hashlib.sha1(body, usedforsecurity=False).digest() == key:
-            return gzip.compress(body, 1)  # a mirror, or a proxy, that has unpacked it
+            return gzip.compress(body, 1)  # a mirror or a proxy has decompressed it
         if found == TOO_LARGE:
             return found
         fault = found
@@ -164,7 +164,7 @@ def _fetch(client: ObjectClient, key: bytes, give_up_s: float, stop: threading.E
 
 
 def _check(key: bytes, body: bytes) -> str | None:
-    """Return what is wrong with an object, or None. Memory: one piece of what it unpacks to."""
+    """Return what is wrong with an object, or None. Memory: one piece of the decompressed file."""
     hashing = hashlib.sha1(usedforsecurity=False)
     left = MAX_BYTES
     try:

@@ -1,4 +1,4 @@
-"""Documents that the fetch stage left on this machine, as parquet: a span's rows and texts, and what was rejected."""
+"""Documents that the fetch stage wrote, as parquet: a span's rows and texts, and the counts of rejected rows."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _SCHEMA = pa.schema([pa.field("row", pa.uint32(), nullable=False), pa.field("tex
 
 
 def read(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
-    """Stream a span's documents; the first batch holds no text, and the rows that were rejected by reason.
+    """Stream a span's documents; the first batch has no text, but the counts of rejected rows by reason.
 
     Args:
-        source: not used: what it decides was decided when the documents were written.
+        source: not used; it was applied when the documents were written.
         span: `url` is the file, in the folder of the task that wrote it.
 
     Raises:
         WorkFileDamagedError: the file is not as it was written.
     """
     path = Path(span.url)
-    # Whole, since pages have checksums of their own but the footer has none. Memory: the span's compressed text.
+    # Read and check the whole file: pages have checksums, but the footer has none. Memory: the compressed text.
     data = TaskOutput(path.parent).read(path.name)
     yield from read_file(pa.BufferReader(pa.py_buffer(data)))
 
@@ -51,10 +51,10 @@ def read_file(source: Path | pa.NativeFile) -> Iterator[TextBatch]:
 
 
 class DocumentWriter:
-    """Writes such a file, in row groups of about `BATCH_BYTES`."""
+    """Writes a file of documents in row groups of about `BATCH_BYTES`."""
 
     def __init__(self, path: Path):
-        # No dictionary and no statistics: texts repeat seldom, and are not looked for by value.
+        # No dictionary and no statistics: texts rarely repeat, and nobody searches for them by value.
         self._writer = pq.ParquetWriter(
             path, _SCHEMA, compression="zstd", use_dictionary=False, write_statistics=False, write_page_checksum=True
         )
@@ -81,7 +81,7 @@ class DocumentWriter:
         self._rows, self._texts, self._pending_bytes = [], [], 0
 
     def close(self, rejected: dict[str, int]) -> None:
-        """Write what is left, and the rows that were rejected by reason."""
+        """Write the pending documents and the counts of rejected rows by reason, and close the file."""
         if self._rows:
             self._flush()
         self._writer.add_key_value_metadata({_REJECTED.decode(): json.dumps(rejected, sort_keys=True)})

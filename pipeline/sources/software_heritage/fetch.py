@@ -1,11 +1,11 @@
-"""Fetch: the rows of a unit name files of Software Heritage's archive; their texts become documents on this machine.
+"""Fetch: download the files of Software Heritage's archive that the rows of a unit name, and write them as documents.
 
-Predicates are applied before anything is asked for, and a file that several rows of the unit name is asked for once.
-What comes goes into a spool at once (`pipeline.sources.software_heritage.journal`), and from there, in row order, into
-one parquet file a span (`pipeline.sources.software_heritage.documents`). What an earlier task left of the same span is
-used again where its SHA-1 agrees: another `keep`, or another try for what was missing, asks for the rest only.
+Predicates are applied first, and a file that several rows name is fetched once. A fetched file is appended to a journal
+(`pipeline.sources.software_heritage.journal`). At the end, the texts are written in row order into one parquet file
+per span (`pipeline.sources.software_heritage.documents`). Documents that an earlier task wrote for the same span
+are used again if their SHA-1 agrees. So after a change of `keep`, or to retry missing files, only the rest is fetched.
 
-Every row that yields no document is counted with its reason. Memory: 200 bytes a file of the unit, one batch of text.
+Every row without a document is counted with its reason. Memory: 200 bytes per file of the unit, and one batch of text.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
 
 CODE_VERSION = 1
-"""Raise when the same input would give other documents."""
+"""Increase when the same input would give other documents."""
 
 _READING_KEYS = {"format", "separator", "content", "blob_id", "keep", "fallback_encoding"}
-"""What of a source decides the documents that are fetched for given spans."""
+"""Keys of a source that determine which documents are fetched for given spans."""
 _LINE_BYTES = 200
-"""A JSON line that names a file, about: for progress."""
+"""Bytes of a JSON line that names a file, about; used for progress."""
 
 _HOPELESS = 256
-"""The build stops when the first so many files asked for cannot be had: it is another archive, or a proxy's page."""
+"""Number of files after which the build stops if all failed: the address is probably wrong, or a proxy answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchTask:
-    """What one fetch task needs; plain data."""
+    """The input of one fetch task; plain data."""
 
     unit: Unit
     source: SourceRecipe
     spool: str
-    """File that outlives a task that is killed."""
+    """The journal's file, which survives if the task is killed."""
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class _Wanted:
 
 
 def make_task(unit: Unit, source: SourceRecipe, folder: Path) -> Task:
-    """Return the task of a unit. Where the archive is does not decide its digest: each file is checked by its SHA-1."""
+    """Return the task of a unit. Its digest does not include the archive's address: SHA-1 identifies each file."""
     reading = source.model_dump(include=_READING_KEYS)
     digest = digest_of({"code": CODE_VERSION, "source": reading, "spans": unit.identity()})
     rows = sum(span.rows if span.rows is not None else span.stored_bytes // _LINE_BYTES for span in unit.spans)
@@ -80,15 +80,16 @@ def fetch_unit(folder: Path, task: FetchTask, report: Callable[[int, int], None]
     Args:
         folder: an empty folder.
         task: the unit and its source.
-        report: called with (rows settled, files fetched by now).
+        report: called with (rows done, files fetched) so far.
 
     Returns:
-        `spans`: for each its file, documents and text_bytes; `rows` that asked for a file, `dropped` of them by reason,
-        files `fetched` and requests tried again for them, seconds by step.
+        `spans`: file, documents and text_bytes of each; `rows` that name a file; `dropped`, their counts by reason;
+        number of files `fetched`; number of `retries`; seconds by step.
 
     Raises:
-        SourceError: the metadata or the archive cannot be read. What has been fetched is kept.
+        SourceError: the metadata or the archive cannot be read. The files fetched so far are kept.
     """
+    # Read the rows: which files do they name?
     timer = Timer()
     retries = count_retries()
     delete_spools(folder.parent)
@@ -96,6 +97,8 @@ def fetch_unit(folder: Path, task: FetchTask, report: Callable[[int, int], None]
     distinct = dict.fromkeys(key for one in wanted for key in one.keys)
     settled = sum(len(one.rows) + sum(one.rejected.values()) for one in wanted) - len(distinct)
     timer.lap("read_s")
+
+    # Take files from earlier tasks, and fetch the others.
     with Spool(Path(task.spool), network().content_endpoint) as spool:
         for span, one in zip(task.unit.spans, wanted, strict=True):
             _use_again(folder.parent, _file_name(task.source, span), one, spool)
@@ -105,6 +108,8 @@ def fetch_unit(folder: Path, task: FetchTask, report: Callable[[int, int], None]
         report(settled, 0)
         failed = _fetch(task.source, pending, spool, lambda fetched: report(settled + fetched, fetched))
         timer.lap("fetch_s")
+
+        # Write the documents of each span.
         spans: list[dict[str, Any]] = []
         dropped: dict[str, int] = {}
         for span, one in zip(task.unit.spans, wanted, strict=True):
@@ -126,7 +131,7 @@ def fetch_unit(folder: Path, task: FetchTask, report: Callable[[int, int], None]
 
 
 def local_unit(unit: Unit, folder: Path, result: dict[str, Any]) -> Unit:
-    """Return a unit that reads its documents from a fetch task's folder; provenance is as it was."""
+    """Return a unit that reads its documents from a fetch task's folder; its provenance does not change."""
     spans: list[Span] = []
     for span, facts in zip(unit.spans, result["spans"], strict=True):
         file = result["files"][facts["file"]]
@@ -145,10 +150,10 @@ def local_unit(unit: Unit, folder: Path, result: dict[str, Any]) -> Unit:
 
 
 def check_missing(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> None:
-    """Stop when more of a source's files cannot be had than its recipe allows.
+    """Check that no more of a source's files are missing than its `max_missing` allows.
 
     Raises:
-        SourceError: with the numbers by reason.
+        SourceError: too many are missing; the message has the counts by reason.
     """
     rows, dropped = _count(results)
     if not _too_many(source, rows, dropped):
@@ -166,7 +171,7 @@ def check_missing(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> No
 
 
 def ask_again(source: SourceRecipe, folder: Path, tasks: list[Task]) -> None:
-    """Let tasks run again whose source had too many files that could not be had; what they have is used again."""
+    """Delete the receipts of tasks with missing files if the source misses too many, so that these tasks run again."""
     results = [result for task in tasks if (result := read_receipt(folder / task.digest)) is not None]
     if len(results) == len(tasks) and _too_many(source, *_count(results)):
         for task, result in zip(tasks, results, strict=True):
@@ -196,7 +201,7 @@ def _count(results: Iterable[dict[str, Any]]) -> tuple[int, dict[str, int]]:
 
 
 def _file_name(source: SourceRecipe, span: Span) -> str:
-    """Name a span's file by what its rows are, whatever predicates say, so that another task can find it."""
+    """Return the name of a span's file. It does not depend on predicates, so that another task can find the file."""
     return f"{digest_of([span.url, span.version, span.part, source.blob_id])}.parquet"
 
 
@@ -216,7 +221,7 @@ def _read_keys(source: SourceRecipe, span: Span) -> _Wanted:
 
 
 def _use_again(stage: Path, name: str, wanted: _Wanted, spool: Spool) -> None:
-    """Take from earlier tasks' documents of the same span what is the file that its row names."""
+    """Copy files from earlier tasks' documents of the same span into the journal, if their SHA-1 agrees."""
     keys = dict(zip(wanted.rows, wanted.keys, strict=True))
     for path in stage.glob(f"[!.]*/{name}"):
         try:
@@ -229,11 +234,11 @@ def _use_again(stage: Path, name: str, wanted: _Wanted, spool: Spool) -> None:
                     if hashlib.sha1(data, usedforsecurity=False).digest() == key:
                         spool.add(key, gzip.compress(data, 1))
         except (OSError, ValueError, KeyError, pa.ArrowException):
-            continue  # a damaged file: what it held is fetched
+            continue  # a damaged file: fetch its content again
 
 
 def _fetch(source: SourceRecipe, keys: list[bytes], spool: Spool, report: Callable[[int], None]) -> dict[bytes, str]:
-    """Fetch files into the spool; return those that the archive has and that are no good, with the reason."""
+    """Fetch files into the spool; return those that cannot be used, with the reason."""
     failed: dict[bytes, str] = {}
     had = 0
     with closing(archive.fetch_all(keys)) as outcomes:
@@ -241,7 +246,7 @@ def _fetch(source: SourceRecipe, keys: list[bytes], spool: Spool, report: Callab
             if isinstance(outcome, bytes):
                 spool.add(key, outcome)
                 had += 1
-            elif outcome == archive.MISSING and had:  # an archive that gave nothing yet may be the wrong one
+            elif outcome == archive.MISSING and had:  # before the first success, it may be the wrong archive
                 spool.add_missing(key)
             else:
                 failed[key] = outcome
@@ -257,7 +262,7 @@ def _fetch(source: SourceRecipe, keys: list[bytes], spool: Spool, report: Callab
 def _write(
     path: Path, wanted: _Wanted, spool: Spool, failed: dict[bytes, str], fallback_encoding: str | None
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Write a span's documents; return the rows lost by reason, and what was written."""
+    """Write a span's documents; return the counts of lost rows by reason, and the file's documents and text_bytes."""
     lost: dict[str, int] = {}
     writer = documents.DocumentWriter(path)
     for row, key in zip(wanted.rows, wanted.keys, strict=True):

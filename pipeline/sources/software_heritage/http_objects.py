@@ -1,10 +1,10 @@
-"""An object store over HTTP, read without an account: one connection that asks for whole objects.
+"""A client of an object store over HTTP, without an account: one connection that requests whole objects.
 
-Threads and the standard library's client take 4,800 objects of 4 KB a second from a loopback server on the same two
-cores; urllib3 2,800, httpx2 1,600, aiohttp 4,700, obstore (Rust) 4,800, measured. A network gives hundreds.
-A failure that may pass raises `TransientError`, which `shards.stores.retry` tries again. Redirects are not followed.
+Threads with the standard library's client fetch 4,800 objects of 4 KB per second from a loopback server on the same two
+cores, measured; urllib3 2,800, httpx2 1,600, aiohttp 4,700, obstore (Rust) 4,800. A real network gives hundreds.
+A transient failure raises `TransientError`, and `shards.stores.retry` retries. Redirects are not followed.
 
-Memory: `_SMALL_BYTES` a connection, and one larger object at a time.
+Memory: `_SMALL_BYTES` per connection, and one larger object at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pipeline.sources.base import SourceError
 from shards.stores.retry import TRANSIENT_STATUSES, TransientError, parse_retry_after
 
 MAX_BYTES = 64 << 20
-"""A larger object is not taken; most in the archive have a few KB."""
+"""Larger objects are refused; most objects of the archive have a few KB."""
 _SMALL_BYTES = 1 << 20
 _S3_CODE = re.compile(rb"<Code>(\w+)</Code>")
 
@@ -33,10 +33,10 @@ class TooLargeError(Exception):
 
 
 def resolve_endpoint(text: str) -> SplitResult:
-    """Return the address of a store: `s3://bucket/prefix` by HTTPS, or where AWS_ENDPOINT_URL says.
+    """Return the HTTP address of a store; `s3://bucket/prefix` becomes HTTPS, or the address in AWS_ENDPOINT_URL.
 
     Raises:
-        SourceError: it is no such address.
+        SourceError: the text is not an address of these forms.
     """
     url = urlsplit(text.rstrip("/"))
     if url.scheme == "s3" and url.netloc:
@@ -58,22 +58,22 @@ _large = threading.Lock()
 
 
 class ObjectClient:
-    """One connection to a store, opened again whenever it failed. Not for several threads at once."""
+    """One connection to a store, which is opened again after a failure. Not thread-safe."""
 
     def __init__(self, endpoint: SplitResult, timeout_s: float):
         self.endpoint = endpoint
         self._timeout_s = timeout_s
         self._connection: http.client.HTTPConnection | None = None
-        self._origin = ""  # goes before the path where a proxy is asked for plain HTTP
+        self._origin = ""  # prefix of the path if a proxy is used for plain HTTP
         self._headers = {"User-Agent": "tokenmill"}
 
     def get(self, key: str) -> bytes | None:
         """Ask for an object once. Return it, or None if the archive has no object of this key.
 
         Raises:
-            TransientError: a failure that may pass.
-            TooLargeError: it is larger than `MAX_BYTES`.
-            SourceError: the store refuses, or is not one.
+            TransientError: the request failed, and may succeed later.
+            TooLargeError: the object is larger than `MAX_BYTES`.
+            SourceError: the store refuses the request, or the server is not a store.
         """
         path = f"{self.endpoint.path}/{key}"
         where = f"{self.endpoint.scheme}://{self.endpoint.netloc}{path}"
@@ -129,13 +129,13 @@ def _read(response: http.client.HTTPResponse) -> bytes:
 
 
 def _explain(where: str, response: http.client.HTTPResponse, body: bytes) -> None:
-    """Return None where an answer other than 200 says that there is no such object, and raise what it says else."""
+    """Return None if the response says that the object does not exist; raise an error for any other status."""
     if response.status in TRANSIENT_STATUSES:
         wait = parse_retry_after(response.headers.get("Retry-After", ""))
         raise TransientError(f"HTTP {response.status} {response.reason}", retry_after_s=wait)
     match = _S3_CODE.search(body)
     code = match[1].decode() if match else ""
-    # S3 does not tell whether a key exists in a bucket that may not be listed: a missing one is AccessDenied there.
+    # In a bucket that may not be listed, S3 answers AccessDenied for a missing key.
     if code == "NoSuchKey" or (response.status, code) in ((404, ""), (410, ""), (403, "AccessDenied")):
         return
     elsewhere = response.headers.get("Location") or response.headers.get("x-amz-bucket-region")
@@ -149,7 +149,7 @@ def _ssl_context() -> ssl.SSLContext:
 
 
 def _proxy_of(url: SplitResult) -> SplitResult | None:
-    """Return the proxy that the environment names for an address."""
+    """Return the proxy that the environment sets for an address; None if there is none."""
     address = urllib.request.getproxies().get(url.scheme)
     if not address or urllib.request.proxy_bypass(url.hostname or ""):
         return None

@@ -1,8 +1,9 @@
-"""What a task has fetched so far, on disk at once: a build that is killed asks only for the rest.
+"""The journal of a fetch task: each object is written to disk as it arrives, so that a killed build fetches only the
+rest.
 
-An append-only file of records: key, kind, length, checksum, bytes. A torn or damaged record, and what comes after it,
-is cut off when the file is opened. That an object is missing is kept too, for as long as the endpoint is the same.
-Memory: about 200 bytes an object. A crash of the machine costs what came in the last `_SYNC_SECONDS`.
+The journal is an append-only file of records: key, kind, length, checksum, bytes. When it is opened, it is truncated
+before the first torn or damaged record. Missing objects are recorded too, and count while the endpoint is the same.
+Memory: about 200 bytes per object. A crash of the machine loses the objects of the last `_SYNC_SECONDS`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import xxhash
 
 from shards.stores.files import sync_folder
 
-_HEAD = struct.Struct("<20sBIQ")  # key, kind, length, XXH3-64 of what is before and of the bytes
+_HEAD = struct.Struct("<20sBIQ")  # key, kind, length, XXH3-64 of key, kind and bytes
 _CONTENT, _MISSING = 0, 1
 _SYNC_SECONDS = 2.0
 
@@ -30,7 +31,7 @@ class Spool:
 
         Args:
             path: the file.
-            endpoint: where objects are fetched from; what another endpoint did not have is asked for again.
+            endpoint: the address of the archive. Objects that are missing at another endpoint are requested again.
         """
         self.path = path
         self._endpoint = endpoint.encode()
@@ -56,7 +57,7 @@ class Spool:
         return len(self._places) + len(self._missing)
 
     def is_missing(self, key: bytes) -> bool:
-        """Say whether the archive has been asked for an object and does not have it."""
+        """Return whether the archive has answered that it does not have an object."""
         return key in self._missing
 
     def read(self, key: bytes) -> bytes:
@@ -65,12 +66,12 @@ class Spool:
         return os.pread(self._file.fileno(), length, place)
 
     def add(self, key: bytes, body: bytes) -> None:
-        """Keep an object."""
+        """Append an object."""
         self._places[key] = (self._end + _HEAD.size, len(body))
         self._append(key, _CONTENT, body)
 
     def add_missing(self, key: bytes) -> None:
-        """Keep that the archive does not have an object."""
+        """Append a record that the archive does not have an object."""
         self._missing.add(key)
         self._append(key, _MISSING, self._endpoint)
 
@@ -89,7 +90,7 @@ class Spool:
             self._synced = time.monotonic()
 
     def _load(self) -> int:
-        """Read the records that are whole; return where they end."""
+        """Read the intact records; return the offset of their end."""
         end = 0
         with self.path.open("rb", buffering=1 << 20) as file:
             while record := _read_record(file):
