@@ -40,13 +40,13 @@ _WORK_NAME = re.compile(
 
 @dataclass(frozen=True)
 class BuildResult:
-    """What a build did."""
+    """The result of a build."""
 
     manifest: Manifest
     validation: ValidationResult
     stages: dict[str, StageResult]
     unread: dict[str, Unread]
-    """By source, what was not read of it."""
+    """The unread parts of each source, by name."""
     notes: tuple[str, ...]
     seconds: float
 
@@ -78,26 +78,30 @@ def build(
         out: the set's folder; created, and cleared of an earlier version of the same set.
         work: scratch, receipts and build.json; keep it to make re-runs cheap.
         executor: where the tasks run.
-        progress: told what happens.
-        level: how the finished set is validated. A build that ran no task is validated quickly.
-        tokenizer_choice: "keep": use the tokenizer in the work folder, whatever files the sources have now.
+        progress: shows the stages and prints notes.
+        level: how the finished set is validated. After a build that ran no task, the level is "quick".
+        tokenizer_choice: "keep": use the tokenizer in the work folder, even if the sources' files have changed.
 
     Raises:
         SourceError, TokenizerError, MixError, DiskError, OutputError, FolderBusyError: as their names say.
         OSError: the disk filled up, or cannot be written; run again to go on.
     """
+    # Check the folders and list the sources; nothing is written yet.
     started = time.perf_counter()
     check_output(out, recipe)
     _check_work(work)
     recipe = pin_revisions(recipe, work)
     selections = open_sources(recipe)
     with _locked(work, out):
+        # Run the stages.
         units = [selection.units for selection in selections]
         context = BuildContext(units, out, Driver(work, executor, progress), selections)
         run_fetch(context, recipe)
         tokenizer, recipe = run_tokenizer(context, recipe, tokenizer_choice)
         runs, encoded, mixed, mix_folder = run_encode_and_mix(context, recipe, tokenizer)
         entries = run_assemble(context, recipe, tokenizer, mixed, runs, mix_folder)
+
+        # Write the manifest, and delete what an earlier recipe left.
         unread = {selection.source.name: selection.unread() for selection in selections}
         manifest = publish(
             out,
@@ -110,6 +114,8 @@ def build(
             shards=entries,
         )
         _prune(context)
+
+        # Validate the finished set.
         level = level if any(stage.ran for stage in context.stages.values()) else "quick"
         validating = time.perf_counter()
         validation = validate(out, level=level, threads=executor.workers)
@@ -121,7 +127,7 @@ def build(
 
 
 def _check_work(work: Path) -> None:
-    """Refuse a folder that holds anything but an earlier build's work: prune and the person would delete it."""
+    """Refuse a folder with files that are not an earlier build's: pruning, or the user, would delete them."""
     names = [path.name for path in work.iterdir()] if work.is_dir() else []
     if foreign := sorted(name for name in names if not _WORK_NAME.fullmatch(name)):
         listed = ", ".join(foreign[:5])
@@ -143,7 +149,7 @@ def _locked(work: Path, out: Path) -> Generator[None]:
         try:
             yield
         finally:
-            _remove_empty(work, out)  # a build that failed early leaves no folder that looks like a set, or its work
+            _remove_empty(work, out)  # a build that failed early leaves no empty folders
 
 
 def _remove_empty(work: Path, out: Path) -> None:
@@ -153,7 +159,7 @@ def _remove_empty(work: Path, out: Path) -> None:
 
 
 def _prune(context: BuildContext) -> None:
-    """Delete what an earlier version of the recipe left in the work folder and this one does not use."""
+    """Delete the work of earlier versions of the recipe that this build does not use."""
     for stage, used in context.used.items():
         for path in (context.work / stage).iterdir():
             if path.name not in used:

@@ -1,4 +1,4 @@
-"""One build under way: where things are, what its stages did, what they still need of the disk."""
+"""The state of a running build: its folders, the results of its stages, and the disk space they still need."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shards.stores.files import check_room
 
 @dataclass
 class BuildContext:
-    """One build under way: where things are, and what its stages did."""
+    """The state of a running build: its folders, and the results of its stages."""
 
     units: list[list[Unit]]
     """The units of each source."""
@@ -26,7 +26,7 @@ class BuildContext:
     """The sources' files, from which `units` are taken."""
     stages: dict[str, StageResult] = field(default_factory=dict)
     used: dict[str, set[str]] = field(default_factory=dict)
-    """Digests of each stage's tasks: what the work folder still needs."""
+    """Digests of each stage's tasks, whose folders pruning must keep."""
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -37,7 +37,7 @@ class BuildContext:
     def run_stage(
         self, name: str, function: str, tasks: list[Task], outputs: Path | None = None, *, unit: str = "bytes"
     ) -> StageResult:
-        """Run a stage's missing tasks and keep its result; a stage that runs more than once adds up."""
+        """Run a stage's missing tasks and keep its result; counts and times of repeated stages add up."""
         self.used.setdefault(name, set()).update(task.digest for task in tasks)
         result = self.driver.run_stage(name, function, tasks, outputs, unit=unit)
         if result.ran and (retries := sum(done.get("retries", 0) for done in result.results)):
@@ -47,16 +47,16 @@ class BuildContext:
         return self.stages[name]
 
     def say(self, message: str) -> None:
-        """Tell the person something now."""
+        """Print a message now."""
         self.driver.progress.note(message)
 
     def note(self, message: str) -> None:
-        """Tell the person something now and in the report."""
+        """Print a message now and add it to the report."""
         self.notes.append(message)
         self.say(message)
 
     def check_disk(self, recipe: Recipe, pending: list[Unit]) -> None:
-        """Refuse a disk too small for what is still to be written; nothing to encode means nothing to check."""
+        """Refuse a disk too small for the files still to be written. If nothing is left to encode, check nothing."""
         if not pending:
             return
         written = sum(path.stat().st_size for path in self.out.iterdir())

@@ -1,4 +1,4 @@
-"""Reads a recipe and checks every file that it names, so that one report holds all faults before a build begins."""
+"""Read a recipe and check every file that it names, so that one report holds all faults before a build begins."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from shards.terminal.recipes import find_recipe, shipped_folder
 
 SHIPPED = shipped_folder(Path(__file__).parents[1], "data")
 SHIPPED_PATHS_BEGIN = Path("recipes/data")
-"""Where the paths of a shipped recipe begin that is given by name, relative to the working directory: there
-`../../out/demo-corpus` is `out/demo-corpus` where the command runs."""
+"""If a shipped recipe is given by name, its paths begin at this folder of the working directory: so
+`../../out/demo-corpus` becomes `out/demo-corpus` in the working directory."""
 
 
 def load_recipe(
@@ -28,13 +28,13 @@ def load_recipe(
     Args:
         recipe: a TOML file, a set's recipe.json, the name of a shipped recipe, or the tables of a recipe.
         overrides: `dotted.key=value` strings; paths in them are relative to the working directory.
-        progress: is told when the text of `demo` is gathered.
+        progress: prints a note when the text of `demo` is gathered.
 
     Returns:
         The recipe, with the SHA-256 of each block list.
 
     Raises:
-        SettingsError: with every fault, globs that match nothing and block lists that cannot be read included.
+        SettingsError: with every fault, including globs that match nothing and block lists that cannot be read.
     """
     folder = None
     if not isinstance(recipe, dict):

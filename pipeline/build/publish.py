@@ -1,6 +1,6 @@
-"""The output folder: what may be there before a build, what is cleared on the way, and the manifest at the end.
+"""The output folder: check it before a build, clear old shards, and write the manifest at the end.
 
-The manifest is taken away before the first shard changes and written after the last: a folder with a manifest is a
+The manifest is deleted before the first shard changes and written after the last. So a folder with a manifest is a
 complete set.
 """
 
@@ -50,7 +50,7 @@ def check_output(out: Path, recipe: Recipe) -> None:
     """Refuse a folder that holds anything but an earlier version of this set.
 
     Raises:
-        OutputError: naming what is there.
+        OutputError: with the names of the files in the way.
     """
     if out.exists() and not out.is_dir():
         raise OutputError(f"{out}: is a file; expected a folder. Choose another --out.")
@@ -72,7 +72,7 @@ def check_output(out: Path, recipe: Recipe) -> None:
 
 
 def clear_output(out: Path, shards: tuple[ShardPlan, ...], *, whole: bool) -> None:
-    """Take away what is not of the new plan; unless all its shards are whole, the manifest first."""
+    """Delete shards that the new plan does not have. Unless all its shards are whole, delete the manifest first."""
     names = {name for shard in shards for name in shard_file_names(shard_name(shard.split, shard.index))}  # type: ignore[arg-type]
     stale = [
         path
@@ -109,14 +109,17 @@ def publish(
         tokenizer: the tokenizer used.
         plan: the mix.
         runs: the runs, in unit order.
-        encoded: what encoding each of them reported.
-        unread: what was left of each source.
+        encoded: the result of encoding each of them.
+        unread: the unread parts of each source.
         shards: the shards' entries, in order.
     """
+    # The tokenizer and the recipe.
     texts = {TOKENIZER_FILE: tokenizer.text, RECIPE_FILE: recipe.moved_to(out.absolute()).to_json()}
     if any(not (out / name).exists() or (out / name).read_bytes() != text.encode() for name, text in texts.items()):
-        (out / MANIFEST_FILE).unlink(missing_ok=True)  # an old one would not match what is written next
+        (out / MANIFEST_FILE).unlink(missing_ok=True)  # an old manifest does not match the new files
     tokenizer_file, recipe_file = (write_entry(out / name, text) for name, text in texts.items())
+
+    # The manifest: the splits, the sources, and the mix.
     requested = {"train": plan.train_tokens, "val": recipe.split.val_tokens}
     splits = {split: _split_entry(recipe, shards, split, tokens) for split, tokens in requested.items()}
     manifest = Manifest(

@@ -1,7 +1,7 @@
-"""The stages of a build, each a function from what came before to what it leaves: digests, tasks, results.
+"""The stages of a build. Each function makes its stage's tasks, runs those that are missing, and returns the results.
 
-A digest holds everything that decides a task's result: its part of the recipe, its inputs' digests, the tokenizer's
-bytes, the versions of our code and of the libraries that matter.
+A task's digest covers everything that determines its result: its part of the recipe, its inputs' digests, the
+tokenizer's bytes, and the versions of our code and of the libraries that matter.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from shards.stores.files import check_room
 
 
 def run_fetch(context: BuildContext, recipe: Recipe) -> None:
-    """Fetch what the rows of a source only name; from then on its units read local documents.
+    """Fetch the files that a source's rows name; afterwards its units read local documents.
 
-    Where the archive is and how many connections fetch do not decide the digest: each file is checked by its SHA-1.
+    The digests do not include the archive's address or the number of connections: SHA-1 identifies each file.
 
     Raises:
-        SourceError: more files cannot be had than `max_missing` allows. What was fetched is kept.
+        SourceError: more files are missing than `max_missing` allows. The files fetched so far are kept.
     """
     folder = context.work / "fetch"
     if all(source.content == "column" for source in recipe.sources):
@@ -76,7 +76,7 @@ def run_fetch(context: BuildContext, recipe: Recipe) -> None:
 def run_encode(
     context: BuildContext, recipe: Recipe, tokenizer: TokenizerInfo
 ) -> tuple[list[Run], list[dict[str, Any]]]:
-    """Encode every unit; return the runs in unit order, and what encoding each reported."""
+    """Encode every unit; return the runs in unit order, and the result of encoding each."""
     dtype = np.dtype("<u2" if dtype_for(tokenizer.vocab_size) == "uint16" else "<u4")
     libraries = [version(name) for name in ("gigatoken", "pyarrow", "xxhash")]
     special_tokens = tuple(tokenizer.special_tokens.items())
@@ -97,7 +97,7 @@ def run_encode(
     if done := len(tasks) - len(pending):
         context.say(f"encode: {done} of {len(tasks)} units were already encoded")
     context.check_disk(recipe, [task.payload.unit for task in pending])
-    # Two sources may read the same files in the same way; that is one run.
+    # Two sources may read the same files in the same way, and then share a run.
     distinct = list({task.digest: task for task in tasks}.values())
     results = context.run_stage("encode", "pipeline.encode.encode:encode_unit", distinct).results
     by_digest = {task.digest: result for task, result in zip(distinct, results, strict=True)}
@@ -130,10 +130,10 @@ def _check_sources_left(context: BuildContext, recipe: Recipe, runs: list[Run], 
 def run_encode_and_mix(
     context: BuildContext, recipe: Recipe, tokenizer: TokenizerInfo
 ) -> tuple[list[Run], list[dict[str, Any]], MixPlan, Path]:
-    """Encode and mix; while a source is short of what the mix asks and has more, take more of it and mix again.
+    """Encode and mix; while the mix needs more of a source that has more, take more of it, encode and mix again.
 
     Returns:
-        The runs in unit order, what encoding each reported, the plan, and the mix task's folder.
+        The runs in unit order, the result of encoding each, the plan, and the mix task's folder.
     """
     while True:
         runs, encoded = run_encode(context, recipe, tokenizer)
@@ -150,9 +150,9 @@ def run_encode_and_mix(
 
 
 def run_mix(context: BuildContext, recipe: Recipe, runs: list[Run]) -> tuple[MixPlan | None, Path]:
-    """Plan which documents go where; return the mix plan and the folder of the mix task.
+    """Decide which documents go to which shard; return the plan and the folder of the mix task.
 
-    Where a source is short and has more, there is no plan: more of it has been taken.
+    If a source is too short and has more, the plan is None, and more of the source has been taken.
     """
     has_more = tuple(selection.has_more for selection in context.selections)
     identity: dict[str, Any] = {
@@ -184,7 +184,7 @@ def run_mix(context: BuildContext, recipe: Recipe, runs: list[Run]) -> tuple[Mix
 def run_assemble(
     context: BuildContext, recipe: Recipe, tokenizer: TokenizerInfo, mixed: MixPlan, runs: list[Run], mix_folder: Path
 ) -> list[ShardEntry]:
-    """Write every shard that is not there yet; return all entries in order."""
+    """Write every missing shard; return all entries in order."""
     properties = SetProperties(tokenizer.vocab_size, tokenizer.eos_id, tokenizer.sha256, recipe.shards.zstd_level)
     shared = {
         "code": [assemble.CODE_VERSION, *map(version, ("zstandard", "pyarrow"))],
@@ -214,8 +214,8 @@ def run_assemble(
 
 
 def reading_of(source: SourceRecipe) -> dict[str, Any]:
-    """Return what of a source decides the documents read from given spans: not its name, weight or paths."""
+    """Return the keys of a source that determine the documents of given spans: not its name, weight or paths."""
     elsewhere = {"weight", "name", "license", "paths", "repo", "config", "split", "revision"}
     elsewhere |= {"max_missing", "max_dropped", "max_malformed"}
-    unused = set() if source.drop_if_matches else {"drop_if_matches"}  # so that what was encoded without them stays
+    unused = set() if source.drop_if_matches else {"drop_if_matches"}  # earlier digests stay valid
     return source.model_dump(exclude=elsewhere | unused)

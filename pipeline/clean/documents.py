@@ -1,6 +1,6 @@
-"""Documents: the texts of a source that can be encoded. Each row that is dropped is counted with its reason.
+"""Documents: the texts of a source that can be encoded. Each dropped row is counted with its reason.
 
-`DocumentStream` is the way from spans to documents, for encoding, for the tokenizer's sample and for a plan.
+`DocumentStream` turns spans into documents for encoding, for the tokenizer's sample and for a plan.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SHORT = "shorter than min_bytes"
 LONG = "longer than max_bytes"
 
 SHOWN_MALFORMED = 3
-"""Malformed records kept of a unit, and shown when the build stops."""
+"""Number of malformed records kept per unit, and shown when the build stops."""
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class Documents:
 
 
 class DocumentStream:
-    """The documents of some spans of a source, batch by batch, with the counts of what was dropped on the way."""
+    """The documents of some spans of a source, batch by batch, with the counts of dropped rows."""
 
     def __init__(self, source: SourceRecipe, spans: Iterable[Span]):
         self._source, self._spans = source, spans

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 def check_malformed(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> None:
-    """Stop when more of a source's records are malformed than its recipe allows.
+    """Check that no more of a source's records are malformed than its recipe allows.
 
     Args:
         source: the source.
-        results: what encoding its units reported: `documents` left, `dropped` by reason, some `malformed` records.
+        results: the results of encoding its units: `documents` left, `dropped` by reason, some `malformed` records.
 
     Raises:
         SourceError: with the counts, and some of the records.

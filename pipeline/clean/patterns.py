@@ -1,7 +1,7 @@
 """Documents that a recipe's `drop_if_matches` drops: found on Arrow columns, counted by pattern, shown when too many.
 
-The patterns are RE2's, which takes time linear in the text whatever the pattern. All of them are looked for in one
-pass, 450 to 3,600 MB of text a second a core (`\\bPersonX\\b` 450); which one it was is asked of the few that match.
+RE2 matches the patterns in time linear in the text, for any pattern. One pass searches for all patterns, at 450 to
+3,600 MB of text per second and core (`\\bPersonX\\b` 450). Only documents that match are tested for each pattern.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
 
 SHOWN = 3
-"""Documents kept of each pattern in a unit, and shown of each when the build stops."""
+"""Number of documents kept per pattern and unit, and shown per pattern when the build stops."""
 EXCERPT_BYTES = 60
 """Text kept on each side of a match."""
 
@@ -46,7 +46,7 @@ class Match:
     hit: str
     after: str
     span: str = ""
-    """Where the row is."""
+    """Label of the row's span."""
 
 
 def find_matches(
@@ -94,11 +94,11 @@ def matched_documents(source: SourceRecipe, dropped: Mapping[str, int]) -> int:
 
 
 def check_matches(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> None:
-    """Stop when the patterns drop more of a source than its recipe allows.
+    """Check that the patterns drop no more of a source than its recipe allows.
 
     Args:
         source: the source.
-        results: what encoding its units reported: `documents` left, `dropped` by reason, `matches` that were kept.
+        results: the results of encoding its units: `documents` left, `dropped` by reason, `matches` that were kept.
 
     Raises:
         MatchError: with the counts, and documents with the match marked.
@@ -142,7 +142,7 @@ def _show(match: Match) -> str:
 
 @lru_cache(maxsize=16)
 def _passes(patterns: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the patterns as one where RE2 takes them together: not with names used twice, or too large for it."""
+    """Return the patterns joined into one, or unchanged if RE2 refuses that: names used twice, or too large."""
     import pyarrow.compute as pc
 
     if len(patterns) == 1:

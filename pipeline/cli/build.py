@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     gc.disable()  # the imports allocate only what stays; collecting garbage meanwhile takes 0.1 s
     from pipeline.engine.executors import DatatroveExecutor, LocalExecutor
 
-    # Made first: its fork server loads the libraries while this process does.
+    # Start the executor first: its fork server loads the libraries while this process does.
     with closing((LocalExecutor if options.engine == "local" else DatatroveExecutor)(options.workers)) as executor:
         from pipeline.build.api import SetProblemsError, build_set
         from pipeline.cli.build_display import build_json, print_build

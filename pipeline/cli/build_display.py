@@ -35,7 +35,7 @@ def build_json(report: BuildResult, out: Path, work: Path) -> dict[str, Any]:
 
 
 def print_build(report: BuildResult, out: Path, work: Path) -> None:
-    """Print the achieved mix next to the requested one, what was dropped, and where things are."""
+    """Print the achieved mix next to the requested one, the drops by reason, and the folders."""
     manifest = report.manifest
     print_rows(mix_rows(manifest), title=f"{manifest.name}: the mix")
     lines = [f"look: {warning}" for warning in mix_warnings(manifest)]
@@ -57,7 +57,7 @@ def print_build(report: BuildResult, out: Path, work: Path) -> None:
 
 
 def _speed(report: BuildResult) -> str:
-    """Return the text that was encoded in a second; nothing for a build that found some of it encoded already."""
+    """Return the text encoded per second; empty if an earlier build had already encoded some of it."""
     if not report.tasks_run:
         return ", nothing to do"
     encode = report.stages["encode"]

@@ -16,7 +16,7 @@ _seconds = number_in(0.001, 10**6)
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
-    """Add the recipe, and what overrides its keys, as `options.recipe` and `options.overrides`."""
+    """Add the recipe and the flags that override its keys, as `options.recipe` and `options.overrides`."""
     example = "--set mix.tokens=1_000_000 --set sources.NAME.weight=2"
     command_line.add_recipe(parser, "a data recipe (TOML), the name of a shipped one, or a set's recipe.json", example)
     parser.add_argument(
@@ -30,7 +30,7 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
 
 
 def add_network(parser: argparse.ArgumentParser) -> None:
-    """Add what `read_network` returns."""
+    """Add the flags that `read_network` reads."""
     group = parser.add_argument_group("reading over a network")
     group.add_argument(
         "--cache",
@@ -84,7 +84,7 @@ def read_network(options: argparse.Namespace) -> Network:
 
 
 def set_folder(text: str) -> Path:
-    """Parse the folder of a set, which must have a name: its scratch folder stands beside it."""
+    """Parse the folder of a set. It must have a name, from which the name of its scratch folder is made."""
     path = Path(text).absolute()
     if not path.name:
         raise argparse.ArgumentTypeError(f"{text} cannot be a set's folder: expected one with a name")

@@ -46,7 +46,7 @@ def print_plan(recipe: Recipe, estimate: Estimate) -> None:
 
 
 def _duplicate_lines(estimate: Estimate) -> list[str]:
-    """Say what of the sources is counted twice, and what is not known."""
+    """Print the duplicates of each source, and what is not known about them."""
     if estimate.probe is None:
         return ["duplicates are not counted: documents with equal text count once in the build, each time in this plan"]
     lines: list[str] = []

@@ -33,7 +33,7 @@ FILE_BYTES = 6_000_000
 ROW_GROUP_ROWS = 500
 
 OWN_NAME = "tokenmill"
-"""Our own distribution is left out: the corpus must not change when we edit our README."""
+"""Tokenmill itself is left out: the corpus must not change when its README is edited."""
 
 MATHEMATICAL = frozenset({"numpy", "torch", "sympy", "mpmath", "networkx", "scipy"})
 MATHEMATICAL_MODULES = ("decimal.py", "fractions.py", "_pydecimal.py", "random.py", "statistics.py")
@@ -43,7 +43,7 @@ _SITE_FOLDERS = frozenset({"site-packages", "dist-packages"})
 
 
 class _Texts(NamedTuple):
-    """The gathered texts of a source and what was left out, by reason."""
+    """The gathered texts of a source, and the counts of skipped texts by reason."""
 
     documents: list[Docstring]
     skipped: dict[str, int]

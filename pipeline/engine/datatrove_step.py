@@ -1,7 +1,7 @@
 """The pipeline step that datatrove's executors run: rank k is a stage's k-th pending task.
 
-Its completion marks are not used (they know ranks, not what a rank meant): the engine hands over the tasks that have no
-whole receipt, and no others.
+Datatrove's completion marks are not used, because they record ranks and not tasks. The engine passes exactly the tasks
+without an intact receipt.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pipeline.engine.tasks import run_pending
 
 
 class RunTask(PipelineStep):
-    """Runs one task and leaves its receipt. Small, because datatrove sends it with every rank."""
+    """Runs one task and writes its receipt. It is small, because datatrove sends it with every rank."""
 
     name = "task"
     type = "tokenmill"

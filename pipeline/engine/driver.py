@@ -1,8 +1,8 @@
-"""The driver: runs the tasks of each stage that are not yet done, and repairs what a failing disk has changed.
+"""The driver: run the tasks of each stage that are not done, and repair files that a failing disk has damaged.
 
-A re-run does exactly the tasks whose receipt or files are not whole. Where a task meets a damaged file of an earlier
-stage, the driver runs the task that wrote the file again, says so, and then the task that read it. It knows tasks,
-folders and receipts, and nothing of what a stage does.
+A re-run does exactly the tasks whose receipt or files are missing or damaged. If a task finds a damaged file of an
+earlier stage, the driver prints a note, runs the task that wrote the file, and then the task that read it. The driver
+knows tasks, folders and receipts, but no stage.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from pipeline.engine.tasks import Task, read_counters, read_damage, write_contro
 from shards.errors import RunError
 
 MAX_REPAIRS = 2
-"""How often a task is repaired before the disk is called failing."""
+"""How often a task is repaired before the build stops with `DiskFailingError`."""
 OUTDATED = "work folder of version 0.1.0: its files carry no checksums, so they are made again"
 
 ResultT = TypeVar("ResultT")
 
 
 class DiskFailingError(RunError):
-    """A task's files are damaged each time that they are made."""
+    """A task's files are damaged every time that they are written."""
 
 
 class OutputChangedError(RunError):
-    """A task that was run again wrote other files than before, because its source gave something else."""
+    """A task that ran again wrote other files than before, because its source has changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageResult:
-    """What a stage did. `results` are in task order, whether run now or before."""
+    """The result of a stage. `results` are in task order, including tasks that ran earlier."""
 
     results: list[dict[str, Any]]
     ran: int
     seconds: float
 
     def summary(self) -> dict[str, Any]:
-        """Return the stage's line of build.json: `detail` adds up what its tasks measured, over all runs."""
+        """Return the stage's entry in build.json; `detail` adds up the seconds of its tasks' steps, over all runs."""
         detail: Counter[str] = Counter()
         for result in self.results:
             detail.update(result.get("seconds", {}))
@@ -82,7 +82,7 @@ class Driver:
         Args:
             name: the stage's name and folder.
             function: `module:function` of a `TaskFunction`.
-            tasks: the tasks; their order decides nothing but the order of the results.
+            tasks: the tasks; their order affects only the order of the results.
             outputs: where the files of `result["files"]` are; the task's own folder when None.
             unit: what the progress counts: "bytes" or "files".
 
@@ -113,7 +113,7 @@ class Driver:
         return StageResult([self._results[folder / task.digest] for task in tasks], ran, time.perf_counter() - started)
 
     def read(self, read: Callable[[], ResultT]) -> ResultT:
-        """Return what `read` reads of finished tasks in this process; repair what it finds damaged.
+        """Return the result of `read`, which reads files of finished tasks; repair the damaged files that it finds.
 
         Raises:
             As `run_stage`, and whatever `read` raises.
@@ -136,7 +136,7 @@ class Driver:
         self._say(damage)
         stage, task = self._tasks[damage.folder]
         before = _contents(self._results.pop(damage.folder, None))
-        (damage.folder / RECEIPT_FILE).unlink(missing_ok=True)  # its task may use what is good of the rest
+        (damage.folder / RECEIPT_FILE).unlink(missing_ok=True)  # the task may use the intact files again
         result = self.run_stage(stage.name, stage.function, [task], stage.outputs, unit=stage.unit).results[0]
         if before is not None and _contents(result) != before:
             raise OutputChangedError(
@@ -161,7 +161,7 @@ class Driver:
         return sorted(pending, key=lambda task: -task.size)
 
     def _execute(self, stage: _Stage, tasks: list[Task]) -> list[WorkFileDamagedError]:
-        """Run tasks where the executor runs them; return the damaged files of other tasks that they met."""
+        """Run tasks with the executor; return the damaged files of other tasks that they found."""
         folder = self.work / stage.name
         control = folder / "control"
         shutil.rmtree(control, ignore_errors=True)
@@ -176,7 +176,7 @@ class Driver:
             shutil.rmtree(control, ignore_errors=True)
 
     def _say(self, damage: WorkFileDamagedError) -> None:
-        """Tell a person that a task runs again; end the build when that does not help."""
+        """Print that a task runs again; stop the build if repairs do not help."""
         if isinstance(damage, ReceiptOutdatedError):
             self.progress.note_once(OUTDATED)
             return
@@ -191,7 +191,7 @@ class Driver:
 
 
 def _contents(result: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return what tells whether two results have equal files."""
+    """Return the checksums by which the files of two results are compared."""
     if result is None:
         return None
     files = result["files"].items()

@@ -1,8 +1,8 @@
-"""Receipts: what a finished task returned, and the checksums by which later stages read what it wrote.
+"""Receipts: the result of a finished task, and the checksums with which later stages read its files.
 
 A task's folder is named by its digest and holds the task's files, their block checksums in `checksums.bin`, and
 `receipt.json`: a JSON object with the result and the result's own checksum. `TaskOutput` compares each range of a file
-as it is read, so that nothing a disk has changed is used. Memory: the range that is read, and the receipt.
+as it is read, so that no bytes are used that a disk has changed. Memory: the range that is read, and the receipt.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class ReceiptOutdatedError(WorkFileDamagedError):
 
 
 class TaskOutput:
-    """What a finished task left. Reads are checked; nothing is kept in memory but the receipt."""
+    """The result and files of a finished task. Reads are checked; only the receipt is kept in memory."""
 
     def __init__(self, folder: Path):
-        """Name the task's folder; its receipt is read when it is first needed."""
+        """Set the task's folder; its receipt is read on first use."""
         self.folder = folder
 
     @cached_property
     def result(self) -> dict[str, Any]:
-        """What the task returned.
+        """The task's result.
 
         Raises:
             WorkFileDamagedError: the receipt is absent or damaged.
@@ -103,7 +103,7 @@ def write_receipt(folder: Path, result: dict[str, Any], outputs: Path | None = N
 
     Args:
         folder: the task's folder.
-        result: what the task returned; the checksums in `files` are taken out.
+        result: the task's result; the checksums in `files` go to a file of their own.
         outputs: where the files of `result["files"]` are; the task's folder when None.
     """
     checksums = bytearray()
@@ -120,7 +120,7 @@ def write_receipt(folder: Path, result: dict[str, Any], outputs: Path | None = N
 
 
 def read_receipt(folder: Path, outputs: Path | None = None) -> dict[str, Any] | None:
-    """Return the result of a finished task as `check_task` does, or None when the task must run or run again."""
+    """Return the result of a finished task like `check_task`, or None if the task must run (again)."""
     try:
         return check_task(folder, outputs)
     except WorkFileDamagedError:
@@ -128,10 +128,10 @@ def read_receipt(folder: Path, outputs: Path | None = None) -> dict[str, Any] | 
 
 
 def check_task(folder: Path, outputs: Path | None = None) -> dict[str, Any] | None:
-    """Return the result of a finished task, or None when there is no receipt.
+    """Return the result of a finished task, or None if there is no receipt.
 
-    Each file must have the size that the receipt states. A file of another time (a restored backup, a copied folder)
-    is compared by its checksums now; the bytes of the others are compared when they are read.
+    Each file must have the size that the receipt states. A file with another modification time (a restored backup, a
+    copied folder) is compared with its checksums now; the others are compared when they are read.
 
     Raises:
         WorkFileDamagedError: the receipt or a file is not as the task wrote it.
@@ -169,7 +169,7 @@ def _load_result(folder: Path) -> dict[str, Any] | None:
 
 
 def _is_of_0_1_0(data: bytes) -> bool:
-    """Say whether a receipt is of version 0.1.0, which wrote the bare result."""
+    """Return whether a receipt is of version 0.1.0, which wrote the result alone."""
     try:
         receipt = json.loads(data)
     except ValueError:

@@ -1,7 +1,7 @@
 """One task: run in a temporary folder, renamed to its digest when it is whole.
 
-A task's files are synced and a receipt is written with them before the folder gets its name: it is there whole or not
-at all. Which tasks run is `pipeline.engine.driver`'s part, where they run `pipeline.engine.executors`'s.
+A task's files are synced and its receipt is written before the folder gets its name, so that a folder is whole or
+absent. `pipeline.engine.driver` decides which tasks run, `pipeline.engine.executors` where.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Task:
     """One task of a stage."""
 
     digest: str
-    """Of everything that decides the result; the task's folder is named by it."""
+    """Digest of everything that determines the result; the name of the task's folder."""
     payload: Any
     size: int
-    """Bytes of work, for progress and for taking the large tasks first."""
+    """Bytes of work, for progress and to start large tasks first."""
 
 
 def digest_of(value: Any) -> str:
@@ -55,9 +55,9 @@ def write_control(control: Path, function: str, tasks: list[Task], folder: Path,
 
 
 def run_pending(control: Path, number: int) -> None:
-    """Run the pending task of this number, in any process, and keep its counters where the build can read them.
+    """Run the pending task with this number, in any process, and write its counters to a file that the build reads.
 
-    A damaged input is not raised but recorded, so that the other tasks go on: see `read_damage`.
+    If an input is damaged, record that instead of raising, so that the other tasks go on; see `read_damage`.
     """
     function, task, folder, outputs = pickle.loads((control / f"{number:06d}.task").read_bytes())
     with (control / f"{number:06d}.count").open("wb", buffering=0) as counters:
@@ -86,7 +86,7 @@ def run_task(function: str, task: Task, folder: Path, outputs: Path | None, repo
         task: the task.
         folder: the stage's folder.
         outputs: where the files of `result["files"]` are; the task's own folder when None.
-        report: handed to the function.
+        report: passed to the function.
     """
     module, _, attribute = function.partition(":")
     temporary = folder / f".{task.digest}.{os.getpid()}.tmp"
@@ -99,7 +99,7 @@ def run_task(function: str, task: Task, folder: Path, outputs: Path | None, repo
                 os.fsync(file.fileno())
         sync_folder(temporary)
         final = folder / task.digest
-        if final.exists():  # its receipt was not whole
+        if final.exists():  # an earlier folder whose receipt is damaged
             shutil.rmtree(final)
         temporary.rename(final)
         sync_folder(folder)
@@ -109,7 +109,7 @@ def run_task(function: str, task: Task, folder: Path, outputs: Path | None, repo
 
 
 def read_damage(control: Path) -> list[WorkFileDamagedError]:
-    """Return the damaged files that tasks have met, each once."""
+    """Return the damaged files that tasks have found, each once."""
     records = {path.read_text(encoding="utf-8") for path in control.glob("*.damaged")}
     found = [json.loads(record) for record in sorted(records)]
     return [WorkFileDamagedError(Path(folder), name, reason) for folder, name, reason in found]

@@ -1,4 +1,4 @@
-"""Where the seconds of a task go, by name: the source of the stage figures in build.json."""
+"""A timer of a task's steps, which gives the stage figures in build.json."""
 
 from __future__ import annotations
 

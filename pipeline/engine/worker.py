@@ -1,7 +1,7 @@
-"""Loaded once by the fork server, so that every worker starts in milliseconds. Only workers import this module.
+"""The module that the fork server loads once, so that every worker starts in milliseconds. Only workers import it.
 
-Importing it is its work: the libraries of the tasks are loaded, and interrupts are left to the build's own process.
-`end_with` ends a worker when the build's process has ended, even by SIGKILL: no worker outlives its build.
+On import it loads the libraries of the tasks, and ignores interrupts, which the build's own process handles. `end_with`
+ends a worker when the build's process ends, even by SIGKILL, so that no worker outlives its build.
 """
 # ruff: noqa: E402
 
@@ -25,7 +25,7 @@ _POLL_SECONDS = 0.1
 
 
 def end_with(build: int) -> None:
-    """Watch the build's process. The fork server cannot be watched in its place: it waits for its children."""
+    """End this process when the build's process ends. The fork server is no substitute: it waits for its children."""
 
     def watch() -> None:
         _wait_for_end(build)
@@ -35,7 +35,7 @@ def end_with(build: int) -> None:
 
 
 def _wait_for_end(process: int) -> None:
-    """Return when a process has ended; where the system can tell (Linux), even one that nobody has waited for yet."""
+    """Wait until a process has ended; on Linux, a zombie that its parent has not reaped counts as ended."""
     with suppress(ProcessLookupError):
         if hasattr(os, "pidfd_open"):
             select.select([os.pidfd_open(process)], [], [])
@@ -46,6 +46,6 @@ def _wait_for_end(process: int) -> None:
 
 
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-awkward.from_arrow(pa.nulls(0, pa.large_string()))  # loads the rest of awkward: 0.1 s that no worker spends again
-gc.freeze()  # a collection in a worker would touch, and so copy, every page of the libraries: 0.1 s of a task, measured
+awkward.from_arrow(pa.nulls(0, pa.large_string()))  # loads the rest of awkward, which saves 0.1 s in each worker
+gc.freeze()  # else a collection in a worker copies every page of the libraries: 0.1 s, measured
 gc.enable()

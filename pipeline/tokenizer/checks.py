@@ -1,4 +1,4 @@
-"""A given `tokenizer.json`: what keeps documents from being encoded exactly, found before the work begins."""
+"""Checks of a given `tokenizer.json`: find everything that prevents exact encoding before the work begins."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class TokenizerError(InputError):
 
 
 def find_faults(data: dict[str, Any]) -> Iterator[str]:
-    """Yield what the parts of a `tokenizer.json` tell: one line each, with its remedy."""
+    """Yield the faults of a parsed `tokenizer.json`, one line each, with its remedy."""
     model, splitter = data["model"], data.get("pre_tokenizer") or {}
     if normalizer := data.get("normalizer"):
         kind = normalizer.get("type") if isinstance(normalizer, dict) else normalizer
@@ -53,7 +53,7 @@ def find_faults(data: dict[str, Any]) -> Iterator[str]:
 
 
 def _ordinary_ids(model: dict[str, Any]) -> set[int]:
-    """Return the ids that text can reach: of bytes, and of what merges make."""
+    """Return the ids that text can yield: those of bytes and of merges."""
     merges = model.get("merges") or []
     pairs = (merge.split(" ", 1) if isinstance(merge, str) else merge for merge in merges)
     return {model["vocab"].get(entry, -1) for entry in (*byte_characters(), *("".join(pair) for pair in pairs))}

@@ -1,6 +1,6 @@
-"""The encoder: what a `tokenizer.json` tells the build, and text to tokens by it.
+"""The encoder: read a `tokenizer.json`, and encode text with it.
 
-Text is data: the encoder is given a tokenizer without added tokens, so that the characters of a special token in a
+Text is data: the encoder loads the tokenizer without added tokens, so that the characters of a special token in a
 document are encoded as characters.
 """
 
@@ -29,7 +29,7 @@ _PROBE = "Probe: it's 12345 caf\u00e9s, \u4e2d\u6587!\r\n\n\tHTTPServer  x\u00a0
 
 @dataclass(frozen=True, slots=True)
 class TokenizerInfo:
-    """A `tokenizer.json` and what the rest of the build needs of it."""
+    """A `tokenizer.json`, and the values that the build needs from it."""
 
     path: Path
     text: str = field(repr=False)
@@ -40,12 +40,12 @@ class TokenizerInfo:
 
 
 def load_tokenizer(path: Path, *, eos_token: str, content: bytes | None = None) -> TokenizerInfo:
-    """Read a `tokenizer.json` and check what can be checked without loading the encoder.
+    """Read a `tokenizer.json`, and check it as far as possible without loading the encoder.
 
     Args:
         path: the file.
         eos_token: the special token that ends documents.
-        content: the file's bytes, where they have been read and checked.
+        content: the file's bytes, if they have been read and checked; None to read the file.
 
     Raises:
         TokenizerError: it is not a byte-level BPE, rewrites text, or lacks the EOS token.
@@ -69,14 +69,14 @@ def load_tokenizer(path: Path, *, eos_token: str, content: bytes | None = None) 
 
 
 def plain_json(data: dict[str, Any]) -> str:
-    """Return a `tokenizer.json` without added tokens, which would be found inside documents, and what cuts or pads."""
+    """Return a `tokenizer.json` without added tokens, which would match inside documents, truncation and padding."""
     return json.dumps(data | {"added_tokens": [], "truncation": None, "padding": None, "post_processor": None})
 
 
 class Encoder:
     """Encodes batches of text, and single documents by the reference implementation.
 
-    Thread-unsafe: one in each worker process. Results depend on the tokenizer alone.
+    Not thread-safe: each worker process has one. Results depend on the tokenizer alone.
     """
 
     def __init__(self, text: str, special_tokens: dict[str, int]):
@@ -101,7 +101,7 @@ class Encoder:
             ) from error
         try:
             self._reference = tokenizers.Tokenizer.from_str(text)
-        except Exception as error:  # a bare Exception is what tokenizers raises
+        except Exception as error:  # tokenizers raises a bare Exception
             raise TokenizerError(f"tokenizers cannot read this tokenizer: {error}. Restore the file.") from error
         if faults := list(_find_differences(self, special_tokens)):
             raise TokenizerError("tokenizer: " + "\n".join(faults))
@@ -126,7 +126,7 @@ class Encoder:
 
 @functools.lru_cache(maxsize=2)
 def load_encoder(path: Path, sha256: str, special_tokens: tuple[tuple[str, int], ...]) -> Encoder:
-    """Return the encoder of a `tokenizer.json`, made once in each process.
+    """Return the encoder of a `tokenizer.json`; it is made once per process.
 
     Args:
         path: the file.
@@ -146,7 +146,7 @@ def load_encoder(path: Path, sha256: str, special_tokens: tuple[tuple[str, int],
 
 
 def _find_differences(encoder: Encoder, special: dict[str, int]) -> Iterator[str]:
-    """Yield what encoding a little text tells: that text reaches a special token, or that the encoders differ."""
+    """Yield the faults that encoding a short text shows: text yields a special token, or the encoders differ."""
     import pyarrow as pa
 
     from pipeline.arrow import wrap_texts

@@ -1,8 +1,8 @@
 """The tokenizer's sample: documents of the sources in given proportions, in one file.
 
-The sample takes row groups (or files, or parts of text files) in a seeded order until each source's budget is met, so a
-terabyte source is read for its share of the sample only. Where a source has less text than its share, all budgets
-shrink with it: the proportions hold.
+The sample takes row groups (or files, or parts of text files) in a seeded order until each source's budget is met, so
+that only a small part of a large source is read. If a source has less text than its share, all budgets shrink, so that
+the proportions hold.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _BYTE_CLASS[[*range(0x09, 0x0E), 0x20]] = 3
 
 @dataclass(frozen=True, slots=True)
 class TokenizerTask:
-    """What the tokenizer stage needs; plain data."""
+    """The input of the tokenizer stage; plain data."""
 
     recipe: TokenizerRecipe
     sources: tuple[SourceRecipe, ...]
@@ -63,13 +63,13 @@ def iter_sample(path: Path) -> Iterator[str]:
 
 
 def draw_sample(path: Path, task: TokenizerTask, report: Callable[[int, int], None]) -> list[dict[str, int]]:
-    """Write the sample's documents to a file, `DOCUMENT_SEPARATOR` after each; return what each source gave."""
-    with path.open("wb") as file, keep_fetched():  # encode reads it again
+    """Write the sample's documents to a file, `DOCUMENT_SEPARATOR` after each; return the counts of each source."""
+    with path.open("wb") as file, keep_fetched():  # the encode stage reads the same ranges again
         return [_draw(file, task, index, report) for index in range(len(task.sources))]
 
 
 def sample_budgets(task: TokenizerTask) -> list[int]:
-    """Return the bytes of text to take from each source: in the weights' proportions, as far as the text goes."""
+    """Return the bytes of text to take from each source, in proportion to the weights and limited by the text."""
     wanted = [task.recipe.sample_bytes * share for share in Shares(task.weights).fractions]
     offered = [sum(span.text_bytes for span in spans) for spans in task.spans]
     scale = min([Fraction(1), *(have / want for have, want in zip(offered, wanted, strict=True))])
@@ -91,7 +91,7 @@ def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Callable[[int
             file.write(DOCUMENT_SEPARATOR)
             taken += len(text)
             documents += 1
-            if taken >= budget:  # whole documents, the one that meets the budget included
+            if taken >= budget:  # whole documents, including the one that meets the budget
                 break
         report(file.tell(), 0)
         if taken >= budget:

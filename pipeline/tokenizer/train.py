@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import tokenizers
 
 CODE_VERSION = 1
-"""Raise when the same input would give another tokenizer."""
+"""Increase when the same input would give another tokenizer."""
 
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -151,7 +151,7 @@ def train_merges_slowly(
 
 
 def _is_exhausted(sample_path: Path, merges: list[tuple[str, str]]) -> bool:
-    """Say whether every word of a sample is one entry; the first one that is not ends the search."""
+    """Return whether every word of a sample is one entry; the search ends at the first that is not."""
     split = pre_tokenizer("gpt2").pre_tokenize_str
     entries = {*byte_characters(), *(left + right for left, right in merges)}
     return all(word in entries for document in iter_sample(sample_path) for word, _ in split(document))
@@ -182,8 +182,8 @@ def build_tokenizer_json(merges: list[tuple[str, str]], special_tokens: list[str
 def _native_training() -> Generator[None]:
     """Silence native training (gigatoken prints its progress), and let interrupts end the process while it runs.
 
-    Python's own handlers would wait for the native code to return, which may take minutes; the next build clears what
-    was left.
+    Python's own handlers would wait for the native code to return, which may take minutes. The next build deletes the
+    files that are left.
     """
     in_main = threading.current_thread() is threading.main_thread()
     numbers = (signal.SIGINT, signal.SIGTERM) if in_main else ()
