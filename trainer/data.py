@@ -33,7 +33,7 @@ class Loader(AbstractContextManager["Loader"]):
         Args:
             shards: the split's shards, in the order whose token counts `order` was made from.
             order: the order of samples.
-            stop: one past the last sample that will be asked for; no shard is decoded ahead for later ones.
+            stop: one past the last sample that will be read; no shard is decoded ahead for later ones.
         """
         self._shards, self._order, self._stop = shards, order, stop
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="decode-ahead")
@@ -49,31 +49,31 @@ class Loader(AbstractContextManager["Loader"]):
         self._current = self._ahead = None
 
     def read(self, first: int, count: int) -> torch.Tensor:
-        """Return the samples [first, first + count), across shards and epochs where they lie so.
+        """Return the samples [first, first + count), which may be in several shards and epochs.
 
         Returns:
             windows: int64 `(count, seq_len + 1)`; inputs are `[:, :-1]`, targets `[:, 1:]`.
 
         Raises:
-            ShardSetError: a shard's file is corrupt; also when the thread that decodes ahead met it.
+            ShardSetError: a shard's file is corrupt, also if the decoding thread has found it.
             OSError: a shard cannot be read.
         """
         out = torch.empty((count, self._order.seq_len + 1), dtype=torch.int64)
         rows, row = out.numpy(), 0
         for visit, starts in self._order.iter_visits(first, count):
             windows = sliding_window_view(self._tokens(visit), self._order.seq_len + 1)
-            # One gather a run over a view of all windows: 7 us for 64 x 513, where a matrix of positions takes 43.
+            # One gather per run over a view of all windows: 7 us for 64 x 513; a matrix of positions takes 43 us.
             rows[row : row + len(starts)] = windows[starts]
             row += len(starts)
         return out
 
     def _tokens(self, visit: Visit) -> Tokens:
         if self._current is None or self._current[0] != visit.shard:
-            self._current = None  # Freed before another is decoded: two shards at most.
+            self._current = None  # Free it before another is decoded: at most two shards are in memory.
             ahead, self._ahead = self._ahead, None
             if ahead is None or ahead[0] != visit.shard:
                 if ahead is not None:
-                    ahead[1].cancel()  # The caller jumped.
+                    ahead[1].cancel()  # The caller has jumped to another shard.
                 ahead = self._decode(visit.shard)
             self._current = visit.shard, ahead[1].result()
         following = visit.first + visit.windows

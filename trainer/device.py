@@ -1,4 +1,4 @@
-"""Where and in which arithmetic the model runs."""
+"""The device and the arithmetic with which the model runs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ PEAK_TFLOPS |= {"RTX 5090": 209.5, "RTX 4090": 165.2, "RTX 3090": 71.0}
 """Dense bf16 tensor TFLOP/s, the longer name first. Source: NVIDIA's data sheets (half of "with sparsity")."""
 
 OTHER_CARDS = {"LAPTOP", "MAX", "TI", "D", "SUPER", "MIG"}
-"""Words that make of a card another, or a part of it, whose peak is not known here."""
+"""Words in a name that denote another card, or a part of one, whose peak is not in `_PEAK_TFLOPS`."""
 
 
 def choose_device(asked: Literal["auto", "cpu", "cuda"] = "auto") -> torch.device:
     """Return the device: with `auto` a GPU when there is one. Under torchrun each local rank has its own.
 
     Raises:
-        InputError: a GPU was asked for and there is none for this rank.
+        InputError: the recipe requires a GPU and there is none for this rank.
     """
     local_rank, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if asked == "cpu" or (asked == "auto" and not torch.cuda.is_available()):
@@ -42,9 +42,9 @@ def choose_device(asked: Literal["auto", "cpu", "cuda"] = "auto") -> torch.devic
 
 
 def peak_tflops(name: str) -> float | None:
-    """Return the peak of a card whose name holds a known one, such as `NVIDIA A100-SXM4-80GB`; None if none does.
+    """Return the peak of a card whose name contains a known one, such as `NVIDIA A100-SXM4-80GB`; None if unknown.
 
-    Whole words: an `RTX A1000` is no A100, nor an `L40` an L4.
+    Only whole words match: an `RTX A1000` is not an A100, and an `L40` is not an L4.
     """
     words = re.findall(r"RTX|[A-Z0-9]+", name.upper())
     known = (peak for part, peak in PEAK_TFLOPS.items() if f" {part.upper()} " in f" {' '.join(words)} ")
@@ -52,7 +52,7 @@ def peak_tflops(name: str) -> float | None:
 
 
 def peak_flops(device: torch.device, tflops: float | None) -> float | None:
-    """Return the dense bf16 peak of a device in FLOP/s, as the recipe says or as known; None when neither."""
+    """Return the dense bf16 peak of a device in FLOP/s, from the recipe or the table of cards; None if in neither."""
     if tflops is None and device.type == "cuda":
         tflops = peak_tflops(torch.cuda.get_device_name(device))
     return tflops * 1e12 if tflops is not None else None
@@ -63,12 +63,12 @@ def choose_precision(asked: Precision, device: torch.device) -> Literal["fp32", 
 
     Measured on a Xeon with AMX (torch 2.13, tokens a CPU-second of whole steps, one thread): 6.5 M parameters 3,770
     in bf16 against 2,310 in fp32; 3.2 M parameters 5,040 against 4,330. Validation loss of the latter after 512,000
-    tokens: 6.39 against 6.49, so nothing is lost. Nor is it by a residual stream in bf16: 4.097 and 4.082 against
-    4.100 and 4.082 (two seeds, 3.1 M parameters, 307,200 tokens of stories), with activations a tenth smaller. A CPU
-    without AMX has no fast bf16 matrix product: fp32 there.
+    tokens: 6.39 against 6.49, so nothing is lost. A residual stream in bf16 loses nothing either: 4.097 and 4.082
+    against 4.100 and 4.082 (two seeds, 3.1 M parameters, 307,200 tokens of stories), and activations are a tenth
+    smaller. A CPU without AMX has no fast bf16 matrix product, so that fp32 is used there.
 
     Raises:
-        InputError: bf16 was asked for and the GPU lacks it.
+        InputError: the recipe requires bf16 and the GPU lacks it.
     """
     has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     if asked == "auto":

@@ -1,12 +1,11 @@
 """Validation loss by source, in nats a token and bits a byte.
 
-Every target token belongs to the document that holds it, and through the document table to a source. The val split is
-read from its start, in windows of seq_len tokens without shuffling, up to a number of targets: deterministic, and the
-same tokens each time. A last window that is shorter is evaluated too; only the first token of each shard is never a
-target. Contexts cross document ends where they do in training.
+The document table gives the source of every target token. The val split is read from its start, in windows of seq_len
+tokens, without shuffling, up to a number of targets. So every validation uses the same tokens. A shorter last window
+is evaluated too; only the first token of each shard is never a target. Contexts cross document ends as in training.
 
-Bits a byte is what it costs to transmit the text: the loss of all targets, end-of-document tokens included, over the
-bytes that they decode to (an end of document decodes to none). It compares models with different vocabularies.
+Bits a byte is the cost of transmitting the text: the loss of all targets, end-of-document tokens included, divided by
+the bytes to which they decode (an end-of-document token has none). It compares models with different vocabularies.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ def evaluate(
     """Evaluate a model on the val split.
 
     Args:
-        model: the model; left in the mode it was in.
+        model: the model; its mode does not change.
         shard_set: the set; its val split holds at least two tokens.
         train: targets in a window (`seq_len`), windows in a forward pass (`micro_batch`), `document_mask`.
-        max_tokens: targets in all, or fewer when the split is smaller.
+        max_tokens: number of targets; fewer if the split is smaller.
         precision: arithmetic of the forward pass.
-        token_bytes: text bytes of each id, int64 `(vocab_size,)`; None where they are not known.
+        token_bytes: text bytes of each id, int64 `(vocab_size,)`; None if not known.
 
     Raises:
         ShardSetError: a shard is corrupt.
@@ -71,7 +70,7 @@ def evaluate(
 
 
 def summarise(sums: Sums) -> dict[str, Any]:
-    """Return the fields of a validation line in metrics.jsonl; bits a byte are None where no bytes are known."""
+    """Return the fields of a validation line in metrics.jsonl; bits a byte are None if no bytes are known."""
     total = sum(sums.values(), start=np.zeros(3))
 
     def bits(row: npt.NDArray[np.float64]) -> float | None:
@@ -92,7 +91,7 @@ def _token_losses(
 ) -> npt.NDArray[np.float64]:
     """Return the loss of each token but the first, float64 `(len(content) - 1,)`."""
     device, targets = next(model.parameters()).device, len(content) - 1
-    # The last window is filled up; attention is causal, so the filling changes no loss before it, and is cut off.
+    # The last window is padded. Attention is causal, so the padding changes no loss before it; its losses are cut off.
     padded = F.pad(content, (0, -targets % train.seq_len))
     parts: list[torch.Tensor] = []
     for windows in padded.unfold(0, train.seq_len + 1, train.seq_len).split(train.micro_batch):

@@ -1,8 +1,8 @@
-"""Everything a run needs before its first step: checked, loaded, and refused with all reasons when it does not fit.
+"""A training session: check and load everything that a run needs before its first step.
 
-Refused: a set that fails quick validation, splits too small, a run folder in use, and at resume another manifest than
-the checkpoint's (which names tokenizer and vocabulary), or a recipe that changes the model or the order of the data.
-Other changes of the recipe are allowed and said.
+These are refused, with all reasons: a set that fails quick validation, splits that are too small, and a run folder in
+use. A resumed run also needs the checkpoint's manifest (which names tokenizer and vocabulary), and a recipe that keeps
+the model and the order of the data. Other changes of the recipe are allowed and printed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Session:
     order: WindowOrder
     model: LanguageModel
     forward: nn.Module
-    """The model, or what wraps it to add up gradients over ranks."""
+    """The model, or its wrapper that adds up gradients over ranks."""
     optimizers: list[torch.optim.Optimizer]
     device: torch.device
     precision: Literal["fp32", "bf16"]
@@ -91,16 +91,16 @@ class Session:
 
     @cached_property
     def peak_tokens_per_s(self) -> float | None:
-        """Tokens a second that would use every FLOP of all ranks' devices (MFU 1); None where these are not known."""
+        """Tokens per second at which all ranks' devices reach their peak (MFU 1); None if the peak is not known."""
         peak = peak_flops(self.device, self.recipe.cost.peak_tflops)
         needed = flops_per_token(self.recipe.model, self.model.vocab_size, self.recipe.train.seq_len)
         return peak * self.ranks / needed if peak is not None else None
 
     def save(self, *, seconds: float, keep_steps: set[int]) -> None:
-        """Write a checkpoint of this moment; called by every rank.
+        """Write a checkpoint of the current step; every rank calls it.
 
         Raises:
-            OSError: it could not be written; the previous checkpoints are untouched.
+            OSError: the checkpoint cannot be written; the previous ones are untouched.
         """
         state = CheckpointState(
             step=self.step,
@@ -116,13 +116,13 @@ class Session:
         self.saved = save_checkpoint(self.run, state, self.model, self.optimizers, **kept)
 
     def describe_saved(self) -> str:
-        """Say what is left when the run cannot go on."""
+        """Return a sentence that names the last checkpoint, for a run that cannot go on."""
         if self.saved is None:
             return "No checkpoint had been written."
         return f"The last checkpoint is {self.saved}; --resume auto goes on from there."
 
     def close(self) -> None:
-        """Let go of the run folder and of the other ranks."""
+        """Release the lock of the run folder and leave the group of ranks."""
         self.resources.close()
 
 
@@ -132,14 +132,15 @@ def open_session(recipe: TrainRecipe, shards_path: Path, run: Path, *, resume: s
     Args:
         recipe: what to train.
         shards_path: the shard set's folder.
-        run: the run's folder, made when absent.
+        run: the run's folder; it is created if absent.
         resume: `auto` (the newest whole checkpoint, else from the start), `never`, or a checkpoint's folder.
         say: called with each line the user should know.
 
     Raises:
-        InputError: the run cannot start; with every reason known. Nothing of an earlier run is deleted.
+        InputError: the run cannot start; the message has all known reasons. No file of an earlier run is deleted.
         OSError: the run folder is not writable.
     """
+    # Check the set and the machine.
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     train = recipe.train
     shard_set = _open_valid_set(shards_path)
@@ -148,6 +149,7 @@ def open_session(recipe: TrainRecipe, shards_path: Path, run: Path, *, resume: s
     device = choose_device(train.device)
     precision = choose_precision(train.precision, device)
     with ExitStack() as resources:
+        # Lock the run folder, and find the checkpoint to resume from.
         if ranks > 1:
             dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
         if rank == 0:
@@ -155,10 +157,12 @@ def open_session(recipe: TrainRecipe, shards_path: Path, run: Path, *, resume: s
         found = _find_checkpoint(run, resume, say)
         if found is not None:
             _check_fits(found, recipe, shard_set, say)
-        # Nothing of an earlier run has been touched so far; the other ranks have read what they need, too.
+        # So far no file of an earlier run has changed. Wait until the other ranks have read theirs, too.
         wait_for_ranks()
         if rank == 0:
             _prepare_run(run, recipe, shard_set, vocab_size, found, say)
+
+        # Build or load the model, and resume its state.
         torch.manual_seed(train.seed)
         model = build_model(recipe.model, vocab_size, seed=train.seed)
         model.activation_checkpointing = train.activation_checkpointing
@@ -176,14 +180,14 @@ def open_session(recipe: TrainRecipe, shards_path: Path, run: Path, *, resume: s
             session.step, session.samples, session.saved = found.state.step, found.state.samples, found.path
             session.seconds = found.state.seconds
             say(f"resumed from {found.path}")
-        if ranks > 1:  # Only now: a rank that is refused must not wait for the others, which wait for it.
+        if ranks > 1:  # Only now: a refused rank must not wait for the others, which wait for it.
             resources.callback(dist.destroy_process_group)
-        session.resources = resources.pop_all()  # The run has begun: they are let go with the session, not here.
+        session.resources = resources.pop_all()  # The session closes them from now on.
         return session
 
 
 def wait_for_ranks() -> None:
-    """Wait until every rank has come here."""
+    """Wait until every rank has reached this call."""
     if dist.is_initialized():
         dist.barrier()
 
@@ -260,7 +264,7 @@ def _find_checkpoint(run: Path, resume: str, say: Say) -> Checkpoint | None:
 
 
 def _check_fits(found: Checkpoint, recipe: TrainRecipe, shard_set: ShardSet, say: Say) -> None:
-    """Refuse a checkpoint of other data or another model; say what else of the recipe changed."""
+    """Refuse a checkpoint of other data or another model; print the other changes of the recipe."""
     problems: list[str] = []
     if found.state.manifest_sha256 != shard_set.manifest_sha256:
         digests = f"manifest sha256 {found.state.manifest_sha256}; {shard_set.path} has {shard_set.manifest_sha256}"
@@ -279,8 +283,8 @@ def _prepare_run(
 ) -> None:
     for path in clear_leftovers(run, after_step=found.state.step if found else None):
         say(f"{path}: corrupt, kept under this name; delete it when you do not need it")
-    # Weights and two moments in fp32; a disk that cannot hold one checkpoint is better known now than after an hour.
-    if found is not None:  # A branch off another run has that one's past.
+    # Weights and two moments in fp32: find out now, not after an hour, whether the disk can hold a checkpoint.
+    if found is not None:  # A run that branches off another run begins with the metrics of that run.
         copy_metrics(found.path.resolve().parents[1], run, until_step=found.state.step)
     check_disk(run, 12 * count_parameters(recipe.model, vocab_size), f"{run}: a checkpoint")
     shutil.copyfile(shard_set.path / shard_set.manifest.tokenizer.file, run / TOKENIZER_FILE)
@@ -290,7 +294,7 @@ def _prepare_run(
 
 
 def _spread(model: LanguageModel, recipe: TrainRecipe, device: torch.device, ranks: int) -> nn.Module:
-    """Compile the model where asked to, and spread it over the ranks; return what to call in a training step."""
+    """Compile the model if the recipe says so, and spread it over the ranks; return the callable for training steps."""
     sharded = ranks > 1 and recipe.train.parallel == "fsdp"
     if recipe.train.compile:
         for part in model.model.layers if sharded else [model]:

@@ -1,4 +1,4 @@
-"""The folders of checkpoints and all that is in them but tensors: names, the state, checksums. Needs no torch."""
+"""The folders of checkpoints and their files other than tensors: names, state, checksums. Needs no torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CheckpointError(InputError):
 
 
 class CheckpointState(Settings):
-    """Everything of a checkpoint but tensors."""
+    """The state of a checkpoint without its tensors."""
 
     format: Literal["tokenmill-checkpoint"] = "tokenmill-checkpoint"
     format_version: Literal[2] = 2
@@ -40,7 +40,7 @@ class CheckpointState(Settings):
     samples: int = Field(ge=0)
     """Samples consumed: the loader's whole state, together with the manifest's digest."""
     seconds: float = 0.0
-    """Seconds that the run has taken so far, which are paid for."""
+    """Seconds that the run has taken so far; its cost is computed from them."""
     recipe: dict[str, Any]
     vocab_size: int = Field(ge=1)
     eos_id: int = Field(ge=0)
@@ -133,7 +133,7 @@ def find_newest(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
 
 
 def clear_leftovers(run: Path, *, after_step: int | None) -> list[Path]:
-    """Delete what crashed saves left, and move corrupt checkpoints aside, to `corrupt-step-...`.
+    """Delete the folders of crashed saves, and rename corrupt checkpoints to `corrupt-step-...`.
 
     Args:
         run: the run folder.
@@ -155,7 +155,7 @@ def clear_leftovers(run: Path, *, after_step: int | None) -> list[Path]:
 
 
 def hash_files(folder: Path) -> dict[str, str]:
-    """Return the hex xxh3-128 of each file of a checkpoint but the checksums', by name."""
+    """Return the hex xxh3-128 of each file of a checkpoint by name, without the file of checksums."""
     digests: dict[str, str] = {}
     for name in (MODEL_FILE, OPTIMIZER_FILE, RNG_FILE, STATE_FILE):
         with (folder / name).open("rb") as file:

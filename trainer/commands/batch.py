@@ -1,4 +1,4 @@
-"""From a step of a training run to the documents of its batch: which, how much of each, and where they are from.
+"""Find the documents of a training step's batch: which, how many tokens of each, and from which source.
 
 A row of a batch is a window of `seq_len + 1` tokens (the last one only as a target), whatever the micro-batches and
 ranks. Reads the document tables of the batch's shards, and the text of the documents that are shown. Needs no torch.

@@ -1,4 +1,4 @@
-"""A trainer's steps on a recipe, timed in this process: ours, or those of transformers' Trainer.
+"""Time training steps of a recipe in this process, with our trainer or with transformers' Trainer.
 
 Ours are steps of `trainer.train` in a real session: the recipe's model, optimizer, precision, compilation and
 recomputation, fed from the compressed shards of a small set of made-up tokens, losses fetched as often as in a run.
@@ -67,7 +67,7 @@ def write_made_up_set(recipe: TrainRecipe, folder: Path) -> Path:
 
 
 def measure(trainer: str, recipe: TrainRecipe, shards: Path, steps: int) -> dict[str, Any]:
-    """Take `WARMUP` steps on a set's first samples, then time `steps`. Once in a process.
+    """Take `WARMUP` steps on a set's first samples, then time `steps`. Call it once per process.
 
     The clock is CUDA's events, for which nothing waits, or the host's. Peak memory is what torch allocated after the
     warm-up; without a GPU, what the process's resident memory grew by at its peak (Linux).
@@ -75,7 +75,7 @@ def measure(trainer: str, recipe: TrainRecipe, shards: Path, steps: int) -> dict
     Args:
         trainer: `ours` or `transformers`.
         recipe: what to train; it has a vocabulary's size.
-        shards: a set's folder; ours makes a run beside it.
+        shards: a set's folder; our trainer makes a run folder next to it.
         steps: optimizer steps, at least 1.
 
     Returns:
@@ -83,10 +83,11 @@ def measure(trainer: str, recipe: TrainRecipe, shards: Path, steps: int) -> dict
         steps, in nats), `peak_gb`.
 
     Raises:
-        InputError: it cannot run here; as `train` says it.
+        InputError: the recipe cannot run here, as with `train`.
         RunError: the loss is not finite.
         torch.OutOfMemoryError: the GPU's memory is too small.
     """
+    # Prepare the clock and the counters of memory.
     train, device = recipe.train, choose_device(recipe.train.device)
     vocab_size, steps_in_all = recipe.model.vocab_size or 0, WARMUP + steps
     cuda, marks = torch.cuda if device.type == "cuda" else None, list[Any]()
@@ -101,6 +102,7 @@ def measure(trainer: str, recipe: TrainRecipe, shards: Path, steps: int) -> dict
             if len(marks) == WARMUP:
                 cuda.reset_peak_memory_stats()
 
+    # Take the steps.
     split = open_set(shards).splits["train"]
     order = WindowOrder([shard.num_tokens for shard in split], seq_len=train.seq_len, seed=train.seed)
     with Loader(split, order) as loader:
@@ -113,6 +115,8 @@ def measure(trainer: str, recipe: TrainRecipe, shards: Path, steps: int) -> dict
             loss = take_their_steps(build_theirs(recipe, vocab_size), recipe, windows, mark)
     if not math.isfinite(loss):
         raise RunError(f"the mean loss is {loss}; expected a finite one. Lower optimizer.lr")
+
+    # Speed and peak memory of the timed steps.
     if cuda:
         cuda.synchronize()
     began, ended = marks[WARMUP - 1], marks[-1]

@@ -32,7 +32,7 @@ SMOOTHED_PARTS = 100
 SMOOTHED_FROM_STEPS = 40
 """With fewer steps, nothing is smoothed."""
 RASTER_FROM_POINTS = 5_000
-"""A raw curve with more points is drawn as pixels in the SVG, which else takes megabytes."""
+"""A raw curve with more points is drawn as pixels in the SVG, which would take megabytes otherwise."""
 
 
 @dataclass
@@ -79,6 +79,7 @@ def draw(records: list[Record], phases: list[PhaseConfig], *, title: str) -> Fig
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter, FuncFormatter
 
+    # Choose the panels: one for each kind of number that the run has.
     curves = {key: read_curve(records, key) for key in ("loss", "val_loss", "lr", "tokens_per_s", "usd")}
     sources = read_sources(records)
     heights = {
@@ -92,7 +93,7 @@ def draw(records: list[Record], phases: list[PhaseConfig], *, title: str) -> Fig
     if not panels:
         raise InputError("metrics.jsonl: no step is logged yet; nothing to draw")
 
-    # Names come from recipes: a dollar in one is a dollar, not the beginning of a formula.
+    # Draw them. Names come from recipes: `$` in a name must not start a formula.
     with mpl.rc_context({"text.parse_math": False, "axes.spines.top": False, "axes.spines.right": False}):
         ratios = [heights[panel] for panel in panels]
         figure = Figure(figsize=(11, 1.2 + 1.35 * sum(ratios)), layout="constrained")
@@ -121,6 +122,8 @@ def draw(records: list[Record], phases: list[PhaseConfig], *, title: str) -> Fig
             axes["usd"].plot(curves["usd"].steps, curves["usd"].values, color=GREEN, label=paid)
             axes["usd"].set_ylabel("US dollars")
             axes["usd"].set_ylim(bottom=0)
+
+        # Phases, legends, and the axis of steps.
         _mark_phases(axes, panels, records, phases)
         for axis in axes.values():
             axis.margins(x=0)

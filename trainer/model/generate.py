@@ -1,9 +1,9 @@
 """Continuing texts with a model, token by token.
 
-A prompt is text, never control: `<|endoftext|>` in it is encoded as these characters. It is taken as the beginning of
-a document, and so follows an end of document as in training. Several prompts are continued in one batch, each with a
-random generator of its own: the text of each is what it would be alone. Torch is imported when a token is chosen, since
-the command line needs the options alone.
+A prompt is plain text: `<|endoftext|>` in it is encoded as these characters. It is the beginning of a document, and so
+follows an end-of-document token, as in training. Several prompts are continued in one batch, each with a separate
+random generator, so that each text is the same as if its prompt were alone. Torch is imported when a token is chosen,
+because the command line needs only the options.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ def sample_texts(
     Raises:
         InputError: a prompt fills the model's context.
     """
+    # Encode the prompts, each after an end of document.
     tokenizer = trained.tokenizer
     tokenizer.encode_special_tokens = True
     prompt_ids = [[trained.eos_id, *tokenizer.encode(text, add_special_tokens=False).ids] for text in prompts]
@@ -92,6 +93,7 @@ def sample_texts(
         found = f"the longest has {longest} tokens with the one that begins a document"
         raise InputError(f"--prompt: {found}; expected fewer than the model's context of {context}")
 
+    # Collect tokens, and show the text as soon as its characters are whole.
     completions = [Completion(prompt, trained.step) for prompt in prompts]
     shown = 0
     if on_text:
@@ -108,6 +110,7 @@ def sample_texts(
                 on_text(text[shown:])
                 shown = len(text)
 
+    # Decode, and find out why each text ended.
     for completion in completions:
         completion.text = tokenizer.decode(completion.token_ids, skip_special_tokens=False)
         if completion.finish == "length" and len(completion.token_ids) < options.max_new_tokens:

@@ -119,7 +119,7 @@ class TrainingLoop:
     say: Callable[[str], None]
     go_on: bool
     interrupted_by: int = 0
-    """The number of the signal that ended it; 0 if none did."""
+    """The number of the signal that ended it; 0 if no signal did."""
     off_ramp: str | None = None
     """Why it stopped at a phase's end or over a phase's budget; None if it did not."""
     taken: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -141,7 +141,7 @@ class TrainingLoop:
     def take_steps(self) -> None:
         """Take steps until the end, a signal, or an off-ramp."""
         session, recipe = self.session, self.session.recipe
-        # An earlier process may have stopped between this step and its validation, or the end of its phase.
+        # An earlier process may have stopped between this step and its validation or the end of its phase.
         if self._is_due(recipe.eval.every_steps) and self.log.last("val_loss").get("step") != session.step:
             self._validate()
         self.off_ramp = self._close_phase()
@@ -167,7 +167,7 @@ class TrainingLoop:
             raise RunError(advise_on_memory(self.session))
 
     def _settle(self, *, save: bool, validate: bool) -> None:
-        """Log the steps taken; then save, validate and close the phase, as far as they are due."""
+        """Log the steps taken; then save, validate and close the phase if each is due."""
         self._log_steps()
         self.interrupted_by = self._largest(max(self.signals, default=0))
         if save or self.interrupted_by:
@@ -221,7 +221,7 @@ class TrainingLoop:
         self.taken = []
 
     def _fail(self, step: int, fault: str) -> NoReturn:
-        """End the run with a fault of a step, and the documents of its batch."""
+        """Stop the run because of a step's fault; the message names the documents of its batch."""
         session, batch = self.session, self.session.recipe.train.global_batch
         first = (step - 1) * batch
         lines = trace_documents(session.shard_set.splits["train"], session.order, first, min(batch, FAULT_ROWS))
@@ -280,7 +280,7 @@ class TrainingLoop:
         return self._largest(int(best)) > 0  # all ranks save, or none
 
     def _close_phase(self) -> str | None:
-        """At a phase's end report what it brought, and sample; return why to stop here, None if there is no reason."""
+        """At the end of a phase, report its results and sample; return the reason to stop here, or None."""
         session, phases = self.session, self.session.recipe.phases
         index = next((i for i, phase in enumerate(phases) if session.step <= phase.until_step), None)
         if index is None or not session.step:
@@ -308,7 +308,7 @@ class TrainingLoop:
         return reason or f"phase {phase.name!r}: another rank found its budget spent"
 
     def _report_phase(self, row: dict[str, Any]) -> None:
-        """Log and print what a phase brought, and sample, unless an earlier process did so."""
+        """Log and print a phase's results, and sample, unless an earlier process did so."""
         session = self.session
         if self.log.last("phase").get("step") == session.step:
             return

@@ -25,13 +25,13 @@ def find_fault(
     go_on: bool,
     say: Callable[[str], None],
 ) -> str | None:
-    """Return what is wrong with a step's loss and what to do; None if nothing is.
+    """Return the fault of a step's loss, with a remedy; None if there is no fault.
 
     Args:
         record: the step's metrics.
         earlier: the metrics' lines before it.
         train: the settings of the checks.
-        vocab_size: decides the loss of guessing.
+        vocab_size: gives the loss of guessing.
         go_on: ignore every fault but numbers that are not finite.
         say: called with a message if the smoke test is passed.
     """
