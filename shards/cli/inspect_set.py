@@ -34,7 +34,7 @@ def find_shard(shard_set: ShardSet, name: str, *, command: str) -> Shard:
     """Find a shard by name, or by its place in the manifest.
 
     Raises:
-        InputError: there is none; the message begins with the command's name.
+        InputError: there is no such shard; the message begins with the command's name.
     """
     if name.isascii() and name.isdigit():
         index = int(name)

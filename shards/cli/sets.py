@@ -1,4 +1,4 @@
-"""What the commands print of a set: its table, one document, the verdict of `validate`, the list of problems.
+"""Print a set: its tables, one document, the verdict of `validate`, the list of problems.
 
 Every name and text goes through `display.printable`: a document cannot control the terminal.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def describe_set(shard_set: ShardSet) -> dict[str, Any]:
-    """Return what `inspect --json` prints of a set: the manifest's numbers, with sizes and ratios beside them."""
+    """Return what `inspect --json` prints of a set: the manifest's numbers, with sizes and ratios."""
     manifest = shard_set.manifest
     return {
         "path": str(shard_set.path),
@@ -79,7 +79,7 @@ def print_set(shard_set: ShardSet) -> None:
 
 
 def print_document(document: dict[str, Any]) -> None:
-    """Print a document's text under a line that tells where it came from."""
+    """Print a document's text under a line with its origin."""
     about = (
         f"{document['shard']} document {document['document']}: {document['tokens']} tokens from {document['start']}, "
         f"source {document['source']}, unit {document['unit']}, row {document['row']}, hash {document['hash']}"

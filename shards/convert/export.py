@@ -140,7 +140,7 @@ def compare_split(layout: Layout, folder: Path, reader: SplitReader) -> None:
 
 
 def _find_difference(left: Blocks, right: Blocks) -> int | None:
-    """Return where two streams of numbers first differ; where one ends early, that is its end."""
+    """Return the first index at which two streams of numbers differ; if one ends early, its length."""
     a = b = np.empty(0, np.int64)
     position = 0
     while True:

@@ -1,6 +1,5 @@
-"""`python -m shards report`: a page and a data card that show a set; `write.write_report` is the way in.
+"""`tokenmill report`: a page and a data card that show a set; `write.write_report` is the entry point.
 
-`facts` what the manifest and the recipe say; `audited` the audit's findings, read or made; `vocabulary`, `documents`,
-`compare` what the tokens add; `chart`, `plots` the pictures; `text` how foreign text is made harmless; `render` the
-templates.
+`facts` reads the manifest and the recipe; `audited` reads or makes the audit; `vocabulary`, `documents` and `compare`
+read the tokens; `chart` and `plots` draw the pictures; `text` escapes foreign text; `render` fills the templates.
 """

@@ -1,4 +1,4 @@
-"""The audit that a report shows: the stored one if it is of this very set and of today's rules, else a new one.
+"""Return the audit for a report: the stored one if it belongs to this very set and the current rules, else a new one.
 
 Only `audit.json` and `tokens.parquet` are read, so that a stored audit and a new one give the same report.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Audited:
-    """An audit as it was written: `found` is audit.json, `folder` holds it and tokens.parquet."""
+    """An audit as it was written: `found` is the content of audit.json, `folder` has that file and tokens.parquet."""
 
     folder: Path
     found: dict[str, Any]
@@ -37,11 +37,11 @@ def rows_of(found: dict[str, Any], check: str) -> list[dict[str, Any]]:
 
 
 def find_or_audit(shard_set: ShardSet, folder: Path | None, *, workers: int, progress: Progress | None) -> Audited:
-    """Return the set's audit, made now where `folder` (`audit.default_out` when None) holds none of this set.
+    """Return the set's audit. Make it now unless `folder` (`audit.default_out` when None) has one of this set.
 
     Raises:
         ShardSetError: the set is not whole.
-        ValueError: the tokenizer is not a byte-level one.
+        ValueError: the tokenizer is not byte-level.
         OSError: a file cannot be read or written.
     """
     folder = default_out(shard_set.path) if folder is None else folder
@@ -68,7 +68,7 @@ def is_audited(shard_set: ShardSet, folder: Path | None) -> bool:
 
 
 def _counts_fit(shard_set: ShardSet, tokens: Path) -> bool:
-    """Return whether the counts are of this set: the two files are not written in one stroke."""
+    """Return whether the counts belong to this set: the two files are not written atomically together."""
     import pyarrow as pa
 
     train = shard_set.manifest.splits.get("train")

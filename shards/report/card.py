@@ -1,6 +1,7 @@
-"""The header of a data card: what the Hub reads of a set, in its own words; and places as a card may tell them.
+"""The header of a data card: the metadata that the Hub reads, in its own terms; and paths that a card may show.
 
-Only what the set states: no language is guessed, and a licence is named only where every source's recipe names one.
+The header has only facts of the set: no language is guessed, and a licence is named only if the recipe names one for
+every source.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ HUB_LICENSES = frozenset((
     "lgpl-2.1", "lgpl-3.0", "mit", "mpl-2.0", "ms-pl", "odbl", "odc-by", "osl-3.0", "pddl", "unlicense",
     "wtfpl", "zlib",
 ))
-"""Identifiers that the Hub takes for a licence; it refuses a card with any other."""
+"""Identifiers that the Hub accepts for a licence; it refuses a card with any other."""
 # fmt: on
 
 _SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "100K<n<1M"), (10**7, "1M<n<10M"))
@@ -44,15 +45,15 @@ def card_header(facts: SetFacts) -> dict[str, Any]:
 
 
 def size_category(documents: int) -> str:
-    """Return the Hub's word for a number of rows."""
+    """Return the Hub's size category for a number of rows."""
     return next((name for most, name in (*_SIZES, *_LARGER) if documents < most), "100B<n<1T")
 
 
 def public_place(place: str) -> str:
-    """Return a place of the recipe as the card, which is published, shows it: of a local path the file's name alone.
+    """Return a place of the recipe as the published card shows it; for a local path, only the file's name.
 
-    What leads there from the root, a home or the folder above may name a person or a machine. Paths below the working
-    directory stay, and so do URLs of other places.
+    The folders of an absolute path, a home path or a parent path may name a person or a machine. Paths below the
+    working directory stay as they are, and so do URLs.
     """
     scheme, is_url, path = place.rpartition("://")
     if is_url and scheme not in ("file", "local") and "::" not in place:
@@ -63,7 +64,7 @@ def public_place(place: str) -> str:
 
 
 def public_reason(reason: str) -> str:
-    """Return a reason why documents were dropped as the card shows it: a block list by `public_place`."""
+    """Return the reason for dropped documents as the card shows it; a block list is named by `public_place`."""
     if not reason.startswith(BLOCK_LIST_REASON):
         return reason
     return BLOCK_LIST_REASON + public_place(reason.removeprefix(BLOCK_LIST_REASON))

@@ -1,8 +1,8 @@
-"""A chart as marks at places: what a template draws as SVG, with every text escaped there. Ticks and scales.
+"""A chart as a list of marks, with ticks and scales. A template draws it as SVG and escapes every text.
 
-Written by hand, since a plotting library would put 100 KB of paths and fonts into each picture, in fixed colours. All
-colours are the style sheet's, by class, so that a chart follows light, dark and paper. Coordinates are rounded to a
-tenth: smaller files, and the same bytes everywhere.
+No plotting library is used: it would put 100 KB of paths and fonts into each picture, in fixed colours. All colours
+come from the style sheet, by class, so that a chart follows the light, dark and print styles. Coordinates are rounded
+to a tenth: smaller files, and the same bytes everywhere.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 CHARACTER_WIDTH = 6.9
-"""Of 12.5 px sans-serif text, on average; wide letters are wider, so that labels leave some room."""
+"""Average width of a character of 12.5 px sans-serif text. Some letters are wider, so labels leave some room."""
 
 Tag = Literal["line", "rect", "circle", "path", "text"]
 Anchor = Literal["start", "middle", "end"]
@@ -32,7 +32,7 @@ class Mark:
 
 @dataclass
 class Chart:
-    """A chart of `width` by `height` px; `title` and `description` are what a screen reader says."""
+    """A chart of `width` by `height` px; a screen reader reads `title` and `description`."""
 
     title: str
     description: str
@@ -45,7 +45,7 @@ class Chart:
         self._add("line", {"x1": x1, "y1": y1, "x2": x2, "y2": y2, "class": style})
 
     def rect(self, x: float, y: float, width: float, height: float, style: str, tooltip: str = "") -> None:
-        """Add a rectangle; one that is not empty is never thinner than half a pixel."""
+        """Add a rectangle. Unless it is empty, it is at least half a pixel thick."""
         shown = max(width, 0.5) if width > 0 else 0.0
         self._add("rect", {"x": x, "y": y, "width": shown, "height": max(height, 0.0), "class": style}, tooltip)
 
@@ -109,7 +109,7 @@ def doubling_ticks(low: float, high: float, number: int = 8) -> list[int]:
 
 
 def fit(text: str, width: float) -> str:
-    """Return a text that is no wider than `width` px, the middle of a longer one left out."""
+    """Return a text at most `width` px wide; the middle of a longer text is left out."""
     from shards.report.text import shorten
     from shards.terminal.display import printable
 

@@ -1,6 +1,6 @@
-"""Bytes per token of the set's tokenizer and of another, on the same text: documents spread evenly over the set.
+"""Compare the bytes per token of the set's tokenizer and another on the same documents, spread evenly over the set.
 
-GPT-2's tokenizer is looked for in the Hub's cache on this machine when none is given; nothing is downloaded.
+If no tokenizer is given, GPT-2's is taken from the Hub's cache on this machine, if it is there. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _GPT2_REPOSITORIES = ("openai-community/gpt2", "gpt2")
 COMPARED_DOCUMENTS = 256
 """Of each source."""
 COMPARED_TOKENS = 1 << 14
-"""Of each document at most: one long book must not be the whole sample."""
+"""Maximum taken from each document, so that one long book is not the whole sample."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class Ratio:
 
     @property
     def ours(self) -> float:
-        """Bytes that a token of ours holds."""
+        """Bytes of text per token of our tokenizer."""
         return self.bytes / max(1, self.tokens)
 
     @property
     def other(self) -> float:
-        """Bytes that a token of the other tokenizer holds."""
+        """Bytes of text per token of the other tokenizer."""
         return self.bytes / max(1, self.other_tokens)
 
     @property

@@ -1,6 +1,6 @@
-"""The documents in a report: lengths by source, and samples to show, drawn by place and not by hand.
+"""The documents in a report: lengths by source, and samples from evenly spaced places.
 
-The tables are read shard by shard in processes; what comes back is a histogram of fixed size.
+Processes read the tables shard by shard; each returns a histogram of fixed size.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from shards.audit.audit import Progress
 
 SHOWN_CHARACTERS = 700
-"""Of each document shown."""
+"""Maximum shown of each document."""
 
 
 @dataclass(frozen=True)
 class ShownDocument:
-    """A document that is shown: where it is from, and how its text begins.
+    """A document to show: its origin, and the beginning of its text.
 
-    `text` has lone surrogates for bytes that are not UTF-8; `whole` says that it is all of the document.
+    `text` has lone surrogates for bytes that are not UTF-8; `whole` is True if it is the whole document.
     """
 
     place: Place
@@ -96,7 +96,7 @@ def count_shard_lengths(task: LengthsTask) -> npt.NDArray[np.int64]:
 def draw_places(shard_set: ShardSet, number: int) -> dict[str, list[Place]]:
     """Draw training documents of each source, spread evenly over the set: the middles of `number` equal parts.
 
-    Shards are shuffled by content hash, so that this is as good as drawing by chance, and always the same.
+    Shards are shuffled by content hash, so this is as good as a random draw, and always the same.
 
     Raises:
         ShardSetError: a document table is not what the manifest says.
@@ -124,7 +124,7 @@ def draw_places(shard_set: ShardSet, number: int) -> dict[str, list[Place]]:
 def read_shown_document(
     shard: Shard, place: Place, vocabulary: Vocabulary, *, characters: int = SHOWN_CHARACTERS
 ) -> ShownDocument:
-    """Return how a document begins; a character is up to 4 tokens, so that no more than these are read."""
+    """Return the beginning of a document. A character has at most 4 tokens, so no more than that are read."""
     stop = min(place.tokens - 1, 4 * characters)
     data = read_bytes(shard, place.start, place.start + stop, vocabulary=vocabulary)
     whole = stop == place.tokens - 1

@@ -1,6 +1,6 @@
-"""The facts of a set that its manifest and its recipe state: plain values, no text made up.
+"""Collect the facts of a set from its manifest and its recipe, as plain values.
 
-The recipe is a JSON object that others wrote: a value of an unexpected shape is left out, never guessed.
+The recipe is a JSON object that others may have written. A value of an unexpected type is left out, never guessed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _KEYS_SHOWN_APART = ("name", "kind", "weight", "paths", "repo", "config", "split
 
 @dataclass(frozen=True)
 class SourceFacts:
-    """One source. Tokens hold EOS; `documents` and `tokens` are those of training."""
+    """One source. Token counts include EOS; `documents` and `tokens` count the training split."""
 
     name: str
     kind: str
@@ -26,7 +26,7 @@ class SourceFacts:
     revision: str
     license: str | None
     settings: dict[str, str]
-    """Its other keys in the recorded recipe that have a value, as JSON. A resolved recipe does not tell which of them
+    """Its other keys in the recorded recipe that have a value, as JSON. A resolved recipe does not say which of them
     were set and which are defaults."""
     weight: float
     requested: float
@@ -91,7 +91,7 @@ class SetFacts:
     tokens: int
     documents: int
     bytes: int
-    """Of all files of the set, the manifest's own included."""
+    """Bytes of all files of the set, the manifest included."""
     tokens_bytes: int
     splits: dict[str, SplitFacts]
     sources: list[SourceFacts]
@@ -202,7 +202,7 @@ def _describe_tokenizer(manifest: Manifest, recipe: dict[str, Any]) -> Tokenizer
 def _read_recipe(text: str) -> dict[str, Any]:
     try:
         recipe: Any = json.loads(text)
-    except (ValueError, RecursionError):  # the format asks for JSON only so that readers of sources can use it
+    except (ValueError, RecursionError):  # the format requires JSON only because readers of sources need it
         return {}
     return cast("dict[str, Any]", recipe) if isinstance(recipe, dict) else {}
 

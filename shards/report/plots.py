@@ -1,6 +1,6 @@
-"""The five pictures of a report, each drawn for a width: the page holds a wide and a narrow one of each.
+"""Draw the five pictures of a report. Each is drawn for a width: the page has a wide and a narrow version.
 
-One row a source, so that no colours need telling apart and no line covers another, however many sources there are.
+Each source has its own row, so that for any number of sources no colours are needed and no line covers another.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 ROW, BAR = 46.0, 13.0
 MAX_ROWS = 40
-"""Sources drawn, in the recipe's order; the tables hold all."""
+"""Maximum sources drawn, in the recipe's order; the tables have all."""
 SLOTS = {"wide": 110, "narrow": 48}
-"""Columns of the shards' picture; more shards share a column."""
+"""Maximum columns in the picture of the shards; if there are more shards, several share a column."""
 PER_DOUBLING = 4
 
 
 def plot_mix(facts: SetFacts, width: float) -> Chart:
-    """Draw what was asked for and what was got of each source."""
+    """Draw the requested and the achieved share of each source."""
     sources = facts.sources[:MAX_ROWS]
     most = max([source.requested for source in sources] + [source.achieved for source in sources], default=1.0)
     said = "; ".join(f"{s.name}: {percent(s.requested)} asked for, {percent(s.achieved)} got" for s in sources)
@@ -60,7 +60,7 @@ def plot_mix(facts: SetFacts, width: float) -> Chart:
 
 
 def plot_lengths(facts: SetFacts, lengths: npt.NDArray[np.int64], medians: dict[str, int], width: float) -> Chart:
-    """Draw how long documents are, a row a source, each to its own height, with the median that the audit found."""
+    """Draw the lengths of documents, one row for each source with its own height, and the audit's median."""
     rows = [number for number in range(len(facts.sources)) if lengths[number].any()][:MAX_ROWS]
     edges, groups = _length_groups()
     held = np.zeros((len(lengths), len(edges) - 1))
@@ -125,7 +125,7 @@ def plot_id_frequencies(vocabulary: VocabularyFacts, width: float) -> Chart:
 
 
 def plot_bytes_per_token(ratios: dict[str, float], comparison: TokenizerComparison | None, width: float) -> Chart:
-    """Draw how much text a token holds by source; with another tokenizer, both on the same sample."""
+    """Draw the bytes per token of each source; with another tokenizer, both on the same sample."""
     others: dict[str, float] = {}
     if comparison is not None:
         ratios = {name: ratio.ours for name, ratio in comparison.sources.items()}

@@ -1,7 +1,7 @@
-"""From facts to the page and the card: jinja2 templates, escaped by default; equal facts give equal bytes.
+"""Render the page and the card with jinja2 templates, escaped by default. Equal facts give equal bytes.
 
-The page holds no script and loads nothing, and says so to the browser: its content security policy allows the one style
-sheet by its hash and nothing else, so that even markup that slipped through could neither run nor call anyone.
+The page has no script and loads nothing. Its content security policy allows the one style sheet by its hash and nothing
+else, so that even markup that was not escaped could neither run nor make a request.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 WIDE, NARROW = 720.0, 342.0
-"""Widths in px that each chart is drawn for: a text column on a desk, a phone held upright."""
+"""Widths in px that each chart is drawn for: a text column on a desktop, and a phone held upright."""
 
 MAX_RECIPE_CHARACTERS = 30_000
 MAX_SHARD_ROWS = 60
@@ -60,7 +60,7 @@ class PageContents:
         audit: audit.json.
         lengths: documents by source and length, int64 `(sources, histogram.BINS)`.
         samples: documents to show, by source.
-        comparison: another tokenizer on the same text, where there is one.
+        comparison: another tokenizer on the same text, if there is one.
     """
 
     facts: SetFacts
@@ -76,7 +76,7 @@ class PageContents:
 
     @property
     def bytes_per_token(self) -> dict[str, float]:
-        """Bytes of text that a training token holds by source; EOS is a token that holds none."""
+        """Bytes of text per training token of each source; EOS counts as a token without text."""
         return {row["source"]: row["bytes"] / row["tokens"] for row in self.rows("bytes_per_token")}
 
     @property
@@ -86,7 +86,7 @@ class PageContents:
 
     @property
     def whole_bytes_per_token(self) -> float:
-        """Bytes of text that a training token holds over the set."""
+        """Bytes of text per training token over the set."""
         return self.text_bytes / max(1, sum(row["tokens"] for row in self.rows("bytes_per_token")))
 
 

@@ -1,8 +1,8 @@
-"""How foreign text gets into a page and a card: names, tokens and documents are data, whatever they hold.
+"""Escape foreign text for a page and a card: names, tokens and documents are data, whatever their content.
 
-For the page jinja2 escapes; what is added here makes invisible characters (controls, right-to-left overrides, lone
-surrogates) visible, as `display.printable` does on a terminal. For the card, Markdown's own syntax is kept out: inline
-text stands in code spans, documents in fences longer than any of theirs, the header is written by a YAML dumper.
+jinja2 escapes the page. This module also makes invisible characters (controls, right-to-left overrides, lone
+surrogates) visible, as `display.printable` does on a terminal. For the card it prevents Markdown syntax: inline text
+is put in code spans, documents in fences longer than any of theirs, and a YAML dumper writes the header.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from shards.terminal.display import printable
 MAX_TOKEN_CHARACTERS = 48
 
 _KEPT_IN_DOCUMENTS = "\n\t\u200c\u200d"
-"""Lines, and the joiners that emoji and several scripts are spelt with; they only join what is beside them."""
+"""Line breaks, and the joiners that emoji and several scripts need; they only join the characters next to them."""
 
 
 def visible(text: str) -> Markup:
-    """Return a name or a short text for the page: characters that cannot be seen are spelt out, and marked."""
+    """Return a name or a short text for the page: invisible characters are spelt out and marked."""
     return _mark(text, "")
 
 
@@ -33,7 +33,7 @@ def visible_document(text: str) -> Markup:
 
 
 def visible_token(text: str) -> Markup:
-    """Return a token's text for the page: spaces are shown as dots, and a long one is cut, which is said."""
+    """Return a token's text for the page: spaces are shown as dots, and a long text is visibly shortened."""
     length, shown = len(text), text[:MAX_TOKEN_CHARACTERS]
     parts = [Markup('<i class="esc">·</i>') * len(run) if run[0] == " " else visible(run) for run in _spaces(shown)]
     cut = Markup(' <i class="esc">… {} characters</i>').format(f"{length:,}") if length > len(shown) else ""
@@ -57,7 +57,7 @@ def _mark(text: str, keep: str) -> Markup:
 
 
 def shorten(text: str, characters: int) -> str:
-    """Return a text of at most so many characters, the middle of a longer one left out for an ellipsis."""
+    """Return a text of at most so many characters; an ellipsis replaces the middle of a longer one."""
     if len(text) <= characters:
         return text
     head = (characters - 1) * 2 // 3
@@ -66,7 +66,7 @@ def shorten(text: str, characters: int) -> str:
 
 
 def code_span(text: str) -> str:
-    """Return a text as a Markdown code span: no syntax, no HTML, no link is seen in it."""
+    """Return a text as a Markdown code span, in which no syntax, HTML or link is recognized."""
     text = printable(text) or " "
     run = max((len(ticks) for ticks in re.findall("`+", text)), default=0) + 1
     pad = " " if text.strip(" ") and (text[0] in "` " or text[-1] in "` ") else ""
@@ -74,17 +74,17 @@ def code_span(text: str) -> str:
 
 
 def code_cell(text: str) -> str:
-    """Return a text as a code span in a table: rows are cut at | before anything else is read, even in code."""
+    """Return a text as a code span in a table: rows are split at | before anything else is parsed, even in code."""
     return code_span(text).replace("|", "\\|")
 
 
 def plain_span(text: str) -> str:
-    """Return a text for Markdown as it is where that is harmless, else as a code span."""
+    """Return a text for Markdown unchanged if that is harmless, else as a code span."""
     return text if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 -]*", text) else code_span(text)
 
 
 def sentence(text: str) -> str:
-    """Return prose that may quote foreign names for Markdown: what could be syntax is escaped."""
+    """Return prose that may quote foreign names for Markdown, with everything that could be syntax escaped."""
     return re.sub(r"([\\`*_{}\[\]<>()#+!|~$&@:.])", r"\\\1", printable(text))
 
 

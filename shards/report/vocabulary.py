@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SHOWN_ENTRIES = 12
 MAX_POINTS = 160
-"""Of the curve by rank: spaced evenly on a logarithmic axis, more cannot be told apart."""
+"""Points of the curve by rank, spaced evenly on a logarithmic axis; more would not be visible."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class VocabularyFacts:
 
     Attributes:
         ranks, counts: points of the curve of counts in falling order, rank from 1; ids never seen are left out.
-        seen: ids that occur at all; `never_seen` those that do not, special ids and single bytes apart.
+        seen: ids that occur; `never_seen` counts those that do not, except special ids and single bytes.
         rare: ids that occur fewer than `rare_below` times; they are among `seen`.
-        longest: by bytes, special ids apart.
-        rarest: the audit's, rarest first.
+        longest: the longest entries by bytes, without special ids.
+        rarest: the rarest entries in the audit, rarest first.
     """
 
     ranks: list[int]

@@ -1,13 +1,13 @@
 """Make a report of a set: `index.html`, a page that needs no network, and `README.md`, a data card for the Hub.
 
-They are written next to the set (`DIR.report`), whose own folder holds what its manifest names and no more. Equal sets
-with equal audits (and the same tokenizer to compare with) give equal bytes: no time and no host is in them. The card,
-which is published, tells only the file's name of local paths that the recipe gives in full.
+They are written next to the set (`DIR.report`), whose own folder holds only the files in its manifest. Equal sets with
+equal audits (and the same tokenizer to compare with) give equal bytes: they contain no time and no host. The card is
+published, so it shows only the file's name of a local path that is absolute or leads to a parent folder.
 
 Runs the audit if none is stored for this set, and passes once over the document tables; the rest takes a few seconds.
 Memory does not grow with the set: histograms, and a few documents of each source.
 
-Not done: nothing is judged here that the audit does not judge, and nothing is uploaded.
+A report judges nothing that the audit does not judge, and uploads nothing.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from shards.validation.files import check_structure
 
 PAGE_FILE, CARD_FILE = "index.html", "README.md"
 _MARKS = {PAGE_FILE: b": a token set</title>", CARD_FILE: b"| manifest, SHA-256 | `"}
-"""Text in every page and card of ours. A file of that name without it is another person's, and is kept."""
+"""Text in every page and card that a report wrote. A file of that name without this text is not replaced."""
 
 SAMPLES = 2
-"""Documents shown of each source."""
+"""Maximum documents shown of each source."""
 
 Progress = Callable[[int, int], None]
 
@@ -67,7 +67,7 @@ class Report:
 
 
 def default_out(path: Path) -> Path:
-    """Return the folder next to a set in which its report is kept."""
+    """Return the folder next to a set that holds its report."""
     whole = path.resolve()
     return whole.with_name(f"{whole.name}.report")
 
@@ -85,23 +85,24 @@ def write_report(
 
     Args:
         path: the set's folder.
-        out: where to write, next to the set when None (`default_out`); made when absent. A report that is there is
-            replaced, other files of these names are not.
-        audit: where the set's audit is kept, or to be kept; `shards.audit.audit.default_out` when None.
-        compare_with: a name and the tokenizer.json of that name; GPT-2's from the Hub's cache when None, if there.
-        workers: processes; the report does not depend on it.
+        out: the folder to write to, next to the set when None (`default_out`); created if absent. An existing report is
+            replaced; other files of these names are not.
+        audit: the folder of the set's audit; `shards.audit.audit.default_out` when None.
+        compare_with: a name and its tokenizer.json; when None, GPT-2's from the Hub's cache, if it is there.
+        workers: number of processes; the report does not depend on it.
         progress: called with tokens done and tokens in all.
 
     Raises:
         ShardSetError: the set is not whole.
-        ValueError: the set's tokenizer is not byte-level, the other file is no tokenizer, or `out` is in the set's.
+        ValueError: the set's tokenizer is not byte-level, the other file is not a tokenizer, or `out` is in the set's
+        folder.
         FileExistsError: `out` holds an `index.html` or `README.md` that no report wrote.
         OSError: a file cannot be read or written.
     """
     folder = Path(path)
     out = default_out(folder) if out is None else out
     if out.resolve().is_relative_to(folder.resolve()):
-        raise ValueError(f"{out}: lies in the set's own folder, which may hold no other files. Give a folder outside.")
+        raise ValueError(f"{out}: inside the set's own folder, which may hold no other files. Give another.")
     _check_replaceable(out)
     structure = check_structure(folder)
     shard_set = structure.shard_set
@@ -134,14 +135,16 @@ def write_report(
 
 
 def _check_replaceable(out: Path) -> None:
-    """Refuse a folder with a page or a card that is not a report's.
+    """Refuse a folder with a page or a card that no report wrote.
 
     Raises:
-        FileExistsError: there is one.
+        FileExistsError: the folder has such a file.
     """
     for name, mark in _MARKS.items():
         if (out / name).exists() and mark not in (out / name).read_bytes():
-            raise FileExistsError(f"{out / name}: is no report's, so it stays. Give another --out, or move it away.")
+            raise FileExistsError(
+                f"{out / name}: not written by a report, so not replaced. Give another --out, or move it."
+            )
 
 
 @dataclass

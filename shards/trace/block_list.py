@@ -39,7 +39,7 @@ def check_out(path: Path, set_path: Path) -> None:
     """
     folder = path.absolute().parent
     if path.resolve().is_relative_to(set_path.resolve()):
-        raise InputError(f"{path}: lies in the set's own folder, which may hold no other files. Write it elsewhere.")
+        raise InputError(f"{path}: inside the set's own folder, which may hold no other files. Write it elsewhere.")
     if path.is_dir():
         raise InputError(f"{path}: a folder; expected the name of a file. Give a name in it.")
     if not folder.is_dir():

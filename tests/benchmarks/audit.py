@@ -151,7 +151,7 @@ def _time(step: Any) -> float:
 
 
 def _peak_bytes(folder: Path, out: Path) -> int:
-    """Audit a set in a process of its own and return its peak resident bytes (VmHWM: ru_maxrss is the parent's)."""
+    """Audit a set in a separate process and return its peak resident bytes (VmHWM: ru_maxrss is the parent's)."""
     command = [sys.executable, "-c", _AUDIT, str(folder), str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:

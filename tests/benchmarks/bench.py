@@ -37,7 +37,7 @@ GOALS = {
     ("memory", "command_ratio"): ("at most 1.15", lambda value: value <= 1.15),
     ("validate", "validate_tokens_per_s"): ("at least 100,000,000", lambda value: value >= 100_000_000),
 }
-"""What must hold of a figure, in words and as a test."""
+"""The goal of a figure, in words and as a test."""
 
 
 def main() -> int:

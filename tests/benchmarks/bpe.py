@@ -1,4 +1,4 @@
-"""How fast merges are learned, beside `tokenizers`' BpeTrainer on the same documents, and whether they are the same.
+"""Compare the speed of learning merges with `tokenizers`' BpeTrainer on the same documents, and compare the merges.
 
 The comparison favours `tokenizers`: its documents are strings in memory before the clock starts, ours are a file.
 """

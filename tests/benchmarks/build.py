@@ -1,4 +1,4 @@
-"""Build throughput, beside datatrove's DocumentTokenizer and merger: the same files, tokenizer and number of processes.
+"""Compare build throughput with datatrove's DocumentTokenizer and merger: same files, tokenizer and processes.
 
 Both are commands of their own, process start included, run in turns. Ours is timed twice: as shipped, with full
 validation of the finished set, and with the quick one, which is closer to what datatrove does (it checks nothing).
@@ -83,7 +83,7 @@ def _bench_large(work: Path, files: list[Path], tokenizer: Path, workers: int) -
 
 
 def write_set(work: Path) -> Path:
-    """Return the shard set of `bulk_prose` that `bench_build` left in `work/set`; build it when there is none."""
+    """Return the shard set of `bulk_prose` that `bench_build` left in `work/set`; build it if it does not exist."""
     if not (work / "set" / "manifest.json").exists():
         files = corpus_files("bulk_prose")
         recipe = work / "bench.toml"

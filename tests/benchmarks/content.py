@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.content
 
-The bucket runs in a process of its own on the same cores: these figures are a floor of what the client can do. With
+The bucket runs in a separate process on the same cores: these figures are a floor of what the client can do. With
 50 ms before each answer they show what distance costs, and that connections make up for it.
 """
 

@@ -1,6 +1,6 @@
-"""Streaming from a Hub on loopback beside the same files on disk: what the network's part of a build costs.
+"""Compare streaming from a Hub on loopback with the same files on disk: the cost of the network in a build.
 
-The server is a process of its own, on the same cores. The tokenizer is trained, as every shipped recipe does: a build
+The server is a separate process on the same cores. The tokenizer is trained, as every shipped recipe does: a build
 begins with the sample, which encode reads again from the cache. Peaks of memory are taken at both sizes of text.
 """
 

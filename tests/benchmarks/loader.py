@@ -1,4 +1,4 @@
-"""How fast the loader is from compressed shards, beside a memory map of the same tokens, in one run.
+"""Measure how fast the loader reads compressed shards, compared with a memory map of the same tokens, in one run.
 
     python -m tests.benchmarks.loader DIR
 

@@ -1,4 +1,4 @@
-"""What the benchmarks read: the corpora, a neutral tokenizer trained on them, and how figures are summed up."""
+"""The material of the benchmarks: the corpora, a neutral tokenizer trained on them, and the median of figures."""
 
 from __future__ import annotations
 

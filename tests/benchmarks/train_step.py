@@ -1,4 +1,4 @@
-"""A training step on the CPU beside a plain loop over the same model and beside transformers with its Trainer.
+"""Compare a training step on the CPU with a plain loop over the same model, and with transformers' Trainer.
 
 All three train a LLaMA of one size, in fp32, with fused AdamW and clipped gradients, on windows of the same set. Ours
 reads the compressed shards as it goes; the others are handed their windows in memory. They take turns, a few steps

@@ -1,4 +1,4 @@
-"""How fast full validation is, beside plain decompression of the same files, in one run.
+"""Measure how fast full validation is, compared with plain decompression of the same files, in one run.
 
 Run alone it takes a shard set's folder, or builds a small set from the standard library's source first:
 

@@ -333,7 +333,7 @@ def test_files_that_are_not_a_reports_stay(report, good_set, tmp_path, capsys, n
     (out / name).write_text("# my own project\n")
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     assert main(arguments) == 2
-    assert f"{name}: is no report's, so it stays. Give another --out" in capsys.readouterr().err
+    assert f"{name}: not written by a report, so not replaced. Give another --out" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 

@@ -1,1 +1,1 @@
-"""Token files of other projects made into a shard set; `import_set.import_set` is the whole of it."""
+"""Make a shard set from token files of other projects; `import_set.import_set` is the entry point."""

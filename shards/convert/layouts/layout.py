@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     Lengths = npt.NDArray[np.int64]
 
 EXPORT_BLOCK_TOKENS = 1 << 22
-"""Tokens in a block of whole documents; a longer document is a block of its own."""
+"""Tokens in a block of whole documents; a longer document has its own block."""
 
 
 def ignore_tokens(count: int) -> None:
-    """Do nothing with a number of tokens: where no one watches."""
+    """Ignore a number of tokens: the default when there is no progress to report."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Layout(Protocol):
     """How to load the result; `{out}` is its folder, `{split}` a split, `{token_size}` the bytes of a token."""
 
     def find_obstacles(self, reader: SplitReader) -> list[str]:
-        """Say why the layout cannot hold a split; nothing where it can. Reads lengths at most, never tokens."""
+        """Return the reasons why the layout cannot hold a split, if any. Reads lengths at most, never tokens."""
         ...
 
     def write_split(self, folder: Path, reader: SplitReader) -> None:
