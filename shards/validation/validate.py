@@ -15,13 +15,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from shards.errors import Problem
 from shards.format.reader import Shard, ShardSet
+from shards.format.workers import map_in_threads
 from shards.validation.duplicates import check_duplicates
 from shards.validation.files import Structure, check_shard_files, check_structure
 from shards.validation.mix import check_shares
@@ -147,11 +147,7 @@ def _check_full(
             shard, structure.sound, vocab_size=shard_set.vocab_size, eos_id=shard_set.eos_id, advance=advance
         )
 
-    if threads > 1 and len(shard_set.shards) > 1:
-        with ThreadPoolExecutor(threads) as pool:
-            contents = list(pool.map(check, shard_set.shards))
-    else:
-        contents = [check(shard) for shard in shard_set.shards]
+    contents = map_in_threads(check, shard_set.shards, threads)
     longest: Counter[str] = Counter()
     for found in contents:
         report.problems += found.problems
