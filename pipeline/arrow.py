@@ -3,6 +3,7 @@
 `pa.array` loads pandas to find out whether its argument is a pandas object: 0.2 to 0.4 s in each worker, measured.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
 import itertools

@@ -4,6 +4,7 @@ A generator seeded with (seed, split, shard) permutes the documents, starting fr
 Memory: one shard's tokens.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import itertools
@@ -139,7 +140,7 @@ def _token_chunks(pieces: list[_Piece], order: npt.NDArray[np.int64]) -> Iterato
         starts = piece.offsets * size
         stops = starts + piece.rows["length"].astype(np.int64) * size
         views += [view[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
-    indices = order.tolist()
+    indices: list[int] = order.tolist()
     for start in range(0, len(indices), _CHUNK_DOCUMENTS):
         yield b"".join([views[i] for i in indices[start : start + _CHUNK_DOCUMENTS]])
 

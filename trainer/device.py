@@ -11,9 +11,21 @@ import torch
 from shards.errors import InputError
 from trainer.recipe import Precision
 
-PEAK_TFLOPS = {"B200": 2250.0, "H200 NVL": 835.5, "H200": 989.4, "H100 PCIe": 756.0, "H100 NVL": 835.0, "H100": 989.4}
-PEAK_TFLOPS |= {"A100": 312.0, "L40S": 362.0, "L40": 181.0, "L4": 121.0}
-PEAK_TFLOPS |= {"RTX 5090": 209.5, "RTX 4090": 165.2, "RTX 3090": 71.0}
+PEAK_TFLOPS = {
+    "B200": 2250.0,
+    "H200 NVL": 835.5,
+    "H200": 989.4,
+    "H100 PCIe": 756.0,
+    "H100 NVL": 835.0,
+    "H100": 989.4,
+    "A100": 312.0,
+    "L40S": 362.0,
+    "L40": 181.0,
+    "L4": 121.0,
+    "RTX 5090": 209.5,
+    "RTX 4090": 165.2,
+    "RTX 3090": 71.0,
+}
 """Dense bf16 tensor TFLOP/s, the longer name first. Source: NVIDIA's data sheets (half of "with sparsity")."""
 
 OTHER_CARDS = {"LAPTOP", "MAX", "TI", "D", "SUPER", "MIG"}

@@ -8,6 +8,7 @@ Bits a byte is the cost of transmitting the text: the loss of all targets, end-o
 the bytes to which they decode (an end-of-document token has none). It compares models with different vocabularies.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import math

@@ -5,7 +5,7 @@ Widths are in features, lengths in tokens, batches in sequences. Torch is not im
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -149,7 +149,7 @@ class PhaseConfig(Settings):
     """The run stops when the phase has cost more than this."""
     goal: Annotated[str, Field(pattern=r"^(val_loss|loss) <=? \d+(\.\d+)?$")] | None = None
     """Such as `val_loss < 4.0`; the run stops at the phase's end if the goal is missed."""
-    milestones: list[PositiveInt] = Field(default_factory=list)
+    milestones: list[PositiveInt] = Field(default_factory=list[PositiveInt])
     """Steps whose checkpoints are kept, in addition to that of `until_step`."""
 
 
@@ -164,7 +164,7 @@ class TrainRecipe(Settings):
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     cost: CostConfig = CostConfig()
-    phases: list[PhaseConfig] = Field(default_factory=list)
+    phases: list[PhaseConfig] = Field(default_factory=list[PhaseConfig])
 
     @property
     def milestones(self) -> set[int]:
@@ -260,7 +260,7 @@ def parse_recipe(tables: dict[str, Any]) -> TrainRecipe:
 
 
 @contextmanager
-def _one_problem_a_fault() -> Iterator[None]:
+def _one_problem_a_fault() -> Generator[None]:
     try:
         yield
     except SettingsError as error:

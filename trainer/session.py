@@ -5,6 +5,7 @@ use. A resumed run also needs the checkpoint's manifest (which names tokenizer a
 the model and the order of the data. Other changes of the recipe are allowed and printed.
 """
 
+# pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
 import os
@@ -112,8 +113,15 @@ class Session:
             manifest_sha256=self.shard_set.manifest_sha256,
             tokenizer_sha256=self.shard_set.manifest.tokenizer.sha256,
         )
-        kept = {"keep_last": self.recipe.checkpoint.keep_last, "keep_steps": keep_steps, "write": self.rank == 0}
-        self.saved = save_checkpoint(self.run, state, self.model, self.optimizers, **kept)
+        self.saved = save_checkpoint(
+            self.run,
+            state,
+            self.model,
+            self.optimizers,
+            keep_last=self.recipe.checkpoint.keep_last,
+            keep_steps=keep_steps,
+            write=self.rank == 0,
+        )
 
     def describe_saved(self) -> str:
         """Return a sentence that names the last checkpoint, for a run that cannot go on."""

@@ -24,10 +24,10 @@ class BuildContext:
     driver: Driver
     selections: list[Selection]
     """The sources' files, from which `units` are taken."""
-    stages: dict[str, StageResult] = field(default_factory=dict)
-    used: dict[str, set[str]] = field(default_factory=dict)
+    stages: dict[str, StageResult] = field(default_factory=dict[str, StageResult])
+    used: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     """Digests of each stage's tasks, whose folders pruning must keep."""
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list[str])
 
     @property
     def work(self) -> Path:

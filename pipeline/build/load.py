@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pipeline.demo.corpus import gather_missing_corpus
 from pipeline.engine.progress import Progress
@@ -49,6 +49,6 @@ def load_recipe(
 
 def _check_tokenizer_file(data: dict[str, Any], folder: Path) -> Iterator[str]:
     section = data.get("tokenizer")
-    file = section.get("file") if isinstance(section, dict) else None
+    file = cast("dict[str, Any]", section).get("file") if isinstance(section, dict) else None
     if isinstance(file, str) and not Path(paths.join(folder, file)).is_file():
         yield f"tokenizer.file: no file {paths.join(folder, file)!r}. {paths.explain(folder, file)}"

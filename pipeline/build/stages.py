@@ -26,6 +26,7 @@ from pipeline.estimate import disk
 from pipeline.mix import cuts as mix
 from pipeline.mix.plan import MixPlan, plan_from_dict
 from pipeline.recipe.schema import Recipe, SourceRecipe
+from pipeline.sources.selection import Selection
 from pipeline.tokenizer.encoder import TokenizerInfo
 from shards.format.manifest import ShardEntry, dtype_for
 from shards.format.writer import SetProperties
@@ -169,7 +170,7 @@ def run_mix(context: BuildContext, recipe: Recipe, runs: list[Run]) -> tuple[Mix
     task = Task(digest_of(identity), mix.MixTask(recipe, tuple(runs), has_more), 0)
     result = context.run_stage("mix", "pipeline.mix.cuts:mix_runs", [task]).results[0]
     for source, needed, found in result["short"]:
-        selection = context.selections[source]
+        selection: Selection = context.selections[source]
         context.say(f"{selection.source.name}: {found:,} of {needed:,} tokens so far; taking more of it")
         selection.take_for(needed, found)
     folder = context.work / "mix" / task.digest
@@ -217,5 +218,5 @@ def reading_of(source: SourceRecipe) -> dict[str, Any]:
     """Return the keys of a source that determine the documents of given spans: not its name, weight or paths."""
     elsewhere = {"weight", "name", "license", "paths", "repo", "config", "split", "revision"}
     elsewhere |= {"max_missing", "max_dropped", "max_malformed"}
-    unused = set() if source.drop_if_matches else {"drop_if_matches"}  # earlier digests stay valid
+    unused: set[str] = set() if source.drop_if_matches else {"drop_if_matches"}  # earlier digests stay valid
     return source.model_dump(exclude=elsewhere | unused)

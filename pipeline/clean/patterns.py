@@ -4,6 +4,7 @@ RE2 matches the patterns in time linear in the text, for any pattern. One pass s
 3,600 MB of text per second and core (`\\bPersonX\\b` 450). Only documents that match are tested for each pattern.
 """
 
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import math

@@ -6,6 +6,7 @@ three. Columns whose values are unknown are null. It is documentation, not the w
 not for judging a model. Takes about 10 s on two cores.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import hashlib
@@ -173,7 +174,7 @@ def _language_reference() -> Iterator[Docstring]:
 
 def _descriptions(releases: Iterable[importlib.metadata.Distribution]) -> Iterator[Docstring]:
     for distribution in releases:
-        body = distribution.metadata.get_payload()  # pyright: ignore[reportAttributeAccessIssue]
+        body: Any = distribution.metadata.get_payload()  # pyright: ignore[reportAttributeAccessIssue]
         if body and len(body) >= MIN_CHARS:
             yield Docstring(body, _release(distribution), "METADATA", "")
 

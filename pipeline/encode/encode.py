@@ -210,7 +210,8 @@ def _write_run(
     eos = np.array([task.eos_id], task.dtype).tobytes()
     with ChecksummedWriter(folder / TOKENS_FILE) as file:
         for start in range(0, len(order), _WRITE_DOCUMENTS):
-            file.write(b"".join([piece for i in order[start : start + _WRITE_DOCUMENTS] for piece in (views[i], eos)]))
+            chunk: list[int] = order[start : start + _WRITE_DOCUMENTS].tolist()
+            file.write(b"".join([piece for i in chunk for piece in (views[i], eos)]))
     buffer = io.BytesIO()  # if numpy itself writes to a full disk, the error number is lost
     np.save(buffer, rows)
     files = {TOKENS_FILE: file.facts(), DOCUMENTS_FILE: write_checksummed(folder / DOCUMENTS_FILE, buffer.getvalue())}

@@ -4,6 +4,7 @@ Datatrove's completion marks are not used, because they record ranks and not tas
 without an intact receipt.
 """
 
+# pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
 import os

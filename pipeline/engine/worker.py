@@ -5,6 +5,7 @@ ends a worker when the build's process ends, even by SIGKILL, so that no worker 
 """
 # ruff: noqa: E402
 
+# pyright: reportUnknownMemberType=false
 import gc
 import os
 import select

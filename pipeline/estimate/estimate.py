@@ -71,7 +71,7 @@ class SourceEstimate:
     distinct: Distinct
     has_more: bool
     """Whether parts of the source stay unread because the build has enough tokens without them."""
-    dropped: dict[str, float] = field(default_factory=dict)
+    dropped: dict[str, float] = field(default_factory=dict[str, float])
     """Share of the rows dropped, by reason, in the sample."""
     formats: dict[str, int] = field(default_factory=dict[str, int])
     """Number of files by the format that they are read as."""

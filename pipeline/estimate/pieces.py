@@ -57,11 +57,11 @@ class Piece:
     """Documents kept; for files in the archive, extrapolated from those fetched."""
     text_bytes: float = 0.0
     """Text of the documents kept."""
-    texts: list[bytes] = field(default_factory=list)
+    texts: list[bytes] = field(default_factory=list[bytes])
     """Some of the documents kept."""
     dropped: Counter[str] = field(default_factory=Counter[str])
     """Dropped rows by reason."""
-    keys: list[bytes] = field(default_factory=list)
+    keys: list[bytes] = field(default_factory=list[bytes])
     """SHA-1 of the archive's files that the kept rows name."""
     length: float | None = None
     """Mean bytes of such a file; None if the rows do not state it."""

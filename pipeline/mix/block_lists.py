@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -154,7 +154,9 @@ class Blocked:
         rows = np.concatenate([hashes for hashes, _ in read] or [np.zeros((0, 2), np.uint64)])
         number = np.repeat(np.arange(len(lists), dtype=np.int32), self.sizes)
         order = np.lexsort((number, rows[:, 1], rows[:, 0]))
-        self._hi, self._lo, self._list = rows[order, 0], rows[order, 1], number[order]
+        self._hi: npt.NDArray[np.uint64] = rows[order, 0]
+        self._lo: npt.NDArray[np.uint64] = rows[order, 1]
+        self._list = number[order]
         self._found = np.zeros(len(lists), np.int64)
         self._documents = np.zeros(len(lists), np.int64)
 
@@ -171,7 +173,8 @@ class Blocked:
         listed = np.full(len(hi), -1, np.int32)
         if not len(hi):
             return listed
-        first, last = int(np.searchsorted(self._hi, hi[0])), int(np.searchsorted(self._hi, hi[-1], "right"))
+        first = int(np.searchsorted(self._hi, hi[:1])[0])
+        last = int(np.searchsorted(self._hi, hi[-1:], "right")[0])
         begin = np.searchsorted(hi, self._hi[first:last], "left")
         counts = np.searchsorted(hi, self._hi[first:last], "right") - begin
         owner = np.repeat(np.arange(first, last), counts)
@@ -221,8 +224,8 @@ def pin_entries(recipe: Recipe) -> Recipe:
 
 def check_entries(data: dict[str, Any], folder: Path) -> Iterator[str]:
     """Read the files that a raw recipe's `drop_hashes` names, relative to its folder, and yield their faults."""
-    entries = data.get("drop_hashes")
-    entries = list(enumerate(entries)) if isinstance(entries, list) else []
+    listed = data.get("drop_hashes")
+    entries = list(enumerate(cast("list[Any]", listed))) if isinstance(listed, list) else []
     lists = [(index, parse_entry(entry, folder)) for index, entry in entries if isinstance(entry, str) and entry]
     names = [block_list.name for _, block_list in lists]
     for name in sorted({name for name in names if names.count(name) > 1}):

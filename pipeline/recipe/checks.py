@@ -28,7 +28,8 @@ def check_sources(data: dict[str, Any]) -> Iterator[str]:
         yield f"sources: {names.count(name)} sources are called {name!r}; expected distinct names"
     for place, source in sources:
         yield from _check_source(place, source)
-    weights = (data.get("tokenizer") or {}).get("sample_weights") if isinstance(data.get("tokenizer"), dict) else None
+    section = data.get("tokenizer")
+    weights = cast("dict[str, Any]", section).get("sample_weights") if isinstance(section, dict) else None
     if isinstance(weights, dict) and sorted(cast("dict[str, Any]", weights)) != sorted(names):
         got = sorted(cast("dict[str, Any]", weights))
         yield f"tokenizer.sample_weights: expected one weight for each of {sorted(names)}, got {got}"

@@ -1,5 +1,6 @@
 """Predicates on columns: `{ int_score = ">= 3" }` becomes Arrow comparisons, with a counted reason for each drop."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import re

@@ -12,7 +12,7 @@ import textwrap
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
@@ -104,7 +104,7 @@ def _default_text(field: FieldInfo, is_size: bool) -> str:
     value: Any = field.get_default(call_default_factory=True)
     if value is None or value is PydanticUndefined:
         return "none"
-    if isinstance(value, (list, dict)) and not value:
+    if value in ([], {}):
         return "empty"
     if isinstance(value, int) and is_size:
         scale = next((scale for scale in _SIZES if value % scale == 0), 1)
@@ -112,7 +112,7 @@ def _default_text(field: FieldInfo, is_size: bool) -> str:
     if isinstance(value, str):
         return f'`"{value}"`'
     if isinstance(value, list):
-        return "`[" + ", ".join(f'"{item}"' for item in value) + "]`"
+        return "`[" + ", ".join(f'"{item}"' for item in cast("list[Any]", value)) + "]`"
     return f"{value:_}" if isinstance(value, int) and value >= 10_000 else str(value).lower()
 
 

@@ -5,6 +5,7 @@ through `datasets` in Arrow batches, one span per file. The Hub's own libraries 
 HF_HUB_OFFLINE. The file list is kept in the cache, so that a re-run sends no request.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
 import json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from shards.errors import InputError
 from shards.format.tokenizer import MAX_VOCAB_SIZE, byte_characters, find_special
@@ -16,9 +16,10 @@ class TokenizerError(InputError):
 
 def find_faults(data: dict[str, Any]) -> Iterator[str]:
     """Yield the faults of a parsed `tokenizer.json`, one line each, with its remedy."""
-    model, splitter = data["model"], data.get("pre_tokenizer") or {}
+    model: dict[str, Any] = data["model"]
+    splitter: dict[str, Any] = data.get("pre_tokenizer") or {}
     if normalizer := data.get("normalizer"):
-        kind = normalizer.get("type") if isinstance(normalizer, dict) else normalizer
+        kind = cast("dict[str, Any]", normalizer).get("type") if isinstance(normalizer, dict) else normalizer
         yield (
             f"has a normalizer ({kind}), which rewrites text, so that documents would not decode back. "
             'Set "normalizer" to null in the file.'
@@ -42,7 +43,7 @@ def find_faults(data: dict[str, Any]) -> Iterator[str]:
     for token, token_id in find_special(data).items():
         if token_id in ordinary:
             yield f"special token {token!r} has the id of an ordinary word: text yields it. Give it an id of its own."
-    parts = splitter.get("pretokenizers") or [splitter]
+    parts: list[dict[str, Any]] = splitter.get("pretokenizers") or [splitter]
     if any(part.get("add_prefix_space") for part in parts):
         yield (
             "its pre-tokenizer adds a space before each document, which then would not decode back. "
@@ -54,6 +55,6 @@ def find_faults(data: dict[str, Any]) -> Iterator[str]:
 
 def _ordinary_ids(model: dict[str, Any]) -> set[int]:
     """Return the ids that text can yield: those of bytes and of merges."""
-    merges = model.get("merges") or []
+    merges: list[str | list[str]] = model.get("merges") or []
     pairs = (merge.split(" ", 1) if isinstance(merge, str) else merge for merge in merges)
     return {model["vocab"].get(entry, -1) for entry in (*byte_characters(), *("".join(pair) for pair in pairs))}

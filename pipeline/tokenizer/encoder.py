@@ -4,6 +4,7 @@ Text is data: the encoder loads the tokenizer without added tokens, so that the 
 document are encoded as characters.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import functools
@@ -54,8 +55,8 @@ def load_tokenizer(path: Path, *, eos_token: str, content: bytes | None = None) 
     try:
         data: dict[str, Any] = json.loads(content)
         text = content.decode()
-        added = data.get("added_tokens") or []
-        vocab_size = 1 + max([*data["model"]["vocab"].values(), *(token["id"] for token in added)])
+        added: list[dict[str, Any]] = data.get("added_tokens") or []
+        vocab_size: int = 1 + max([*data["model"]["vocab"].values(), *(token["id"] for token in added)])
         special = find_special(data)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise TokenizerError(f"{path}: not a tokenizer.json with a vocabulary: {error!r}") from error

@@ -119,4 +119,5 @@ def _shuffled(task: TokenizerTask, index: int) -> Iterator[Span]:
         for part in (parquet.split_span(span) if span.format == "parquet" else [span])
     ]
     keys = np.random.PCG64(np.random.SeedSequence([task.seed, index])).random_raw(len(spans))
-    return (spans[i] for i in np.argsort(keys, kind="stable").tolist())
+    order: list[int] = np.argsort(keys, kind="stable").tolist()
+    return (spans[i] for i in order)

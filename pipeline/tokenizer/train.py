@@ -5,6 +5,7 @@ merges) and with `tokenizers` for the others. The result is a `tokenizer.json` a
 first, then the 256 bytes, then the merges.
 """
 
+# pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
 import contextlib

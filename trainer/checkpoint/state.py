@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import xxhash
 from pydantic import Field, ValidationError
@@ -89,7 +89,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     except ValueError as error:
         raise CheckpointError(f"{path / CHECKSUMS_FILE}: corrupt: {error}") from error
     for name, checksum in found.items():
-        if not isinstance(expected, dict) or expected.get(name) != checksum:
+        if not isinstance(expected, dict) or cast("dict[str, Any]", expected).get(name) != checksum:
             raise CheckpointError(f"{path / name}: corrupt: its checksum {checksum} is not in {CHECKSUMS_FILE}")
     return Checkpoint(path, read_state(path))
 

@@ -1,5 +1,6 @@
 """Saving and loading a checkpoint's tensors: weights, optimizer state, torch's random generators."""
 
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
 from __future__ import annotations
 
 import errno

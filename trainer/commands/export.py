@@ -26,15 +26,28 @@ if TYPE_CHECKING:
 
 DTYPES = ("float32", "bfloat16", "float16")
 
-GPT2_NAMES = {"model.embed_tokens": "transformer.wte", "model.embed_positions": "transformer.wpe"}
-GPT2_NAMES |= {"model.norm": "transformer.ln_f", "model.layers": "transformer.h", "input_layernorm": "ln_1"}
-GPT2_NAMES |= {"self_attn.q_proj": "attn.c_attn", "self_attn.o_proj": "attn.c_proj"}
-GPT2_NAMES |= {"post_attention_layernorm": "ln_2", "mlp.up_proj": "mlp.c_fc", "mlp.down_proj": "mlp.c_proj"}
+GPT2_NAMES = {
+    "model.embed_tokens": "transformer.wte",
+    "model.embed_positions": "transformer.wpe",
+    "model.norm": "transformer.ln_f",
+    "model.layers": "transformer.h",
+    "input_layernorm": "ln_1",
+    "self_attn.q_proj": "attn.c_attn",
+    "self_attn.o_proj": "attn.c_proj",
+    "post_attention_layernorm": "ln_2",
+    "mlp.up_proj": "mlp.c_fc",
+    "mlp.down_proj": "mlp.c_proj",
+}
 """What transformers' GPT-2 calls the parts that we name as its LLaMA does."""
 
-GPT2_KEYS = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_inner": "intermediate_size"}
-GPT2_KEYS |= {"n_head": "num_attention_heads", "n_positions": "max_position_embeddings"}
-GPT2_KEYS |= {"layer_norm_epsilon": "rms_norm_eps"}
+GPT2_KEYS = {
+    "n_embd": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_inner": "intermediate_size",
+    "n_head": "num_attention_heads",
+    "n_positions": "max_position_embeddings",
+    "layer_norm_epsilon": "rms_norm_eps",
+}
 """What transformers' GPT-2 calls settings that we name as its LLaMA does."""
 
 

@@ -12,6 +12,7 @@ with no card yet. Fragmentation grows with recomputation; GMLake (arXiv:2401.081
 fine-tuning that also offloads. `PYTORCH_ALLOC_CONF=expandable_segments:True` lowers it.
 """
 
+# pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
 import argparse
@@ -161,7 +162,8 @@ def measure_step(recipe: TrainRecipe, layers: int, micro_batch: int, *, choice: 
             with bf16:
                 loss: Any = compiled(ids, ids)
             tensors = [*model.parameters(), *loss.grad_fn.saved_tensors]
-            storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}
+            held = [tensor.untyped_storage() for tensor in tensors]
+            storages = {storage._cdata: storage.nbytes() for storage in held}  # pyright: ignore[reportPrivateUsage]
             # At the start of the backward pass the logits' gradient exists as well, in bf16.
             return sum(storages.values()) - weights + 2 * micro_batch * train.seq_len * model.vocab_size
 

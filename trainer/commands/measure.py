@@ -10,6 +10,7 @@ which waits for the GPU, is off. It knows no `document_mask` and no Muon, and re
 `selective`; in bf16 its residual stream is fp32.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
 import importlib
@@ -202,7 +203,8 @@ def take_their_steps(model: Any, recipe: TrainRecipe, windows: torch.Tensor, mar
         remove_unused_columns=False,
         logging_nan_inf_filter=False,
     )
-    settings._n_gpu = min(settings.n_gpu, 1)  # else it spreads over all GPUs of the machine
+    # Else it spreads over all GPUs of the machine.
+    settings._n_gpu = min(settings.n_gpu, 1)  # pyright: ignore[reportPrivateUsage]
     trainer = Trainer(model, settings, train_dataset=rows, callbacks=[Marks()], optimizers=(adamw, schedule))
     trainer.remove_callback(ProgressCallback)
     return trainer.train().training_loss

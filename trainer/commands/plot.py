@@ -4,7 +4,7 @@ Training loss, smoothed with the raw one behind it, and validation loss with the
 by source; learning rate, throughput and dollars. Works while the run is going on. About a second.
 """
 
-# pyright: reportUnknownMemberType=false
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
 from __future__ import annotations
 
 import argparse

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     from trainer.session import open_session
     from trainer.train.loop import run_training
 
-    show = say if is_first_rank() else lambda message: None
+    show: Callable[[str], None] = say if is_first_rank() else lambda message: None
     try:
         session = open_session(recipe, options.shards, options.run, resume=options.resume, say=show)
     except OSError as error:  # such as a disk too small for a checkpoint; nothing has begun

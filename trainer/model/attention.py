@@ -4,6 +4,7 @@ Nothing but weights lives in the module: rotary tables are computed from the con
 (measured: under 1 % of a step), so there is no buffer to lose when weights are saved, loaded or moved.
 """
 
+# pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
 import functools

@@ -11,6 +11,7 @@ The vocabulary is padded to a multiple of 128 rows so that the largest matrix mu
 padded ids have a logit of minus infinity, elsewhere they have no logit: they are not trained and never sampled.
 """
 
+# pyright: reportUnknownVariableType=false
 from __future__ import annotations
 
 import functools

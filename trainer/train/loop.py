@@ -10,6 +10,7 @@ they are checked. Before a save the weights themselves are tried on a micro-batc
 a loss or a gradient that is not finite are never saved.
 """
 
+# pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
 import contextlib

@@ -4,6 +4,7 @@ The separators are those that `bytes.split` finds from the start of the file. Bl
 overlaps itself do not change where a document ends. Memory: one block, and the document that is being read.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
 import contextlib

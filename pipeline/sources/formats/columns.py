@@ -1,5 +1,6 @@
 """Columns by dotted path: finding them in a schema, taking them from a table, and testing predicates on them."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast

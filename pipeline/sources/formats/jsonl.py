@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -87,14 +87,18 @@ def _names(record: Any, prefix: str = "") -> Iterator[str]:
             yield from _names(value, f"{prefix}{key}.")
 
 
+_Columns: TypeAlias = "dict[str, pa.DataType | _Columns]"
+"""Columns by name: a type, or the columns in a struct."""
+
+
 def _parse_options(source: SourceRecipe, name: str) -> pa_json.ParseOptions:
     """Return options that read only the recipe's columns, with the expected types."""
-    tree: dict[str, Any] = {}
+    tree: _Columns = {}
     columns: list[tuple[str, pa.DataType]] = [(source.text_column, pa.large_string())]
     columns += [(predicate.column, predicate.json_type()) for predicate in parse_keep(source.keep)]
     for column, kind in columns:
         *parents, leaf = column.split(".")
-        place = tree
+        place: pa.DataType | _Columns = tree
         for part in parents:
             place = place.setdefault(part, {})
             if not isinstance(place, dict):
@@ -105,7 +109,7 @@ def _parse_options(source: SourceRecipe, name: str) -> pa_json.ParseOptions:
     return pa_json.ParseOptions(explicit_schema=pa.schema(_fields(tree)), unexpected_field_behavior="ignore")
 
 
-def _fields(tree: dict[str, Any]) -> list[pa.Field[Any]]:
+def _fields(tree: _Columns) -> list[pa.Field[Any]]:
     return [pa.field(name, pa.struct(_fields(kind)) if isinstance(kind, dict) else kind) for name, kind in tree.items()]
 
 

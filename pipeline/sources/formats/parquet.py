@@ -4,6 +4,7 @@ Only the text column and the predicates' columns are read. If the predicates rej
 is not read. Memory: one batch, and the column chunk from which it is decoded.
 """
 
+# pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
 import contextlib

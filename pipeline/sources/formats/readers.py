@@ -4,6 +4,7 @@ At most a batch, or one row group's column chunk, is in memory. Compressed jsonl
 file is one span.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import itertools

@@ -4,6 +4,7 @@ They cannot be cut, so each file is one task, and a crash loses the whole file. 
 `datasets`.
 """
 
+# pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
 import posixpath

@@ -5,6 +5,7 @@ them ahead. Every response is checked: its length, its place, the file's size an
 reading stops, so that versions never mix. Memory: `AHEAD_BYTES` and the group of ranges that is being read.
 """
 
+# pyright: reportUnknownVariableType=false
 from __future__ import annotations
 
 import functools
@@ -98,8 +99,9 @@ class RangeFile(io.RawIOBase):
         if len(pieces) == 1:
             data = self._request(start, stop)
         else:  # in another pool: a thread that waits for others of its own pool could deadlock
+            starts, stops = [a for a, _ in pieces], [b for _, b in pieces]
             with ThreadPoolExecutor(min(4, len(pieces))) as threads:
-                data = b"".join(threads.map(lambda piece: self._request(*piece), pieces))
+                data = b"".join(threads.map(self._request, starts, stops))
         if cache and is_kept():
             cache.put(key, data)
         return data

@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
+from collections.abc import Iterable
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import huggingface_hub
@@ -106,7 +107,7 @@ def _read_body(request: httpx2.Request, response: httpx2.Response, length: int |
         )
     started, size = monotonic(), 0
     parts: list[bytes] = []
-    for part in response.stream:  # type: ignore[union-attr]
+    for part in cast("Iterable[bytes]", response.stream):
         parts.append(part)
         size += len(part)
         if size > most:

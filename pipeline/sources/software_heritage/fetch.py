@@ -61,9 +61,9 @@ class FetchTask:
 class _Wanted:
     """The files that a span's rows name."""
 
-    rows: list[int] = field(default_factory=list)
-    keys: list[bytes] = field(default_factory=list)
-    rejected: dict[str, int] = field(default_factory=dict)
+    rows: list[int] = field(default_factory=list[int])
+    keys: list[bytes] = field(default_factory=list[bytes])
+    rejected: dict[str, int] = field(default_factory=dict[str, int])
 
 
 def make_task(unit: Unit, source: SourceRecipe, folder: Path) -> Task:
