@@ -26,7 +26,6 @@ from pipeline.estimate import disk
 from pipeline.mix import cuts as mix
 from pipeline.mix.plan import MixPlan, plan_from_dict
 from pipeline.recipe.schema import Recipe, SourceRecipe
-from pipeline.sources.selection import Selection
 from pipeline.tokenizer.encoder import TokenizerInfo
 from shards.format.manifest import ShardEntry, dtype_for
 from shards.format.writer import SetProperties
@@ -170,7 +169,7 @@ def run_mix(context: BuildContext, recipe: Recipe, runs: list[Run]) -> tuple[Mix
     task = Task(digest_of(identity), mix.MixTask(recipe, tuple(runs), has_more), 0)
     result = context.run_stage("mix", "pipeline.mix.cuts:mix_runs", [task]).results[0]
     for source, needed, found in result["short"]:
-        selection: Selection = context.selections[source]
+        selection = context.selections[int(source)]
         context.say(f"{selection.source.name}: {found:,} of {needed:,} tokens so far; taking more of it")
         selection.take_for(needed, found)
     folder = context.work / "mix" / task.digest

@@ -10,7 +10,7 @@ import contextlib
 import os
 from collections.abc import Generator
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, cast
 
 from pipeline.sources.base import SourceError
 
@@ -67,7 +67,7 @@ def network() -> Network:
         text = os.environ.get(_PREFIX + field.name.upper())
         if text is None:
             continue
-        kind: type[Any] = type(field.default)
+        kind = cast("type[Any]", type(field.default))
         try:
             values[field.name] = text == "True" if kind is bool else kind(text)
         except ValueError as error:
