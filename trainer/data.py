@@ -1,6 +1,6 @@
 """The loader: windows of the compressed shards as tensors, in the order that `shards.format.order` gives.
 
-`Loader` turns sample numbers into tensors; it holds at most two decoded shards (2 or 4 bytes a token): the one being
+`Loader` turns window numbers into tensors; it holds at most two decoded shards (2 or 4 bytes a token): the one being
 read, and the next, decoded ahead in a thread.
 """
 
@@ -22,7 +22,7 @@ Tokens = npt.NDArray[np.unsignedinteger]
 
 
 class Loader(AbstractContextManager["Loader"]):
-    """Reads samples by number. Reading them in order is fast: the next shard is decoded meanwhile.
+    """Reads windows by number. Reading them in order is fast: the next shard is decoded meanwhile.
 
     Use as a context manager, or `close` it. Not for use from several threads.
     """
@@ -32,8 +32,8 @@ class Loader(AbstractContextManager["Loader"]):
 
         Args:
             shards: the split's shards, in the order whose token counts `order` was made from.
-            order: the order of samples.
-            stop: one past the last sample that will be read; no shard is decoded ahead for later ones.
+            order: the order of windows.
+            stop: one past the last window that will be read; no shard is decoded ahead for later ones.
         """
         self._shards, self._order, self._stop = shards, order, stop
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="decode-ahead")
@@ -49,7 +49,7 @@ class Loader(AbstractContextManager["Loader"]):
         self._current = self._ahead = None
 
     def read(self, first: int, count: int) -> torch.Tensor:
-        """Return the samples [first, first + count), which may be in several shards and epochs.
+        """Return the windows [first, first + count), which may be in several shards and epochs.
 
         Returns:
             windows: int64 `(count, seq_len + 1)`; inputs are `[:, :-1]`, targets `[:, 1:]`.

@@ -73,8 +73,8 @@ class Session:
     """The lock of the run folder and the group of ranks."""
     step: int = 0
     """Steps done."""
-    samples: int = 0
-    """Samples consumed."""
+    windows: int = 0
+    """Windows consumed."""
     seconds: float = 0.0
     """Time taken by the processes before this one."""
     saved: Path | None = None
@@ -105,7 +105,7 @@ class Session:
         """
         state = CheckpointState(
             step=self.step,
-            samples=self.samples,
+            samples=self.windows,
             seconds=seconds,
             recipe=self.recipe.model_dump(mode="json"),
             vocab_size=self.model.vocab_size,
@@ -153,7 +153,7 @@ def open_session(recipe: TrainRecipe, shards_path: Path, run: Path, *, resume: s
     train = recipe.train
     shard_set = _open_valid_set(shards_path)
     vocab_size = recipe.model.vocab_size or shard_set.vocab_size
-    order = _plan_samples(shard_set, recipe, ranks, say)
+    order = _plan_windows(shard_set, recipe, ranks, say)
     device = choose_device(train.device)
     precision = choose_precision(train.precision, device)
     with ExitStack() as resources:
@@ -185,7 +185,7 @@ def open_session(recipe: TrainRecipe, shards_path: Path, run: Path, *, resume: s
             say("bits a byte are not reported: the tokenizer is not byte-level, so its tokens have no certain length")
         if found is not None:
             load_training_state(found, model, session.optimizers)
-            session.step, session.samples, session.saved = found.state.step, found.state.samples, found.path
+            session.step, session.windows, session.saved = found.state.step, found.state.samples, found.path
             session.seconds = found.state.seconds
             say(f"resumed from {found.path}")
         if ranks > 1:  # Only now: a refused rank must not wait for the others, which wait for it.
@@ -210,8 +210,8 @@ def _open_valid_set(path: Path) -> ShardSet:
     return open_set(path)
 
 
-def _plan_samples(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Say) -> WindowOrder:
-    """Return the order of samples; refuse splits that are too small, and batches and vocabularies that do not fit."""
+def _plan_windows(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Say) -> WindowOrder:
+    """Return the order of windows; refuse splits that are too small, and batches and vocabularies that do not fit."""
     seq_len, batch, micro_batch = recipe.train.seq_len, recipe.train.global_batch, recipe.train.micro_batch
     train, val = (shard_set.splits.get(split, ()) for split in ("train", "val"))
     order = WindowOrder([shard.num_tokens for shard in train], seq_len=seq_len, seed=recipe.train.seed)

@@ -55,10 +55,10 @@ def add_command(commands: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     """Build the set, print the result and return the exit status."""
     gc.disable()  # the imports allocate only what stays; collecting garbage meanwhile takes 0.1 s
-    from pipeline.engine.executors import DatatroveExecutor, LocalExecutor
+    from pipeline.engine.executors import EXECUTORS
 
     # Start the executor first: its fork server loads the libraries while this process does.
-    with closing((LocalExecutor if options.engine == "local" else DatatroveExecutor)(options.workers)) as executor:
+    with closing(EXECUTORS[options.engine](options.workers)) as executor:
         from pipeline.build.api import SetProblemsError, build_set
         from pipeline.cli.build_display import build_json, print_build
 

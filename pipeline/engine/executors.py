@@ -15,7 +15,7 @@ import gc
 import multiprocessing
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import forkserver
@@ -155,3 +155,7 @@ class DatatroveExecutor:
 
     def close(self) -> None:
         """Do nothing: each stage's processes have ended."""
+
+
+EXECUTORS: dict[str, Callable[[int], Executor]] = {"local": LocalExecutor, "datatrove": DatatroveExecutor}
+"""The executor of each `--engine`; called with the number of workers."""

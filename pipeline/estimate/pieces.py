@@ -20,10 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow import as_large_binary, wrap_texts
-from pipeline.clean.documents import Documents, DocumentStream
-from pipeline.clean.patterns import find_matches
+from pipeline.clean.documents import Documents, DocumentStream, clean_batch
 from pipeline.estimate.duplicates import HashTable
-from pipeline.sources.base import SourceError, Span
+from pipeline.sources.base import SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import is_compressed, open_file, read_pieces
 from pipeline.sources.kinds import list_spans, read_span
 from pipeline.sources.selection import Selection, seeded_place
@@ -230,16 +229,13 @@ def _fetch_content(source: SourceRecipe, pieces: list[Piece]) -> ContentSpeed:
     seconds = time.perf_counter() - started
     fetched_bytes = sum(len(outcome) for outcome in outcomes.values() if isinstance(outcome, bytes))
     for piece, keys in zip(pieces, chosen, strict=True):
-        for outcome in (outcomes[key] for key in keys):
-            text = decode(gzip.decompress(outcome), source.fallback_encoding) if isinstance(outcome, bytes) else None
-            if text and source.min_bytes <= len(text) <= (source.max_bytes or len(text)):
-                piece.texts.append(text)
-        if source.drop_if_matches and piece.texts:
-            found: Counter[str] = Counter()
-            texts = wrap_texts(pa.large_string(), piece.texts)
-            dropped = find_matches(texts, np.arange(len(texts), dtype=np.uint32), source.drop_if_matches, found)
-            piece.texts = [text for text, drop in zip(piece.texts, dropped.tolist(), strict=True) if not drop]
-            piece.dropped.update({reason: round(n * len(piece.keys) / len(keys)) for reason, n in found.items()})
+        fetched = [outcome for outcome in map(outcomes.__getitem__, keys) if isinstance(outcome, bytes)]
+        decoded = [decode(gzip.decompress(outcome), source.fallback_encoding) for outcome in fetched]
+        texts = wrap_texts(pa.large_binary(), [text for text in decoded if text is not None])
+        found: Counter[str] = Counter()
+        documents = clean_batch(source, TextBatch(texts, np.arange(len(texts), dtype=np.uint32)), found)
+        piece.texts = [bytes(text) for text in documents]
+        piece.dropped.update({reason: round(n * len(piece.keys) / len(keys)) for reason, n in found.items()})
         mean = piece.length or sum(map(len, piece.texts)) / max(1, len(piece.texts))
         piece.documents = len(piece.keys) * len(piece.texts) / max(1, len(keys))
         piece.text_bytes = piece.documents * mean

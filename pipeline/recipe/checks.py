@@ -86,7 +86,8 @@ def _check_source(place: str, source: dict[str, Any]) -> Iterator[str]:
     kind, content = kind_of(source), source.get("content", "column")
     if not source.get(_REQUIRED_KEY[kind]):
         yield f"{place}.{_REQUIRED_KEY[kind]}: required key is missing, or empty: kind = {kind!r} needs it"
-    for key in _given(SourceRecipe, source, _KEYS_OF_KIND["hub" if kind == "files" else "files"]):
+    others = tuple(key for other, keys in _KEYS_OF_KIND.items() if other != kind for key in keys)
+    for key in _given(SourceRecipe, source, others):
         yield f"{place}.{key}: not a key of kind = {kind!r}. Leave it out, or set `kind`."
     if content != "software-heritage":
         for key in _given(SourceRecipe, source, _KEYS_OF_CONTENT):

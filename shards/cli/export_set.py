@@ -7,14 +7,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shards.convert.layouts import LAYOUTS
 from shards.errors import InputError
 from shards.terminal.arguments import add_set, print_json, require_folder
 from shards.terminal.command import PROBLEMS, WHOLE
 
 if TYPE_CHECKING:
     from shards.terminal.arguments import Subparsers
-
-LAYOUTS = ("nanogpt", "llmc", "megatron", "datatrove", "mds", "litdata")
 
 
 def add_command(commands: Subparsers) -> None:

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from shards.convert.layouts import LayoutName
 from shards.convert.layouts.layout import Layout, SplitReader
 from shards.errors import InputError
 from shards.format.manifest import Split
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
     Blocks = Iterator[npt.NDArray[Any]]
 
-LayoutName = Literal["nanogpt", "llmc", "megatron", "datatrove", "mds", "litdata"]
-LAYOUTS: tuple[LayoutName, ...] = get_args(LayoutName)
 TOKENIZER_FILE = "tokenizer.json"
 Progress = Callable[[int, int], None]
 """Called with the tokens done so far and the tokens in all."""

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from shards.convert.export import LAYOUTS, ExportError, export_set
-from shards.convert.layouts import litdata, mds
+from shards.convert.export import ExportError, export_set
+from shards.convert.layouts import LAYOUTS, litdata, mds
 from shards.format.reader import open_set
 from tests.support.shard_sets import Document, Plan, write_set
 

@@ -209,7 +209,7 @@ def spoil_losses(session: Session, *, of_step: int, add: float) -> None:
 def test_a_spike_stops_the_run_at_a_good_checkpoint_and_names_the_documents(open_run: Callable[..., Session]):
     session = open_run("train.log_every=4", "checkpoint.every_steps=12", "eval.every_steps=24")
     spoil_losses(session, of_step=22, add=4.0)
-    with pytest.raises(RunError, match=r"step 22: loss .* a spike over .*samples \[168, 176\)") as caught:
+    with pytest.raises(RunError, match=r"step 22: loss .* a spike over .*windows \[168, 176\)") as caught:
         run_training(session, lambda line: None)
     assert "train-0000" in str(caught.value)
     assert "step-00000012; --resume auto goes on" in str(caught.value)

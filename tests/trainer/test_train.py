@@ -75,7 +75,7 @@ def test_steps_follow_the_sample_order(open_run: Callable[..., Session], monkeyp
     session = open_run()
     take_steps(session, 3)
     assert asked == [(first, 2) for first in range(0, 24, 2)]
-    assert session.samples == 24
+    assert session.windows == 24
 
 
 def test_weight_decay_is_for_matrices_only(open_run: Callable[..., Session]):
@@ -92,7 +92,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_documents(open_ru
     session = open_run()
     with torch.no_grad():
         session.model.model.norm.weight[0] = math.nan
-    with pytest.raises(RunError, match=r"step 1: loss nan.*samples \[0, 8\)") as caught:
+    with pytest.raises(RunError, match=r"step 1: loss nan.*windows \[0, 8\)") as caught:
         run_training(session, lambda line: None)
     assert "No checkpoint had been written" in str(caught.value)
     first = session.order.locate_row(1, 0, global_batch=8)
@@ -174,7 +174,7 @@ def test_another_micro_batch_goes_on_with_the_same_samples(open_run: Callable[..
     first.save(seconds=0.0, keep_steps=set())
     first.close()
     second = open_run(f"train.micro_batch={batches[1]}", name="parts")
-    assert (second.step, second.samples) == (3, 24)
+    assert (second.step, second.windows) == (3, 24)
     losses += [step["loss"] for step in take_steps(second, 3)]
     assert losses == pytest.approx([step["loss"] for step in whole], rel=1e-4)
 

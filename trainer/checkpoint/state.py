@@ -38,7 +38,7 @@ class CheckpointState(Settings):
     step: int = Field(ge=0)
     """Optimizer steps done."""
     samples: int = Field(ge=0)
-    """Samples consumed: the loader's whole state, together with the manifest's digest."""
+    """Windows consumed: the loader's whole state, together with the manifest's digest."""
     seconds: float = 0.0
     """Seconds that the run has taken so far; its cost is computed from them."""
     recipe: dict[str, Any]

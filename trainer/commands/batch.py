@@ -146,9 +146,9 @@ def read_training_run(folder: Path) -> TracedRun:
             found = f"{key} is {now}; the checkpoint of step {state.step} was trained with {then}"
             raise InputError(f"{folder / RECIPE_FILE}: {found}. Restore the recipe.")
         if state.samples != state.step * train.global_batch:
-            found = f"step {state.step} is saved after {state.samples} samples"
-            expected = f"expected {train.global_batch} samples a step"
-            raise InputError(f"{folder}: {found}; {expected}. The samples of each step are not known.")
+            found = f"step {state.step} is saved after {state.samples} windows"
+            expected = f"expected {train.global_batch} windows a step"
+            raise InputError(f"{folder}: {found}; {expected}. The windows of each step are not known.")
     record = read_set_record(folder)
     manifest_sha256 = state.manifest_sha256 if state else record.manifest_sha256 if record else None
     if manifest_sha256 is None:
@@ -188,9 +188,9 @@ def trace_step(
     order = WindowOrder([shard.num_tokens for shard in shards], seq_len=run.train.seq_len, seed=run.train.seed)
 
     batch.rows = run.train.global_batch if row is None else 1
-    first_sample = row_window(step, row or 0, global_batch=run.train.global_batch)
+    first_window = row_window(step, row or 0, global_batch=run.train.global_batch)
     hashes: set[str] = set()
-    for number, (window, places) in enumerate(find_documents(shards, order, first_sample, batch.rows), row or 0):
+    for number, (window, places) in enumerate(find_documents(shards, order, first_window, batch.rows), row or 0):
         for place in places:
             # The part of the document that lies in the window, in tokens of the document.
             first = max(window.start - place.start, 0)

@@ -2,11 +2,11 @@
 
 Exact: with the same recipe, set and machine, a run that was interrupted at any step and resumed has bit-identical
 losses to one that never stopped (on the CPU; the same number of threads). Another micro-batch or number of ranks takes
-the same samples in the same order; its losses differ by rounding alone. After SIGINT or SIGTERM the
+the same windows in the same order; its losses differ by rounding alone. After SIGINT or SIGTERM the
 step ends, a checkpoint is saved and the loop stops; a second signal stops it at once.
 
 Nothing waits for the device inside a step: losses stay there and are fetched together every `log_every` steps, where
-they are checked. Before a save the weights themselves are tried on a micro-batch of the next samples: those that give
+they are checked. Before a save the weights themselves are tried on a micro-batch of the next windows: those that give
 a loss or a gradient that is not finite are never saved.
 """
 
@@ -73,11 +73,11 @@ def run_training(session: Session, say: Callable[[str], None], *, go_on: bool = 
     parameters = count_parameters(recipe.model, session.model.vocab_size)
     where = f"{session.ranks} x {session.device.type}" if session.ranks > 1 else str(session.device)
     say(f"{parameters:,} parameters on {where} in {session.precision}, {torch.get_num_threads()} threads")
-    last_sample = session.samples + (recipe.train.steps - session.step) * recipe.train.global_batch
+    last_window = session.windows + (recipe.train.steps - session.step) * recipe.train.global_batch
     try:
         with (
             MetricsLog(session.run, step=session.step, write=first_rank) as log,
-            Loader(shards, session.order, stop=last_sample) as loader,
+            Loader(shards, session.order, stop=last_window) as loader,
             show_progress(recipe.name, unit="steps", before=session.step, show=first_rank) as progress,
             catch_signals(say) as signals,
         ):
@@ -229,8 +229,8 @@ class TrainingLoop:
         if batch > FAULT_ROWS:
             lines.append(f"and {batch - FAULT_ROWS} more: {called_as('trainer', 'trace')} {session.run} --step {step}")
         listed = "\n  ".join(lines)
-        samples = f"The batch was samples [{first}, {first + batch}):\n  {listed}"
-        raise RunError(f"step {step}: {fault}. {samples}\n{session.describe_saved()}")
+        windows = f"The batch was windows [{first}, {first + batch}):\n  {listed}"
+        raise RunError(f"step {step}: {fault}. {windows}\n{session.describe_saved()}")
 
     def _save(self) -> None:
         """Save weights that can be trained on; keep milestones and the checkpoint with the best validation so far."""
@@ -248,9 +248,9 @@ class TrainingLoop:
         self.session.save(seconds=self.seconds, keep_steps=keep_steps)
 
     def _try_weights(self) -> None:
-        """Fail if a micro-batch of the next samples gives a loss or a gradient that is not finite."""
+        """Fail if a micro-batch of the next windows gives a loss or a gradient that is not finite."""
         session, micro_batch = self.session, self.session.recipe.train.micro_batch
-        windows = self.loader.read(session.samples + session.rank * micro_batch, micro_batch)
+        windows = self.loader.read(session.windows + session.rank * micro_batch, micro_batch)
         loss = accumulate_gradients(session, windows, 1)
         trial: dict[str, Any] = {"loss": loss, "grad_norm": clip_gradients(session, math.inf)}
         for optimizer in session.optimizers:

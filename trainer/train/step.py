@@ -22,7 +22,7 @@ from trainer.session import Session
 
 
 def take_step(session: Session, loader: Loader) -> dict[str, Any]:
-    """Take one optimizer step on the next `global_batch` samples, without waiting for the device.
+    """Take one optimizer step on the next `global_batch` windows, without waiting for the device.
 
     A rank reads the micro-batches `rank`, `rank + ranks`, ... of the global batch.
 
@@ -43,7 +43,7 @@ def take_step(session: Session, loader: Loader) -> dict[str, Any]:
     for index in range(rounds):
         asked = time.perf_counter()
         row = (index * session.ranks + session.rank) * train.micro_batch
-        windows = loader.read(session.samples + row, train.micro_batch)
+        windows = loader.read(session.windows + row, train.micro_batch)
         waited += time.perf_counter() - asked
         _exchange_gradients(session.forward, with_this_one=index == rounds - 1)
         total += accumulate_gradients(session, windows, rounds)
@@ -57,10 +57,10 @@ def take_step(session: Session, loader: Loader) -> dict[str, Any]:
         optimizer.step()  # pyright: ignore[reportUnknownMemberType]
         optimizer.zero_grad(set_to_none=True)
     session.step += 1
-    session.samples += train.global_batch
+    session.windows += train.global_batch
     return {
         "step": session.step,
-        "tokens": session.samples * train.seq_len,
+        "tokens": session.windows * train.seq_len,
         "loss": total,
         "lr": lr,
         "grad_norm": grad_norm,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from shards.convert.layouts import LAYOUTS, UINT16_LAYOUTS
 from shards.errors import Problem, ShardSetError
 from shards.format.documents import cut_blocks, iter_documents
 from shards.format.manifest import Split
@@ -138,6 +139,15 @@ def iter_shard_lengths(shard: Shard) -> Iterator[Lengths]:
     if total != shard.num_tokens:
         message = f"lengths do not add up to the shard's {shard.num_tokens} tokens, or one is 0. Build the shard again."
         raise ShardSetError([Problem("document_table", shard.entry.files.documents.path, message)])
+
+
+def refuse_uint32(reader: SplitReader, loader: str) -> list[str]:
+    """Return why a loader that reads uint16 cannot read the set: its vocabulary is too large; nothing if it can."""
+    if reader.dtype.itemsize == 2:
+        return []
+    *most, last = (name for name in LAYOUTS if name not in UINT16_LAYOUTS)
+    size = reader.shard_set.vocab_size
+    return [f"{loader} reads uint16; a vocabulary of {size} does not fit. Use {', '.join(most)} or {last}."]
 
 
 def longest_document(reader: SplitReader) -> int:

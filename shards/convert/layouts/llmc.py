@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shards.convert.layouts.layout import read_array, split_at_eos
+from shards.convert.layouts.layout import read_array, refuse_uint32, split_at_eos
 from shards.stores.files import atomic_open
 
 if TYPE_CHECKING:
@@ -35,10 +35,7 @@ def pack_header(num_tokens: int) -> bytes:
 
 def find_obstacles(reader: SplitReader) -> list[str]:
     """Refuse what does not fit uint16, and shards that int32 cannot count."""
-    if reader.dtype.itemsize != 2:
-        size = reader.shard_set.vocab_size
-        return [f"llm.c reads uint16; a vocabulary of {size} does not fit. Use megatron, datatrove, mds or litdata."]
-    return [
+    return refuse_uint32(reader, "llm.c") or [
         f"{shard.name} holds {shard.num_tokens} tokens; llm.c's header counts to {MAX_TOKENS}. Build smaller shards."
         for shard in reader.shards
         if shard.num_tokens > MAX_TOKENS

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shards.convert.layouts.layout import read_array, split_at_eos
+from shards.convert.layouts.layout import read_array, refuse_uint32, split_at_eos
 from shards.stores.files import atomic_open
 
 if TYPE_CHECKING:
@@ -24,10 +24,7 @@ USAGE = 'np.memmap("{out}/{split}.bin", dtype=np.uint16, mode="r")'
 
 def find_obstacles(reader: SplitReader) -> list[str]:
     """Refuse what does not fit uint16."""
-    if reader.dtype.itemsize == 2:
-        return []
-    size = reader.shard_set.vocab_size
-    return [f"nanoGPT reads uint16; a vocabulary of {size} does not fit. Use megatron, datatrove, mds or litdata."]
+    return refuse_uint32(reader, "nanoGPT")
 
 
 def write_split(folder: Path, reader: SplitReader) -> None:
