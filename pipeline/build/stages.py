@@ -105,7 +105,8 @@ def run_encode(
     runs = [Run(context.work / "encode" / task.digest, task.payload.unit.source, dtype) for task in tasks]
     for index, source in enumerate(recipe.sources):
         own = [done for run, done in zip(runs, encoded, strict=True) if run.source == index]
-        check_malformed(source, own)
+        if dropped := check_malformed(source, own):
+            context.say(dropped)
         check_matches(source, own)
     _check_sources_left(context, recipe, runs, encoded)
     return runs, encoded

@@ -13,27 +13,32 @@ if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
 
 
-def check_malformed(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> None:
-    """Check that no more of a source's records are malformed than its recipe allows.
+def check_malformed(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> str:
+    """Check that no more of a source's records are malformed than its recipe allows; return what was dropped, in words.
 
     Args:
         source: the source.
         results: the results of encoding its units: `documents` left, `dropped` by reason, some `malformed` records.
 
+    Returns:
+        A few lines with the count and some of the records; empty when there are no malformed ones.
+
     Raises:
-        SourceError: with the counts, and some of the records.
+        SourceError: with the same lines, when there are too many.
     """
     results = list(results)
     malformed = sum(done["dropped"].get(MALFORMED, 0) for done in results)
     records = sum(done["documents"] + sum(done["dropped"].values()) for done in results)
-    if malformed <= source.max_malformed * records:
-        return
+    if not malformed:
+        return ""
     share = malformed / records
+    found = f"source {source.name!r}: {malformed:,} of {records:,} records ({share:.2%}) are malformed"
     shown = [record for done in results for record in done.get("malformed", [])][:SHOWN_MALFORMED]
+    listed = "".join(f"\n  {record}" for record in shown)
+    if malformed <= source.max_malformed * records:
+        return f"{found} and dropped. Such as:{listed}"
     enough = min(1.0, math.ceil(share * 1e4) / 1e4)
     raise SourceError(
-        f"source {source.name!r}: {malformed:,} of {records:,} records ({share:.2%}) are malformed, more than "
-        f"max_malformed = {source.max_malformed} allows. Such as:\n"
-        + "".join(f"  {record}\n" for record in shown)
-        + f"Mend the records, or set max_malformed = {enough} to go on without them: then nothing is encoded again."
+        f"{found}, more than max_malformed = {source.max_malformed} allows. Such as:{listed}\n"
+        f"Mend the records, or set max_malformed = {enough} to go on without them: then nothing is encoded again."
     )

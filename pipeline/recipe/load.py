@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ def load_recipe(
         data, where, parent = read_document(recipe), str(recipe), recipe.parent
     else:
         data, where, parent = copy.deepcopy(recipe), "recipe", Path()
-    folder = (folder or parent).absolute()
+    folder = Path(os.path.abspath(folder or parent))  # without `..`: the same paths from any working directory
     written = [table.get(key) for table, key in paths.list_keys(data)]
     faults = [fault for override in overrides for fault in apply_override(data, override)]
     _move_overrides(data, written, folder)

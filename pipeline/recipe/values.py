@@ -31,11 +31,17 @@ def parse_size(value: Any) -> Any:
 
 
 def parse_count(value: Any) -> Any:
-    """Turn `"1B"`, `"500M"`, `"1e9"` or the number 1e9 into a whole number; leave other values to the model."""
+    """Turn `"1B"`, `"500M"`, `"1e9"` or the number 1e9 into a whole number; leave other values to the model.
+
+    Raises:
+        ValueError: a text that begins with a digit and is not a count.
+    """
     if isinstance(value, float) and value.is_integer():
         return int(value)
     match = _COUNT.fullmatch(value) if isinstance(value, str) else None
     if not match:
+        if isinstance(value, str) and value[:1].isdigit():
+            raise ValueError("expected a whole number such as 16_000, 16K, 500M, 1.5B or 1e9")
         return value
     count = Decimal(match[1].replace("_", "")) * _COUNT_SCALE[(match[2] or "").upper()]
     return int(count) if count == int(count) else value

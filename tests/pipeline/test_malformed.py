@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from pipeline.sources.base import MALFORMED, SourceError, make_units
 from pipeline.sources.formats import byte_io
-from tests.support.builds import list_spans_of, run_build
+from tests.support.builds import command, list_spans_of, run_build
 
 BAD = [b'{"text": ', b"[1]", b'{"text": 1}', b"not json", b'{"text": "x', b"7", b'{"text": "\x00"}']
 
@@ -78,6 +79,8 @@ def test_the_budget_is_of_the_whole_source(tmp_path: Path) -> None:
     result = run_build(recipe, tmp_path / "out")
     assert result["ran"]["encode"] == 0, "nothing is encoded again"
     assert result["sources"][0]["dropped"] == {MALFORMED: 1}
+    again = subprocess.run(command(recipe, tmp_path / "out"), capture_output=True, text=True, timeout=240, check=True)
+    assert "1 of 200 records (0.50%) are malformed and dropped. Such as:\n  a.jsonl: record 7: " in again.stderr
     write("0.0")
     assert "malformed" in run_build(recipe, tmp_path / "out", expect=2)["stderr"]
 

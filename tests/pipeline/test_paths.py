@@ -54,6 +54,15 @@ def test_the_working_directory_plays_no_part(place: str, project: Path, monkeypa
     assert source.paths == ["../texts/*.jsonl"], "a recipe says what was written"
 
 
+def test_one_recipe_has_the_same_paths_however_it_is_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    absolute = next(project.rglob("*.toml")).resolve()
+    monkeypatch.chdir(absolute.parent)
+    indirect = Path("..") / absolute.parent.name / absolute.name
+    assert load_recipe(indirect) == load_recipe(Path(absolute.name)) == load_recipe(absolute)
+    spans = [list_files(load_recipe(path).sources[0]) for path in (indirect, absolute)]
+    assert spans[0] == spans[1]
+
+
 def test_set_begins_at_the_working_directory(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
     (source,) = load_recipe(project / "recipes/a.toml", overrides=['sources.s.paths=["texts/a.jsonl"]']).sources
