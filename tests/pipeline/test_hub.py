@@ -128,7 +128,7 @@ def test_every_fifth_request_fails_and_the_bytes_are_the_same(
     hub.faults.every(5, stall_s=4.0)
     out = run.build(hub_recipe(tmp_path / "hub.toml"), "set")
     receipts = [json.loads(path.read_text()) for path in tmp_path.glob("set.work/encode/*/receipt.json")]
-    assert sum(receipt["retries"] for receipt in receipts) > 0
+    assert sum(receipt["result"]["retries"] for receipt in receipts) > 0
     failed = {request.fault for request in hub.requests if request.fault}
     assert len(failed) >= 6, failed
     assert without_provenance(out) == local
@@ -154,7 +154,7 @@ def test_a_server_that_is_gone_stops_the_build_which_then_reads_the_rest(
     assert "gave up after" in said
     assert "run the same command again" in said
     assert not (tmp_path / "set" / "manifest.json").exists()
-    done = [json.loads(path.read_text())["labels"] for path in encoded.glob("[0-9a-f]*/receipt.json")]
+    done = [json.loads(path.read_text())["result"]["labels"] for path in encoded.glob("[0-9a-f]*/receipt.json")]
     files = {label.partition("@")[0] for labels in done for label in labels}
     assert files
     hub.faults.off()
@@ -172,7 +172,7 @@ def test_a_server_that_is_gone_stops_the_build_which_then_reads_the_rest(
     [
         ({"config": '"finemath-5plus"'}, "no configuration 'finemath-5plus'; there are finemath-3plus, finemath-4plus"),
         ({"split": '"test"'}, "no split 'test' in configuration 'finemath-4plus'; there are train"),
-        ({"repo": '"someone/nothing"'}, "no such data set, or it is private"),
+        ({"repo": '"someone/nothing"'}, "no such dataset, or it is private"),
         ({"revision": '"v9"'}, "revision 'v9': there is no such revision"),
         ({"text": '"body"'}, "no column 'body'; there are url, fetch_time"),
     ],

@@ -175,7 +175,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_too_little_disk_is_refused_before_the_work(recipe: Path, small_disk: Path) -> None:
     (small_disk / "filler").write_bytes(bytes(40 << 20))
     refused = run_build(recipe, small_disk / "set", expect=2)
-    assert "GB too few" in refused["stderr"]
+    assert "MB too few" in refused["stderr"]
     assert not (small_disk / "set").exists()
     assert not (small_disk / "set.work" / "encode").exists()
 

@@ -125,14 +125,18 @@ def test_every_shipped_recipe_can_be_planned(recipe: Path, made: corpora.Corpora
     if made.real and "int_score" in text:
         values.append("sources.fineweb-edu.keep={}")  # the corpora's scores are null
     if 'kind = "hub"' not in text:  # its files are the person's: here one, of real text
-        file = tmp_path / "corpus.parquet"
-        pq.write_table(corpora.small_stories(), file)
-        plain = tmp_path / "corpus.txt"
-        plain.write_text("\n<|endoftext|>\n".join(corpora.small_stories()["text"].to_pylist()))
-        sources = tomllib.loads(text)["sources"]
-        values += [
-            f"sources.{source['name']}.paths=['{plain if 'separator' in source else file}']" for source in sources
-        ]
-    arguments = [part for value in [*values, "split.val_tokens=1_000"] for part in ("--set", value)]
+        stories, sources = corpora.small_stories(), tomllib.loads(text)["sources"]
+        for number, source in enumerate(sources):  # its own part of the texts, since equal documents count once
+            own = stories.take(list(range(number, stories.num_rows, len(sources))))
+            if "separator" in source:
+                file = tmp_path / f"{number}.txt"
+                file.write_text("\n<|endoftext|>\n".join(own["text"].to_pylist()))
+            else:
+                file = tmp_path / f"{number}.parquet"
+                pq.write_table(own, file)
+            values.append(f"sources.{source['name']}.paths=['{file}']")
+    # The texts here are few: a plan of more tokens than they have is refused, as the build is.
+    values += ["split.val_tokens=1_000", "mix.when_short=shrink"]
+    arguments = [part for value in values for part in ("--set", value)]
     planned = json.loads(run("plan", recipe, "--out", tmp_path / "set", "--json", *arguments))
     assert all(source["tokens"] > 0 for source in planned["sources"])
