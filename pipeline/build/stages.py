@@ -106,7 +106,7 @@ def run_encode(
     for index, source in enumerate(recipe.sources):
         own = [done for run, done in zip(runs, encoded, strict=True) if run.source == index]
         if dropped := check_malformed(source, own):
-            context.say(dropped)
+            context.driver.progress.note_once(dropped)
         check_matches(source, own)
     _check_sources_left(context, recipe, runs, encoded)
     return runs, encoded

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PARTITION_DOCUMENTS = 1 << 20
 FAR_OFF = 0.05
 """Largest excess of one source, as a part of all validation tokens, at which the cut of version 0.1.0 is kept, so that
-sets keep their bytes. With 200,000 tokens of validation it is 10,000: more than almost any document."""
+sets keep their bytes. With 200,000 tokens of validation it is 10,000."""
 DUPLICATE = "duplicate"
 DUPLICATE_ELSEWHERE = "duplicate of another source"
 
