@@ -36,13 +36,14 @@ def _run(options: argparse.Namespace) -> int:
     from shards.cli.sets import print_set_problems
     from shards.errors import ShardSetError
     from shards.hub.pull import pull
-    from shards.stores.hub_client import HubError, parse_address, quiet_client
+    from shards.stores.hub_address import parse_hub_address
+    from shards.stores.hub_client import HubError, quiet_client
     from shards.terminal.display import printable
     from shards.terminal.progress import show_progress
 
     began = time.perf_counter()
     try:
-        address = parse_address(options.source, revision=options.revision)
+        address = parse_hub_address(options.source, revision=options.revision)
         quiet_client()
         with show_progress("pull", unit="bytes") as progress:
             done = pull(address, options.out, progress=progress, note=_note)

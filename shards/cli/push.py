@@ -16,7 +16,7 @@ from shards.terminal.program import called_as
 if TYPE_CHECKING:
     from shards.hub.compare import Comparison
     from shards.hub.push import Pushed
-    from shards.stores.hub_client import Address
+    from shards.stores.hub_address import HubAddress
     from shards.terminal.arguments import Subparsers
 
 
@@ -55,14 +55,15 @@ def _run(options: argparse.Namespace) -> int:
     from shards.cli.sets import print_set_problems
     from shards.errors import ShardSetError
     from shards.hub.push import push
-    from shards.stores.hub_client import HubError, parse_address, quiet_client
+    from shards.stores.hub_address import parse_hub_address
+    from shards.stores.hub_client import HubError, quiet_client
     from shards.terminal.progress import show_progress
     from shards.validation.validate import validate
 
     require_folder(options.set)
     began = time.perf_counter()
     try:
-        address = parse_address(options.repo, revision=options.revision)
+        address = parse_hub_address(options.repo, revision=options.revision)
         with show_progress("validate") if options.level == "full" else nullcontext() as progress:
             checked = validate(options.set, level=options.level, threads=options.threads, progress=progress)
         problems = checked.problems
@@ -84,7 +85,7 @@ def _run(options: argparse.Namespace) -> int:
     return WHOLE
 
 
-def _compare(options: argparse.Namespace, address: Address) -> Comparison:
+def _compare(options: argparse.Namespace, address: HubAddress) -> Comparison:
     """Compare with the Hub; another README.md there stays, unless --card or --replace is given."""
     from shards.hub.compare import CARD_FILE, compare_with_hub
     from shards.stores.hub_client import HubError

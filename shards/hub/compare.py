@@ -13,7 +13,8 @@ from shards.format.manifest import MANIFEST_FILE, Manifest
 from shards.format.reader import ShardSet, open_set
 from shards.stores.files import hash_file
 from shards.stores.hub import HubStore
-from shards.stores.hub_client import Address, HubError, Listing, list_files
+from shards.stores.hub_address import HubAddress
+from shards.stores.hub_client import HubError, Listing, list_files
 
 CARD_FILE = "README.md"
 
@@ -42,7 +43,7 @@ class Comparison:
         leftover: files of that other set that this set does not replace.
     """
 
-    address: Address
+    address: HubAddress
     files: list[LocalFile]
     has_repo: bool = False
     listing: Listing | None = None
@@ -61,7 +62,7 @@ class Comparison:
         return sum(file.bytes for file in self.missing)
 
 
-def compare_with_hub(folder: Path, address: Address, *, card: Path | None = None) -> Comparison:
+def compare_with_hub(folder: Path, address: HubAddress, *, card: Path | None = None) -> Comparison:
     """Compare a set with the Hub.
 
     Args:

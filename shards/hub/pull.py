@@ -26,7 +26,8 @@ from shards.format.manifest import MANIFEST_FILE, MAX_METADATA_BYTES, Manifest
 from shards.format.reader import ShardSet
 from shards.stores.files import atomic_open, check_room, hash_file, stage_folder, sync_folder
 from shards.stores.hub import HubStore, open_hub
-from shards.stores.hub_client import Address, HubError
+from shards.stores.hub_address import HubAddress
+from shards.stores.hub_client import HubError
 from shards.stores.retry import retry
 from shards.validation.files import check_structure
 
@@ -73,7 +74,7 @@ class Wanted:
     sha256: str
 
 
-def pull(address: Address, out: Path, *, progress: Progress | None = None, note: Note | None = None) -> Pulled:
+def pull(address: HubAddress, out: Path, *, progress: Progress | None = None, note: Note | None = None) -> Pulled:
     """Fetch a set into a new folder.
 
     Args:

@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import Any
 
 from shards.errors import Problem, ShardSetError
+from shards.stores.hub_address import HubAddress, parse_hub_address
 from shards.stores.hub_client import (
-    Address,
     Listing,
     PassingError,
     RemoteFile,
@@ -21,7 +21,6 @@ from shards.stores.hub_client import (
     endpoint,
     hub_errors,
     list_files,
-    parse_address,
 )
 
 REQUEST_BYTES = 8 << 20
@@ -107,7 +106,7 @@ class HubStore:
         return f"HubStore({str(self)!r}, commit={self.commit!r})"
 
 
-def open_hub(place: str | Address) -> HubStore:
+def open_hub(place: str | HubAddress) -> HubStore:
     """Open a folder on the Hub at the commit that its revision names now.
 
     Args:
@@ -116,4 +115,4 @@ def open_hub(place: str | Address) -> HubStore:
     Raises:
         HubError: the Hub cannot be read, or the place is not an address on it.
     """
-    return HubStore(list_files(parse_address(place) if isinstance(place, str) else place))
+    return HubStore(list_files(parse_hub_address(place) if isinstance(place, str) else place))

@@ -1,4 +1,4 @@
-"""A folder of a dataset repository on the Hugging Face Hub: its address, its listing, and messages for Hub errors.
+"""The client of the Hugging Face Hub: the listing of a folder of a dataset repository, and messages for Hub errors.
 
 Every request goes through `huggingface_hub`, which takes the endpoint from HF_ENDPOINT and the token from HF_TOKEN or
 its own login; a token is never printed. Nothing here reads a file or writes to the Hub.
@@ -13,22 +13,14 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 from shards.errors import InputError, TokenmillError
+from shards.stores.hub_address import HubAddress
 from shards.stores.retry import TRANSIENT_STATUSES, TransientError, parse_retry_after
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-HUB_SCHEME = "hf://"
-_NAME = r"(?![^/@]*\.\.)[A-Za-z0-9](?:[\w.-]*\w)?"
-_ADDRESS = re.compile(
-    rf"(?:hf://datasets/|datasets/)?(?P<repo>{_NAME}/{_NAME})(?:@(?P<revision>refs/(?:convert|pr)/[\w.-]+|[^/@]+))?"
-    r"(?:/(?P<folder>.*))?",
-    re.ASCII,
-)
-_PLAIN_FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
 _QUERY = re.compile(r"\?[^\s'\")>]*")
 """The query of a signed URL grants access, so messages leave it out."""
 
@@ -42,39 +34,6 @@ class HubError(InputError):
 
 class PassingError(TransientError, HubError):
     """The Hub cannot be used now, but may work later: a broken connection, a busy server."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """A folder of a dataset repository: `hf://datasets/OWNER/NAME[@REVISION][/FOLDER]`, revision main by default."""
-
-    repo: str
-    revision: str = "main"
-    folder: str = ""
-
-    def __str__(self) -> str:
-        revision = "" if self.revision == "main" else f"@{self.revision.replace('/', '%2F')}"
-        return f"{HUB_SCHEME}datasets/{self.repo}{revision}{'/' if self.folder else ''}{self.folder}"
-
-    def path(self, name: str) -> str:
-        """Return a file's path in the repository."""
-        return f"{self.folder}/{name}" if self.folder else name
-
-
-def parse_address(text: str, *, revision: str | None = None) -> Address:
-    """Parse `OWNER/NAME[@REVISION][/FOLDER]`, with or without `hf://datasets/` before it.
-
-    Raises:
-        HubError: the text is not such an address, or it names a revision that differs from `revision`.
-    """
-    found = _ADDRESS.fullmatch(text)
-    folder = (found["folder"] or "").strip("/") if found else ""
-    if found is None or (folder and not _PLAIN_FOLDER.fullmatch(folder)):
-        raise HubError(f"{text!r} is not an address on the Hub; expected OWNER/NAME[@REVISION][/FOLDER].")
-    named = unquote(found["revision"]) if found["revision"] else None
-    if named and revision and named != revision:
-        raise HubError(f"{text}: names revision {named!r}, and --revision says {revision!r}. Give one.")
-    return Address(found["repo"], revision or named or "main", folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +55,7 @@ class RemoteFile:
 class Listing:
     """The files of a folder at one commit, by name. Subfolders are left out."""
 
-    address: Address
+    address: HubAddress
     commit: str
     private: bool
     files: dict[str, RemoteFile]
@@ -123,7 +82,7 @@ def endpoint() -> str | None:
     return os.environ.get("HF_ENDPOINT", "").rstrip("/") or None
 
 
-def list_files(address: Address) -> Listing:
+def list_files(address: HubAddress) -> Listing:
     """Resolve a revision to a commit and list the files of the folder there.
 
     Raises:

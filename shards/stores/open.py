@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from shards.stores.hub import open_hub
-from shards.stores.hub_client import HUB_SCHEME
+from shards.stores.hub_address import HUB_SCHEME
 from shards.stores.store import FolderStore, Store
 
 

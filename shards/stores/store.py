@@ -1,15 +1,21 @@
-"""The protocol through which readers read a set's files, whether they are in a folder or on the Hub.
+"""The protocols through which files are read and written, wherever they lie, and the store for a folder.
 
-A store knows names, bytes and digests, but not manifests or tokens. Names are flat: plain names, no folders.
+A store knows names and bytes, but not manifests or tokens. The names in a set are flat: plain names, no folders. The
+names in a work folder have folders in them, with `/` between.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol, Self
 
 from shards.errors import InputError
+from shards.stores.files import atomic_open, sync_folder
 from shards.terminal.program import called_as
 
 
@@ -44,6 +50,47 @@ class Store(Protocol):
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:
         """Return the bytes [start, stop) of a file."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """A file as a store lists it."""
+
+    name: str
+    bytes: int
+    version: str
+    """Changes when the file is written again: an object's ETag, or a file's modification time in nanoseconds."""
+
+
+class WritableStore(Store, Protocol):
+    """A store that can be written to. A file is there whole or not at all.
+
+    Writing raises what reading raises, and DiskError or InputError if there is no room or no permission.
+    """
+
+    def child(self, name: str) -> Self:
+        """Return the store of a folder in this one. The folder need not exist."""
+        ...
+
+    def list(self) -> Iterator[ListedFile]:
+        """Yield every file, folders included recursively, in no order. Yields nothing if the folder does not exist."""
+        ...
+
+    def put(self, name: str, content: bytes | Path) -> None:
+        """Write a whole file, from bytes or from a file on this machine; replace the one of that name."""
+        ...
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Write a whole file unless one of that name exists. Of many writers at once, exactly one gets True."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Delete a file; do nothing if there is none."""
+        ...
+
+    def delete_all(self) -> None:
+        """Delete every file, and the folder itself where folders exist."""
         ...
 
 
@@ -101,6 +148,59 @@ class FolderStore:
         if missing:
             raise OSError(f"{self.folder / name}: ends {missing} bytes before byte {stop}. Copy or build it again.")
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def child(self, name: str) -> FolderStore:
+        """Return the store of a folder in this one. The folder need not exist."""
+        return FolderStore(self.folder / name)
+
+    def list(self) -> Iterator[ListedFile]:
+        """Yield every file, folders included recursively; files and folders whose names begin with a dot are left out.
+
+        They are being written, or were when a process was killed.
+        """
+        for folder, folders, names in os.walk(self.folder):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            for path in (Path(folder, name) for name in names if not name.startswith(".")):
+                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                    facts = path.stat()
+                    yield ListedFile(path.relative_to(self.folder).as_posix(), facts.st_size, str(facts.st_mtime_ns))
+
+    def put(self, name: str, content: bytes | Path) -> None:
+        """Write a whole file, from bytes or from a file on this machine; replace the one of that name."""
+        with self._open_new(name) as file:
+            if isinstance(content, bytes):
+                file.write(content)
+            else:
+                with content.open("rb") as source:
+                    shutil.copyfileobj(source, file)
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Write a whole file unless one of that name exists. Of many writers at once, exactly one gets True."""
+        temporary = self.folder / name
+        temporary = temporary.with_name(f".{temporary.name}.{os.urandom(8).hex()}.new")
+        with self._open_new(str(temporary.relative_to(self.folder))) as file:
+            file.write(content)
+        try:
+            os.link(temporary, self.folder / name)
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink()
+        sync_folder(temporary.parent)
+        return True
+
+    def delete(self, name: str) -> None:
+        """Delete a file; do nothing if there is none."""
+        (self.folder / name).unlink(missing_ok=True)
+
+    def delete_all(self) -> None:
+        """Delete the folder and all that is in it."""
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self.folder)
+
+    def _open_new(self, name: str) -> contextlib.AbstractContextManager[BinaryIO]:
+        (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        return atomic_open(self.folder / name)
 
     def __str__(self) -> str:
         return str(self.folder)

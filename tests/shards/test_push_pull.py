@@ -27,7 +27,8 @@ from shards.hub import pull as hub_pull
 from shards.hub import push as hub_push
 from shards.stores import retry
 from shards.stores.hub import HubStore
-from shards.stores.hub_client import Address, HubError, parse_address
+from shards.stores.hub_address import HubAddress, HubAddressError, parse_hub_address
+from shards.stores.hub_client import HubError
 from tests.support.faults_documents import document_in_both_splits
 from tests.support.servers.hub import TOKEN, Hub
 from tests.support.servers.hub_writes import WRITER
@@ -389,8 +390,8 @@ def test_a_branch_of_its_own(hub, run, whole, good_set, tmp_path):
     status, _, err = run("pull", f"{REPO}@none", "--out", tmp_path / "none")
     assert status == 2
     assert "no such revision" in err
-    with pytest.raises(HubError, match="Give one"):
-        parse_address(f"{REPO}@one", revision="two")
+    with pytest.raises(HubAddressError, match="Give one"):
+        parse_hub_address(f"{REPO}@one", revision="two")
 
 
 def test_a_bad_card_is_refused_before_anything_is_sent(hub, run, whole, tmp_path):
@@ -727,14 +728,14 @@ def test_what_needs_a_disk_says_so(hub, whole):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("a/b", Address("a/b")),
-        ("hf://datasets/a/b", Address("a/b")),
-        ("datasets/a/b@v1", Address("a/b", "v1")),
-        ("hf://datasets/a/b@x%2Fy/c/d.e", Address("a/b", "x/y", "c/d.e")),
-        ("a/b@refs/pr/1/c", Address("a/b", "refs/pr/1", "c")),
+        ("a/b", HubAddress("a/b")),
+        ("hf://datasets/a/b", HubAddress("a/b")),
+        ("datasets/a/b@v1", HubAddress("a/b", "v1")),
+        ("hf://datasets/a/b@x%2Fy/c/d.e", HubAddress("a/b", "x/y", "c/d.e")),
+        ("a/b@refs/pr/1/c", HubAddress("a/b", "refs/pr/1", "c")),
         ("a/b/../c", None),
         ("a/b/.hidden", None),
-        ("A-1.b_/c", Address("A-1.b_/c")),
+        ("A-1.b_/c", HubAddress("A-1.b_/c")),
         ("a", None),
         ("../x", None),
         ("./x", None),
@@ -749,7 +750,7 @@ def test_what_needs_a_disk_says_so(hub, whole):
 )
 def test_addresses(text, expected):
     if expected is None:
-        with pytest.raises(HubError, match="is not an address on the Hub"):
-            parse_address(text)
+        with pytest.raises(HubAddressError, match="is not an address on the Hub"):
+            parse_hub_address(text)
     else:
-        assert parse_address(text) == parse_address(str(expected)) == expected
+        assert parse_hub_address(text) == parse_hub_address(str(expected)) == expected

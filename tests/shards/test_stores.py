@@ -1,0 +1,76 @@
+"""Stores that are written to: whole files, exactly one winner of a creation, listings, deletion."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from shards.stores.store import FolderStore, WritableStore
+
+
+@pytest.fixture(params=["folder"])
+def store(request, tmp_path) -> WritableStore:
+    return FolderStore(tmp_path / "place")
+
+
+def listing(store: WritableStore) -> dict[str, int]:
+    return {file.name: file.bytes for file in store.list()}
+
+
+def test_a_file_is_written_whole_and_replaced(store, tmp_path):
+    (tmp_path / "source").write_bytes(b"from a file")
+    store.put("a/b/one", b"from bytes")
+    store.put("two", tmp_path / "source")
+    assert store.read("a/b/one") == b"from bytes"
+    assert store.read_range("two", 5, 11) == b"a file"
+    assert listing(store) == {"a/b/one": 10, "two": 11}
+    before = {file.name: file.version for file in store.list()}
+    store.put("two", b"another and longer")
+    assert store.size("two") == 18
+    after = {file.name: file.version for file in store.list()}
+    assert after["a/b/one"] == before["a/b/one"]
+    assert after["two"] != before["two"]
+
+
+def test_a_child_is_the_store_of_a_folder(store):
+    child = store.child("a/b")
+    assert listing(child) == {}
+    child.put("one", b"1")
+    assert listing(store) == {"a/b/one": 1}
+    assert store.child("a").read("b/one") == b"1"
+    assert str(child) == f"{store}/a/b"
+
+
+def test_one_of_many_creators_wins_and_its_content_stays(store):
+    for name in ("one", "deep/er/two"):
+        contents = [f"writer {number}".encode() * 1000 for number in range(16)]
+        with ThreadPoolExecutor(16) as pool:
+            won = list(pool.map(lambda content, name=name: store.create(name, content), contents))
+        assert won.count(True) == 1
+        assert store.read(name) == contents[won.index(True)]
+        assert not store.create(name, b"late")
+        assert store.read(name) == contents[won.index(True)]
+    assert sorted(listing(store)) == ["deep/er/two", "one"]
+
+
+def test_deletion(store):
+    for name in ("a/1", "a/2", "b"):
+        store.put(name, b"x")
+    store.delete("b")
+    store.delete("b")
+    assert sorted(listing(store)) == ["a/1", "a/2"]
+    store.child("a").delete_all()
+    store.child("a").delete_all()
+    assert listing(store) == {}
+    with pytest.raises(FileNotFoundError):
+        store.read("a/1")
+
+
+def test_a_listing_leaves_out_what_is_being_written(tmp_path):
+    store = FolderStore(tmp_path)
+    store.put("whole", b"x")
+    (tmp_path / ".half.123.tmp").write_bytes(b"y")
+    (tmp_path / ".task.tmp").mkdir()
+    (tmp_path / ".task.tmp" / "file").write_bytes(b"y")
+    assert listing(store) == {"whole": 1}
