@@ -17,13 +17,13 @@ examples:
   %(prog)s plan  recipes/data/demo.toml
   %(prog)s build recipes/data/demo.toml --out out/demo
   %(prog)s build recipes/data/demo.toml --out out/demo --tokens 2M --workers 4
-exit codes: 0 done, 1 failed on the way or the set has problems, 2 could not run (recipe, data, machine),
+exit status: 0 done, 1 failed on the way or the set has problems, 2 could not run (recipe, data, machine),
             130 interrupted, 141 nobody read the output to its end (| head)
 """
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command and return the exit code."""
+    """Run a command and return the exit status."""
     options = _parser().parse_args(arguments)
     interrupted = "interrupted; what is finished is kept. Run the same command again to go on."
     as_json = getattr(options, "json", False)

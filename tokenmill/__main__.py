@@ -58,12 +58,12 @@ the whole way, without a network:
   tokenmill train demo --shards out/demo --run out/demo-run
   tokenmill sample out/demo-run --prompt "Return the number of"
 
-exit codes: 0 done, 1 failed on the way or the set has problems, 2 could not run, 3 training stopped at an off-ramp
+exit status: 0 done, 1 failed on the way or the set has problems, 2 could not run, 3 training stopped at an off-ramp
 """
 
 
 def main(arguments: list[str]) -> int:
-    """Run a command and return its exit code; a command of the pipeline ends the process itself."""
+    """Run a command and return its exit status; a command of the pipeline ends the process itself."""
     if arguments[:1] == ["--version"]:
         from importlib.metadata import version  # late: takes 20 ms to load
 

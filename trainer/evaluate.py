@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from shards import ShardSet
-from shards.format.order import label_sources
+from shards.format.order import number_token_sources
 from trainer.device import autocast
 from trainer.model.attention import number_documents
 from trainer.model.decoder import LanguageModel
@@ -63,7 +63,7 @@ def evaluate(
         max_tokens -= targets
         content = shard.read(0, targets + 1).astype(np.int64)
         losses = _token_losses(model, torch.from_numpy(content), train, precision, shard_set.eos_id)
-        sources = label_sources(shard, names, targets + 1)[1:]
+        sources = number_token_sources(shard, names, targets + 1)[1:]
         sizes = token_bytes[content[1:]] if token_bytes is not None else np.zeros(targets)
         sums += [np.bincount(sources, weights, minlength=len(names)) for weights in (losses, np.ones(targets), sizes)]
     model.train(was_training)

@@ -64,7 +64,7 @@ def run_fetch(context: BuildContext, recipe: Recipe) -> None:
     results = context.run_stage(
         "fetch", "pipeline.sources.software_heritage.fetch:fetch_unit", distinct, unit="files"
     ).results
-    fetch.delete_spools(folder)
+    fetch.delete_journals(folder)
     by_digest = {task.digest: result for task, result in zip(distinct, results, strict=True)}
     for index, tasks in by_source.items():
         fetch.check_missing(recipe.sources[index], [by_digest[task.digest] for task in tasks])

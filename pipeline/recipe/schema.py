@@ -54,8 +54,9 @@ class SourceRecipe(Settings):
     format: Literal["auto", "parquet", "jsonl", "text", "file"] = "auto"
     """`auto` goes by the file's name: `.parquet`; `.jsonl` and `.ndjson`; `.txt`, which needs a `separator`; each also
     with `.gz`, `.zst` or `.bz2`. The first bytes of any other file decide: parquet and JSON lines are read as such,
-    other text is one document a file. Other JSON, CSV, binary data, and compressed text without an ending such as `.md`
-    are refused; `file` takes even these as one document a file. `plan` says how each file is read."""
+    other text is one document a file. JSON arrays and CSV, in files whose ending says so or that have none, binary
+    data, and compressed text without an ending such as `.md` are refused; `file` takes even these as one document a
+    file. `plan` says how each file is read."""
     text: Annotated[str, Field(min_length=1)] = "text"
     """Column of the text; dots descend into structs."""
     separator: Annotated[str, Field(min_length=1)] | None = None

@@ -228,7 +228,7 @@ def _read_shards(shard_set: ShardSet, rates: SampleRates, workers: int, progress
 def _show_examples(shard_set: ShardSet, checks: Sequence[Check]) -> None:
     """Look up the documents that findings name: their origin, and the text around the marked part."""
     by_shard: defaultdict[int, set[int]] = defaultdict(set)
-    rows = [row for check in checks for row in check.rows]
+    rows = [row for check in checks for row in check.findings]
     for example in (example for row in rows for example in row.examples):
         by_shard[example.shard].add(example.document)
     places: dict[tuple[int, int], Place] = {}

@@ -49,7 +49,7 @@ class Check:
     name: str
     verdict: Verdict
     summary: str
-    rows: list[Finding] = field(default_factory=list[Finding])
+    findings: list[Finding] = field(default_factory=list[Finding])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object of the check."""
@@ -57,5 +57,5 @@ class Check:
             "name": self.name,
             "verdict": self.verdict,
             "summary": self.summary,
-            "rows": [row.to_dict() for row in self.rows],
+            "rows": [finding.to_dict() for finding in self.findings],
         }

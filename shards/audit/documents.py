@@ -36,7 +36,7 @@ from shards.validation.duplicates import check_duplicates
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-MAX_ROWS = 20
+MAX_FINDINGS = 20
 
 MAX_COMPARED = 16
 """Maximum documents that one document is compared with, among those with the same smallest n-gram hash. Otherwise
@@ -107,7 +107,7 @@ def check_passages(totals: Totals, rates: SampleRates) -> Check:
         example = Example(int(where["shard"]), int(where["document"]), passage=int(hashes[index]))
         values = {"documents": count * rates.passage_documents, "share": round(count / searched, 4)}
         rows.append(Finding(values, [example]))
-        if len(rows) == MAX_ROWS:
+        if len(rows) == MAX_FINDINGS:
             break
     verdict: Verdict = "bad" if covered > MAX_PASSAGE_SHARE else "look" if rows else "ok"
     sample = "" if rates.passage_documents == 1 else f" (1 in {rates.passage_documents} searched)"
@@ -151,7 +151,7 @@ def check_near_duplicates(totals: Totals, rates: SampleRates) -> Check:
             {"resemblance": round(value, 3)},
             [Example(one.shard, one.document), Example(other.shard, other.document)],
         )
-        for value, one, other in pairs[:MAX_ROWS]
+        for value, one, other in pairs[:MAX_FINDINGS]
     ]
     verdict: Verdict = "bad" if share > BAD_DUPLICATE_SHARE else "look" if share > LOOK_DUPLICATE_SHARE else "ok"
     sample = "every document" if rates.documents == 1 else f"1 in {rates.documents}"
@@ -189,7 +189,7 @@ def check_overlap(totals: Totals, rates: SampleRates) -> Check:
     leaked = np.flatnonzero(shares >= LEAKED)
     leaked = leaked[np.argsort(-shares[leaked], kind="stable")]
     rows: list[Finding] = []
-    for index in leaked[:MAX_ROWS].tolist():
+    for index in leaked[:MAX_FINDINGS].tolist():
         members = order[begins[index] : begins[index] + held[index]]
         sources = totals.found_ngrams[at[members[seen[members]]]]
         spots, counts = np.unique(sources[["shard", "document"]], return_counts=True)

@@ -28,7 +28,7 @@ from shards.format.tokenizer import Vocabulary
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-MAX_ROWS = 50
+MAX_FINDINGS = 50
 """Maximum ids that a check lists; tokens.parquet has all of them."""
 
 
@@ -84,7 +84,7 @@ def check_never_seen(totals: Totals, vocabulary: Vocabulary) -> Check:
         f"{len(ids):,} of {size:,} ids never occur in training, where a set of its size can be expected to miss "
         f"{expected:,}; {int((unseen & (lengths == 1)).sum())} single bytes are not counted"
     )
-    longest_first = ids[np.argsort(-lengths[ids], kind="stable")][:MAX_ROWS]
+    longest_first = ids[np.argsort(-lengths[ids], kind="stable")][:MAX_FINDINGS]
     rows = [Finding({"id": token, "text": _text(vocabulary, token)}) for token in longest_first.tolist()]
     return Check("never_seen", verdict, summary, rows)
 
@@ -108,7 +108,7 @@ def check_rare(totals: Totals, vocabulary: Vocabulary, *, below: int) -> Check:
         f"{len(rare):,} ids occur fewer than {below:,} times; with those never seen {share:.1%} of the vocabulary, "
         f"where a set of its size can be expected to have {expected:.1%}"
     )
-    rarest = rare[np.argsort(counts[rare], kind="stable")][:MAX_ROWS]
+    rarest = rare[np.argsort(counts[rare], kind="stable")][:MAX_FINDINGS]
     rows = [_id_finding(token, totals, vocabulary) for token in rarest.tolist()]
     return Check("rare", verdict, summary, rows)
 
@@ -134,7 +134,7 @@ def check_concentrated(totals: Totals, vocabulary: Vocabulary, *, below: int) ->
     order = np.flatnonzero(judged)[np.argsort(-bits[judged], kind="stable")]
     many = int((bits[order] >= SUSPICIOUS_BITS).sum())
     rows: list[Finding] = []
-    for token in order[:MAX_ROWS].tolist():
+    for token in order[:MAX_FINDINGS].tolist():
         row = _id_finding(token, totals, vocabulary)
         row.values |= {
             "bits": round(float(bits[token]), 2),

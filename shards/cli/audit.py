@@ -101,7 +101,7 @@ def _print_audit(report: AuditResult, *, rows: int) -> None:
             check.name, Text(VERDICT_WORDS[check.verdict], _STYLES[check.verdict]), Text(printable(check.summary))
         )
     for check in report.checks:
-        if check.rows and (check.verdict != "ok" or not check.rows[0].examples):
+        if check.findings and (check.verdict != "ok" or not check.findings[0].examples):
             _print_rows(check, rows)
     console.print(verdicts)
     speed = report.tokens / max(report.seconds, 1e-9) / 1e6
@@ -117,13 +117,13 @@ def _print_audit(report: AuditResult, *, rows: int) -> None:
 def _print_rows(check: Check, rows: int) -> None:
     from rich.text import Text
 
-    columns = [name for name in check.rows[0].values if name != "message"]
-    table = plain_table(*columns, *(["example"] if check.rows[0].examples else []), right=False)
-    for row in check.rows[:rows]:
+    columns = [name for name in check.findings[0].values if name != "message"]
+    table = plain_table(*columns, *(["example"] if check.findings[0].examples else []), right=False)
+    for row in check.findings[:rows]:
         cells = [_show(row.values[name]) for name in columns]
         table.add_row(*(Text(cell) for cell in [*cells, *([_example(row)] if row.shown else [])]))
     console = stdout_console()
-    more = f", {rows} of {len(check.rows)}" if len(check.rows) > rows else ""
+    more = f", {rows} of {len(check.findings)}" if len(check.findings) > rows else ""
     console.print(Text(f"{check.name}{more}", "bold"))
     console.print(table)
 

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from shards.convert.layouts import LayoutName
-from shards.convert.layouts.layout import Layout, SplitReader
+from shards.convert.layouts.layout import Layout
+from shards.convert.split_reader import SplitReader
 from shards.errors import InputError
 from shards.format.manifest import Split
 from shards.format.reader import ShardSet
-from shards.stores.files import stage_folder, write_text
+from shards.stores.files import write_folder, write_text
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -101,7 +102,7 @@ def export_set(
         raise ExportError(list(dict.fromkeys(reasons)))
     usage = module.USAGE.format(out=out, split=chosen[0], token_size=shard_set.dtype.itemsize)
     found = Export(layout, out, usage, verified=verify)
-    with stage_folder(out) as folder:
+    with write_folder(out) as folder:
         for reader in readers:
             module.write_split(folder, reader)
             found.splits[reader.split] = {"tokens": reader.num_tokens, "documents": reader.num_documents}

@@ -140,7 +140,7 @@ def read_sources(shard: Shard, names: list[str]) -> tuple[npt.NDArray[np.int64],
     return np.concatenate(lengths), np.concatenate(sources)
 
 
-def label_sources(shard: Shard, names: list[str], stop: int) -> npt.NDArray[np.int64]:
+def number_token_sources(shard: Shard, names: list[str], stop: int) -> npt.NDArray[np.int64]:
     """Return the source of each token in [0, stop) of a shard as an index into `names`, int64 `(stop,)`.
 
     Raises:

@@ -24,7 +24,7 @@ from threading import Event, Lock
 from shards.errors import Problem, ShardSetError
 from shards.format.manifest import MANIFEST_FILE, MAX_METADATA_BYTES, Manifest
 from shards.format.reader import ShardSet
-from shards.stores.files import atomic_open, check_room, hash_file, stage_folder, sync_folder
+from shards.stores.files import atomic_open, check_room, hash_file, sync_folder, write_folder
 from shards.stores.hub import HubStore, open_hub
 from shards.stores.hub_address import HubAddress
 from shards.stores.hub_client import HubError
@@ -96,7 +96,7 @@ def pull(address: HubAddress, out: Path, *, progress: Progress | None = None, no
     if _holds_set(store, out):
         return _verify(manifest, done, progress)
     wanted = list_wanted(manifest, store)
-    with stage_folder(out, unfinished="keep") as staging:
+    with write_folder(out, unfinished="keep") as staging:
         kept = sum(entry.stat().st_size for entry in os.scandir(staging) if entry.is_file(follow_symlinks=False))
         check_room([("the set", staging.parent, sum(file.bytes for file in wanted) - kept)], "Or pull elsewhere.")
         _fetch_all(store, wanted, staging, done, progress, note)

@@ -126,7 +126,7 @@ def lock_folder(folder: Path) -> Generator[None]:
 
 
 @contextlib.contextmanager
-def stage_folder(path: Path, *, unfinished: Literal["remove", "keep"] = "remove") -> Generator[Path]:
+def write_folder(path: Path, *, unfinished: Literal["remove", "keep"] = "remove") -> Generator[Path]:
     """Make a folder to write to. It gets its name if the block succeeds, and is removed if the block fails.
 
     Until then the folder has a hidden name in the same parent. A killed process leaves that hidden folder; the next run

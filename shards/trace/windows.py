@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from shards.format.reader import Shard
 
 
-def find_documents(
+def find_window_documents(
     shards: Sequence[Shard], order: WindowOrder, first: int, count: int
 ) -> Iterator[tuple[Window, list[Place]]]:
     """Yield the windows [first, first + count), each with the documents of its tokens, in order.
@@ -30,7 +30,7 @@ def find_documents(
 def trace_documents(shards: Sequence[Shard], order: WindowOrder, first: int, count: int) -> list[str]:
     """Describe the documents of the windows [first, first + count): a line for each window."""
     lines: list[str] = []
-    for window, places in find_documents(shards, order, first, count):
+    for window, places in find_window_documents(shards, order, first, count):
         listed = "; ".join(f"{place.source} {place.unit} row {place.row}" for place in places)
         lines.append(f"{shards[window.shard].name} [{window.start}, {window.stop}): {listed}")
     return lines

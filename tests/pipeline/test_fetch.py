@@ -180,7 +180,7 @@ def test_every_file_is_fetched_once_and_used(
     assert sorted(texts) == sorted(text for text in expected if archive.decode(text, None) is not None)
     if stand_ins.find():
         assert (len(whole.ids), len(whole.keys), units) == (1682, 1675, 2)
-    assert not list((out.with_name("set.work") / "fetch").glob("*.spool"))
+    assert not list((out.with_name("set.work") / "fetch").glob("*.journal"))
     assert "files/s)" in result["said"]
 
 
@@ -526,30 +526,30 @@ def test_no_document_at_all_still_tells_why(small: Archive, server: Bucket, tmp_
     assert not server.requests
 
 
-def test_a_spool_that_the_disk_altered_is_not_used(
+def test_a_journal_that_the_disk_altered_is_not_used(
     small: Archive, server: Bucket, tmp_path: Path, monkeypatch: Any
 ) -> None:
     def alter(self: Any, key: bytes) -> bytes:
         return gzip.compress(b"other bytes")
 
-    monkeypatch.setattr(fetch.Spool, "read", alter)
-    with pytest.raises(SourceError, match=r"\.spool: damaged since it was written"):
+    monkeypatch.setattr(fetch.Journal, "read", alter)
+    with pytest.raises(SourceError, match=r"\.journal: damaged since it was written"):
         Run(small, server, tmp_path, monkeypatch)()
 
 
-def test_a_spool_is_kept_until_there_is_a_receipt(
+def test_a_journal_is_kept_until_there_is_a_receipt(
     small: Archive, server: Bucket, tmp_path: Path, monkeypatch: Any
 ) -> None:
     first = Run(small, server, tmp_path, monkeypatch)
     first()
-    (spool,) = tmp_path.glob("*.spool")
+    (journal,) = tmp_path.glob("*.journal")
     (first.folder / "receipt.json").unlink()
     server.forget()
     first()
     assert len(server.requests) == 0, "the task was cut off before its receipt: nothing is asked for again"
     Run(small, server, tmp_path, monkeypatch, keep={"score": ">= 4.2"})()
-    assert not spool.exists()
-    assert len(list(tmp_path.glob("*.spool"))) == 1
+    assert not journal.exists()
+    assert len(list(tmp_path.glob("*.journal"))) == 1
 
 
 def test_the_identity_of_documents_is_their_content(

@@ -1,4 +1,4 @@
-"""The client of Software Heritage's archive and the spool: a bucket on loopback that fails in every way it can."""
+"""The client of Software Heritage's archive and the journal: a bucket on loopback that fails in every way it can."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from pipeline.sources.base import SourceError
 from pipeline.sources.software_heritage import archive
 from pipeline.sources.software_heritage import http_objects as objects
-from pipeline.sources.software_heritage.journal import Spool
+from pipeline.sources.software_heritage.journal import Journal
 from tests.support.servers import corpora as stand_ins
 from tests.support.servers.bucket import Bucket, refusal
 from tests.support.servers.http11 import Request, Response
@@ -316,7 +316,7 @@ def test_files_are_utf8_or_the_other_encoding(data: bytes, fallback: str | None,
     assert archive.decode(data, fallback) == (None if text is None else text.encode())
 
 
-# --- The spool ---
+# --- The journal ---
 
 
 def key_of(index: int) -> bytes:
@@ -324,56 +324,56 @@ def key_of(index: int) -> bytes:
 
 
 def filled(path: Path) -> list[int]:
-    """Fill a spool with five objects and one missing, and return where each record ends."""
+    """Fill a journal with five objects and one missing, and return where each record ends."""
     ends: list[int] = []
-    with Spool(path, "here") as spool:
+    with Journal(path, "here") as journal:
         for index in range(5):
-            spool.add(key_of(index), b"body %d" % index * 10)
+            journal.add(key_of(index), b"body %d" % index * 10)
             ends.append(path.stat().st_size)  # nothing waits in the process: it may be killed at any time
-        spool.add_missing(key_of(5))
+        journal.add_missing(key_of(5))
         ends.append(path.stat().st_size)
     return ends
 
 
-def test_a_spool_gives_back_what_was_added(tmp_path: Path) -> None:
-    filled(tmp_path / "spool")
-    with Spool(tmp_path / "spool", "here") as spool:
-        assert [spool.read(key_of(index)) for index in range(5)] == [b"body %d" % index * 10 for index in range(5)]
-        assert spool.is_missing(key_of(5))
-        assert not spool.is_missing(key_of(0))
-        assert key_of(6) not in spool
+def test_a_journal_gives_back_what_was_added(tmp_path: Path) -> None:
+    filled(tmp_path / "journal")
+    with Journal(tmp_path / "journal", "here") as journal:
+        assert [journal.read(key_of(index)) for index in range(5)] == [b"body %d" % index * 10 for index in range(5)]
+        assert journal.is_missing(key_of(5))
+        assert not journal.is_missing(key_of(0))
+        assert key_of(6) not in journal
 
 
 def test_a_torn_tail_is_cut_off_and_written_anew(tmp_path: Path) -> None:
-    path = tmp_path / "spool"
+    path = tmp_path / "journal"
     ends = filled(path)
     data = path.read_bytes()
     for size in [*range(ends[2], ends[3] + 1), 0, 1]:
         path.write_bytes(data[:size])
         whole = sum(end <= size for end in ends)
-        with Spool(path, "here") as spool:
-            assert [key_of(index) in spool for index in range(6)] == [index < whole for index in range(6)]
+        with Journal(path, "here") as journal:
+            assert [key_of(index) in journal for index in range(6)] == [index < whole for index in range(6)]
             assert path.stat().st_size == ([0, *ends])[whole]
-            spool.add(key_of(9), b"later")
-            assert spool.read(key_of(9)) == b"later"
-        with Spool(path, "here") as spool:
-            assert spool.read(key_of(9)) == b"later"
-            assert all(spool.read(key_of(index)) == b"body %d" % index * 10 for index in range(min(whole, 5)))
+            journal.add(key_of(9), b"later")
+            assert journal.read(key_of(9)) == b"later"
+        with Journal(path, "here") as journal:
+            assert journal.read(key_of(9)) == b"later"
+            assert all(journal.read(key_of(index)) == b"body %d" % index * 10 for index in range(min(whole, 5)))
 
 
 def test_a_damaged_record_and_what_follows_is_cut_off(tmp_path: Path) -> None:
-    path = tmp_path / "spool"
+    path = tmp_path / "journal"
     ends = filled(path)
     data = path.read_bytes()
     for place in range(ends[1], ends[2]):  # key, kind, length, checksum, body
         path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
-        with Spool(path, "here") as spool:
-            assert [key_of(index) in spool for index in range(6)] == [True, True, False, False, False, False]
-            assert len(spool) == 2
+        with Journal(path, "here") as journal:
+            assert [key_of(index) in journal for index in range(6)] == [True, True, False, False, False, False]
+            assert len(journal) == 2
 
 
 def test_another_endpoint_is_asked_for_what_one_lacks(tmp_path: Path) -> None:
-    filled(tmp_path / "spool")
-    with Spool(tmp_path / "spool", "there") as spool:
-        assert key_of(0) in spool
-        assert key_of(5) not in spool
+    filled(tmp_path / "journal")
+    with Journal(tmp_path / "journal", "there") as journal:
+        assert key_of(0) in journal
+        assert key_of(5) not in journal

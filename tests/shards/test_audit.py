@@ -76,7 +76,7 @@ def test_examples_hold_what_they_show(good_audit, plan):
     shards = {
         f"{split}-{k:05d}": documents for split, parts in plan.documents.items() for k, documents in enumerate(parts)
     }
-    rows = good_audit.check("concentrated").rows
+    rows = good_audit.check("concentrated").findings
     assert len(rows) == 50
     for row in rows:
         (shown,) = row.shown
@@ -110,13 +110,13 @@ def test_concentration_is_what_its_definition_says(plan, tmp_path):
 
 def test_lengths_and_bytes_by_source(good_audit, plan):
     everything = split_documents(plan, "train") + split_documents(plan, "val")
-    for row in good_audit.check("lengths").rows:
+    for row in good_audit.check("lengths").findings:
         lengths = np.array([len(d.tokens) for d in everything if d.source == row.values["source"]])
         assert (row.values["documents"], row.values["shortest"]) == (len(lengths), lengths.min())
         assert (row.values["longest"], row.values["mean"]) == (lengths.max(), round(lengths.mean(), 1))
         assert row.values["p50"] == pytest.approx(np.median(lengths), rel=0.03)
         assert row.values["p95"] == pytest.approx(np.percentile(lengths, 95), rel=0.03)
-    for row in good_audit.check("bytes_per_token").rows:
+    for row in good_audit.check("bytes_per_token").findings:
         mine = [d for d in split_documents(plan, "train") if d.source == row.values["source"]]
         assert row.values["bytes"] == sum(len(d.text) for d in mine)
         assert row.values["tokens"] == sum(len(d.tokens) for d in mine)
@@ -126,8 +126,8 @@ def test_set_without_faults(good_audit):
     for name in ("special_ids", "repeated_documents", "passages", "near_duplicates", "lengths", "rare"):
         check = good_audit.check(name)
         assert check.verdict == "ok", check.summary
-    assert good_audit.check("passages").rows == good_audit.check("near_duplicates").rows == []
-    assert good_audit.check("validation_overlap").rows == []
+    assert good_audit.check("passages").findings == good_audit.check("near_duplicates").findings == []
+    assert good_audit.check("validation_overlap").findings == []
     assert good_audit.verdict == "look"  # some merges are only ever parts of longer ones
 
 
@@ -158,14 +158,14 @@ def test_special_id_inside_a_document(plan, tmp_path, split, which):
     report = write(plan, tmp_path)
     check = report.check("special_ids")
     assert (check.verdict, report.verdict) == ("bad", "bad")
-    (row,) = check.rows
+    (row,) = check.findings
     assert row.values["id"] == token
     assert (row.shown[0]["shard"], row.shown[0]["document"]) == (f"{split}-00000", 5)
 
 
 def test_id_never_seen_and_one_hardly_ever(plan, tmp_path, good_audit):
     unseen, rare = 290, 291
-    assert {unseen, rare}.isdisjoint(row.values["id"] for row in good_audit.check("never_seen").rows)
+    assert {unseen, rare}.isdisjoint(row.values["id"] for row in good_audit.check("never_seen").findings)
     left = 3
     for split, shards in plan.documents.items():
         for shard, documents in enumerate(shards):
@@ -179,11 +179,11 @@ def test_id_never_seen_and_one_hardly_ever(plan, tmp_path, good_audit):
                 if not np.array_equal(tokens, document.tokens):
                     change(plan, split, shard, number, tokens)
     report = write(plan, tmp_path)
-    assert unseen in [row.values["id"] for row in report.check("never_seen").rows]
-    (row,) = [row for row in report.check("rare").rows if row.values["id"] == rare]
+    assert unseen in [row.values["id"] for row in report.check("never_seen").findings]
+    (row,) = [row for row in report.check("rare").findings if row.values["id"] == rare]
     assert (row.values["count"], report.check("rare").verdict) == (3, "look")
     assert row.shown[0]["shard"] == "train-00001"
-    assert rare not in [row.values["id"] for row in report.check("concentrated").rows]
+    assert rare not in [row.values["id"] for row in report.check("concentrated").findings]
 
 
 def test_what_is_rare_depends_on_the_size_of_the_set():
@@ -228,13 +228,13 @@ def test_same_document_twice_and_in_both_splits(plan, tmp_path):
     report = write(plan, tmp_path)
     check = report.check("repeated_documents")
     assert check.verdict == "bad"
-    found = {row.values["kind"]: row.values for row in check.rows}
+    found = {row.values["kind"]: row.values for row in check.findings}
     planted = {
         "document_repeated": ("train-00001 document 4", "train-00000 document 9", plan.documents["train"][0][9]),
         "split_leak": ("train-00000 document 8", "val-00000 document 2", plan.documents["train"][0][8]),
     }
     assert found.keys() == planted.keys()
-    assert len(check.rows) == 2
+    assert len(check.findings) == 2
     for kind, (where, other, document) in planted.items():
         assert found[kind]["where"] == where
         assert f"document {document.hash.hex()} occurs" in found[kind]["message"]
@@ -253,7 +253,7 @@ def test_near_duplicate(plan, tmp_path):
     tokens[len(tokens) // 2] ^= 1
     change(plan, "train", 1, second, tokens)
     check = write(plan, tmp_path).check("near_duplicates")
-    (row,) = check.rows
+    (row,) = check.findings
     assert [(shown["shard"], shown["document"]) for shown in row.shown] == [
         ("train-00000", first),
         ("train-00001", second),
@@ -269,8 +269,8 @@ def test_repeats_that_epochs_allow_are_no_near_duplicates(plan, tmp_path):
         plan.documents["train"][1][number] = plan.documents["train"][0][number]
     report = write(plan, tmp_path)
     assert report.check("repeated_documents").verdict == "ok"
-    assert report.check("near_duplicates").rows == []
-    assert report.check("passages").rows == []
+    assert report.check("near_duplicates").findings == []
+    assert report.check("passages").findings == []
 
 
 def test_validation_seen_in_training(plan, tmp_path):
@@ -281,7 +281,7 @@ def test_validation_seen_in_training(plan, tmp_path):
     change(plan, "train", 1, copy, tokens)
     report = write(plan, tmp_path)
     check = report.check("validation_overlap")
-    (row,) = check.rows
+    (row,) = check.findings
     assert [(s["shard"], s["document"]) for s in row.shown] == [("val-00000", leaked), ("train-00001", copy)]
     assert row.values["seen"] >= 0.8
     assert check.verdict == "look", "near-duplicates of a few documents flatter the loss; they do not spoil the model"
@@ -298,8 +298,8 @@ def test_passage_in_many_documents(plan, tmp_path, copies, verdict):
         change(plan, "train", 0, number, [*tokens[:20], *passage, *tokens[20:]])
     check = write(plan, tmp_path).check("passages")
     assert check.verdict == verdict
-    assert [row.values["documents"] for row in check.rows] == ([copies] if verdict == "look" else [])
-    for row in check.rows:
+    assert [row.values["documents"] for row in check.findings] == ([copies] if verdict == "look" else [])
+    for row in check.findings:
         shown = row.shown[0]
         tokens = open_set(tmp_path / "set").shard(shown["shard"]).read(shown["start"])[shown["position"] :][:64]
         np.testing.assert_array_equal(tokens, passage[shown["position"] - 20 :][:64])
@@ -408,7 +408,7 @@ def test_no_percentile_lies_beyond_the_documents(lengths):
     train = totals.splits["train"]
     train.lengths[0] = np.bincount(bin_lengths(np.array(lengths)), minlength=BINS)
     train.shortest[0], train.longest[0] = min(lengths), max(lengths)
-    (row,) = check_lengths(totals).rows
+    (row,) = check_lengths(totals).findings
     row = row.values
     assert min(lengths) <= row["p5"] <= row["p50"] <= row["p95"] <= row["p99"] <= max(lengths)
 

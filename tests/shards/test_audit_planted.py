@@ -115,7 +115,7 @@ def documents(planted_set):
 def test_audit_lists_the_planted_ids_among_the_ten_most_suspicious(planted_set):
     train = open_set(planted_set).manifest.splits["train"]
     assert train.sources["extra"].tokens / train.tokens == pytest.approx(0.03, abs=0.002)
-    rows = audit(planted_set).check("concentrated").rows[:10]
+    rows = audit(planted_set).check("concentrated").findings[:10]
     suspicious = [row.values["text"].strip() for row in rows]
     assert set(PLANTED) <= set(suspicious)
     for row in rows:

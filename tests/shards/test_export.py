@@ -13,9 +13,10 @@ import pytest
 
 import shards
 from shards.__main__ import main
+from shards.convert import split_reader
 from shards.convert.export import ExportError, compare_split, export_set, load_layout
 from shards.convert.layouts import LAYOUTS, chunks, datatrove, layout, litdata, mds
-from shards.convert.layouts.layout import SplitReader
+from shards.convert.split_reader import SplitReader
 from shards.stores.files import FolderBusyError
 from tests.support.shard_sets import Document, write_set
 
@@ -157,7 +158,8 @@ def test_golden_litdata(tiny_set, tmp_path):
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_small_files_and_blocks_hold_the_same(good_set, truth, tmp_path, monkeypatch, name):
     """Many files and blocks: each layout gives back every token and boundary, and files keep to their size."""
-    monkeypatch.setattr(layout, "EXPORT_BLOCK_TOKENS", 5000)
+    for module in (layout, split_reader):
+        monkeypatch.setattr(module, "EXPORT_BLOCK_TOKENS", 5000)
     for module in (mds, litdata):
         monkeypatch.setattr(module, "MAX_CHUNK_BYTES", 30_000)
     shard_set = shards.open_set(good_set)
@@ -182,7 +184,7 @@ def test_small_files_and_blocks_hold_the_same(good_set, truth, tmp_path, monkeyp
 
 def test_blocks_of_documents_are_bounded(good_set, truth, monkeypatch):
     """What is in memory is a block, whatever the size of the shard, or one longer document."""
-    monkeypatch.setattr(layout, "EXPORT_BLOCK_TOKENS", 600)
+    monkeypatch.setattr(split_reader, "EXPORT_BLOCK_TOKENS", 600)
     tokens, lengths = truth["train"]
     blocks = list(SplitReader(shards.open_set(good_set), "train").iter_documents())
     assert np.array_equal(np.concatenate([block for block, _ in blocks]), tokens)

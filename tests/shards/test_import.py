@@ -66,7 +66,7 @@ def headed(ids, magic=20240520, version=1, dtype="<u2", count=None):
 @pytest.mark.parametrize("name", ["nanogpt", "llmc"])
 def test_an_export_comes_back(good_set, plan, tmp_path, monkeypatch, name):
     """Tokens, boundaries and content hashes are those of the set that was exported; validation finds nothing."""
-    monkeypatch.setattr(bin_files, "BLOCK_TOKENS", 5000)
+    monkeypatch.setattr(bin_files, "IMPORT_BLOCK_TOKENS", 5000)
     monkeypatch.setattr(documents, "HASHED_TOKENS", 2000)
     out = tmp_path / "out"
     export_set(shards.open_set(good_set), out, layout=name)
@@ -243,7 +243,7 @@ def test_what_is_kept_can_be_audited_and_adds_up(run, tmp_path, val, repeats):
     assert validate(tmp_path / "set").problems == []
     check = audit(tmp_path / "set").check("repeated_documents")
     assert check.verdict == ("ok" if repeats == "allow" and not val else "bad")
-    assert bool(check.rows) == bool(validate(tmp_path / "set", level="full").problems)
+    assert bool(check.findings) == bool(validate(tmp_path / "set", level="full").problems)
 
 
 @pytest.mark.parametrize("times", [2, 12])
@@ -262,7 +262,7 @@ def test_a_split_that_is_copies_of_itself_is_found(good_set, tmp_path, times):
     report = audit(tmp_path / "set")
     check = report.check("repeated_documents")
     assert (report.verdict, check.verdict) == ("bad", "bad")
-    assert check.rows[-1].values["message"].startswith(f"{documents} documents in all are repeated")
+    assert check.findings[-1].values["message"].startswith(f"{documents} documents in all are repeated")
     problems = validate(tmp_path / "set", level="full").problems
     assert {problem.kind for problem in problems} == {"document_repeated"}
     assert f"0 times in val and {times} in train" in problems[0].message
@@ -271,7 +271,7 @@ def test_a_split_that_is_copies_of_itself_is_found(good_set, tmp_path, times):
 def test_one_document_planted_again_is_found(run, tmp_path):
     planted = [1, 2, 3, EOS]
     run([[*planted, 5, EOS, *planted, 6, EOS]])
-    (row,) = audit(tmp_path / "set").check("repeated_documents").rows
+    (row,) = audit(tmp_path / "set").check("repeated_documents").findings
     assert row.values["where"] == "train-00000 document 2"
     assert "0 times in val and 2 in train (train-00000 document 0, train-00000 document 2)" in row.values["message"]
     assert main(["audit", str(tmp_path / "set"), "--workers", "1"]) == 1
@@ -294,7 +294,7 @@ def test_repeats_in_training_that_were_meant_are_epochs(run, tmp_path):
 
 
 def test_repeats_are_dropped_and_counted(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(bin_files, "BLOCK_TOKENS", 3)
+    monkeypatch.setattr(bin_files, "IMPORT_BLOCK_TOKENS", 3)
     train = [[1, EOS, 2, EOS, 1, EOS, 1, EOS, 3, EOS, 4, 4, 4, 4, EOS, 6, EOS]]
     run(train, [[3, EOS, 5, EOS, 5, EOS]], repeats="drop", shard_tokens=4)
     shard_set = shards.open_set(tmp_path / "set")

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from shards import ShardSet
-from shards.format.order import label_sources
+from shards.format.order import number_token_sources
 from shards.format.tokenizer import read_vocabulary
 from trainer.evaluate import evaluate, summarise
 from trainer.model.decoder import LanguageModel, build_model
@@ -118,7 +118,7 @@ def test_every_token_has_its_documents_source(shard_set: ShardSet):
     expected = [row["source"] for row in shard.documents().to_pylist() for _ in range(row["length"])]
     names = ["code", "prose"]
     for stop in (1, 2, 57, shard.num_tokens):
-        assert [names[code] for code in label_sources(shard, names, stop)] == expected[:stop]
+        assert [names[code] for code in number_token_sources(shard, names, stop)] == expected[:stop]
 
 
 def test_token_bytes_add_up_to_the_text(shard_set: ShardSet):

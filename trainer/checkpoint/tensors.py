@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from shards.stores.files import stage_folder, write_text
+from shards.stores.files import write_folder, write_text
 from trainer.checkpoint.state import (
     CHECKSUMS_FILE,
     MODEL_FILE,
@@ -62,7 +62,7 @@ def save_checkpoint(
     if not write:
         return path
     check_disk(run, sum(tensor.nbytes for tensor in (*weights.values(), *moments.values())), path)
-    with stage_folder(path) as folder:
+    with write_folder(path) as folder:
         write_tensors(folder / MODEL_FILE, weights)
         write_tensors(folder / OPTIMIZER_FILE, moments)
         write_tensors(folder / RNG_FILE, _rng_tensors())

@@ -16,7 +16,7 @@ from shards.errors import InputError
 from shards.format.order import Window, WindowOrder, row_window
 from shards.format.reader import ShardSet
 from shards.trace.locate import Excerpt, Place, read_excerpt
-from shards.trace.windows import find_documents
+from shards.trace.windows import find_window_documents
 from trainer.checkpoint.state import CheckpointError, CheckpointState, list_checkpoints, read_state
 from trainer.metrics import METRICS_FILE, read_metrics
 from trainer.recipe import FIXED_BY_CHECKPOINT, TrainConfig, find_changes, load_recipe, parse_recipe
@@ -190,7 +190,7 @@ def trace_step(
     batch.rows = run.train.global_batch if row is None else 1
     first_window = row_window(step, row or 0, global_batch=run.train.global_batch)
     hashes: set[str] = set()
-    for number, (window, places) in enumerate(find_documents(shards, order, first_window, batch.rows), row or 0):
+    for number, (window, places) in enumerate(find_window_documents(shards, order, first_window, batch.rows), row or 0):
         for place in places:
             # The part of the document that lies in the window, in tokens of the document.
             first = max(window.start - place.start, 0)

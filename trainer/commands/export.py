@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     """Write the folder, whole or not at all, and print what it holds."""
     import torch
 
-    from shards.stores.files import stage_folder, write_text
+    from shards.stores.files import write_folder, write_text
     from shards.terminal.display import print_summary, say
     from trainer.checkpoint.tensors import write_tensors
     from trainer.commands.load_training_run import load_training_run
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
     weights = {name: tensor.to("cpu", dtype).contiguous() for name, tensor in weights.items()}
     tokens = {token.content: index for index, token in loaded.tokenizer.get_added_tokens_decoder().items()}
     files = describe_files(config, vocab_size, loaded.eos_id, tokens, options.dtype)
-    with stage_folder(out) as folder:
+    with write_folder(out) as folder:
         for name, content in files.items():
             write_text(folder / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
         (folder / TOKENIZER_FILE).write_bytes((options.run / TOKENIZER_FILE).read_bytes())

@@ -43,7 +43,8 @@ from trainer.phases import summarise_phases
 from trainer.run_folder import SAMPLES_FOLDER
 from trainer.session import Session, wait_for_ranks
 from trainer.train.loss_checks import REMEDY, find_fault
-from trainer.train.step import accumulate_gradients, advise_on_memory, clip_gradients, fetch_losses, take_step
+from trainer.train.out_of_memory import describe_out_of_memory
+from trainer.train.step import accumulate_gradients, clip_gradients, fetch_losses, take_step
 
 FAULT_ROWS = 8
 """Rows of a batch whose documents are named when its loss stops the run."""
@@ -165,7 +166,7 @@ class TrainingLoop:
         except torch.OutOfMemoryError:
             fits = False
         if not fits:  # not in the except block: the exception keeps the memory of the step alive
-            raise RunError(advise_on_memory(self.session))
+            raise RunError(describe_out_of_memory(self.session))
 
     def _settle(self, *, save: bool, validate: bool) -> None:
         """Log the steps taken; then save, validate and close the phase if each is due."""

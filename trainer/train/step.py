@@ -3,7 +3,6 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import Any
 
@@ -104,29 +103,3 @@ def fetch_losses(session: Session, taken: list[dict[str, Any]]) -> None:
     for step, (loss, grad_norm) in zip(taken, numbers, strict=True):
         step["loss"] = loss
         step["grad_norm"] = grad_norm
-
-
-def advise_on_memory(session: Session) -> str:
-    """Try smaller micro-batches after one that did not fit in memory, and say which is the next that fits."""
-    train = session.recipe.train
-    sizes = [size for size in range(1, train.micro_batch) if train.global_batch % size == 0]
-    if session.ranks > 1:
-        sizes = []  # all ranks would have to try together, and only this one is here
-    moments: list[torch.Tensor] = []
-    while sizes:
-        for optimizer in session.optimizers:
-            optimizer.zero_grad(set_to_none=True)
-        moments.clear()
-        with contextlib.suppress(torch.OutOfMemoryError):
-            if not session.step:  # the optimizer allocates its two moments at the end of the first step
-                moments.extend(torch.empty_like(weight) for weight in session.model.parameters() for _ in range(2))
-            windows = torch.zeros(sizes[-1], session.order.seq_len + 1, dtype=torch.int64)
-            accumulate_gradients(session, windows, 1)
-            break
-        sizes.pop()
-    fits = sizes[-1] if sizes else None
-    remedy = f"The next smaller that fits is {fits}" if fits else "Choose a smaller one"
-    return (
-        f"step {session.step + 1}: train.micro_batch = {train.micro_batch}: out of memory. {remedy}: "
-        f"--set train.micro_batch={fits or 'N'}, or train.activation_checkpointing. {session.describe_saved()}"
-    )

@@ -2,8 +2,8 @@
 
 The name decides for `.parquet`, `.jsonl`, `.ndjson` and `.txt`, also with a compression suffix. Of other files the
 head is read and decompressed. Parquet and JSON lines are recognised. Other text is one document per file, like source
-code and Markdown. Other JSON, CSV, binary data, and compressed text without a suffix such as `.md` are refused, because
-a whole data set would become one document.
+code and Markdown. JSON arrays and CSV, in files whose ending says so or that have none, binary data, and compressed
+text without an ending such as `.md` are refused, because a whole data set would become one document.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from pipeline.sources.kinds import kind_of
 from pipeline.sources.network.retry import count_retries
 from pipeline.sources.network.settings import network
 from pipeline.sources.software_heritage import archive, documents
-from pipeline.sources.software_heritage.journal import Spool
+from pipeline.sources.software_heritage.journal import Journal
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
@@ -53,7 +53,7 @@ class FetchTask:
 
     unit: Unit
     source: SourceRecipe
-    spool: str
+    journal: str
     """The journal's file, which survives if the task is killed."""
 
 
@@ -71,7 +71,7 @@ def make_task(unit: Unit, source: SourceRecipe, folder: Path) -> Task:
     reading = source.model_dump(include=_READING_KEYS)
     digest = digest_of({"code": CODE_VERSION, "source": reading, "spans": unit.identity()})
     rows = sum(span.rows if span.rows is not None else span.stored_bytes // _LINE_BYTES for span in unit.spans)
-    return Task(digest, FetchTask(unit, source, str(folder / f"{digest}.spool")), rows)
+    return Task(digest, FetchTask(unit, source, str(folder / f"{digest}.journal")), rows)
 
 
 def fetch_unit(folder: Path, task: FetchTask, report: Callable[[int, int], None]) -> dict[str, Any]:
@@ -92,21 +92,21 @@ def fetch_unit(folder: Path, task: FetchTask, report: Callable[[int, int], None]
     # Read the rows: which files do they name?
     timer = Timer()
     retries = count_retries()
-    delete_spools(folder.parent)
+    delete_journals(folder.parent)
     wanted = [_read_keys(task.source, span) for span in task.unit.spans]
     distinct = dict.fromkeys(key for one in wanted for key in one.keys)
     settled = sum(len(one.rows) + sum(one.rejected.values()) for one in wanted) - len(distinct)
     timer.lap("read_s")
 
     # Take files from earlier tasks, and fetch the others.
-    with Spool(Path(task.spool), network().content_endpoint) as spool:
+    with Journal(Path(task.journal), network().content_endpoint) as journal:
         for span, one in zip(task.unit.spans, wanted, strict=True):
-            _use_again(folder.parent, _file_name(task.source, span), one, spool)
+            _use_again(folder.parent, _file_name(task.source, span), one, journal)
         timer.lap("use_again_s")
-        pending = [key for key in distinct if key not in spool]
+        pending = [key for key in distinct if key not in journal]
         settled += len(distinct) - len(pending)
         report(settled, 0)
-        failed = _fetch(task.source, pending, spool, lambda fetched: report(settled + fetched, fetched))
+        failed = _fetch(task.source, pending, journal, lambda fetched: report(settled + fetched, fetched))
         timer.lap("fetch_s")
 
         # Write the documents of each span.
@@ -114,7 +114,7 @@ def fetch_unit(folder: Path, task: FetchTask, report: Callable[[int, int], None]
         dropped: dict[str, int] = {}
         for span, one in zip(task.unit.spans, wanted, strict=True):
             name = _file_name(task.source, span)
-            lost, facts = _write(folder / name, one, spool, failed, task.source.fallback_encoding)
+            lost, facts = _write(folder / name, one, journal, failed, task.source.fallback_encoding)
             spans.append({"file": name, **facts})
             for reason, count in lost.items():
                 dropped[reason] = dropped.get(reason, 0) + count
@@ -183,9 +183,9 @@ def _too_many(source: SourceRecipe, rows: int, dropped: dict[str, int]) -> bool:
     return sum(dropped.values()) > source.max_missing * rows
 
 
-def delete_spools(folder: Path) -> None:
-    """Delete the spools of tasks that are done."""
-    for path in folder.glob("*.spool"):
+def delete_journals(folder: Path) -> None:
+    """Delete the journals of tasks that are done."""
+    for path in folder.glob("*.journal"):
         if (folder / path.stem / RECEIPT_FILE).exists():
             path.unlink(missing_ok=True)
 
@@ -220,7 +220,7 @@ def _read_keys(source: SourceRecipe, span: Span) -> _Wanted:
     return wanted
 
 
-def _use_again(stage: Path, name: str, wanted: _Wanted, spool: Spool) -> None:
+def _use_again(stage: Path, name: str, wanted: _Wanted, journal: Journal) -> None:
     """Copy files from earlier tasks' documents of the same span into the journal, if their SHA-1 agrees."""
     keys = dict(zip(wanted.rows, wanted.keys, strict=True))
     for path in stage.glob(f"[!.]*/{name}"):
@@ -228,26 +228,28 @@ def _use_again(stage: Path, name: str, wanted: _Wanted, spool: Spool) -> None:
             for batch in documents.read_file(path):
                 for row, text in zip(batch.rows.tolist(), batch.text, strict=True):
                     key = keys.get(row)
-                    if key is None or key in spool:
+                    if key is None or key in journal:
                         continue
                     data = text.as_buffer()
                     if hashlib.sha1(data, usedforsecurity=False).digest() == key:
-                        spool.add(key, gzip.compress(data, 1))
+                        journal.add(key, gzip.compress(data, 1))
         except (OSError, ValueError, KeyError, pa.ArrowException):
             continue  # a damaged file: fetch its content again
 
 
-def _fetch(source: SourceRecipe, keys: list[bytes], spool: Spool, report: Callable[[int], None]) -> dict[bytes, str]:
-    """Fetch files into the spool; return those that cannot be used, with the reason."""
+def _fetch(
+    source: SourceRecipe, keys: list[bytes], journal: Journal, report: Callable[[int], None]
+) -> dict[bytes, str]:
+    """Fetch files into the journal; return those that cannot be used, with the reason."""
     failed: dict[bytes, str] = {}
     had = 0
     with closing(archive.fetch_all(keys)) as outcomes:
         for count, (key, outcome) in enumerate(outcomes, start=1):
             if isinstance(outcome, bytes):
-                spool.add(key, outcome)
+                journal.add(key, outcome)
                 had += 1
             elif outcome == archive.MISSING and had:  # before the first success, it may be the wrong archive
-                spool.add_missing(key)
+                journal.add_missing(key)
             else:
                 failed[key] = outcome
             if count == _HOPELESS and not had and source.max_missing < 1:
@@ -260,17 +262,17 @@ def _fetch(source: SourceRecipe, keys: list[bytes], spool: Spool, report: Callab
 
 
 def _write(
-    path: Path, wanted: _Wanted, spool: Spool, failed: dict[bytes, str], fallback_encoding: str | None
+    path: Path, wanted: _Wanted, journal: Journal, failed: dict[bytes, str], fallback_encoding: str | None
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Write a span's documents; return the counts of lost rows by reason, and the file's documents and text_bytes."""
     lost: dict[str, int] = {}
     writer = documents.DocumentWriter(path)
     for row, key in zip(wanted.rows, wanted.keys, strict=True):
-        reason = failed.get(key) or (archive.MISSING if spool.is_missing(key) else None)
+        reason = failed.get(key) or (archive.MISSING if journal.is_missing(key) else None)
         if reason is None:
-            data = gzip.decompress(spool.read(key))
+            data = gzip.decompress(journal.read(key))
             if hashlib.sha1(data, usedforsecurity=False).digest() != key:
-                raise SourceError(f"{spool.path}: damaged since it was written. Delete it and run again.")
+                raise SourceError(f"{journal.path}: damaged since it was written. Delete it and run again.")
             text = archive.decode(data, fallback_encoding)
             if text is not None:
                 writer.add(row, text)

@@ -23,7 +23,7 @@ _CONTENT, _MISSING = 0, 1
 _SYNC_SECONDS = 2.0
 
 
-class Spool:
+class Journal:
     """The objects fetched for one task, by key. One process uses it at a time."""
 
     def __init__(self, path: Path, endpoint: str):

@@ -28,7 +28,7 @@ HEADER_BYTES = 1024
 HEADERS: dict[tuple[int, int], Dtype] = {(20240520, 1): "uint16", (20240801, 7): "uint32"}
 """llm.c's magic numbers and versions: of GPT-2's files and of Llama 3's."""
 
-BLOCK_TOKENS = 1 << 22
+IMPORT_BLOCK_TOKENS = 1 << 22
 _HEAD = struct.Struct("<3i")
 _LOOK_TOKENS = 1 << 16
 
@@ -148,8 +148,8 @@ class TokenStream:
 
     def iter_blocks(self) -> Iterator[npt.NDArray[Any]]:
         """Yield the stream in blocks of about 4 million tokens."""
-        for start in range(0, len(self), BLOCK_TOKENS):
-            yield self.read(start, min(start + BLOCK_TOKENS, len(self)))
+        for start in range(0, len(self), IMPORT_BLOCK_TOKENS):
+            yield self.read(start, min(start + IMPORT_BLOCK_TOKENS, len(self)))
 
 
 def open_stream(paths: Sequence[Path], dtype: Dtype) -> TokenStream:

@@ -48,7 +48,7 @@ class ImportedDocuments:
         return np.diff(self.ends, prepend=0)
 
 
-def find_documents(
+def cut_documents(
     stream: TokenStream, *, vocab_size: int, eos_id: int, close: bool, advance: Callable[[int], None]
 ) -> ImportedDocuments:
     """Read a stream once, check its ids, and cut it into documents.

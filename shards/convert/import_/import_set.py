@@ -20,13 +20,13 @@ from typing import Literal, cast
 import numpy as np
 
 from shards.convert.import_.bin_files import TokenBinError, TokenStream, open_stream
-from shards.convert.import_.documents import ImportedDocuments, Repeats, find_documents, find_repeats, hash_documents
+from shards.convert.import_.documents import ImportedDocuments, Repeats, cut_documents, find_repeats, hash_documents
 from shards.convert.import_.manifest import make_manifest
 from shards.convert.import_.shards import SplitRows, write_split
 from shards.format.manifest import Dtype, ShardEntry, Split, TokenizerEntry, dtype_for
 from shards.format.tokenizer import MAX_TOKENIZER_BYTES, Vocabulary, read_vocabulary
 from shards.format.writer import HashingFile, SetProperties, write_entry, write_manifest
-from shards.stores.files import atomic_open, hash_file, stage_folder
+from shards.stores.files import atomic_open, hash_file, write_folder
 
 OnRepeat = Literal["keep", "allow", "drop"]
 SOURCE = "imported"
@@ -104,7 +104,7 @@ def import_set(
             progress(done, total)
 
     splits: dict[Split, ImportedDocuments] = {
-        split: find_documents(stream, vocab_size=len(vocabulary), eos_id=eos_id, close=options.close, advance=advance)
+        split: cut_documents(stream, vocab_size=len(vocabulary), eos_id=eos_id, close=options.close, advance=advance)
         for split, stream in streams.items()
     }
     hashes = {split: hash_documents(documents, vocabulary, advance) for split, documents in splits.items()}
@@ -118,7 +118,7 @@ def import_set(
             "every training document is also in validation, so none is left to train on. Give other files."
         )
 
-    with stage_folder(out) as folder:
+    with write_folder(out) as folder:
         with atomic_open(folder / "tokenizer.json") as file:
             hashing = HashingFile(file)
             hashing.write(data)

@@ -66,7 +66,7 @@ class SplitRows:
         low, high = int(numbers[0]), int(numbers[-1]) + 1
         ends, lengths = self.documents.ends[low:high], self.documents.lengths[low:high]
         base = int(ends[0] - lengths[0])
-        for first, last in cut_blocks(ends - base, bin_files.BLOCK_TOKENS):
+        for first, last in cut_blocks(ends - base, bin_files.IMPORT_BLOCK_TOKENS):
             start = int(ends[first] - lengths[first])
             tokens = self.documents.stream.read(start, int(ends[last - 1]))
             here = keep[low + first : low + last]

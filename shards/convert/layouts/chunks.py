@@ -15,7 +15,7 @@ import numpy as np
 from shards.convert.layouts.layout import longest_document
 
 if TYPE_CHECKING:
-    from shards.convert.layouts.layout import SplitReader
+    from shards.convert.split_reader import SplitReader
 
 MAX_CHUNK_BYTES = 1 << 26
 """Both libraries' usual size: 64 MiB, small enough to download one while another is read."""

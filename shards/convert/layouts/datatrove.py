@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shards.convert.layouts.layout import iter_shard_lengths, read_array
+from shards.convert.layouts.layout import read_array
+from shards.convert.split_reader import iter_shard_lengths
 from shards.stores.files import atomic_open, write_text
 
 if TYPE_CHECKING:
-    from shards.convert.layouts.layout import Lengths, SplitReader, Tokens
+    from shards.convert.split_reader import Lengths, SplitReader, Tokens
 
 USAGE = 'DatatroveFolderDataset("{out}/{split}", seq_len=2048, token_size={token_size}, return_positions=True)'
 

@@ -21,7 +21,7 @@ from shards.convert.layouts.chunks import MAX_CHUNK_BYTES, Chunk, find_long_docu
 from shards.stores.files import atomic_open, write_text
 
 if TYPE_CHECKING:
-    from shards.convert.layouts.layout import Lengths, SplitReader, Tokens
+    from shards.convert.split_reader import Lengths, SplitReader, Tokens
 
 USAGE = 'StreamingDataset("{out}/{split}", item_loader=TokensLoader(block_size=2049))'
 

@@ -22,7 +22,7 @@ from shards.convert.layouts.chunks import MAX_CHUNK_BYTES, Chunk, find_long_docu
 from shards.stores.files import atomic_open, write_text
 
 if TYPE_CHECKING:
-    from shards.convert.layouts.layout import Lengths, SplitReader, Tokens
+    from shards.convert.split_reader import Lengths, SplitReader, Tokens
 
 USAGE = 'StreamingDataset(local="{out}", split="{split}", shuffle=True, batch_size=8)[0]["tokens"]'
 

@@ -20,7 +20,7 @@ from shards.convert.layouts.layout import longest_document, read_array
 from shards.stores.files import atomic_open
 
 if TYPE_CHECKING:
-    from shards.convert.layouts.layout import Lengths, SplitReader, Tokens
+    from shards.convert.split_reader import Lengths, SplitReader, Tokens
 
 USAGE = 'IndexedDataset("{out}/{split}")  # or --data-path {out}/{split}'
 

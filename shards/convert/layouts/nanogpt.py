@@ -17,7 +17,7 @@ from shards.convert.layouts.layout import read_array, refuse_uint32, split_at_eo
 from shards.stores.files import atomic_open
 
 if TYPE_CHECKING:
-    from shards.convert.layouts.layout import Lengths, SplitReader, Tokens
+    from shards.convert.split_reader import Lengths, SplitReader, Tokens
 
 USAGE = 'np.memmap("{out}/{split}.bin", dtype=np.uint16, mode="r")'
 

@@ -1,0 +1,42 @@
+"""What to do after a micro-batch that did not fit in memory: find the next smaller one that fits."""
+
+# pyright: reportUnknownMemberType=false
+from __future__ import annotations
+
+import contextlib
+
+import torch
+
+from trainer.session import Session
+from trainer.train.step import accumulate_gradients
+
+
+def describe_out_of_memory(session: Session) -> str:
+    """Return the message for a step that ran out of memory; it names the next smaller micro-batch that fits."""
+    fits = find_fitting_micro_batch(session)
+    remedy = f"The next smaller that fits is {fits}" if fits else "Choose a smaller one"
+    return (
+        f"step {session.step + 1}: train.micro_batch = {session.recipe.train.micro_batch}: out of memory. {remedy}: "
+        f"--set train.micro_batch={fits or 'N'}, or train.activation_checkpointing. {session.describe_saved()}"
+    )
+
+
+def find_fitting_micro_batch(session: Session) -> int | None:
+    """Try the smaller micro-batches, the largest first; return the first that fits, or None.
+
+    With several ranks nothing is tried: all ranks would have to try together, and only this one is here.
+    """
+    train = session.recipe.train
+    sizes = [size for size in range(1, train.micro_batch) if train.global_batch % size == 0]
+    moments: list[torch.Tensor] = []
+    for size in reversed(sizes if session.ranks == 1 else []):
+        for optimizer in session.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        moments.clear()
+        with contextlib.suppress(torch.OutOfMemoryError):
+            if not session.step:  # the optimizer allocates its two moments at the end of the first step
+                moments.extend(torch.empty_like(weight) for weight in session.model.parameters() for _ in range(2))
+            windows = torch.zeros(size, session.order.seq_len + 1, dtype=torch.int64)
+            accumulate_gradients(session, windows, 1)
+            return size
+    return None
