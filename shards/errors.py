@@ -92,6 +92,7 @@ EXTRAS = {
     "datasets": "hub",
     "datatrove": "datatrove",
     "matplotlib": "train",
+    "ray": "ray",
     "safetensors": "train",
     "torch": "train",
 }

@@ -243,7 +243,7 @@ def test_constraints_pin_every_dependency() -> None:
     """Walk what we require, and what that requires. An exact requirement of a pinned package is pinned by it."""
     pins = _pins()
     assert pins["torch"] == "2.13.0"
-    pending, seen = [Requirement("tokenmill[hub,datatrove,train,dev]")], set[tuple[str, frozenset[str]]]()
+    pending, seen = [Requirement("tokenmill[hub,datatrove,ray,train,dev]")], set[tuple[str, frozenset[str]]]()
     wrong: list[str] = []
     while pending:
         requirement = pending.pop()

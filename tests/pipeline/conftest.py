@@ -8,7 +8,7 @@ import pydoc_data.topics
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources import files
 from tests.support.builds import list_spans_of
 from tests.support.good_recipe import GOOD
+from tests.support.ray_cluster import RayCluster
+from tests.support.slurm_cluster import SlurmCluster
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,6 +65,20 @@ def corpora() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no corpora in {folder}; set TOKENMILL_CORPORA to their folder")
     return folder
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[SlurmCluster]:
+    """Return a Slurm cluster with two nodes, or skip."""
+    with SlurmCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[RayCluster]:
+    """Return a Ray cluster with two nodes, or skip."""
+    with RayCluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

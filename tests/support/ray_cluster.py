@@ -1,0 +1,68 @@
+"""A Ray cluster on loopback: a head without CPUs, and nodes with one CPU each that come and go."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any, Self
+
+import psutil
+import pytest
+
+_NODE = {"object_store_memory": 80 << 20, "include_dashboard": False}
+_ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+"""Environment in which Ray takes 127.0.0.1 as a host's address. Read when Ray is imported."""
+
+
+class RayCluster:
+    """A head and two nodes, between `with` and its end. Programs reach it at `address`."""
+
+    def __init__(self) -> None:
+        pytest.importorskip("ray", reason="Ray is not installed: pip install 'tokenmill[ray]'")
+        self._before = {process.pid for process in psutil.Process().children(recursive=True)}
+        os.environ.update(_ON_LOOPBACK)
+        from ray.cluster_utils import Cluster
+
+        self._cluster: Any = Cluster(initialize_head=True, head_node_args={**_NODE, "num_cpus": 0})
+        self.nodes: list[Any] = []
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment for programs that connect to the cluster."""
+        return {**os.environ, **_ON_LOOPBACK}
+
+    @property
+    def address(self) -> str:
+        """The address of the cluster, for `--ray-address`."""
+        return self._cluster.address
+
+    def add_node(self) -> Any:
+        """Add a node with one CPU and return it."""
+        node = self._cluster.add_node(**_NODE, num_cpus=1)
+        self.nodes.append(node)
+        return node
+
+    def kill_node(self, node: Any) -> None:
+        """Remove a node without grace: its processes are killed."""
+        self.nodes.remove(node)
+        self._cluster.remove_node(node, allow_graceful=False)
+
+    def __enter__(self) -> Self:
+        try:
+            for _ in range(2):
+                self.add_node()
+            self._cluster.wait_for_nodes()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        own = [child for child in psutil.Process().children(recursive=True) if child.pid not in self._before]
+        self._cluster.shutdown()
+        for process in own:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
