@@ -18,9 +18,8 @@ import pyarrow as pa
 
 from pipeline.arrow import wrap_numbers, wrap_texts
 from pipeline.encode.run import DOCUMENT_DTYPE, Run
-from pipeline.engine.receipts import TaskOutput
 from pipeline.engine.timer import Timer
-from pipeline.mix.index import mask_name
+from pipeline.mix.kept import read_kept
 from pipeline.mix.plan import ShardPlan, Slice
 from shards.format.hashes import join_hashes
 from shards.format.manifest import Split
@@ -43,7 +42,7 @@ class AssembleTask:
     shard: ShardPlan
     runs: tuple[Run, ...]
     mix: Path
-    """Folder of the mix task, with the keep mask of each run."""
+    """Folder of the mix task, which tells the documents that are kept."""
     source_names: tuple[str, ...]
     seed: int
     out: str
@@ -102,16 +101,15 @@ def assemble_shard(folder: Path, task: AssembleTask, report: Callable[[int, int]
 
 
 def _gather(task: AssembleTask) -> Iterator[_Piece]:
-    mix = TaskOutput(task.mix)
+    kept = read_kept(task.mix, len(task.runs))
     for part in task.shard.slices:
         for index, run in enumerate(task.runs):
             if run.source != part.source:
                 continue
-            first, last = run.position(part.start), run.position(part.stop)
-            if first == last:
+            first, rows = run.read_between(part.start, part.stop)
+            if not len(rows):
                 continue
-            keep = np.frombuffer(mix.read(mask_name(index), first, last), bool)
-            rows = run.read_documents(first, last)
+            keep = kept.mask(index, first, first + len(rows))
             offsets = (rows["start"] - rows["start"][0]).astype(np.int64)
             yield _Piece(index, part, rows[keep], run.read_tokens(rows), offsets[keep])
 

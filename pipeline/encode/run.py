@@ -32,8 +32,10 @@ DOCUMENT_DTYPE = np.dtype(
         ("row", "<u4"),  # row in the span
     ]
 )
-SEARCH_ROWS = 1 << 10
-"""A binary search with at most this many rows left reads them all: they are in one or two blocks of checksums."""
+SLACK = 6.0
+"""Standard deviations by which a search reads further than it expects to need: it reads again once in a million."""
+LEAST_SLACK = 64
+"""Rows that a search reads further at least."""
 
 HashKey = tuple[int, int]
 """A content hash as (hash_hi, hash_lo): runs are sorted by it."""
@@ -76,28 +78,38 @@ class Run:
             self._output.read(DOCUMENTS_FILE, header + first * size, header + last * size), DOCUMENT_DTYPE
         )
 
-    def position(self, key: HashKey) -> int:
-        """Return the index of the first document whose hash is not below `key`."""
-        first, last = 0, self.num_documents
-        if key >= END_HASH:
-            return last
-        while last - first > SEARCH_ROWS:
-            middle = (first + last) // 2
-            row = self.read_documents(middle, middle + 1)[0]
-            if (int(row["hash_hi"]), int(row["hash_lo"])) < key:
-                first = middle + 1
-            else:
-                last = middle
-        rows = self.read_documents(first, last)
-        hi, lo = rows["hash_hi"], rows["hash_lo"]
-        below = (hi < key[0]) | ((hi == key[0]) & (lo < key[1]))
-        return first + int(np.count_nonzero(below))
+    def read_between(
+        self, start: HashKey, stop: HashKey, *, first: int | None = None
+    ) -> tuple[int, npt.NDArray[np.void]]:
+        """Find and read the documents whose hashes are in [start, stop).
 
-    def partition_edges(self, bits: int) -> list[int]:
-        """Return where each of `2**bits` equal parts of the hash space begins, then the number of documents."""
-        hi = self.read_documents(0, self.num_documents)["hash_hi"]
-        begins = np.arange(1 << bits, dtype=np.uint64) << np.uint64(64 - bits) if bits else np.zeros(1, np.uint64)
-        return [*np.searchsorted(hi, begins, "left").tolist(), self.num_documents]
+        Hashes are spread evenly, so their place is nearly known: a little more than the documents is read, once.
+
+        Args:
+            start: the lowest hash.
+            stop: one past the highest.
+            first: the index of the first such document, if it is known.
+
+        Returns:
+            The index of the first, and the rows, `DOCUMENT_DTYPE (found,)`.
+        """
+        slack = 1
+        while True:
+            begin = self._expect(start, -slack) if first is None else first
+            end = max(begin, self._expect(stop, slack))
+            rows = self.read_documents(begin, end)
+            low = 0 if first is not None else count_below(rows, start)
+            high = max(low, count_below(rows, stop))
+            # A row outside on either side shows that there is none further on.
+            if (first is not None or low or not begin) and (high < len(rows) or end == self.num_documents):
+                return begin + low, rows[low:high]
+            slack *= 4
+
+    def _expect(self, key: HashKey, slack: int) -> int:
+        """Return where a hash is if hashes are spread evenly, moved by `slack` times the usual error."""
+        share = key[0] / END_HASH[0]
+        error = SLACK * (self.num_documents * share * (1 - share)) ** 0.5 + LEAST_SLACK
+        return min(self.num_documents, max(0, int(self.num_documents * share + slack * error)))
 
     def read_tokens(self, rows: npt.NDArray[np.void]) -> npt.NDArray[np.unsignedinteger]:
         """Read the tokens of consecutive documents in one sequential read.
@@ -113,3 +125,12 @@ class Run:
         size = self.dtype.itemsize
         start, stop = int(rows["start"][0]), int(rows["start"][-1]) + int(rows["length"][-1])
         return np.frombuffer(self._output.read(TOKENS_FILE, start * size, stop * size), self.dtype)
+
+
+def count_below(rows: npt.NDArray[np.void], key: HashKey) -> int:
+    """Return how many rows of a run, which are in hash order, have a hash below `key`."""
+    if key >= END_HASH:
+        return len(rows)
+    hi = np.ascontiguousarray(rows["hash_hi"])
+    first, last = (int(np.searchsorted(hi, np.uint64(key[0]), side)) for side in ("left", "right"))
+    return first + int(np.searchsorted(rows["hash_lo"][first:last], np.uint64(key[1])))

@@ -27,11 +27,11 @@ from typing import Any, Literal
 import numpy as np
 
 from pipeline.encode.run import FIRST_HASH, Run
-from pipeline.engine.checksums import checksum_file, write_checksummed
+from pipeline.engine.checksums import checksum_file
 from pipeline.engine.receipts import write_receipt
 from pipeline.estimate.duplicates import Distinct, find_distinct, read_earlier
 from pipeline.estimate.pieces import Extract, read_extract
-from pipeline.mix.index import mask_name
+from pipeline.mix.kept import Kept, write_kept
 from pipeline.mix.plan import ShardPlan, Slice
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand, Shares
@@ -273,11 +273,9 @@ def _assemble(recipe: Recipe, runs: list[Run], tokenizer: TokenizerInfo, folder:
     weights = {source: recipe.sources[source].weight for source in tokens}
     most = min([tokens[source] / weight for source, weight in weights.items()], default=0.0)
     cuts = {source: int((1 << 64) * (most * weight / tokens[source])) for source, weight in weights.items()}
-    files = {
-        mask_name(index): write_checksummed(folder / mask_name(index), b"\1" * run.num_documents)
-        for index, run in enumerate(runs)
-    }
-    write_receipt(folder, {"files": files})
+    edges = np.array([[0] * len(runs), [run.num_documents for run in runs]], np.uint64)
+    everything = np.full(int(edges.sum()) // 8 + 1, 255, np.uint8)
+    write_receipt(folder, {"files": write_kept(folder, Kept(edges, lambda _: everything))})
     task = AssembleTask(
         ShardPlan("train", 0, tuple(Slice(source, 0, FIRST_HASH, (cut, 0)) for source, cut in cuts.items())),
         tuple(runs),

@@ -22,13 +22,14 @@ from typing import Any
 from pipeline.encode.run import END_HASH, FIRST_HASH, Run
 from pipeline.mix.block_lists import Blocked, open_lists
 from pipeline.mix.index import Axis, Cut, Index
+from pipeline.mix.kept import write_kept
 from pipeline.mix.plan import MixPlan, ShardPlan, Slice, SourceTotals
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
 from shards.errors import InputError
 
-CODE_VERSION = 2
-"""Increase when the same runs would give another plan."""
+CODE_VERSION = 3
+"""Increase when the same runs would give another plan, or files of another form."""
 
 MAX_SHARDS = 100_000
 
@@ -241,7 +242,7 @@ def _slices_between(source: int, start: Cut, begin: tuple[int, Cut], end: tuple[
 
 
 def mix_runs(folder: Path, task: MixTask, report: Any) -> dict[str, Any]:
-    """Run the mix stage: write one keep mask per run into `folder`, and return the plan for the receipt.
+    """Run the mix stage: write which documents are kept into `folder`, and return the plan for the receipt.
 
     If sources must be read further, there is no plan; `short` then lists (source, tokens needed, tokens found).
 
@@ -255,4 +256,4 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> dict[str, Any]:
         found = index.tokens.sum(axis=0).tolist()
         return {"short": [[s, needed, found[s]] for s, needed in short.items()], "files": {}}
     plan = plan_mix(task.recipe, index, task.has_more)
-    return {"plan": plan.to_dict(), "short": [], "files": index.write_masks(folder)}
+    return {"plan": plan.to_dict(), "short": [], "files": write_kept(folder, index.kept)}

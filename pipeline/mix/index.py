@@ -1,28 +1,30 @@
 """The documents of all runs in hash order: deduplicated, added up by source, and cut at document boundaries.
 
-The hash space is read in partitions of about `PARTITION_DOCUMENTS`. The keep masks, one byte per document, are the
-only memory that grows with the corpus. Only hashes and lengths are read.
+The hash space is read in partitions of at most about `PARTITION_DOCUMENTS`, one range of each run at a time, so that
+the ranges are long although there are many runs. Only hashes and lengths are kept of what is read. Memory: about 50
+bytes for each document of a partition, and what grows with the corpus: a bit for each document, and 8 bytes for each
+run and partition.
 """
 
 from __future__ import annotations
 
 import bisect
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipeline.encode.run import END_HASH, FIRST_HASH, HashKey, Run
-from pipeline.engine.checksums import write_checksummed
+from pipeline.mix.kept import Kept
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from pipeline.mix.block_lists import Blocked, BlockListUse
 
-PARTITION_DOCUMENTS = 1 << 20
+PARTITION_DOCUMENTS = 1 << 24
 FAR_OFF = 0.05
 """Largest excess of one source, as a part of all validation tokens, at which the cut of version 0.1.0 is kept, so that
 sets keep their bytes. With 200,000 tokens of validation it is 10,000."""
@@ -30,15 +32,58 @@ DUPLICATE = "duplicate"
 DUPLICATE_ELSEWHERE = "duplicate of another source"
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Hashes and lengths of documents in one partition, run by run, each `(documents,)`."""
+
+    hi: npt.NDArray[np.uint64]
+    lo: npt.NDArray[np.uint64]
+    lengths: npt.NDArray[np.uint32]
+
+    @classmethod
+    def of(cls, rows: Iterable[npt.NDArray[np.void]]) -> Part:
+        """Take them from rows of `DOCUMENT_DTYPE`."""
+        columns = [[row[name].copy() for name in ("hash_hi", "hash_lo", "length")] for row in rows]
+        columns.append([np.zeros(0, dtype) for dtype in (np.uint64, np.uint64, np.uint32)])
+        return cls(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+
+    def sort(self, bits: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Order the documents by hash; equal ones stay in the order of their runs and rows.
+
+        A key holds the beginning of a hash, and the document's place in its last bits: sorting numbers takes a fifth of
+        the time of `lexsort`. The few documents that share a beginning are ordered by the whole hash.
+
+        Args:
+            bits: the first bits of `hi`, equal in a partition.
+
+        Returns:
+            Documents in hash order, `(documents,)`; and where in it those are that share the beginning of their hash.
+        """
+        place_bits = np.uint64(max(0, len(self.hi) - 1).bit_length())
+        keys = (self.hi << np.uint64(bits)) >> place_bits << place_bits
+        keys |= np.arange(len(keys), dtype=np.uint64)
+        keys.sort()
+        beginnings = keys >> place_bits
+        same = beginnings[1:] == beginnings[:-1]
+        del beginnings
+        keys &= (np.uint64(1) << place_bits) - np.uint64(1)
+        order = keys.view(np.int64)
+        shared = np.flatnonzero(np.append(same, False) | np.append(False, same))
+        documents = order[shared]
+        order[shared] = documents[np.lexsort((self.lo[documents], self.hi[documents]))]
+        return order, shared
+
+
 class Index:
     """The documents of all runs in hash order, read by partitions of the hash space.
 
-    The constructor deduplicates: it makes one keep mask per run (a byte per document) and adds up the documents kept.
-    A document that a block list names is dropped with all its copies.
+    The constructor deduplicates: it finds which documents of the runs are kept, and adds up their tokens. A document
+    that a block list names is dropped with all its copies.
     """
 
     def __init__(self, runs: list[Run], num_sources: int, blocked: Blocked | None = None):
         self._runs = runs
+        self._sources = np.array([run.source for run in runs], np.int64)
         self._blocked = blocked
         total = sum(run.num_documents for run in runs)
         self.bits = max(0, (total // PARTITION_DOCUMENTS).bit_length())
@@ -46,57 +91,72 @@ class Index:
         self.longest = np.zeros_like(self.tokens)
         self.documents = np.zeros(num_sources, np.int64)
         self.dropped: list[Counter[str]] = [Counter() for _ in range(num_sources)]
-        self.masks = [np.zeros(run.num_documents, bool) for run in runs]
-        self._edges = [run.partition_edges(self.bits) for run in runs]
-        self._deduplicate()
+        packed: list[npt.NDArray[np.uint8]] = []
+        self.kept = Kept(np.zeros((1 + (1 << self.bits), len(runs)), np.uint64), packed.__getitem__)
+        for number in range(1 << self.bits):
+            packed.append(np.packbits(self._deduplicate(number)))
 
-    def _deduplicate(self) -> None:
-        for part in range(1 << self.bits):
-            parts = [(i, self._edges[i][part], self._edges[i][part + 1]) for i in range(len(self._runs))]
-            parts = [(i, first, last) for i, first, last in parts if last > first]
-            if not parts:
-                continue
-            rows = [self._runs[i].read_documents(first, last) for i, first, last in parts]
-            hi, lo = (np.concatenate([row[name] for row in rows]) for name in ("hash_hi", "hash_lo"))
-            lengths = np.concatenate([row["length"] for row in rows]).astype(np.int64)
-            sources = np.repeat([self._runs[i].source for i, _, _ in parts], [last - first for _, first, last in parts])
-            # The sort is stable, runs are in (source, unit) order and equal hashes in row order: keep the first.
-            order = np.lexsort((lo, hi))
-            first_of_kind = np.ones(len(order), bool)
-            first_of_kind[1:] = (hi[order][1:] != hi[order][:-1]) | (lo[order][1:] != lo[order][:-1])
-            listed = self._drop_blocked(hi[order], lo[order], sources[order])
-            keep = np.empty(len(order), bool)
-            keep[order] = first_of_kind & ~listed
-            self._add_up(part, keep, lengths, sources)
-            self._count_duplicates(first_of_kind | listed, sources[order])
-            start = 0
-            for i, first, last in parts:
-                self.masks[i][first:last] = keep[start : start + last - first]
-                start += last - first
+    def _deduplicate(self, number: int) -> npt.NDArray[np.bool_]:
+        """Return which documents of a partition are kept, run by run, and count them."""
+        edges = self.kept.edges
+        part = Part.of(self._read_partition(number))
+        counts = (edges[number + 1] - edges[number]).astype(np.int64)
+        ends = np.cumsum(counts)
+        keep = np.ones(len(part.hi), bool)
+        order, shared = part.sort(self.bits)
+        documents = order[shared]  # of equal ones the first is kept
+        sources = self._sources[np.searchsorted(ends, documents, "right")]
+        hi, lo = part.hi[documents], part.lo[documents]
+        first_of_kind = np.ones(len(documents), bool)
+        first_of_kind[1:] = (hi[1:] != hi[:-1]) | (lo[1:] != lo[:-1])
+        keep[documents[~first_of_kind]] = False
+        if self._blocked is not None:
+            listed = self._drop_blocked(self._blocked, part, order, ends)
+            keep[listed] = False
+            first_of_kind |= np.isin(documents, listed)
+        self._add_up(number, keep, part.lengths, counts)
+        self._count_duplicates(first_of_kind, sources)
+        return keep
+
+    def _read_partition(self, number: int) -> Iterable[npt.NDArray[np.void]]:
+        """Yield the rows of each run in a partition, and note where they end."""
+        edges = self.kept.edges
+        start, stop = (_partition_key(part, self.bits) for part in (number, number + 1))
+        for i, run in enumerate(self._runs):
+            first, rows = run.read_between(start, stop, first=int(edges[number, i]))
+            edges[number + 1, i] = first + len(rows)
+            yield rows
 
     def _drop_blocked(
-        self, hi: npt.NDArray[np.uint64], lo: npt.NDArray[np.uint64], sources: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.bool_]:
-        """Return which documents, in hash order, are in a block list, and count them."""
-        if self._blocked is None:
-            return np.zeros(len(hi), bool)
-        listed = self._blocked.find(hi, lo)
-        for number, block_list in enumerate(self._blocked.lists):
-            counts = np.bincount(sources[listed == number], minlength=len(self.dropped))
+        self, blocked: Blocked, part: Part, order: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """Return which documents are in a block list, and count them."""
+        found = blocked.find(part.hi[order], part.lo[order])
+        listed = order[found >= 0]
+        sources = self._sources[np.searchsorted(ends, listed, "right")]
+        for number, block_list in enumerate(blocked.lists):
+            counts = np.bincount(sources[found[found >= 0] == number], minlength=len(self.dropped))
             for source in np.flatnonzero(counts).tolist():
                 self.dropped[source][block_list.drop_reason] += int(counts[source])
-        return listed >= 0
+        return listed
 
     def _add_up(
-        self, part: int, keep: npt.NDArray[np.bool_], lengths: npt.NDArray[np.int64], sources: npt.NDArray[np.int64]
+        self,
+        number: int,
+        keep: npt.NDArray[np.bool_],
+        lengths: npt.NDArray[np.uint32],
+        counts: npt.NDArray[np.int64],
     ) -> None:
-        for source in np.unique(sources).tolist():
-            chosen = keep & (sources == source)
-            self.tokens[part, source] += int(lengths[chosen].sum())
-            self.longest[part, source] = lengths[chosen].max(initial=0)
-            self.documents[source] += int(chosen.sum())
+        ends = np.cumsum(counts)
+        for i in np.flatnonzero(counts).tolist():
+            own = slice(ends[i] - counts[i], ends[i])
+            kept, source = lengths[own][keep[own]], self._runs[i].source
+            self.tokens[number, source] += int(kept.sum(dtype=np.int64))
+            self.longest[number, source] = max(self.longest[number, source], kept.max(initial=0))
+            self.documents[source] += len(kept)
 
     def _count_duplicates(self, first_of_kind: npt.NDArray[np.bool_], sources: npt.NDArray[np.int64]) -> None:
+        """Count the documents that are not the first of their kind, given in hash order."""
         keeper = sources[np.maximum.accumulate(np.where(first_of_kind, np.arange(len(sources)), 0))]
         for source in np.unique(sources[~first_of_kind]).tolist():
             own = ~first_of_kind & (sources == source)
@@ -104,13 +164,6 @@ class Index:
             for reason, count in ((DUPLICATE, inside), (DUPLICATE_ELSEWHERE, int(own.sum()) - inside)):
                 if count:
                     self.dropped[source][reason] += count
-
-    def write_masks(self, folder: Path) -> dict[str, dict[str, Any]]:
-        """Write the keep masks, bool `(num_documents,)` each, and return the files' entries for the receipt."""
-        names = [mask_name(index) for index in range(len(self.masks))]
-        return {
-            name: write_checksummed(folder / name, mask.tobytes()) for name, mask in zip(names, self.masks, strict=True)
-        }
 
     def block_lists(self) -> tuple[BlockListUse, ...]:
         """Return how many hashes of each block list were found."""
@@ -120,24 +173,16 @@ class Index:
         """Return a source's axis of tokens in hash order."""
         return Axis(self, source)
 
-    def partition(
-        self, part: int, source: int
-    ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-        """Return hash_hi, hash_lo and length of a source's kept documents in a partition, in hash order."""
-        rows = [
-            run.read_documents(edges[part], edges[part + 1])[self.masks[i][edges[part] : edges[part + 1]]]
-            for i, (run, edges) in enumerate(zip(self._runs, self._edges, strict=True))
-            if run.source == source and edges[part + 1] > edges[part]
-        ]
-        hi, lo = (np.concatenate([row[name] for row in rows]) for name in ("hash_hi", "hash_lo"))
-        lengths = np.concatenate([row["length"] for row in rows]).astype(np.int64)
-        order = np.lexsort((lo, hi))
-        return hi[order], lo[order], lengths[order]
+    def partition(self, number: int, source: int) -> Part:
+        """Return a source's kept documents in a partition."""
 
+        def rows() -> Iterable[npt.NDArray[np.void]]:
+            first, last = (self.kept.edges[part] for part in (number, number + 1))
+            for i in np.flatnonzero((self._sources == source) & (last > first)).tolist():
+                own = int(first[i]), int(last[i])
+                yield self._runs[i].read_documents(*own)[self.kept.mask(i, *own)]
 
-def mask_name(run_index: int) -> str:
-    """Return the file name of a run's keep mask."""
-    return f"keep-{run_index:06d}.bin"
+        return Part.of(rows())
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +200,7 @@ class Axis:
         self._index = index
         self._source = source
         self.cumulative = [0, *np.cumsum(index.tokens[:, source]).tolist()]
-        self._loaded: tuple[int, Any] = (-1, None)
+        self._loaded: tuple[int, _Places] | None = None
 
     @property
     def total(self) -> int:
@@ -187,7 +232,7 @@ class Axis:
         part = bisect.bisect_right(self.cumulative, tokens) - 1
         longest = int(self._index.longest[:part, self._source].max(initial=0))
         if part < len(self.cumulative) - 1 and tokens > self.cumulative[part]:
-            edges = self._partition(part)[2]
+            edges = self._places(part).edges
             longest = max(longest, int(np.diff(edges[: np.searchsorted(edges, tokens) + 1]).max(initial=0)))
         return longest
 
@@ -199,20 +244,38 @@ class Axis:
             return Cut(self.total, END_HASH)
         # The partition in which the running total passes the target.
         part = bisect.bisect_right(self.cumulative, target) - 1
-        hi, lo, edges = self._partition(part)
+        places = self._places(part)
+        edges = places.edges
         after = int(np.searchsorted(edges, target, "left"))
         down = not up and after > 0 and target - edges[after - 1] < edges[after] - target
         nearest = after - 1 if down else after
-        if nearest == len(hi):
-            # The boundary is the partition's end: any key up to the next document's hash denotes it.
-            return Cut(int(edges[nearest]), _partition_key(part + 1, self._index.bits))
-        return Cut(int(edges[nearest]), (int(hi[nearest]), int(lo[nearest])))
+        # The boundary may be the partition's end: any key up to the next document's hash denotes it.
+        at_end = nearest == len(edges) - 1
+        return Cut(int(edges[nearest]), _partition_key(part + 1, self._index.bits) if at_end else places.key(nearest))
 
-    def _partition(self, part: int) -> Any:
-        if self._loaded[0] != part:
-            hi, lo, lengths = self._index.partition(part, self._source)
-            self._loaded = (part, (hi, lo, np.concatenate([[0], np.cumsum(lengths)]) + self.cumulative[part]))
+    def _places(self, part: int) -> _Places:
+        if self._loaded is None or self._loaded[0] != part:
+            self._loaded = None  # frees it before the next is read
+            documents = self._index.partition(part, self._source)
+            order, _ = documents.sort(self._index.bits)
+            edges = np.zeros(len(order) + 1, np.int64)
+            np.cumsum(documents.lengths[order], dtype=np.int64, out=edges[1:])
+            edges += self.cumulative[part]
+            self._loaded = (part, _Places(documents, order, edges))
         return self._loaded[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """The documents of a partition in hash order, and the tokens of the source before each and after the last."""
+
+    documents: Part
+    order: npt.NDArray[np.int64]
+    edges: npt.NDArray[np.int64]
+
+    def key(self, place: int) -> HashKey:
+        document = self.order[place]
+        return int(self.documents.hi[document]), int(self.documents.lo[document])
 
 
 def _partition_key(part: int, bits: int) -> HashKey:

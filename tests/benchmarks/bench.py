@@ -35,6 +35,7 @@ GOALS = {
     ("bpe", "merges_identical"): ("yes", bool),
     ("memory", "worker_ratio"): ("at most 1.15", lambda value: value <= 1.15),
     ("memory", "command_ratio"): ("at most 1.15", lambda value: value <= 1.15),
+    ("scale", "mix_growth"): ("at most 1.2", lambda value: value <= 1.2),
     ("validate", "validate_tokens_per_s"): ("at least 100,000,000", lambda value: value >= 100_000_000),
 }
 """The goal of a figure, in words and as a test."""
@@ -170,6 +171,12 @@ def _memory(work: Path, quick: bool) -> Figures:
     return bench_memory(work)
 
 
+def _scale(work: Path, quick: bool) -> Figures:
+    from tests.benchmarks.scale import bench_scale
+
+    return bench_scale(work, quick=quick)
+
+
 TOPICS: dict[str, Callable[[Path, bool], Figures]] = {
     "build": _build,
     "validate": _validate,
@@ -181,6 +188,7 @@ TOPICS: dict[str, Callable[[Path, bool], Figures]] = {
     "bpe": _bpe,
     "stages": _stages,
     "memory": _memory,
+    "scale": _scale,
 }
 
 

@@ -16,6 +16,7 @@ from pipeline.encode.run import END_HASH, FIRST_HASH, Run
 from pipeline.engine.receipts import write_receipt
 from pipeline.mix.cuts import plan_mix
 from pipeline.mix.index import Index
+from pipeline.mix.kept import write_kept
 from pipeline.mix.plan import MixPlan, ShardPlan, Slice
 from shards.format.writer import SetProperties
 from tests.support.runs import EOS, Document, make_recipe, place_documents, write_run, write_runs
@@ -33,7 +34,7 @@ def assemble(folder: Path, runs: list[Run], plan: MixPlan, index: Index, *, seed
     (folder / "masks").mkdir(parents=True)
     (folder / "out").mkdir()
     masks = folder / "masks"
-    write_receipt(masks, {"files": index.write_masks(masks)})
+    write_receipt(masks, {"files": write_kept(masks, index.kept)})
     found: dict[str, dict[str, Any]] = {}
     for shard in plan.shards:
         task = AssembleTask(

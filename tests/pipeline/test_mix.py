@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import tempfile
 from collections import Counter
@@ -15,12 +16,16 @@ from hypothesis import strategies as st
 
 from pipeline.encode import run as run_module
 from pipeline.encode.run import END_HASH, FIRST_HASH, Run
+from pipeline.engine.receipts import write_receipt
 from pipeline.mix import index as index_module
+from pipeline.mix.block_lists import Blocked, BlockList
 from pipeline.mix.cuts import MixError, plan_mix
 from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE, Axis, Index
+from pipeline.mix.kept import read_kept, write_kept
 from pipeline.mix.plan import MixPlan, plan_from_dict
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Shares
+from shards.format.manifest import block_list_reason
 from tests.support.runs import Document, Placed, make_recipe, place_documents, write_run, write_runs
 
 TOP = (1 << 64) - 1
@@ -187,6 +192,74 @@ def test_partitions_and_runs_change_nothing(
     assert all(item == found[0] for item in found)
 
 
+def deduplicate(sources: list[list[Document]], listed: set[Any]) -> tuple[list[list[bool]], list[Counter[str]]]:
+    """Reference: which documents are kept, in the order given, and how many are dropped for each reason."""
+    owners: dict[Any, int] = {}
+    kept: list[list[bool]] = []
+    dropped: list[Counter[str]] = []
+    for source, documents in enumerate(sources):
+        kept.append([])
+        dropped.append(Counter())
+        for document in documents:
+            keep = document.key not in owners and document.key not in listed
+            if document.key in listed:
+                dropped[source][block_list_reason("listed.txt")] += 1
+            elif not keep:
+                dropped[source][DUPLICATE if owners[document.key] == source else DUPLICATE_ELSEWHERE] += 1
+            kept[source].append(keep)
+            owners.setdefault(document.key, source)
+    return kept, dropped
+
+
+@settings(max_examples=60)
+@given(sources=CORPORA, cuts=CUTS, seed=st.integers(0, 1 << 32), documents=st.sampled_from([1, 4, 1 << 24]))
+def test_an_index_is_what_plain_code_finds(
+    sources: list[list[Document]], cuts: list[list[int]], seed: int, documents: int
+) -> None:
+    rng = random.Random(seed)
+    keys = sorted({document.key for own in sources for document in own})
+    listed = set(rng.sample(keys, rng.choice([0, len(keys) // 5])))
+    kept, dropped = deduplicate(sources, listed)
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setattr(index_module, "PARTITION_DOCUMENTS", documents)
+        path = Path(folder, "listed.txt")
+        path.write_text("".join(f"{hi:016x}{lo:016x}\n" for hi, lo in [*listed, (1, 77)]))
+        blocked = Blocked([BlockList("listed.txt", path)]) if listed else None
+        runs = write_runs(Path(folder, "runs"), sources, cuts)
+        index = Index(runs, len(sources), blocked)
+        write_receipt(Path(folder), {"files": write_kept(Path(folder), index.kept)})
+        written = read_kept(Path(folder), len(runs))
+        for number, run in enumerate(runs):
+            rows = run.read_documents(0, run.num_documents)
+            expected = [kept[run.source][row] for row in rows["row"].tolist()]
+            for read in (index.kept, written):
+                assert read.mask(number, 0, len(rows)).tolist() == expected
+                first = rng.randrange(len(rows) + 1)
+                last = rng.randrange(first, len(rows) + 1)
+                assert read.mask(number, first, last).tolist() == expected[first:last]
+        assert index.dropped == dropped
+        if blocked:
+            (use,) = index.block_lists()
+            assert (use.hashes, use.found) == (len(listed) + 1, len(listed))
+            assert use.documents == sum(document.key in listed for own in sources for document in own)
+        for source, own in enumerate(sources):
+            left = sorted(
+                (document for document, keep in zip(own, kept[source], strict=True) if keep),
+                key=lambda document: document.key,
+            )
+            lengths = [document.length for document in left]
+            edges = [0, *itertools.accumulate(lengths)]
+            assert index.documents[source] == len(left)
+            assert index.longest[:, source].max() == max(lengths, default=0)
+            axis = index.source_axis(source)
+            assert axis.total == edges[-1]
+            for target in rng.sample(range(edges[-1] + 2), min(20, edges[-1])):
+                nearest = min(edges, key=lambda edge: (abs(edge - target), -edge))
+                cut = axis.cut(target)
+                assert cut.tokens == nearest
+                assert sum(document.length for document in left if document.key < cut.key) == nearest
+
+
 @given(st.lists(st.tuples(KEYS, st.integers(1, 30)), max_size=40, unique_by=lambda item: item[0]), st.integers(-5, 700))
 @example([((0, 0), 1), ((TOP, TOP), 1)], 1)
 def test_a_cut_is_the_nearest_boundary(items: list[Any], target: int) -> None:
@@ -199,20 +272,24 @@ def test_a_cut_is_the_nearest_boundary(items: list[Any], target: int) -> None:
             run = write_run(Path(folder, "run"), 0, documents)
             cut = Axis(Index([run], 1), 0).cut(target)
             assert cut.tokens == expected
-            assert edges[run.position(cut.key)] == expected
+            assert edges[len(run.read_between(FIRST_HASH, cut.key)[1])] == expected
 
 
-@given(st.lists(KEYS, max_size=50), KEYS)
-def test_position_is_the_first_not_below(keys: list[Any], key: Any) -> None:
+@given(st.lists(KEYS, max_size=50), KEYS, KEYS)
+def test_a_run_finds_the_documents_between_two_hashes(keys: list[Any], one: Any, other: Any) -> None:
+    start, stop = min(one, other), max(one, other)
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setattr(run_module, "SEARCH_ROWS", 3)
+        patch.setattr(run_module, "SLACK", 0.1)  # so that a search must read further
+        patch.setattr(run_module, "LEAST_SLACK", 1)
         run = write_run(Path(folder, "run"), 0, [Document(k, 2) for k in keys])
-        assert run.position(key) == sum(k < key for k in keys)
-        assert run.position(FIRST_HASH) == 0
-        assert run.position(END_HASH) == len(keys)
-        for first, last in ((0, len(keys)), (len(keys) // 2, len(keys)), (len(keys), len(keys))):
-            expected = [token for k in sorted(keys)[first:last] for token in Document(k, 2).tokens]
-            assert run.read_tokens(run.read_documents(first, last)).tolist() == expected
+        for begin, end in ((start, stop), (FIRST_HASH, stop), (start, END_HASH), (FIRST_HASH, END_HASH)):
+            expected = [k for k in sorted(keys) if begin <= k < end]
+            place = sum(k < begin for k in keys)
+            for known in (None, place):
+                first, rows = run.read_between(begin, end, first=known)
+                assert [(int(row["hash_hi"]), int(row["hash_lo"])) for row in rows] == expected
+                assert first == place or not expected
+            assert run.read_tokens(rows).tolist() == [token for k in expected for token in Document(k, 2).tokens]
 
 
 def spread(number: int, *, length: int = 10, start: int = 0) -> list[Document]:
@@ -236,7 +313,7 @@ def test_duplicates_are_counted_by_where_the_kept_one_is(runs_of: Any) -> None:
     assert index.documents.tolist() == [20, 20]
     # Of equal documents the first in source order keeps: rows 20 and 21 of the first source are not.
     rows = runs[0].read_documents(0, runs[0].num_documents)["row"]
-    lost = [int(row) for row, kept in zip(rows, index.masks[0], strict=True) if not kept]
+    lost = [int(row) for row, kept in zip(rows, index.kept.mask(0, 0, len(rows)), strict=True) if not kept]
     assert sorted(lost) == [20, 21]
 
 

@@ -87,10 +87,10 @@ def place_documents(plan: MixPlan, runs: list[Run], index: Index) -> dict[tuple[
     for shard in plan.shards:
         found = placed[shard.split, shard.index] = []
         for part in shard.slices:
-            for run, mask in zip(runs, index.masks, strict=True):
+            for number, run in enumerate(runs):
                 if run.source == part.source:
-                    first, last = run.position(part.start), run.position(part.stop)
-                    rows = run.read_documents(first, last)[mask[first:last]]
+                    first, rows = run.read_between(part.start, part.stop)
+                    rows = rows[index.kept.mask(number, first, first + len(rows))]
                     found += [
                         (part.source, part.epoch, (int(row["hash_hi"]), int(row["hash_lo"])), int(row["length"]))
                         for row in rows
