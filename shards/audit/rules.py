@@ -17,7 +17,7 @@ VERDICT_WORDS: dict[Verdict, str] = {"ok": "ok", "look": "worth a look", "bad": 
 
 VERDICT_ADVICE: dict[Verdict, str] = {
     "ok": "there is nothing to do",
-    "look": "read the findings before you pay for a training run; the set can be trained on",
+    "look": "read the findings before you pay for a training run (the set can be trained on)",
     "bad": "do not train on this set",
 }
 

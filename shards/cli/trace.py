@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from shards.errors import InputError
 from shards.terminal.arguments import add_set, add_workers, print_json, require_folder, whole_number
 from shards.terminal.command import PROBLEMS, WHOLE
-from shards.terminal.display import print_rows, printable
+from shards.terminal.display import describe_shown, print_rows, printable
 
 if TYPE_CHECKING:
     from shards.format.reader import ShardSet
@@ -149,7 +149,7 @@ def print_trace(found: Trace) -> None:
         print_hit(hit)
     print_rows([{"source": name, **asdict(counts)} for name, counts in found.sources.items()])
     hold = "1 document holds" if found.documents == 1 else f"{found.documents:,} documents hold"
-    print(f"{hold} it, {found.hits:,} times{say_shown(len(found.shown), found.documents)}")
+    print(f"{hold} it, {found.hits:,} times{describe_shown(len(found.shown), found.documents)}")
 
 
 def print_place(place: Place, where: str, excerpt: Excerpt) -> None:
@@ -158,8 +158,3 @@ def print_place(place: Place, where: str, excerpt: Excerpt) -> None:
     print(printable(f"# {place.shard} document {place.document}, {where}: {origin}"))
     left_out = f" ({excerpt.left_out:,} bytes more)" if excerpt.left_out else ""
     print(f"  {printable(excerpt.before)}>>>{printable(excerpt.hit)}<<<{left_out}{printable(excerpt.after)}")
-
-
-def say_shown(shown: int, total: int) -> str:
-    """Return how many of all are shown; nothing if all are."""
-    return "" if shown == total else f", the first {shown:,} of {total:,} shown"

@@ -20,8 +20,8 @@ CARD_FILE = "README.md"
 
 
 @dataclass(frozen=True, slots=True)
-class LocalFile:
-    """A file to push, under its name on the Hub."""
+class ComparedFile:
+    """A file on this machine that is compared with the Hub, under its name there."""
 
     name: str
     path: Path
@@ -44,10 +44,10 @@ class Comparison:
     """
 
     address: HubAddress
-    files: list[LocalFile]
+    files: list[ComparedFile]
     has_repo: bool = False
     listing: Listing | None = None
-    missing: list[LocalFile] = field(default_factory=list[LocalFile])
+    missing: list[ComparedFile] = field(default_factory=list[ComparedFile])
     other: Manifest | None = None
     leftover: list[str] = field(default_factory=list[str])
 
@@ -78,14 +78,16 @@ def compare_with_hub(folder: Path, address: HubAddress, *, card: Path | None = N
     return comparison
 
 
-def _list_local(folder: Path, card: Path | None) -> list[LocalFile]:
+def _list_local(folder: Path, card: Path | None) -> list[ComparedFile]:
     """Return the files of a set, the manifest last."""
     digests = open_set(folder).manifest.digests
     manifest = folder / MANIFEST_FILE
-    files = [LocalFile(name, folder / name, (folder / name).stat().st_size, sha256) for name, sha256 in digests.items()]
+    files = [
+        ComparedFile(name, folder / name, (folder / name).stat().st_size, sha256) for name, sha256 in digests.items()
+    ]
     if card is not None:
-        files.append(LocalFile(CARD_FILE, card, card.stat().st_size, hash_file(card)))
-    return [*files, LocalFile(MANIFEST_FILE, manifest, manifest.stat().st_size, hash_file(manifest))]
+        files.append(ComparedFile(CARD_FILE, card, card.stat().st_size, hash_file(card)))
+    return [*files, ComparedFile(MANIFEST_FILE, manifest, manifest.stat().st_size, hash_file(manifest))]
 
 
 def refresh(comparison: Comparison) -> None:

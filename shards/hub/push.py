@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from shards.errors import Problem, ShardSetError
 from shards.format.manifest import MANIFEST_FILE
-from shards.hub.compare import CARD_FILE, Comparison, LocalFile, refresh
+from shards.hub.compare import CARD_FILE, ComparedFile, Comparison, refresh
 from shards.stores.hub_client import HubError, PassingError, api, hub_errors
 from shards.stores.retry import retry
 
@@ -137,7 +137,7 @@ def _check(comparison: Comparison, *, private: bool, replace: bool) -> None:
         )
 
 
-def _check_card(comparison: Comparison, card: LocalFile) -> None:
+def _check_card(comparison: Comparison, card: ComparedFile) -> None:
     """Ask the Hub whether it accepts the card, before anything is uploaded.
 
     Raises:
@@ -155,9 +155,9 @@ def _check_card(comparison: Comparison, card: LocalFile) -> None:
             raise HubError(message) from error
 
 
-def _batch_files(files: list[LocalFile]) -> Iterator[list[LocalFile]]:
+def _batch_files(files: list[ComparedFile]) -> Iterator[list[ComparedFile]]:
     """Yield files in batches of at most `UPLOAD_FILES` and, unless one file is larger, `UPLOAD_BYTES`."""
-    batch: list[LocalFile] = []
+    batch: list[ComparedFile] = []
     size = 0
     for file in files:
         if batch and (len(batch) == UPLOAD_FILES or size + file.bytes > UPLOAD_BYTES):
@@ -169,7 +169,7 @@ def _batch_files(files: list[LocalFile]) -> Iterator[list[LocalFile]]:
         yield batch
 
 
-def _make_operation(comparison: Comparison, file: LocalFile) -> CommitOperationAdd:
+def _make_operation(comparison: Comparison, file: ComparedFile) -> CommitOperationAdd:
     """Return the operation that adds a file to a commit.
 
     Raises:

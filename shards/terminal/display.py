@@ -126,6 +126,11 @@ def print_summary(title: str, values: dict[str, Any]) -> None:
     print_rows(rows, title=title, header=False)
 
 
+def describe_shown(shown: int, total: int) -> str:
+    """Return the end of a sentence that says how many of all are shown; nothing if all are."""
+    return "" if shown == total else f", the first {shown:,} of {total:,} shown"
+
+
 def format_value(value: Any) -> str:
     """Return a value as text for people: digits in groups of three, few decimals."""
     if isinstance(value, dict):

@@ -23,7 +23,7 @@ from shards.errors import Problem
 from shards.format.reader import Shard, ShardSet
 from shards.format.workers import map_in_threads
 from shards.validation.duplicates import check_duplicates
-from shards.validation.files import Structure, check_shard_files, check_structure
+from shards.validation.files import Structure, check_structure
 from shards.validation.mix import check_shares
 from shards.validation.shard import ShardContents, check_contents
 from shards.validation.sources import compare_with_sources
@@ -109,21 +109,6 @@ def validate(
             _check_against_sources(report, structure, shard_set, against_sources)
     elif against_sources:
         report.not_run.append("against sources: the manifest cannot be used")
-    report.seconds = time.perf_counter() - began
-    return report
-
-
-def check_shard(shard_set: ShardSet, shard: Shard) -> ValidationResult:
-    """Check one shard in full against the manifest, except for what needs the other shards (shares, duplicates).
-
-    Raises:
-        OSError: the folder is absent or cannot be listed.
-    """
-    began = time.perf_counter()
-    problems, sound = check_shard_files(shard_set, shard)
-    found = check_contents(shard, sound, vocab_size=shard_set.vocab_size, eos_id=shard_set.eos_id)
-    report = ValidationResult(shard_set.path, "full", problems=problems + found.problems, shards=1)
-    report.tokens, report.documents = found.tokens, found.documents
     report.seconds = time.perf_counter() - began
     return report
 

@@ -15,7 +15,7 @@ from shards.convert.export import export_set
 from shards.errors import PROBLEM_KINDS
 from shards.validation import duplicates
 from shards.validation.manifest import check_totals
-from shards.validation.validate import check_shard, validate
+from shards.validation.validate import validate
 from tests.support import faults_documents, faults_metadata, faults_tokens
 from tests.support.faults import FAULTS, edit, flip
 from tests.support.shard_sets import write_set
@@ -148,17 +148,6 @@ def test_file_without_permission_is_named(good_set, tmp_path):
     folder = shutil.copytree(good_set, tmp_path / "set")
     (folder / "train-00000.bin.zst").chmod(0)
     assert [p.kind for p in validate(folder).problems] == ["file_unreadable"]
-
-
-def test_one_shard_is_checked_alone(good_set, tmp_path):
-    folder = shutil.copytree(good_set, tmp_path / "set")
-    flip(folder / "train-00001.bin.zst", 5000)
-    shard_set = shards.open_set(folder)
-    assert check_shard(shard_set, shard_set.shard("train-00000")).problems == []
-    report = check_shard(shard_set, shard_set.shard("train-00001"))
-    assert [p.kind for p in report.problems] == ["file_checksum", "frame_corrupt"]
-    assert validate(folder).problems == []
-    assert len(validate(folder, level="full").problems) == 2
 
 
 def test_repeated_source_is_no_problem_within_its_epochs(plan, tmp_path):

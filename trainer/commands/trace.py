@@ -91,8 +91,8 @@ def find_set(run: Path) -> Path:
 
 def print_batch(batch: Batch) -> None:
     """Print each row's documents, the text of the row between >>> and <<<, then counts by source and a summary."""
-    from shards.cli.trace import print_place, say_shown
-    from shards.terminal.display import print_rows, printable
+    from shards.cli.trace import print_place
+    from shards.terminal.display import describe_shown, print_rows, printable
 
     row = None
     for document in batch.shown:
@@ -106,5 +106,5 @@ def print_batch(batch: Batch) -> None:
     print_rows([{"source": name, **asdict(counts)} for name, counts in batch.sources.items()])
     rows = "1 row" if batch.rows == 1 else f"{batch.rows:,} rows"
     documents = "1 document" if batch.documents == 1 else f"{batch.documents:,} documents"
-    shown = say_shown(len(batch.shown), batch.parts)
+    shown = describe_shown(len(batch.shown), batch.parts)
     print(f"step {batch.step} of {printable(str(batch.run))}: {rows}, {batch.tokens:,} tokens of {documents}{shown}")

@@ -50,13 +50,13 @@ def write_split(folder: Path, reader: SplitReader) -> None:
 
 
 def read_tokens(folder: Path, reader: SplitReader) -> Iterator[Tokens]:
-    """Read the chunks' tokens in order."""
+    """Read the tokens of LitData's chunks in order."""
     for chunk in _read_chunks(folder, reader):
         yield np.frombuffer(chunk.body, reader.dtype)
 
 
 def read_lengths(folder: Path, reader: SplitReader) -> Iterator[Lengths]:
-    """Yield document lengths from the chunks' offsets, in order."""
+    """Yield document lengths from the offsets in LitData's chunks, in order."""
     for chunk in _read_chunks(folder, reader):
         yield np.array(chunk.sizes, np.int64) // reader.dtype.itemsize
 

@@ -61,7 +61,7 @@ def pack_head(length: int, token_bytes: int) -> bytes:
 
 
 def read_tokens(folder: Path, reader: SplitReader) -> Iterator[Tokens]:
-    """Read every sample's ids."""
+    """Read the ids of every MDS sample."""
     for chunk, sizes in _read_samples(folder, reader):
         position = 0
         for length, head in sizes:
@@ -70,7 +70,7 @@ def read_tokens(folder: Path, reader: SplitReader) -> Iterator[Tokens]:
 
 
 def read_lengths(folder: Path, reader: SplitReader) -> Iterator[Lengths]:
-    """Read every sample's length."""
+    """Read the length of every MDS sample."""
     for _, sizes in _read_samples(folder, reader):
         yield np.array([length for length, _ in sizes], np.int64)
 
