@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ def find_short(recipe: Recipe, index: Index, has_more: tuple[bool, ...]) -> dict
         if not has_more[s]:
             if demand.validation_fault(s, axis.total):
                 return {}
-            start = _cut_validation(demand, s, axis)[-1][1]
+            start = _cut_validation(demand, s, axis, _num_val_shards(recipe))[-1][1]
             reach = min(reach, demand.limit(s, axis.total - start.tokens))
     if reach == 0 or (reach < tokens and recipe.mix.when_short != "shrink"):
         return {}
@@ -96,29 +97,37 @@ def plan_mix(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -> M
     axes = [index.source_axis(source) for source in range(len(recipe.sources))]
     has_more = has_more or (False,) * len(axes)
     _check_validation(demand, axes, index.dropped, has_more)
-    num_val = _num_val_shards(recipe)
-    val_cuts = [_cut_validation(demand, s, axis) for s, axis in enumerate(axes)]
+    val_cuts = _cut_shards(
+        _num_val_shards(recipe),
+        [axis.total for axis in axes],
+        lambda number: [_cut_validation(demand, s, axis, number) for s, axis in enumerate(axes)],
+    )
     starts = [cuts[-1][1] for cuts in val_cuts]
 
     # Training takes what is left, in shards of equal size.
     available = [axis.total - start.tokens for axis, start in zip(axes, starts, strict=True)]
     total, notes = _grant_tokens(demand, available, has_more)
-    num_train = -(-total // recipe.shards.tokens)
-    if num_train + num_val > MAX_SHARDS:
-        raise MixError(f"shards.tokens: {total} tokens would make {num_train} shards; expected at most {MAX_SHARDS}")
-    train_cuts = [
-        _cut_split(axis, start, demand.shares.targets(s, total, num_train))
-        for s, (axis, start) in enumerate(zip(axes, starts, strict=True))
-    ]
-    # Compare cuts by their tokens: one boundary may have several keys, and so may the end of an epoch.
-    ends = [
-        [epoch * length + cut.tokens for epoch, cut in cuts] for length, cuts in zip(available, train_cuts, strict=True)
-    ]
-    _check_shard_size(recipe, ends, [[cut.tokens for _, cut in cuts] for cuts in val_cuts])
+    asked = -(-total // recipe.shards.tokens)
+    if asked + _num_val_shards(recipe) > MAX_SHARDS:
+        raise MixError(f"shards.tokens: {total} tokens would make {asked} shards; expected at most {MAX_SHARDS}")
+    train_cuts = _cut_shards(
+        asked,
+        available,
+        lambda number: [
+            _cut_split(axis, start, demand.shares.targets(s, total, number))
+            for s, (axis, start) in enumerate(zip(axes, starts, strict=True))
+        ],
+    )
+    train = _shard_plans("train", train_cuts, starts)
+    val = _shard_plans("val", val_cuts, [Cut(0, FIRST_HASH)] * len(axes))
+    if (found := len(train) + len(val)) < asked + _num_val_shards(recipe):
+        longest = int(index.longest.max())
+        notes.append(
+            f"{found:,} shards, not {asked + _num_val_shards(recipe):,}: the longest document has {longest:,} tokens, "
+            f"shards.tokens is {recipe.shards.tokens:,}, and a shard holds whole documents"
+        )
 
-    # The plan, and how often each source is repeated.
-    train = _shard_plans("train", train_cuts, starts, num_train)
-    val = _shard_plans("val", val_cuts, [Cut(0, FIRST_HASH)] * len(axes), num_val)
+    # How often each source is repeated.
     epochs = [
         1 + max((piece.epoch for shard in train for piece in shard.slices if piece.source == s), default=0)
         for s in range(len(axes))
@@ -141,9 +150,9 @@ def _num_val_shards(recipe: Recipe) -> int:
     return -(-recipe.split.val_tokens // recipe.shards.tokens)
 
 
-def _cut_validation(demand: Demand, source: int, axis: Axis) -> list[tuple[int, Cut]]:
+def _cut_validation(demand: Demand, source: int, axis: Axis, number: int) -> list[tuple[int, Cut]]:
     recipe = demand.recipe
-    targets = demand.shares.targets(source, recipe.split.val_tokens, _num_val_shards(recipe))
+    targets = demand.shares.targets(source, recipe.split.val_tokens, number)
     if not axis.total:  # of a source that is still to be read
         return [(0, Cut(0, FIRST_HASH)) for _ in targets]
     cuts = _cut_split(axis, Cut(0, FIRST_HASH), targets)
@@ -187,15 +196,27 @@ def _grant_tokens(demand: Demand, available: list[int], has_more: tuple[bool, ..
     return total, [f"shrunk from {wanted:,} to {total:,} training tokens: {scarce!r} is too small"]
 
 
-def _check_shard_size(recipe: Recipe, *splits: list[list[int]]) -> None:
-    """Refuse shards so small that one would be empty; the arguments are each source's cuts in tokens."""
-    for cuts in splits:
-        for places in zip(*(itertools.pairwise(source) for source in cuts), strict=True):
-            if all(begin == end for begin, end in places):
-                raise MixError(
-                    f"shards.tokens: {recipe.shards.tokens} is less than a document takes, so that a shard would be "
-                    "empty. Ask for larger shards."
-                )
+def _cut_shards(
+    number: int, lengths: list[int], cut: Callable[[int], list[list[tuple[int, Cut]]]]
+) -> list[list[tuple[int, Cut]]]:
+    """Cut a split into so many shards, or into as many as it takes for none to be empty.
+
+    A shard would be empty where a document of every source is longer than the source's part of a shard.
+
+    Args:
+        number: shards of the split.
+        lengths: tokens in an epoch of each source.
+        cut: returns each source's cuts for a number of shards.
+    """
+    while True:
+        cuts = cut(number)
+        # Compare cuts by their tokens: one boundary may have several keys, and so may the end of an epoch.
+        ends = [[epoch * length + cut.tokens for epoch, cut in own] for length, own in zip(lengths, cuts, strict=True)]
+        shards = zip(*map(itertools.pairwise, ends), strict=True)
+        empty = sum(all(begin == end for begin, end in places) for places in shards)
+        if not empty:
+            return cuts
+        number -= empty
 
 
 def _cut_split(axis: Axis, start: Cut, targets: list[int]) -> list[tuple[int, Cut]]:
@@ -213,7 +234,7 @@ def _cut_split(axis: Axis, start: Cut, targets: list[int]) -> list[tuple[int, Cu
     return cuts
 
 
-def _shard_plans(split: str, cuts: list[list[tuple[int, Cut]]], starts: list[Cut], num_shards: int) -> list[ShardPlan]:
+def _shard_plans(split: str, cuts: list[list[tuple[int, Cut]]], starts: list[Cut]) -> list[ShardPlan]:
     return [
         ShardPlan(
             split,
@@ -224,7 +245,7 @@ def _shard_plans(split: str, cuts: list[list[tuple[int, Cut]]], starts: list[Cut
                 for piece in _slices_between(s, start, cuts[s][k], cuts[s][k + 1])
             ),
         )
-        for k in range(num_shards)
+        for k in range(len(cuts[0]) - 1)
     ]
 
 

@@ -369,9 +369,26 @@ def test_validation_that_takes_every_document(tmp_path: Path) -> None:
         plan_of(make_recipe([1], val_tokens=105), runs)
 
 
-def test_a_shard_smaller_than_its_documents(runs_of: Any, tmp_path: Path) -> None:
-    with pytest.raises(MixError, match=r"shards.tokens: 10 is less than a document takes"):
-        plan_of(make_recipe([1], shard_tokens=10), runs_of(spread(5, length=1000)))
+def test_a_document_longer_than_a_shard_has_one_of_its_own(tmp_path: Path) -> None:
+    lengths = [10] * 100 + [5000] + [10] * 100
+    own = [Document((number + 1, 0), length) for number, length in enumerate(lengths)]
+    runs = write_runs(tmp_path / "runs", [own, spread(700)], [[], []])
+    for weights, tokens, found in (([1, 0.0001], [1000, 5000, 1000], 3), ([1, 1], [1700] * 7, 14)):
+        plan, index = plan_of(make_recipe(weights, shard_tokens=1000, when_short="shrink"), runs)
+        assert len(plan.shards) == found
+        shards = place_documents(plan, runs, index).values()
+        assert all(shards)
+        if found == 3:
+            assert [sum(item[3] for item in items if item[0] == 0) for items in shards] == tokens
+            (note,) = [note for note in plan.notes if "longest document" in note]
+            assert note.startswith("3 shards, not 7: the longest document has 5,000 tokens, shards.tokens is 1,000")
+        else:
+            assert not any("longest document" in note for note in plan.notes)
+
+
+def test_shards_smaller_than_their_documents(runs_of: Any, tmp_path: Path) -> None:
+    plan, _ = plan_of(make_recipe([1], shard_tokens=10, val_tokens=30), runs_of(spread(6, length=1000)))
+    assert [(shard.split, shard.index) for shard in plan.shards] == [("train", k) for k in range(5)] + [("val", 0)]
     with pytest.raises(MixError, match="would make 200000 shards; expected at most 100000"):
         plan_of(make_recipe([1], shard_tokens=1), write_runs(tmp_path / "long", [spread(20, length=10_000)], [[]]))
 
