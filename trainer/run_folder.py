@@ -24,7 +24,7 @@ class SetRecord(Settings):
     """`set.json`: the set that a run is trained on."""
 
     path: str
-    """The set's folder, absolute; it may have moved since."""
+    """The set's folder, absolute, or its address in a remote store; it may have moved since."""
     manifest_sha256: str
 
 

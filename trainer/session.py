@@ -9,11 +9,10 @@ the model and the order of the data. Other changes of the recipe are allowed and
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
 
@@ -27,10 +26,15 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from shards import ShardSet, open_set
-from shards.errors import InputError
+from shards.errors import InputError, Problem
 from shards.format.order import WindowOrder
-from shards.stores.files import lock_folder, write_text
+from shards.format.reader import read_listed_file
+from shards.stores.cache import Cache
+from shards.stores.files import atomic_open, lock_folder, write_text
+from shards.stores.open import Place
+from shards.stores.retry import retry
 from shards.terminal.program import called_as
+from shards.validation.listing import check_listed_set
 from shards.validation.validate import validate
 from trainer.checkpoint.state import (
     Checkpoint,
@@ -134,15 +138,18 @@ class Session:
         self.resources.close()
 
 
-def open_session(recipe: TrainRecipe, shards_path: Path, run: Path, *, resume: str, say: Say) -> Session:
+def open_session(
+    recipe: TrainRecipe, place: Place, run: Path, *, resume: str, say: Say, cache: Cache | None = None
+) -> Session:
     """Check everything, load or build the model, and prepare the run folder. Every rank calls it.
 
     Args:
         recipe: what to train.
-        shards_path: the shard set's folder.
+        place: the shard set: a folder, or an address in a remote store.
         run: the run's folder; it is created if absent.
         resume: `auto` (the newest whole checkpoint, else from the start), `never`, or a checkpoint's folder.
         say: called with each line the user should know.
+        cache: keeps the shards of a set that is not on this machine.
 
     Raises:
         InputError: the run cannot start; the message has all known reasons. No file of an earlier run is deleted.
@@ -151,7 +158,7 @@ def open_session(recipe: TrainRecipe, shards_path: Path, run: Path, *, resume: s
     # Check the set and the machine.
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     train = recipe.train
-    shard_set = _open_valid_set(shards_path)
+    shard_set = _open_valid_set(place, cache, say)
     vocab_size = recipe.model.vocab_size or shard_set.vocab_size
     order = _plan_windows(shard_set, recipe, ranks, say)
     device = choose_device(train.device)
@@ -200,14 +207,25 @@ def wait_for_ranks() -> None:
         dist.barrier()
 
 
-def _open_valid_set(path: Path) -> ShardSet:
+def _open_valid_set(place: Place, cache: Cache | None, say: Say) -> ShardSet:
     try:
-        problems = [str(problem) for problem in validate(path, level="quick").problems]
+        if isinstance(place, Path):
+            problems = validate(place, level="quick").problems
+            shard_set = None if problems else open_set(place)
+        else:
+            shard_set, problems = retry(place, partial(_open_remote_set, place, cache), error_type=InputError, note=say)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}. Expected the folder of a shard set.") from error
-    if problems:
-        raise InputError([*problems, f"{path}: not a valid shard set; run {called_as('shards', 'validate')} {path}"])
-    return open_set(path)
+        reason = error.strerror or str(error)
+        raise InputError(f"{place}: cannot be read: {reason}. Expected the folder of a shard set.") from error
+    if problems or shard_set is None:
+        command = called_as("shards", "validate")
+        raise InputError([*map(str, problems), f"{place}: not a valid shard set; run {command} {place}"])
+    return shard_set
+
+
+def _open_remote_set(place: str, cache: Cache | None) -> tuple[ShardSet, list[Problem]]:
+    shard_set = open_set(place, cache=cache)
+    return shard_set, check_listed_set(shard_set)
 
 
 def _plan_windows(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Say) -> WindowOrder:
@@ -216,7 +234,7 @@ def _plan_windows(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Say
     train, val = (shard_set.splits.get(split, ()) for split in ("train", "val"))
     order = WindowOrder([shard.num_tokens for shard in train], seq_len=seq_len, seed=recipe.train.seed)
     total, vocab_size = order.targets + order.cropped, recipe.model.vocab_size or shard_set.vocab_size
-    where, problems = shard_set.path, list[str]()
+    where, problems = shard_set.store, list[str]()
     if batch % (micro_batch * ranks):
         found = f"train.global_batch = {batch} with train.micro_batch = {micro_batch} on {ranks} ranks"
         problems.append(f"{found}: expected a whole number of micro-batches of all ranks. Choose another micro_batch.")
@@ -275,7 +293,7 @@ def _check_fits(found: Checkpoint, recipe: TrainRecipe, shard_set: ShardSet, say
     """Refuse a checkpoint of other data or another model; print the other changes of the recipe."""
     problems: list[str] = []
     if found.state.manifest_sha256 != shard_set.manifest_sha256:
-        digests = f"manifest sha256 {found.state.manifest_sha256}; {shard_set.path} has {shard_set.manifest_sha256}"
+        digests = f"manifest sha256 {found.state.manifest_sha256}; {shard_set.store} has {shard_set.manifest_sha256}"
         problems.append(f"{found.path}: {digests}. Use the set it was trained on.")
     for key, (old, new) in find_changes(parse_recipe(found.state.recipe), recipe).items():
         if key.startswith(FIXED_BY_CHECKPOINT):
@@ -295,8 +313,12 @@ def _prepare_run(
     if found is not None:  # A run that branches off another run begins with the metrics of that run.
         copy_metrics(found.path.resolve().parents[1], run, until_step=found.state.step)
     check_disk(run, 12 * count_parameters(recipe.model, vocab_size), f"{run}: a checkpoint")
-    shutil.copyfile(shard_set.path / shard_set.manifest.tokenizer.file, run / TOKENIZER_FILE)
-    record = SetRecord(path=str(shard_set.path.resolve()), manifest_sha256=shard_set.manifest_sha256)
+    tokenizer = shard_set.manifest.tokenizer
+    with atomic_open(run / TOKENIZER_FILE) as file:
+        file.write(read_listed_file(shard_set.store, tokenizer.file, tokenizer.sha256))
+    folder = shard_set.store.folder
+    place = str(folder.resolve() if folder else shard_set.store)
+    record = SetRecord(path=place, manifest_sha256=shard_set.manifest_sha256)
     write_text(run / SET_FILE, record.model_dump_json(indent=2) + "\n")
     write_text(run / RECIPE_FILE, recipe.model_dump_json(indent=2) + "\n")
 

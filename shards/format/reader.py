@@ -8,6 +8,7 @@ folder, or from the Hub without a copy (`hf://datasets/...`). Code that needs fi
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
@@ -21,8 +22,10 @@ import numpy as np
 
 from shards.errors import Problem, ShardSetError
 from shards.format import codec
-from shards.format.manifest import MANIFEST_FILE, Manifest, ShardEntry, Split, read_metadata
-from shards.format.tokenizer import Vocabulary, read_vocabulary
+from shards.format.manifest import MANIFEST_FILE, Manifest, ShardEntry, Split, parse_json, read_metadata
+from shards.format.tokenizer import MAX_TOKENIZER_BYTES, Vocabulary, read_vocabulary
+from shards.stores.cache import Cache
+from shards.stores.cache_store import CacheStore
 from shards.stores.open import open_store
 from shards.stores.store import Store, StoredFile, require_folder
 
@@ -88,9 +91,11 @@ class Shard:
             ShardSetError: the file is not what the manifest says, or a frame is corrupt.
         """
         stop = self.num_tokens if stop is None else stop
-        size = self.dtype.itemsize
+        size, name, store = self.dtype.itemsize, self.tokens_file.name, self.store
         try:
-            data = codec.read_range(self.tokens_file, self.seek_table, start * size, stop * size, threads=threads)
+            with store.hold(name) if isinstance(store, CacheStore) else contextlib.nullcontext(store) as held:
+                file, table = StoredFile(held, name), self.seek_table
+                data = codec.read_range(file, table, start * size, stop * size, threads=threads)
         except codec.CodecError as error:
             raise ShardSetError([Problem("frame_corrupt", self.tokens_file.name, str(error))]) from error
         return np.frombuffer(data, dtype=self.dtype)
@@ -230,20 +235,39 @@ class ShardSet:
         return tokenizers.Tokenizer.from_buffer(read_listed_file(self.store, entry.file, entry.sha256))
 
 
-def open_set(place: str | os.PathLike[str]) -> ShardSet:
+def open_set(place: str | os.PathLike[str], *, cache: Cache | None = None) -> ShardSet:
     """Open a shard set and read its manifest.
 
     Args:
         place: a folder, or `hf://datasets/OWNER/NAME[@REVISION][/FOLDER]`. From the Hub, every file is read at the
             commit that the revision names now: the manifest at once, the shards when they are needed.
+        cache: where the shards of a set that is not on this machine are kept: each is fetched whole and verified when
+            it is first read. A set in a folder needs none, and does not use it. Without a cache only the requested
+            ranges are read, and kept nowhere.
 
     Raises:
-        ShardSetError: there is no manifest, or it is not valid.
+        ShardSetError: there is no manifest, it is not valid, or (with a cache) the tokenizer is not what it says.
         shards.stores.hub_client.HubError: the Hub cannot be read, or the place is not an address on it.
+        shards.stores.cache.CacheError: the cache's limit is smaller than two shards of the set.
     """
     shard_set = ShardSet(open_store(place))
     _ = shard_set.manifest
-    return shard_set
+    return shard_set if cache is None or shard_set.store.folder is not None else _cache_set(shard_set, cache)
+
+
+def _cache_set(shard_set: ShardSet, cache: Cache) -> ShardSet:
+    """Return a set that reads its shards through a cache. Manifest and tokenizer stay in memory."""
+    remote = shard_set.store
+    content = remote.read(MANIFEST_FILE)  # small enough: the manifest has been read once
+    manifest = parse_json(Manifest, content, where=MANIFEST_FILE)
+    tokenizer = manifest.tokenizer
+    if (size := remote.size(tokenizer.file)) > MAX_TOKENIZER_BYTES:
+        message = f"{size} bytes; expected at most {MAX_TOKENIZER_BYTES}. Not read."
+        raise ShardSetError([Problem("file_size", tokenizer.file, message)])
+    metadata = {MANIFEST_FILE: content, tokenizer.file: read_listed_file(remote, tokenizer.file, tokenizer.sha256)}
+    files = {file.path: (file.bytes, file.sha256) for shard in manifest.shards for file in shard.files.entries}
+    set_id = hashlib.sha256(content).hexdigest()
+    return ShardSet(CacheStore(remote, cache, set_id=set_id, files=files, metadata=metadata))
 
 
 def read_listed_file(store: Store, name: str, sha256: str) -> bytes:

@@ -8,6 +8,7 @@ are not checked here.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -22,6 +23,7 @@ from shards.stores.hub_client import (
     hub_errors,
     list_files,
 )
+from shards.stores.store import ListedFile
 
 REQUEST_BYTES = 8 << 20
 
@@ -91,6 +93,10 @@ class HubStore:
         if len(content) != stop - start:
             raise PassingError(f"{self}/{name}: got {len(content)} bytes; expected {stop - start}, from byte {start}")
         return content
+
+    def list(self) -> Iterator[ListedFile]:
+        """Yield every file of the commit's folder; subfolders are left out."""
+        return (ListedFile(name, file.bytes, file.blob_id) for name, file in self.listing.files.items())
 
     def _find(self, name: str) -> RemoteFile:
         known = self.listing.files.get(name)

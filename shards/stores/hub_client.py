@@ -169,6 +169,9 @@ def hub_errors(what: str) -> Generator[None]:
             case httpx2.TransportError() | ConnectionError() | TimeoutError():  # the builtin ones are Xet's
                 hint = " A Hub without Xet needs HF_HUB_DISABLE_XET=1." if "/xet-" in said else ""
                 raise PassingError(f"{what}: {type(cause).__name__}: {said}. Is HF_ENDPOINT right?{hint}") from error
+            case RuntimeError() if "client has been closed" in said:
+                # After a connection error of one thread, the library closes the client that all threads share.
+                raise PassingError(f"{what}: another connection broke") from error
             case ValueError() | RuntimeError():  # the library cannot parse an answer that is not from a Hub
                 raise HubError(f"{what}: {type(cause).__name__}: {said}. Is HF_ENDPOINT right?") from error
             case _ if type(cause).__name__.startswith("Xet"):

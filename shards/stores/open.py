@@ -9,6 +9,9 @@ from shards.stores.hub import open_hub
 from shards.stores.hub_address import HUB_SCHEME
 from shards.stores.store import FolderStore, Store
 
+Place = Path | str
+"""Where a set lies: a folder on this machine, or the address of a remote store."""
+
 
 def open_store(place: str | os.PathLike[str]) -> Store:
     """Return the store at a place: a folder, or `hf://datasets/OWNER/NAME[@REVISION][/FOLDER]` on the Hub.

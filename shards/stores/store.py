@@ -23,6 +23,16 @@ class NeedsFolderError(InputError):
     """The operation needs the set's files in a folder on this machine."""
 
 
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """A file as a store lists it."""
+
+    name: str
+    bytes: int
+    version: str
+    """Changes when the file is written again: an object's ETag, or a file's modification time in nanoseconds."""
+
+
 class Store(Protocol):
     """Files that are read whole or by ranges. Safe to share between threads and to send to another process.
 
@@ -52,15 +62,9 @@ class Store(Protocol):
         """Return the bytes [start, stop) of a file."""
         ...
 
-
-@dataclass(frozen=True, slots=True)
-class ListedFile:
-    """A file as a store lists it."""
-
-    name: str
-    bytes: int
-    version: str
-    """Changes when the file is written again: an object's ETag, or a file's modification time in nanoseconds."""
+    def list(self) -> Iterator[ListedFile]:
+        """Yield every file, folders included recursively, in no order. Yields nothing if the folder does not exist."""
+        ...
 
 
 class WritableStore(Store, Protocol):
@@ -71,10 +75,6 @@ class WritableStore(Store, Protocol):
 
     def child(self, name: str) -> Self:
         """Return the store of a folder in this one. The folder need not exist."""
-        ...
-
-    def list(self) -> Iterator[ListedFile]:
-        """Yield every file, folders included recursively, in no order. Yields nothing if the folder does not exist."""
         ...
 
     def put(self, name: str, content: bytes | Path) -> None:

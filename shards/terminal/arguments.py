@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import math
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -34,6 +35,26 @@ def number_in(least: float, most: float, kind: type[float] = float) -> Callable[
 
 whole_number = number_in(0, math.inf, int)
 positive_number = number_in(1, math.inf, int)
+
+
+def parse_place(text: str) -> Path | str:
+    """Return where a set lies: an address (`hf://...`) as it is, anything else as a path."""
+    return text if "://" in text else Path(text)
+
+
+def parse_size(flag: str, text: str, *, least: int = 1) -> int:
+    """Return the bytes of a size such as `80GB` (powers of ten) or `80GiB`.
+
+    Raises:
+        InputError: it is not a size, or less than `least` bytes.
+    """
+    from pydantic import ByteSize, TypeAdapter, ValidationError
+
+    whole = re.fullmatch(r"\s*[\d.]+\s*[a-zA-Z]+\s*", text)  # pydantic ignores text after a size
+    with contextlib.suppress(ValidationError):
+        if whole and (size := TypeAdapter(ByteSize).validate_python(text)) >= least:
+            return size
+    raise InputError(f"{flag} {text}: expected a size such as 80GB or 79.1GiB")
 
 
 def add_set(parser: argparse.ArgumentParser) -> None:

@@ -30,7 +30,7 @@ class FoundDocuments(Protocol):
     def asked(self) -> str: ...
 
 
-def check_out(path: Path, set_path: Path) -> None:
+def check_out(path: Path, set_folder: Path | None) -> None:
     """Check the path of a block list, before anything is searched.
 
     Raises:
@@ -38,7 +38,7 @@ def check_out(path: Path, set_path: Path) -> None:
             writable.
     """
     folder = path.absolute().parent
-    if path.resolve().is_relative_to(set_path.resolve()):
+    if set_folder is not None and path.resolve().is_relative_to(set_folder.resolve()):
         raise InputError(f"{path}: inside the set's own folder, which may hold no other files. Write it elsewhere.")
     if path.is_dir():
         raise InputError(f"{path}: a folder; expected the name of a file. Give a name in it.")
@@ -55,7 +55,7 @@ def write_block_list(path: Path, found: FoundDocuments, shard_set: ShardSet) -> 
         InputError: as `check_out`.
         OSError: it cannot be written.
     """
-    check_out(path, shard_set.path)
+    check_out(path, shard_set.store.folder)
     hashes = np.unique(found.hashes, axis=0)
     asked = found.asked.encode("unicode_escape").decode("ascii")
     with atomic_open(path) as file:

@@ -12,25 +12,22 @@ import signal
 import subprocess
 import sys
 import time
-import types
 from pathlib import Path
 
 import numpy as np
 import pytest
 from huggingface_hub import HfApi, constants
-from huggingface_hub.utils import _http
 
 import shards
 from shards.__main__ import main
 from shards.errors import InputError
 from shards.hub import pull as hub_pull
 from shards.hub import push as hub_push
-from shards.stores import retry
 from shards.stores.hub import HubStore
 from shards.stores.hub_address import HubAddress, HubAddressError, parse_hub_address
 from shards.stores.hub_client import HubError
 from tests.support.faults_documents import document_in_both_splits
-from tests.support.servers.hub import TOKEN, Hub
+from tests.support.servers.hub import TOKEN, Hub, use_hub
 from tests.support.servers.hub_writes import WRITER
 from tests.support.servers.snapshots import Entry, blob_id, hashed, snapshot_from
 from tests.support.shard_sets import cut_train, write_set
@@ -55,17 +52,8 @@ def whole(_shared_plan, tmp_path_factory):
 def hub(tmp_path, monkeypatch):
     """Return a Hub that takes uploads, and is the Hub of this process, with a token that may write."""
     with Hub(store=tmp_path / "store") as server:
-        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        use_hub(server.url, monkeypatch)
         monkeypatch.setenv("HF_TOKEN", WRITER)
-        monkeypatch.setattr(constants, "ENDPOINT", server.url)
-        monkeypatch.setattr(
-            constants, "HUGGINGFACE_CO_URL_TEMPLATE", server.url + "/{repo_id}/resolve/{revision}/{filename}"
-        )
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-        hurry = types.SimpleNamespace(sleep=lambda seconds: None, monotonic=time.monotonic, time=time.time)
-        monkeypatch.setattr(_http, "time", hurry)
-        monkeypatch.setattr(retry, "FIRST_PAUSE_S", 0.001)
-        monkeypatch.setattr(retry, "GIVE_UP_S", 2.0)
         yield server
 
 

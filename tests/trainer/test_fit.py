@@ -11,7 +11,8 @@ import torch
 
 from shards import ShardSet
 from shards.errors import InputError
-from trainer.commands.fit import CONTEXT_BYTES, Points, estimate, measure, measure_step, parse_bytes
+from shards.terminal.arguments import parse_size
+from trainer.commands.fit import CONTEXT_BYTES, Points, estimate, measure, measure_step
 from trainer.model.decoder import build_model, padded_vocab_size
 from trainer.model.size import count_parameters
 from trainer.recipe import TrainRecipe, load_recipe
@@ -149,13 +150,13 @@ def test_recomputation_is_recommended_where_nothing_else_fits(points: dict[str, 
     ("text", "size"), [("80GB", 80 * 10**9), ("79.5 GiB", int(79.5 * 2**30)), ("24g", 24 * 10**9), ("512MiB", 2**29)]
 )
 def test_sizes(text: str, size: int):
-    assert parse_bytes(text) == size
+    assert parse_size("--gpu-memory", text, least=1_000_000) == size
 
 
 @pytest.mark.parametrize("text", ["", "80", "GB", "0GB", "-1GB", "80TBX", "nanGB", "80GB-10GB", "80 GB 2"])
 def test_what_is_no_size_is_refused(text: str):
     with pytest.raises(InputError, match="expected a size such as 80GB"):
-        parse_bytes(text)
+        parse_size("--gpu-memory", text, least=1_000_000)
 
 
 def test_the_command(trainer: Any, recipe_file: Path):

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from shards import ShardSet
+from tests.support.ranks import assert_near, run_ranks
 
 
 class Done(Protocol):
@@ -34,24 +30,6 @@ class Command(Protocol):
 ReadLines = Callable[[Path], list[dict[str, Any]]]
 
 
-def run_ranks(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run the trainer on two ranks; without `--` torchrun takes `--run` for one of its own options."""
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-        "-m",
-        "--",
-        "trainer",
-    ]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [*command, *map(str, arguments)], capture_output=True, text=True, env=environment, timeout=200, check=False
-    )
-
-
 @pytest.fixture(scope="module")
 def one_rank(
     trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path_factory: pytest.TempPathFactory
@@ -61,19 +39,6 @@ def one_rank(
     done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", run)
     assert done.returncode == 0, done.stderr
     return run
-
-
-def assert_near(run: Path, expected: Path, read_lines: ReadLines) -> None:
-    """Steps, validations and final weights are equal but for rounding."""
-    lines, others = ([line for line in read_lines(path) if "phase" not in line] for path in (run, expected))
-    assert [(line["step"], line.get("tokens")) for line in lines] == [(o["step"], o.get("tokens")) for o in others]
-    for line, other in zip(lines, others, strict=True):
-        for key in {"loss", "grad_norm", "val_loss"} & other.keys():
-            assert line[key] == pytest.approx(other[key], rel=2e-4)
-    mine, theirs = (load_file(path / "checkpoints/step-00000024/model.safetensors") for path in (run, expected))
-    assert mine.keys() == theirs.keys()
-    for name, weight in theirs.items():
-        torch.testing.assert_close(mine[name], weight, rtol=1e-2, atol=2e-3)
 
 
 def test_one_rank_then_two_then_one_equals_one_rank_throughout(

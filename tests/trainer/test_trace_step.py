@@ -215,7 +215,7 @@ def test_a_run_without_a_record_of_its_set_is_traced_with_the_set_named(
     (copied_run / "set.json").unlink()
     status, _, err = trace(copied_run, "--step", 1)
     assert status == 2
-    assert "set.json: is missing, so the run's set is not known. Add --shards DIR." in err
+    assert "set.json: is missing, so the run's set is not known. Add --shards SET." in err
     assert trace(copied_run, "--step", 1, "--shards", small_set.path) == (0, expected, "")
 
 
@@ -228,7 +228,7 @@ def test_a_set_that_has_moved_is_named(
     (copied_run / "set.json").write_text(json.dumps(record | {"path": str(tmp_path / "gone")}))
     status, _, err = trace(copied_run, "--step", 1)
     assert status == 2
-    assert f"was trained on {tmp_path / 'gone'}, which is not there. Add --shards DIR." in err
+    assert f"was trained on {tmp_path / 'gone'}, which is not there. Add --shards SET." in err
     assert trace(copied_run, "--step", 1, "--shards", small_set.path) == (0, expected, "")
 
 

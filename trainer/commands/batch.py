@@ -213,7 +213,7 @@ def _check_request(shard_set: ShardSet, run: TracedRun, step: int, row: int | No
     if run.manifest_sha256 != shard_set.manifest_sha256:
         raise InputError(
             f"{run.folder}: was trained on the set with the manifest sha256 {run.manifest_sha256}; "
-            f"{shard_set.path} has {shard_set.manifest_sha256}. Give the set it was trained on with --shards."
+            f"{shard_set.store} has {shard_set.manifest_sha256}. Give the set it was trained on with --shards."
         )
     if step > run.last_step:
         raise InputError(f"no step {step} in {run.folder}; its recipe has {run.last_step}, counted from 1")

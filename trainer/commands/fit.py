@@ -16,15 +16,12 @@ fine-tuning that also offloads. `PYTORCH_ALLOC_CONF=expandable_segments:True` lo
 from __future__ import annotations
 
 import argparse
-import contextlib
-import re
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from shards.errors import InputError
-from shards.terminal.arguments import add_recipe, print_json
+from shards.terminal.arguments import add_recipe, parse_place, parse_size, print_json
 
 if TYPE_CHECKING:
     from trainer.recipe import TrainRecipe
@@ -59,7 +56,7 @@ def add_set_of_vocabulary(parser: argparse.ArgumentParser) -> None:
     assumed = (
         f"a shard set, for the vocabulary size of a recipe without one (default: {ASSUMED_VOCAB_SIZE:,}, as GPT-2)"
     )
-    parser.add_argument("--shards", type=Path, metavar="DIR", help=assumed)
+    parser.add_argument("--shards", type=parse_place, metavar="SET", help=assumed)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -67,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     from shards.terminal.display import print_rows, print_summary
     from trainer.recipe import load_recipe
 
-    memory = parse_bytes(options.gpu_memory)
+    memory = parse_size("--gpu-memory", options.gpu_memory, least=1_000_000)
     recipe = settle_vocabulary(load_recipe(options.recipe, options.overrides), options.shards)
     result = estimate(recipe, memory, measure(recipe))
     best = result["recommended"]
@@ -88,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
     return 0 if best else 1
 
 
-def settle_vocabulary(recipe: TrainRecipe, shards: Path | None) -> TrainRecipe:
+def settle_vocabulary(recipe: TrainRecipe, shards: Path | str | None) -> TrainRecipe:
     """Return the recipe with a vocabulary size: its own, that of a set, or an assumed one, which is said.
 
     Raises:
@@ -103,25 +100,10 @@ def settle_vocabulary(recipe: TrainRecipe, shards: Path | None) -> TrainRecipe:
     if shards is not None:
         vocab_size = open_set(shards).vocab_size
     else:
-        remedy = "Name the shard set with --shards DIR, or add --set model.vocab_size=N"
+        remedy = "Name the shard set with --shards SET, or add --set model.vocab_size=N"
         say(f"{recipe.name}: no model.vocab_size; {vocab_size:,} ids are assumed, as GPT-2 has. {remedy}.")
     model = recipe.model.model_copy(update={"vocab_size": vocab_size})
     return recipe.model_copy(update={"model": model})
-
-
-def parse_bytes(text: str) -> int:
-    """Return the bytes of a size such as `80GB` (powers of ten) or `80GiB`.
-
-    Raises:
-        InputError: it is not a size, or less than a megabyte.
-    """
-    from pydantic import ByteSize, TypeAdapter, ValidationError
-
-    whole = re.fullmatch(r"\s*[\d.]+\s*[a-zA-Z]+\s*", text)  # pydantic ignores text after a size
-    with contextlib.suppress(ValidationError):
-        if whole and (size := TypeAdapter(ByteSize).validate_python(text)) >= 1_000_000:
-            return size
-    raise InputError(f"--gpu-memory {text}: expected a size such as 80GB or 79.1GiB")
 
 
 def measure(recipe: TrainRecipe, choices: Sequence[Choice] = CHOICES) -> Points:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
-from shards.terminal.arguments import positive_number, print_json, whole_number
+from shards.terminal.arguments import parse_place, positive_number, print_json, whole_number
 
 if TYPE_CHECKING:
     from trainer.commands.batch import Batch
@@ -29,7 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--row", type=whole_number, metavar="N", help="one row of the step's batch, from 0 (default: all rows)"
     )
     parser.add_argument(
-        "--shards", type=Path, metavar="DIR", help="the shard set (default: the folder that the run was trained on)"
+        "--shards",
+        type=parse_place,
+        metavar="SET",
+        help="the shard set, a folder or hf://... (default: where the run was trained on it)",
     )
     parser.add_argument(
         "--limit",
@@ -56,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     traced = read_training_run(options.run)
     shards = options.shards or find_set(options.run)
     if options.out is not None:
-        check_out(options.out, shards)
+        check_out(options.out, shards if isinstance(shards, Path) else None)
     shard_set = open_set(shards)
     batch = trace_step(shard_set, traced, options.step, options.row, limit=options.limit or None)
     for note in batch.notes:
@@ -73,8 +76,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def find_set(run: Path) -> Path:
-    """Return the folder of the set that a run was trained on.
+def find_set(run: Path) -> Path | str:
+    """Return where the set lies that a run was trained on.
 
     Raises:
         InputError: the run does not say, or the set is no longer there.
@@ -83,10 +86,11 @@ def find_set(run: Path) -> Path:
 
     record = read_set_record(run)
     if record is None:
-        raise InputError(f"{run / SET_FILE}: is missing, so the run's set is not known. Add --shards DIR.")
-    if not Path(record.path).is_dir():
-        raise InputError(f"{run}: was trained on {record.path}, which is not there. Add --shards DIR.")
-    return Path(record.path)
+        raise InputError(f"{run / SET_FILE}: is missing, so the run's set is not known. Add --shards SET.")
+    place = parse_place(record.path)
+    if isinstance(place, Path) and not place.is_dir():
+        raise InputError(f"{run}: was trained on {place}, which is not there. Add --shards SET.")
+    return place
 
 
 def print_batch(batch: Batch) -> None:

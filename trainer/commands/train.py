@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shards.errors import InputError
-from shards.terminal.arguments import add_recipe, print_json
+from shards.terminal.arguments import add_recipe, parse_place, parse_size, print_json
 from shards.terminal.display import print_rows, print_summary, say
+from shards.terminal.progress import format_amount
 
 if TYPE_CHECKING:
+    from shards.stores.cache import Cache
     from trainer.train.loop import TrainingLoop
 
 OFF_RAMP = 3
@@ -26,7 +28,9 @@ OFF_RAMP = 3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_recipe(parser, "a train recipe (TOML), or the name of a shipped one", "--set train.steps=100")
-    parser.add_argument("--shards", type=Path, required=True, metavar="DIR", help="the shard set")
+    parser.add_argument(
+        "--shards", type=parse_place, required=True, metavar="SET", help="the shard set: a folder, or hf://..."
+    )
     parser.add_argument("--run", type=Path, required=True, metavar="RUN", help="folder for checkpoints and metrics")
     parser.add_argument(
         "--resume",
@@ -39,6 +43,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--go-on",
         action="store_true",
         help="continue past missed goals, spent budgets, a failed smoke test and loss spikes",
+    )
+    group = parser.add_argument_group("a set that is not on this machine")
+    group.add_argument(
+        "--cache",
+        type=Path,
+        metavar="DIR",
+        help="keep its shards in DIR, which all ranks and runs of this machine may share (default: "
+        "tokenmill/shards in $XDG_CACHE_HOME or ~/.cache)",
+    )
+    group.add_argument(
+        "--cache-limit",
+        metavar="SIZE",
+        help="the most that DIR may hold, such as 50GB: at least two shards (default: half of the free disk space, "
+        "at most 100 GB)",
     )
 
 
@@ -54,7 +72,8 @@ def run(options: argparse.Namespace) -> int:
 
     show: Callable[[str], None] = say if is_first_rank() else lambda message: None
     try:
-        session = open_session(recipe, options.shards, options.run, resume=options.resume, say=show)
+        cache = open_cache(options, show)
+        session = open_session(recipe, options.shards, options.run, resume=options.resume, say=show, cache=cache)
     except OSError as error:  # such as a disk too small for a checkpoint; nothing has begun
         raise InputError(str(error)) from error
     with closing(session):
@@ -65,6 +84,28 @@ def run(options: argparse.Namespace) -> int:
         show(f"stopped: {outcome.off_ramp}. {session.saved} was saved; --go-on goes on from there.")
         return OFF_RAMP
     return 128 + outcome.interrupted_by if outcome.interrupted_by else 0
+
+
+def open_cache(options: argparse.Namespace, show: Callable[[str], None]) -> Cache | None:
+    """Return the cache of a set that is not on this machine; None for a set in a folder.
+
+    Raises:
+        InputError: the flags name no folder that can be used, or no size.
+    """
+    from shards.stores.cache import Cache
+    from shards.stores.hub_address import HUB_SCHEME
+    from shards.stores.hub_client import quiet_client
+
+    limit = parse_size("--cache-limit", options.cache_limit) if options.cache_limit else None
+    if isinstance(options.shards, Path):
+        if options.cache or limit is not None:
+            show(f"{options.shards} is on this machine: --cache and --cache-limit are not used")
+        return None
+    if options.shards.startswith(HUB_SCHEME):
+        quiet_client()
+    cache = Cache(options.cache, limit, note=say)  # any rank may be the one that fetches, and has something to say
+    show(f"shards are kept in {cache.folder}, at most {format_amount(cache.limit, 'bytes')}")
+    return cache
 
 
 def wait_without_spinning() -> None:

@@ -28,7 +28,9 @@ from torch.distributed.fsdp import FSDPModule
 
 from shards import ShardSetError
 from shards.errors import RunError
+from shards.stores.cache_store import CacheStore, FetchError
 from shards.stores.files import write_text
+from shards.stores.store import Store
 from shards.terminal.display import format_value
 from shards.terminal.program import called_as
 from shards.terminal.progress import Meter, show_progress
@@ -66,7 +68,7 @@ def run_training(session: Session, say: Callable[[str], None], *, go_on: bool = 
     Raises:
         RunError: the loss is not finite or rises suddenly, memory is too small, the data cannot be read, or metrics or
             a checkpoint cannot be written. Earlier checkpoints are whole; the message names the last one.
-        InputError: a line of the run's metrics.jsonl is not metrics.
+        InputError: a line of the run's metrics.jsonl is not metrics, or the first shard cannot be fetched.
     """
     recipe = session.recipe
     shards = session.shard_set.splits["train"]
@@ -74,6 +76,8 @@ def run_training(session: Session, say: Callable[[str], None], *, go_on: bool = 
     parameters = count_parameters(recipe.model, session.model.vocab_size)
     where = f"{session.ranks} x {session.device.type}" if session.ranks > 1 else str(session.device)
     say(f"{parameters:,} parameters on {where} in {session.precision}, {torch.get_num_threads()} threads")
+    began = time.perf_counter()
+    fetch_first_shard(session)
     last_window = session.windows + (recipe.train.steps - session.step) * recipe.train.global_batch
     try:
         with (
@@ -81,16 +85,50 @@ def run_training(session: Session, say: Callable[[str], None], *, go_on: bool = 
             Loader(shards, session.order, stop=last_window) as loader,
             show_progress(recipe.name, unit="steps", before=session.step, show=first_rank) as progress,
             catch_signals(say) as signals,
+            _stop_fetching(session.shard_set.store),
         ):
             wait_for_ranks()  # Every rank has read the log before one adds to it.
             session.seconds = max(session.seconds, log.seconds)
             if log.removed:
                 say(f"metrics.jsonl: removed {log.removed} lines after step {session.step}; these are done again")
-            loop = TrainingLoop(session, loader, log, progress, signals, say, go_on)
+            loop = TrainingLoop(session, loader, log, progress, signals, say, go_on, began=began)
             loop.take_steps()
             return loop
-    except (ShardSetError, OSError) as error:
+    except (ShardSetError, FetchError, OSError) as error:
         raise RunError(f"{error}\nStopped after step {session.step}. {session.describe_saved()}") from error
+
+
+def fetch_first_shard(session: Session) -> None:
+    """Fetch the shard of the next step from a remote store, and show how far that is; training begins with no more.
+
+    Raises:
+        InputError: it cannot be fetched, or its bytes are not what the manifest says.
+        OSError: the cache cannot be written to.
+    """
+    store = session.shard_set.store
+    if not isinstance(store, CacheStore) or session.step >= session.recipe.train.steps:
+        return
+    shard = session.shard_set.splits["train"][session.order.visit(session.windows).shard]
+    with contextlib.ExitStack() as shown:
+
+        def show(done: int, total: int) -> None:  # only the rank that fetches has something to show
+            nonlocal meter
+            meter = meter or shown.enter_context(show_progress(f"fetch {shard.name}", unit="bytes"))
+            meter(done, total)
+
+        meter: Meter | None = None
+        with store.hold(shard.tokens_file.name, progress=show):
+            pass
+
+
+@contextlib.contextmanager
+def _stop_fetching(store: Store) -> Generator[None]:
+    """End the fetches that are running when the body ends: the loader fetches ahead, and would wait for them."""
+    try:
+        yield
+    finally:
+        if isinstance(store, CacheStore):
+            store.stop_fetching()
 
 
 @contextlib.contextmanager

@@ -14,9 +14,10 @@ import argparse
 import base64
 import hashlib
 import time
+import types
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, unquote
 
 from tests.support.servers.http11 import FileSpan, Request, Response
@@ -24,6 +25,9 @@ from tests.support.servers.hub_answers import as_json, error, missing_repo
 from tests.support.servers.hub_writes import WRITER, Writes
 from tests.support.servers.loopback import Server, serve_until_stdin_ends
 from tests.support.servers.snapshots import DATE, Entry, Snapshot, expanded, snapshot_of
+
+if TYPE_CHECKING:
+    import pytest
 
 TOKEN = "hf_reader"
 """A token that every Hub here knows: a user without access to anything private or gated."""
@@ -38,6 +42,24 @@ class Repo:
     private: bool = False
     gated: bool = False
     readers: set[str] = field(default_factory=set)
+
+
+def use_hub(url: str, patch: pytest.MonkeyPatch) -> None:
+    """Make a server the Hub of this process and of those that it starts; this process retries without long pauses."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import _http
+
+    from shards.stores import retry
+
+    patch.setenv("HF_ENDPOINT", url)
+    patch.setenv("HF_HUB_DISABLE_XET", "1")
+    patch.setattr(constants, "ENDPOINT", url)
+    patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}")
+    patch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    hurry = types.SimpleNamespace(sleep=lambda seconds: None, monotonic=time.monotonic, time=time.time)
+    patch.setattr(_http, "time", hurry)
+    patch.setattr(retry, "FIRST_PAUSE_S", 0.001)
+    patch.setattr(retry, "GIVE_UP_S", 2.0)
 
 
 class Hub(Server):

@@ -1,0 +1,219 @@
+"""A store that reads a remote set through a cache: listed files are fetched whole, verified, and kept on this machine.
+
+The first read of a file fetches it, with several ranged requests at once; failures that may pass are retried. Reads
+are then as fast as from a folder. The manifest is read once and kept in memory, so that it cannot change between two
+reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
+from threading import Event
+
+from shards.errors import InputError, ShardSetError
+from shards.stores.cache import Cache, CachedFile, CacheError, Note, StoppedError
+from shards.stores.retry import NOTE_EVERY_S, retry
+from shards.stores.store import ListedFile, Store
+
+CONNECTIONS = 4
+"""Ranged requests of a file at once: one connection seldom uses the full bandwidth. Each holds one range in memory."""
+
+REQUEST_BYTES = 8 << 20
+"""Bytes of a request where the store has no wish of its own."""
+
+Progress = Callable[[int, int], None]
+"""A function of the bytes fetched and the bytes of the file, called by one thread at a time."""
+
+
+class FetchError(InputError):
+    """A file of the set cannot be fetched: the store refused, or the network has failed for too long."""
+
+
+class CacheStore:
+    """A remote set's files, kept by a cache. Files that the set does not list are read from the remote store."""
+
+    folder = None
+    request_bytes = 0
+
+    def __init__(
+        self,
+        remote: Store,
+        cache: Cache,
+        *,
+        set_id: str,
+        files: Mapping[str, tuple[int, str]],
+        metadata: Mapping[str, bytes],
+    ):
+        """Read a set through a cache; nothing is fetched yet.
+
+        Args:
+            remote: where the set lies.
+            cache: keeps the files.
+            set_id: the set's identity: the SHA-256 of its manifest.
+            files: size in bytes and SHA-256 of each file, by name.
+            metadata: content of files that are in memory already.
+
+        Raises:
+            CacheError: the cache's limit is smaller than the two largest files: one is read while the next is fetched.
+        """
+        self.remote, self.cache, self.set_id, self.files, self.metadata = remote, cache, set_id, files, metadata
+        self._fetches: set[Event] = set()
+        self._lock = threading.Lock()
+        largest = sorted(((size, name) for name, (size, _) in files.items()), reverse=True)[:2]
+        needed = sum(size for size, _ in largest)
+        if needed > cache.limit:
+            names = " and ".join(f"{name} ({size:,} bytes)" for size, name in largest)
+            found = f"{cache.folder}: the cache's limit is {cache.limit:,} bytes, less than two shards of {remote}"
+            remedy = f"expected at least {needed:,} bytes for {names}. Raise --cache-limit, or choose a larger disk"
+            raise CacheError(f"{found}; {remedy} with --cache.")
+
+    def __reduce__(self) -> tuple[Callable[..., CacheStore], tuple[Store, Cache]]:
+        again = partial(CacheStore, set_id=self.set_id, files=self.files, metadata=self.metadata)
+        return again, (self.remote, self.cache)
+
+    def list(self) -> Iterator[ListedFile]:
+        """Yield every file of the remote store."""
+        return self.remote.list()
+
+    def size(self, name: str) -> int:
+        """Return a file's size in bytes, by the manifest if it is listed there."""
+        if name in self.metadata:
+            return len(self.metadata[name])
+        return self.files[name][0] if name in self.files else self.remote.size(name)
+
+    def read(self, name: str) -> bytes:
+        """Return a whole file. Raises what `hold` raises."""
+        return self.read_range(name, 0, self.size(name))
+
+    def read_range(self, name: str, start: int, stop: int) -> bytes:
+        """Return the bytes [start, stop) of a file; the whole file is fetched first. Raises what `hold` raises."""
+        if name in self.metadata:
+            return self.metadata[name][start:stop]
+        if name not in self.files:
+            return self.remote.read_range(name, start, stop)
+        with self.hold(name) as store:
+            return store.read_range(name, start, stop)
+
+    @contextlib.contextmanager
+    def hold(self, name: str, *, progress: Progress | None = None) -> Generator[Store]:
+        """Yield a store with one listed file, which the cache does not remove while the body runs.
+
+        Do not hold one file while taking another: with little room both would wait.
+
+        Args:
+            name: the file.
+            progress: called as the file is fetched, if this process fetches it.
+
+        Raises:
+            ShardSetError: the file's bytes, fetched twice, are not what the manifest says.
+            FetchError: the file cannot be fetched.
+            StoppedError: `stop_fetching` was called meanwhile.
+            OSError: the cache's folder cannot be read or written to, or its disk is full.
+        """
+        size, sha256 = self.files[name]
+        file = CachedFile(str(self.remote), name, self.set_id, sha256, size)
+        stop = Event()
+        with self._lock:
+            self._fetches.add(stop)
+        try:
+            with self.cache.hold(file, partial(self._fetch, file, stop, progress), stop=stop) as descriptor:
+                yield _OpenFile(self, descriptor, size)
+        finally:
+            with self._lock:
+                self._fetches.discard(stop)
+
+    def stop_fetching(self) -> None:
+        """End the fetches and waits of all threads; what is read later is fetched again."""
+        with self._lock:
+            for stop in self._fetches:
+                stop.set()
+
+    def _fetch(self, file: CachedFile, stop: Event, progress: Progress | None, descriptor: int) -> None:
+        """Write a file's bytes to a descriptor."""
+        what, note = f"{self.remote}/{file.name}", _SeldomNote(self.cache.note)
+        step = self.remote.request_bytes or REQUEST_BYTES
+
+        def fetch_range(start: int) -> int:
+            end = min(start + step, file.bytes)
+
+            def attempt() -> bytes:
+                if stop.is_set():
+                    raise StoppedError(f"{what}: not fetched: stopped")
+                return self.remote.read_range(file.name, start, end)
+
+            content = memoryview(retry(what, attempt, error_type=FetchError, note=note, sleep=stop.wait))
+            written = 0
+            while written < len(content):  # one write takes at most 2 GiB
+                written += os.pwrite(descriptor, content[written:], start + written)
+            return written
+
+        with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="fetch") as pool:
+            ranges = [pool.submit(fetch_range, start) for start in range(0, file.bytes, step)]
+            try:
+                done = 0
+                for written in as_completed(ranges):
+                    done += written.result()
+                    if progress is not None:
+                        progress(done, file.bytes)
+            except BaseException as error:
+                stop.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                if isinstance(error, InputError) and not isinstance(error, ShardSetError | StoppedError | FetchError):
+                    raise FetchError(str(error)) from error
+                raise
+
+    def __str__(self) -> str:
+        return str(self.remote)
+
+
+class _OpenFile:
+    """A store with one file, open on this machine."""
+
+    folder = None
+    request_bytes = 0
+
+    def __init__(self, origin: CacheStore, descriptor: int, size: int):
+        self._origin, self._descriptor, self._size = origin, descriptor, size
+
+    def list(self) -> Iterator[ListedFile]:
+        return self._origin.list()
+
+    def size(self, name: str) -> int:
+        return self._size
+
+    def read(self, name: str) -> bytes:
+        return self.read_range(name, 0, self._size)
+
+    def read_range(self, name: str, start: int, stop: int) -> bytes:
+        parts = list[bytes]()
+        while start < stop:
+            parts.append(os.pread(self._descriptor, stop - start, start))
+            if not parts[-1]:
+                raise OSError(
+                    f"{self._origin}/{name}: ends at byte {start} in the cache; expected {stop} bytes or more"
+                )
+            start += len(parts[-1])
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def __str__(self) -> str:
+        return str(self._origin)
+
+
+class _SeldomNote:
+    """Passes notes on, at most one in `NOTE_EVERY_S` seconds: the ranges of a file fail together."""
+
+    def __init__(self, note: Note):
+        self._note, self._lock, self._next = note, threading.Lock(), 0.0
+
+    def __call__(self, text: str) -> None:
+        with self._lock:
+            if time.monotonic() < self._next:
+                return
+            self._next = time.monotonic() + NOTE_EVERY_S
+        self._note(text)

@@ -1,0 +1,48 @@
+"""Training on several ranks of this machine, and the comparison of its results with another run's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+ReadLines = Callable[[Path], list[dict[str, Any]]]
+"""The `read_lines` fixture of the trainer's tests."""
+
+
+def run_ranks(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run the trainer on two ranks; without `--` torchrun takes `--run` for one of its own options."""
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "-m",
+        "--",
+        "trainer",
+    ]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [*command, *map(str, arguments)], capture_output=True, text=True, env=environment, timeout=200, check=False
+    )
+
+
+def assert_near(run: Path, expected: Path, read_lines: ReadLines) -> None:
+    """Steps, validations and final weights are equal but for rounding."""
+    lines, others = ([line for line in read_lines(path) if "phase" not in line] for path in (run, expected))
+    assert [(line["step"], line.get("tokens")) for line in lines] == [(o["step"], o.get("tokens")) for o in others]
+    for line, other in zip(lines, others, strict=True):
+        for key in {"loss", "grad_norm", "val_loss"} & other.keys():
+            assert line[key] == pytest.approx(other[key], rel=2e-4)
+    mine, theirs = (load_file(path / "checkpoints/step-00000024/model.safetensors") for path in (run, expected))
+    assert mine.keys() == theirs.keys()
+    for name, weight in theirs.items():
+        torch.testing.assert_close(mine[name], weight, rtol=1e-2, atol=2e-3)

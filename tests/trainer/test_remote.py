@@ -1,0 +1,330 @@
+"""Training from a remote store through the cache: the same steps as from disk, whatever the network and the cache do.
+
+The set lies on a Hub on loopback.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import random
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from shards import ShardSet
+from shards.format.order import WindowOrder
+from tests.support.ranks import assert_near, run_ranks
+from tests.support.servers.hub import Hub, use_hub
+from trainer.__main__ import main
+from trainer.recipe import load_recipe
+
+URL = "hf://datasets/tester/set"
+
+
+class Done(Protocol):
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Command(Protocol):
+    """The `trainer` fixture."""
+
+    def run(self, *arguments: object) -> Done: ...
+
+
+ReadLines = Callable[[Path], list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="module")
+def shard_set(make_set: Callable[..., ShardSet], tmp_path_factory: pytest.TempPathFactory) -> ShardSet:
+    """A set of six train shards and one val shard. Read only."""
+    folder = tmp_path_factory.mktemp("remote") / "set"
+    return make_set(folder, shard_tokens={"train": [1_500] * 6, "val": [1_500]})
+
+
+@pytest.fixture
+def hub(shard_set: ShardSet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    """Return a Hub with the set, which is the Hub of this process and of those it starts; the cache is a new one."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    with Hub() as server:
+        server.publish("tester/set", shard_set.path)
+        use_hub(server.url, monkeypatch)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def from_disk(
+    trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A run from disk that never stopped. Read only."""
+    run = tmp_path_factory.mktemp("runs") / "disk"
+    done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", run)
+    assert done.returncode == 0, done.stderr
+    return run
+
+
+def weights(run: Path) -> bytes:
+    """Return the last checkpoint's weights."""
+    return (run / "checkpoints/step-00000024/model.safetensors").read_bytes()
+
+
+def cache_bytes(folder: Path) -> int | None:
+    """Return the bytes in a cache's folder; None if files came and went while they were added up."""
+    sums: list[dict[Path, int]] = []
+    try:
+        for _ in range(2):
+            sums.append({path: path.stat().st_size for path in folder.glob("*/*")})
+    except FileNotFoundError:
+        return None
+    return sum(sums[0].values()) if sums[0] == sums[1] else None
+
+
+def visited(shard_set: ShardSet, recipe_file: Path) -> list[str]:
+    """Return the names of the train shards in the order in which the first epoch visits them."""
+    train, shards = load_recipe(recipe_file).train, shard_set.splits["train"]
+    order = WindowOrder([shard.num_tokens for shard in shards], seq_len=train.seq_len, seed=train.seed)
+    return [shards[visit.shard].name for visit, _ in order.iter_visits(0, order.per_epoch)]
+
+
+def two_largest(shard_set: ShardSet) -> int:
+    """Return the least limit that a cache for the set may have."""
+    sizes = [file.bytes for shard in shard_set.shards for file in shard.entry.files.entries]
+    return sum(sorted(sizes)[-2:])
+
+
+def test_training_from_the_hub_is_training_from_disk(
+    trainer: Command,
+    shard_set: ShardSet,
+    recipe_file: Path,
+    from_disk: Path,
+    hub: Hub,
+    read_lines: ReadLines,
+    tmp_path: Path,
+):
+    run = tmp_path / "run"
+    done = trainer.run("train", recipe_file, "--shards", URL, "--run", run)
+    assert done.returncode == 0, done.stderr
+    assert f"shards are kept in {tmp_path / 'xdg/tokenmill/shards'}, at most " in done.stderr
+    assert read_lines(run) == read_lines(from_disk)
+    assert weights(run) == weights(from_disk)
+    record = json.loads((run / "set.json").read_text())
+    assert record == {"path": URL, "manifest_sha256": shard_set.manifest_sha256}
+    assert (run / "tokenizer.json").read_bytes() == (from_disk / "tokenizer.json").read_bytes()
+    # No sidecar was read, and each shard once.
+    assert not [one.path for one in hub.requests if "/resolve/" in one.path and one.path.endswith("-00000.json")]
+    assert len([one for one in hub.requests if one.path.endswith("/val-00000.bin.zst") and "/cdn/" in one.path]) == 1
+
+    traced = [trainer.run("trace", folder, "--step", 3, "--json") for folder in (run, from_disk)]
+    assert [one.returncode for one in traced] == [0, 0], traced[0].stderr
+    found, expected = (json.loads(one.stdout) for one in traced)
+    assert found | {"run": ""} == expected | {"run": ""}
+
+    fitting = trainer.run("fit", recipe_file, "--shards", URL, "--gpu-memory", "1GB", "--json")
+    assert json.loads(fitting.stdout)["vocab_size"] == shard_set.vocab_size
+
+
+@pytest.mark.parametrize("disk_first", [True, False])
+def test_a_run_goes_on_where_the_set_lies_now(
+    trainer: Command,
+    shard_set: ShardSet,
+    recipe_file: Path,
+    from_disk: Path,
+    hub: Hub,
+    read_lines: ReadLines,
+    tmp_path: Path,
+    disk_first: bool,
+):
+    places = [shard_set.path, URL] if disk_first else [URL, shard_set.path]
+    run = tmp_path / "run"
+    stop = "phases=[{name='a', until_step=10, goal='loss < 0'}]"
+    first = trainer.run("train", recipe_file, "--shards", places[0], "--run", run, "--set", stop)
+    assert first.returncode == 3, first.stderr
+    second = trainer.run("train", recipe_file, "--shards", places[1], "--run", run)
+    assert second.returncode == 0, second.stderr
+    assert "resumed from" in second.stderr
+    lines = [line for line in read_lines(run) if "phase" not in line]
+    assert [line for line in lines if line["step"] != 10] == [
+        line for line in read_lines(from_disk) if line["step"] != 10
+    ]
+    assert weights(run) == weights(from_disk)
+
+
+def test_another_set_at_the_address_is_refused(
+    trainer: Command, make_set: Callable[..., ShardSet], recipe_file: Path, from_disk: Path, hub: Hub, tmp_path: Path
+):
+    other = make_set(tmp_path / "other", shard_tokens={"train": [3_000], "val": [1_500]}, seed=5)
+    hub.publish("tester/set", other.path)
+    done = trainer.run("train", recipe_file, "--shards", URL, "--run", from_disk)
+    assert done.returncode == 2
+    assert f"{URL} has {other.manifest_sha256}. Use the set it was trained on." in done.stderr
+
+
+def test_two_ranks_share_a_cache_that_keeps_its_limit(
+    shard_set: ShardSet, recipe_file: Path, from_disk: Path, hub: Hub, read_lines: ReadLines, tmp_path: Path
+):
+    limit, cache = two_largest(shard_set), tmp_path / "cache"
+    samples, ended = list[int](), threading.Event()
+
+    def watch() -> None:
+        while not ended.is_set():
+            samples.append(cache_bytes(cache) or 0)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        done = run_ranks(
+            "train",
+            recipe_file,
+            "--shards",
+            URL,
+            "--run",
+            tmp_path / "run",
+            "--cache",
+            cache,
+            "--cache-limit",
+            f"{limit}B",
+        )
+    finally:
+        ended.set()
+        watcher.join()
+    assert done.returncode == 0, done.stderr
+    assert limit / 2 < max(samples) <= limit
+    assert len([sample for sample in samples if sample]) > 100
+    assert_near(tmp_path / "run", from_disk, read_lines)
+    # The ranks read the same shards at about the same time: few are fetched twice.
+    fetches = [one.path for one in hub.requests if "/cdn/" in one.path and "/train-" in one.path and ".bin" in one.path]
+    assert len(fetches) <= 2 * len(set(fetches))
+
+
+def test_a_run_killed_at_random_moments_equals_one_that_never_was(
+    trainer: Command,
+    shard_set: ShardSet,
+    recipe_file: Path,
+    from_disk: Path,
+    hub: Hub,
+    read_lines: ReadLines,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["trainer.train.loop", "trainer.recipe", "pyarrow.parquet"])
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    hub.latency_s = 0.02
+    run, cache, moments = tmp_path / "run", tmp_path / "cache", random.Random(4)
+    limit = f"{two_largest(shard_set)}B"
+    arguments = ["train", recipe_file, "--shards", URL, "--run", run, "--cache", cache, "--cache-limit", limit]
+    for _ in range(6):
+        process = context.Process(target=train_from, args=(hub.url, *map(str, arguments)))
+        process.start()
+        hub.forget()
+        deadline = time.monotonic() + 60
+        while (
+            not any("/cdn/" in one.path for one in hub.requests) and process.is_alive() and time.monotonic() < deadline
+        ):
+            time.sleep(0.002)
+        time.sleep(moments.uniform(0, 0.3))
+        process.kill()
+        process.join()
+    done = trainer.run(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert read_lines(run) == read_lines(from_disk)
+    assert weights(run) == weights(from_disk)
+    assert not list(cache.glob("*/.*"))
+
+
+def train_from(url: str, *arguments: str) -> None:
+    """Run the command; the function of a process."""
+    use_hub(url, pytest.MonkeyPatch())
+    main(list(arguments))
+
+
+def test_a_network_that_is_gone_ends_the_run_in_a_clear_error_and_the_next_one_resumes(
+    trainer: Command,
+    shard_set: ShardSet,
+    recipe_file: Path,
+    from_disk: Path,
+    hub: Hub,
+    read_lines: ReadLines,
+    tmp_path: Path,
+):
+    arguments = ("train", recipe_file, "--shards", URL, "--run", tmp_path / "run")
+    third = visited(shard_set, recipe_file)[2]
+    hub.faults.on(f"/cdn/.*/{third}.bin.zst", status=503)
+    done = trainer.run(*arguments, "--json")
+    assert done.returncode == 1
+    told = json.loads(done.stdout)
+    assert told["status"] == "failed"
+    (problem,) = told["problems"]
+    assert f"{URL}/{third}.bin.zst: gave up after " in problem
+    assert "HTTP 503" in problem
+    assert "Stopped after step " in problem
+    assert "Stopped after step 0." not in problem
+    assert "--resume auto goes on from there" in problem
+    assert "trying again until" in done.stderr
+    hub.faults.off()
+    assert trainer.run(*arguments).returncode == 0
+    assert read_lines(tmp_path / "run") == read_lines(from_disk)
+    assert weights(tmp_path / "run") == weights(from_disk)
+
+
+def test_wrong_bytes_in_the_store_are_refused_with_the_shards_name(
+    trainer: Command, shard_set: ShardSet, recipe_file: Path, hub: Hub, tmp_path: Path
+):
+    first, second = visited(shard_set, recipe_file)[:2]
+    for name, status in ((second, 1), (first, 2)):  # 2: the run did not begin
+        content = bytearray((shard_set.path / f"{name}.bin.zst").read_bytes())
+        content[200] ^= 1
+        hub.faults.on(f"/cdn/.*/{name}.bin.zst", body=bytes(content))
+        done = trainer.run(
+            "train", recipe_file, "--shards", URL, "--run", tmp_path / name, "--cache", tmp_path / "cache"
+        )
+        assert done.returncode == status, done.stderr
+        assert f"{name}.bin.zst: fetched twice from {URL}, with sha256 " in done.stderr
+        assert ("Stopped after step" in done.stderr) == (status == 1)
+        shutil.rmtree(tmp_path / "cache")
+
+
+def test_what_cannot_be_used_is_refused_before_anything_is_written(
+    trainer: Command, shard_set: ShardSet, recipe_file: Path, hub: Hub, tmp_path: Path
+):
+    needed = two_largest(shard_set)
+    (tmp_path / "file").write_text("")
+    for arguments, expected in (
+        (("--cache-limit", f"{needed - 1}B"), f"limit is {needed - 1:,} bytes, less than two shards of {URL}"),
+        (("--cache-limit", "much"), "--cache-limit much: expected a size such as 80GB"),
+        (("--cache", tmp_path / "file"), f"{tmp_path / 'file'}: cannot be used as a cache: "),
+    ):
+        done = trainer.run("train", recipe_file, "--shards", URL, "--run", tmp_path / "run", *arguments)
+        assert done.returncode == 2
+        assert expected in done.stderr
+        assert not (tmp_path / "run").exists()
+    done = trainer.run("train", recipe_file, "--shards", URL + "-absent", "--run", tmp_path / "run")
+    assert done.returncode == 2
+    assert "no such dataset, or it is private" in done.stderr
+
+
+def test_a_set_that_is_not_whole_is_refused_at_the_start(
+    trainer: Command, shard_set: ShardSet, recipe_file: Path, hub: Hub, tmp_path: Path
+):
+    part = tmp_path / "part"
+    part.mkdir()
+    for path in shard_set.path.iterdir():
+        if path.name != "train-00004.bin.zst":
+            (part / path.name).write_bytes(path.read_bytes())
+    (part / "train-00001.docs.parquet").write_bytes(b"short")
+    hub.publish("tester/set", part)
+    hub.forget()
+    done = trainer.run("train", recipe_file, "--shards", URL, "--run", tmp_path / "run")
+    assert done.returncode == 2
+    assert f"train-00004.bin.zst: in the manifest, but not in {URL}" in done.stderr
+    assert f"train-00001.docs.parquet: 5 bytes in {URL}; expected " in done.stderr
+    assert not [one for one in hub.requests if "/cdn/" in one.path]
