@@ -17,13 +17,14 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow import wrap_numbers, wrap_texts
-from pipeline.encode.run import DOCUMENT_DTYPE, Run
+from pipeline.encode.run import DOCUMENT_DTYPE, Run, load_runs
 from pipeline.engine.timer import Timer
 from pipeline.mix.kept import read_kept
 from pipeline.mix.plan import ShardPlan, Slice
 from shards.format.hashes import join_hashes
 from shards.format.manifest import Split
 from shards.format.writer import SetProperties, document_schema, write_shard
+from shards.stores.open import open_store
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -40,12 +41,12 @@ class AssembleTask:
     """The input of one assemble task; plain data."""
 
     shard: ShardPlan
-    runs: tuple[Run, ...]
-    mix: Path
-    """Folder of the mix task, which tells the documents that are kept."""
+    runs: str
+    """The address of the list of runs, of a `RunList`."""
+    mix: str
+    """The address of the mix task's folder, which tells the documents that are kept."""
     source_names: tuple[str, ...]
     seed: int
-    out: str
     properties: SetProperties
 
 
@@ -62,21 +63,22 @@ class _Piece:
 
 
 def assemble_shard(folder: Path, task: AssembleTask, report: Callable[[int, int], None]) -> dict[str, Any]:
-    """Write one shard into the set's folder.
+    """Write one shard.
 
     Args:
-        folder: the task's own folder; it receives only the receipt, which the engine writes.
-        task: the shard's plan and the folders of its runs.
+        folder: an empty folder; the engine moves the files to the set.
+        task: the shard's plan and its runs.
         report: called with (bytes of tokens, tokens) done so far.
 
     Returns:
-        The shard's manifest entry, its files in the set's folder, seconds by step.
+        The shard's manifest entry, its files, seconds by step.
     """
     timer = Timer()
-    pieces = list(_gather(task))
+    runs = load_runs(task.runs)
+    pieces = list(_gather(task, runs))
     timer.lap("gather_s")
     order = _permute(pieces, task)
-    documents = _document_table(pieces, order, task)
+    documents = _document_table(pieces, order, task, runs)
     timer.lap("documents_s")
 
     def chunks() -> Iterator[bytes]:
@@ -87,7 +89,7 @@ def assemble_shard(folder: Path, task: AssembleTask, report: Callable[[int, int]
             report(done, done // pieces[0].tokens.itemsize)
 
     entry = write_shard(
-        Path(task.out),
+        folder,
         split=cast("Split", task.shard.split),
         index=task.shard.index,
         properties=task.properties,
@@ -100,10 +102,10 @@ def assemble_shard(folder: Path, task: AssembleTask, report: Callable[[int, int]
     return {"entry": entry.model_dump(), "files": files, "seconds": timer.seconds}
 
 
-def _gather(task: AssembleTask) -> Iterator[_Piece]:
-    kept = read_kept(task.mix, len(task.runs))
+def _gather(task: AssembleTask, runs: tuple[Run, ...]) -> Iterator[_Piece]:
+    kept = read_kept(open_store(task.mix), len(runs))
     for part in task.shard.slices:
-        for index, run in enumerate(task.runs):
+        for index, run in enumerate(runs):
             if run.source != part.source:
                 continue
             first, rows = run.read_between(part.start, part.stop)
@@ -143,12 +145,14 @@ def _token_chunks(pieces: list[_Piece], order: npt.NDArray[np.int64]) -> Iterato
         yield b"".join([views[i] for i in indices[start : start + _CHUNK_DOCUMENTS]])
 
 
-def _document_table(pieces: list[_Piece], order: npt.NDArray[np.int64], task: AssembleTask) -> pa.Table:
+def _document_table(
+    pieces: list[_Piece], order: npt.NDArray[np.int64], task: AssembleTask, runs: tuple[Run, ...]
+) -> pa.Table:
     rows = np.concatenate([piece.rows for piece in pieces]) if pieces else np.zeros(0, DOCUMENT_DTYPE)
     counts = [len(piece.rows) for piece in pieces]
     # A span is identified by (run, span): number the spans of all runs in use, then keep those that occur.
     used = sorted({piece.run for piece in pieces})
-    labels_of = {run: task.runs[run].labels for run in used}
+    labels_of = {run: runs[run].labels for run in used}
     bases = dict(zip(used, itertools.accumulate((len(labels_of[run]) for run in used), initial=0), strict=False))
     spans = rows["span"].astype(np.int64) + np.repeat([bases[piece.run] for piece in pieces], counts)
     sources = np.repeat([piece.slice.source for piece in pieces], counts).astype(np.int64)

@@ -90,7 +90,6 @@ class MissingExtraError(InputError):
 
 EXTRAS = {
     "datasets": "hub",
-    "datatrove": "datatrove",
     "matplotlib": "train",
     "ray": "ray",
     "safetensors": "train",

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import time
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress
@@ -23,6 +22,7 @@ from pipeline.build.context import BuildContext
 from pipeline.build.publish import OutputError, check_output, publish
 from pipeline.build.stages import run_assemble, run_encode_and_mix, run_fetch
 from pipeline.build.tokenizer import TokenizerChoice, run_tokenizer
+from pipeline.engine.attempts import delete_path
 from pipeline.engine.driver import Driver, StageResult
 from pipeline.engine.executors import Executor
 from pipeline.engine.progress import Progress
@@ -31,6 +31,7 @@ from pipeline.sources.hub import pin_revisions
 from pipeline.sources.selection import Unread, open_sources
 from shards.format.manifest import Manifest
 from shards.stores.files import atomic_open, lock_folder
+from shards.stores.store import FolderStore
 from shards.validation.validate import Level, ValidationResult, validate
 
 _WORK_NAME = re.compile(
@@ -95,7 +96,7 @@ def build(
     with _locked(work, out):
         # Run the stages.
         units = [selection.units for selection in selections]
-        context = BuildContext(units, out, Driver(work, executor, progress), selections)
+        context = BuildContext(units, out, Driver(FolderStore(work), executor, progress), selections)
         run_fetch(context, recipe)
         tokenizer, recipe = run_tokenizer(context, recipe, tokenizer_choice)
         runs, encoded, mixed, mix_folder = run_encode_and_mix(context, recipe, tokenizer)
@@ -108,7 +109,7 @@ def build(
             recipe=recipe,
             tokenizer=tokenizer,
             plan=mixed,
-            runs=runs,
+            runs=runs.runs,
             encoded=encoded,
             unread=list(unread.values()),
             shards=entries,
@@ -163,7 +164,7 @@ def _prune(context: BuildContext) -> None:
     for stage, used in context.used.items():
         for path in (context.work / stage).iterdir():
             if path.name not in used:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                delete_path(path)
     for path in context.work.glob("encoder-*.json"):  # of version 0.1.0
         path.unlink()
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.engine.driver import Driver, StageResult
+from pipeline.engine.driver import RESULTS_FILE, Driver, StageResult
 from pipeline.engine.tasks import Task
 from pipeline.estimate import disk
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.base import Unit
 from pipeline.sources.selection import Selection
 from shards.stores.files import check_room
+from shards.stores.store import WritableStore, require_folder
 
 
 @dataclass
@@ -32,18 +34,25 @@ class BuildContext:
     @property
     def work(self) -> Path:
         """The work folder."""
-        return self.driver.work
+        return require_folder(self.driver.work)
 
     def run_stage(
-        self, name: str, function: str, tasks: list[Task], outputs: Path | None = None, *, unit: str = "bytes"
+        self,
+        name: str,
+        function: str,
+        tasks: list[Task],
+        outputs: WritableStore | None = None,
+        *,
+        unit: str = "bytes",
+        before: Callable[[list[Task]], None] | None = None,
     ) -> StageResult:
         """Run a stage's missing tasks and keep its result; counts and times of repeated stages add up."""
-        self.used.setdefault(name, set()).update(task.digest for task in tasks)
-        result = self.driver.run_stage(name, function, tasks, outputs, unit=unit)
+        self.used.setdefault(name, {RESULTS_FILE}).update(task.digest for task in tasks)
+        result = self.driver.run_stage(name, function, tasks, outputs, unit=unit, before=before)
         if result.ran and (retries := sum(done.get("retries", 0) for done in result.results)):
             self.note(f"{name}: {retries:,} requests failed and were tried again")
-        before = self.stages.get(name, StageResult([], 0, 0.0))
-        self.stages[name] = StageResult(result.results, before.ran + result.ran, before.seconds + result.seconds)
+        earlier = self.stages.get(name, StageResult([], 0, 0.0))
+        self.stages[name] = StageResult(result.results, earlier.ran + result.ran, earlier.seconds + result.seconds)
         return self.stages[name]
 
     def say(self, message: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import xxhash
 
 from pipeline.encode.run import Run
+from pipeline.engine.attempts import delete_path
 from pipeline.mix.plan import MixPlan, ShardPlan
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
@@ -39,7 +40,7 @@ from shards.format.writer import shard_file_names, shard_name, write_entry, writ
 
 RECIPE_FILE = "recipe.json"
 _SHARD_FILE = re.compile(r"(train|val)-\d{5,}\.(bin\.zst|docs\.parquet|json)")
-_TEMPORARY_FILE = re.compile(r"\..+\.\d+\.tmp")
+_TEMPORARY = re.compile(r"\..+\.tmp")
 
 
 class OutputError(InputError):
@@ -74,11 +75,7 @@ def check_output(out: Path, recipe: Recipe) -> None:
 def clear_output(out: Path, shards: tuple[ShardPlan, ...], *, whole: bool) -> None:
     """Delete shards that the new plan does not have. Unless all its shards are whole, delete the manifest first."""
     names = {name for shard in shards for name in shard_file_names(shard_name(shard.split, shard.index))}  # type: ignore[arg-type]
-    stale = [
-        path
-        for path in out.iterdir()
-        if (_SHARD_FILE.fullmatch(path.name) and path.name not in names) or _TEMPORARY_FILE.fullmatch(path.name)
-    ]
+    stale = [path for path in out.iterdir() if _SHARD_FILE.fullmatch(path.name) and path.name not in names]
     if stale or not whole:
         (out / MANIFEST_FILE).unlink(missing_ok=True)
     for path in stale:
@@ -87,7 +84,7 @@ def clear_output(out: Path, shards: tuple[ShardPlan, ...], *, whole: bool) -> No
 
 def _is_ours(name: str) -> bool:
     fixed = name in (MANIFEST_FILE, RECIPE_FILE, TOKENIZER_FILE)
-    return fixed or bool(_SHARD_FILE.fullmatch(name) or _TEMPORARY_FILE.fullmatch(name))
+    return fixed or bool(_SHARD_FILE.fullmatch(name) or _TEMPORARY.fullmatch(name))
 
 
 def publish(
@@ -113,6 +110,11 @@ def publish(
         unread: the unread parts of each source.
         shards: the shards' entries, in order.
     """
+    # Attempts that were killed or overtaken, on whatever host.
+    for path in out.iterdir():
+        if _TEMPORARY.fullmatch(path.name):
+            delete_path(path)
+
     # The tokenizer and the recipe.
     texts = {TOKENIZER_FILE: tokenizer.text, RECIPE_FILE: recipe.moved_to(out.absolute()).to_json()}
     if any(not (out / name).exists() or (out / name).read_bytes() != text.encode() for name, text in texts.items()):

@@ -7,9 +7,10 @@ tokenizer's bytes, and the versions of our code and of the libraries that matter
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -19,17 +20,19 @@ from pipeline.build.publish import clear_output
 from pipeline.clean.malformed import check_malformed
 from pipeline.clean.patterns import check_matches
 from pipeline.encode import encode
-from pipeline.encode.run import Run
-from pipeline.engine.receipts import read_receipt
+from pipeline.encode.run import Run, RunList, token_dtype
 from pipeline.engine.tasks import Task, digest_of
 from pipeline.estimate import disk
 from pipeline.mix import cuts as mix
+from pipeline.mix.block_lists import open_lists
 from pipeline.mix.plan import MixPlan, plan_from_dict
 from pipeline.recipe.schema import Recipe, SourceRecipe
+from pipeline.sources.base import Unit
 from pipeline.tokenizer.encoder import TokenizerInfo
-from shards.format.manifest import ShardEntry, dtype_for
-from shards.format.writer import SetProperties
+from shards.format.manifest import ShardEntry, Split
+from shards.format.writer import SetProperties, shard_name
 from shards.stores.files import check_room
+from shards.stores.store import FolderStore
 
 
 def run_fetch(context: BuildContext, recipe: Recipe) -> None:
@@ -58,12 +61,13 @@ def run_fetch(context: BuildContext, recipe: Recipe) -> None:
         fetch.ask_again(recipe.sources[index], folder, tasks)
     # Two sources may read the same rows in the same way.
     distinct = list({task.digest: task for tasks in by_source.values() for task in tasks}.values())
-    pending = [task.payload.unit for task in distinct if read_receipt(folder / task.digest) is None]
-    scratch_bytes = int(sum(unit.text_bytes for unit in pending) * disk.FETCH_SCRATCH_SHARE)
-    check_room([("fetched files", context.work, scratch_bytes)], disk.REMEDY)
-    results = context.run_stage(
-        "fetch", "pipeline.sources.software_heritage.fetch:fetch_unit", distinct, unit="files"
-    ).results
+
+    def check_disk(pending: list[Task]) -> None:
+        scratch_bytes = int(sum(task.payload.unit.text_bytes for task in pending) * disk.FETCH_SCRATCH_SHARE)
+        check_room([("fetched files", context.work, scratch_bytes)], disk.REMEDY)
+
+    function = "pipeline.sources.software_heritage.fetch:fetch_unit"
+    results = context.run_stage("fetch", function, distinct, unit="files", before=check_disk).results
     fetch.delete_journals(folder)
     by_digest = {task.digest: result for task, result in zip(distinct, results, strict=True)}
     for index, tasks in by_source.items():
@@ -77,14 +81,14 @@ def run_encode(
     context: BuildContext, recipe: Recipe, tokenizer: TokenizerInfo
 ) -> tuple[list[Run], list[dict[str, Any]]]:
     """Encode every unit; return the runs in unit order, and the result of encoding each."""
-    dtype = np.dtype("<u2" if dtype_for(tokenizer.vocab_size) == "uint16" else "<u4")
+    dtype = token_dtype(tokenizer.vocab_size)
     libraries = [version(name) for name in ("gigatoken", "pyarrow", "xxhash")]
     special_tokens = tuple(tokenizer.special_tokens.items())
     tasks: list[Task] = []
     for own, source in zip(context.units, recipe.sources, strict=True):
         for unit in own:
             payload = encode.EncodeTask(
-                unit, source, tokenizer.path, tokenizer.sha256, special_tokens, tokenizer.eos_id, dtype.str
+                unit, source, tokenizer.path, tokenizer.sha256, special_tokens, tokenizer.eos_id, dtype
             )
             identity = {
                 "code": [encode.CODE_VERSION, *libraries],
@@ -92,17 +96,21 @@ def run_encode(
                 "spans": unit.identity(),
                 "tokenizer": [tokenizer.sha256, tokenizer.eos_id],
             }
-            tasks.append(Task(digest_of(identity), payload, unit.text_bytes))
-    pending = [task for task in tasks if read_receipt(context.work / "encode" / task.digest) is None]
-    if done := len(tasks) - len(pending):
-        context.say(f"encode: {done} of {len(tasks)} units were already encoded")
-    context.check_disk(recipe, [task.payload.unit for task in pending])
+            tasks.append(Task(digest_of(identity), payload, unit.text_bytes, _name_unit(source, unit)))
+
+    def check_disk(pending: list[Task]) -> None:
+        left = {task.digest for task in pending}
+        if done := sum(task.digest not in left for task in tasks):
+            context.say(f"encode: {done} of {len(tasks)} units were already encoded")
+        context.check_disk(recipe, [task.payload.unit for task in pending])
+
     # Two sources may read the same files in the same way, and then share a run.
     distinct = list({task.digest: task for task in tasks}.values())
-    results = context.run_stage("encode", "pipeline.encode.encode:encode_unit", distinct).results
+    results = context.run_stage("encode", "pipeline.encode.encode:encode_unit", distinct, before=check_disk).results
     by_digest = {task.digest: result for task, result in zip(distinct, results, strict=True)}
     encoded = [by_digest[task.digest] for task in tasks]
-    runs = [Run(context.work / "encode" / task.digest, task.payload.unit.source, dtype) for task in tasks]
+    folder = context.driver.work.child("encode")
+    runs = [Run(str(folder.child(task.digest)), task.payload.unit.source, dtype) for task in tasks]
     for index, source in enumerate(recipe.sources):
         own = [done for run, done in zip(runs, encoded, strict=True) if run.source == index]
         if dropped := check_malformed(source, own):
@@ -130,14 +138,16 @@ def _check_sources_left(context: BuildContext, recipe: Recipe, runs: list[Run], 
 
 def run_encode_and_mix(
     context: BuildContext, recipe: Recipe, tokenizer: TokenizerInfo
-) -> tuple[list[Run], list[dict[str, Any]], MixPlan, Path]:
+) -> tuple[RunList, list[dict[str, Any]], MixPlan, Path]:
     """Encode and mix; while the mix needs more of a source that has more, take more of it, encode and mix again.
 
     Returns:
         The runs in unit order, the result of encoding each, the plan, and the mix task's folder.
     """
     while True:
-        runs, encoded = run_encode(context, recipe, tokenizer)
+        own, encoded = run_encode(context, recipe, tokenizer)
+        runs = RunList(context.driver.work.child("encode"), own)
+        context.used["encode"].add(runs.name)
         planned, folder = run_mix(context, recipe, runs)
         if planned is not None:
             for selection in context.selections:
@@ -150,7 +160,7 @@ def run_encode_and_mix(
         run_fetch(context, recipe)
 
 
-def run_mix(context: BuildContext, recipe: Recipe, runs: list[Run]) -> tuple[MixPlan | None, Path]:
+def run_mix(context: BuildContext, recipe: Recipe, runs: RunList) -> tuple[MixPlan | None, Path]:
     """Decide which documents go to which shard; return the plan and the folder of the mix task.
 
     If a source is too short and has more, the plan is None, and more of the source has been taken.
@@ -158,7 +168,7 @@ def run_mix(context: BuildContext, recipe: Recipe, runs: list[Run]) -> tuple[Mix
     has_more = tuple(selection.has_more for selection in context.selections)
     identity: dict[str, Any] = {
         "code": mix.CODE_VERSION,
-        "runs": [[run.source, run.folder.name] for run in runs],
+        "runs": [[run.source, run.digest] for run in runs.runs],
         "has_more": has_more,
         "sources": [[source.name, source.weight] for source in recipe.sources],
         "mix": recipe.mix.model_dump(),
@@ -167,8 +177,10 @@ def run_mix(context: BuildContext, recipe: Recipe, runs: list[Run]) -> tuple[Mix
     }
     if recipe.drop_hashes:
         identity["drop_hashes"] = recipe.drop_hashes  # with each file's SHA-256
-    task = Task(digest_of(identity), mix.MixTask(recipe, tuple(runs), has_more), 0)
-    result = context.run_stage("mix", "pipeline.mix.cuts:mix_runs", [task]).results[0]
+    payload = mix.MixTask(recipe, tuple(open_lists(recipe)), runs.address, has_more)
+    task = Task(digest_of(identity), payload, 0, recipe.name)
+    before = partial(_list_runs, runs)
+    result = context.run_stage("mix", "pipeline.mix.cuts:mix_runs", [task], before=before).results[0]
     for source, needed, found in result["short"]:
         selection = context.selections[int(source)]
         context.say(f"{selection.source.name}: {found:,} of {needed:,} tokens so far; taking more of it")
@@ -183,7 +195,7 @@ def run_mix(context: BuildContext, recipe: Recipe, runs: list[Run]) -> tuple[Mix
 
 
 def run_assemble(
-    context: BuildContext, recipe: Recipe, tokenizer: TokenizerInfo, mixed: MixPlan, runs: list[Run], mix_folder: Path
+    context: BuildContext, recipe: Recipe, tokenizer: TokenizerInfo, mixed: MixPlan, runs: RunList, mix_folder: Path
 ) -> list[ShardEntry]:
     """Write every missing shard; return all entries in order."""
     properties = SetProperties(tokenizer.vocab_size, tokenizer.eos_id, tokenizer.sha256, recipe.shards.zstd_level)
@@ -199,19 +211,41 @@ def run_assemble(
     for shard in mixed.shards:
         payload = assemble.AssembleTask(
             shard,
-            tuple(runs),
-            mix_folder,
+            runs.address,
+            str(mix_folder),
             tuple(source.name for source in recipe.sources),
             recipe.seed,
-            str(context.out),
             properties,
         )
         digest = digest_of({**shared, "split": shard.split, "index": shard.index})
-        tasks.append(Task(digest, payload, tokens_a_shard * runs[0].dtype.itemsize))
-    done = [read_receipt(context.work / "assemble" / task.digest, context.out) for task in tasks]
-    clear_output(context.out, mixed.shards, whole=None not in done)
-    result = context.run_stage("assemble", "pipeline.assemble:assemble_shard", tasks, outputs=context.out)
+        name = shard_name(cast("Split", shard.split), shard.index)
+        tasks.append(Task(digest, payload, tokens_a_shard * np.dtype(runs.runs[0].dtype).itemsize, name))
+
+    def prepare(pending: list[Task]) -> None:
+        _list_runs(runs, pending)
+        clear_output(context.out, mixed.shards, whole=not pending)
+
+    result = context.run_stage(
+        "assemble",
+        "pipeline.assemble:assemble_shard",
+        tasks,
+        FolderStore(context.out),
+        before=prepare,
+    )
     return [ShardEntry.model_validate(item["entry"]) for item in result.results]
+
+
+def _list_runs(runs: RunList, pending: list[Task]) -> None:
+    """Write the list of runs if a task will run: one that is repaired later needs it too."""
+    if pending:
+        runs.write()
+
+
+def _name_unit(source: SourceRecipe, unit: Unit) -> str:
+    """Return what a unit reads, for a person: `web: part-7.parquet rg0-12`."""
+    first, last = unit.spans[0], unit.spans[-1]
+    end = f" to {last.name} {last.part}" if len(unit.spans) > 1 else ""
+    return f"{source.name}: {first.name} {first.part}{end}"
 
 
 def reading_of(source: SourceRecipe) -> dict[str, Any]:

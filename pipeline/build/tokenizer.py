@@ -18,6 +18,7 @@ from pipeline.sources.base import Span
 from pipeline.tokenizer import sample, train
 from pipeline.tokenizer.checks import TokenizerError
 from pipeline.tokenizer.encoder import TokenizerInfo, load_tokenizer
+from shards.stores.store import FolderStore
 
 TokenizerChoice = Literal["recipe", "keep"]
 """Where the tokenizer comes from: what the recipe says, or the one that the work folder holds already."""
@@ -51,9 +52,12 @@ def run_tokenizer(context: BuildContext, recipe: Recipe, choice: TokenizerChoice
         if folder.name != task.digest:
             return _keep(context, recipe, folder)
     folder = context.work / "tokenizer" / task.digest
-    if read_receipt(folder) is None:
-        context.check_disk(recipe, [unit for own in context.units for unit in own])
-    stage = context.run_stage("tokenizer", "pipeline.tokenizer.train:train_tokenizer", [task])
+
+    def check_disk(pending: list[Task]) -> None:
+        if pending:
+            context.check_disk(recipe, [unit for own in context.units for unit in own])
+
+    stage = context.run_stage("tokenizer", "pipeline.tokenizer.train:train_tokenizer", [task], before=check_disk)
     result = stage.results[0]
     drawn = sum(facts["text_bytes"] for facts in result["sample"].values())
     if stage.ran:
@@ -107,13 +111,13 @@ def _find_kept(context: BuildContext, section: TokenizerRecipe) -> Path:
     """
     stage = context.work / "tokenizer"
     receipts = sorted(stage.glob(f"[!.]*/{RECEIPT_FILE}"), key=lambda path: path.stat().st_mtime_ns)
-    folders = [path.parent for path in receipts if read_receipt(path.parent) is not None]
+    folders = [path.parent for path in receipts if read_receipt(FolderStore(path.parent)) is not None]
     if not folders:
         raise TokenizerError(f"{stage}: holds no trained tokenizer to keep. Build without --keep-tokenizer.")
     published = context.out / train.TOKENIZER_FILE
     text = published.read_bytes() if published.exists() else None
     folder = next((one for one in folders if (one / train.TOKENIZER_FILE).read_bytes() == text), folders[-1])
-    trained = TaskOutput(folder).result["tokenizer"]
+    trained = TaskOutput(FolderStore(folder)).result["tokenizer"]
     wanted = section.model_dump()
     for key in _LASTING_KEYS:
         if trained[key] != wanted[key]:
@@ -131,7 +135,7 @@ def _keep(context: BuildContext, recipe: Recipe, folder: Path) -> tuple[Tokenize
     would give another one.
     """
     context.used["tokenizer"] = {folder.name}
-    context.stages["tokenizer"] = StageResult([TaskOutput(folder).result], 0, 0.0)
+    context.stages["tokenizer"] = StageResult([TaskOutput(FolderStore(folder)).result], 0, 0.0)
     context.note(
         f"tokenizer: kept from {folder}, trained on another sample than the recipe draws now; "
         f"the set's recipe.json names {train.TOKENIZER_FILE} as its tokenizer.file"
@@ -143,7 +147,7 @@ def _keep(context: BuildContext, recipe: Recipe, folder: Path) -> tuple[Tokenize
 
 
 def _load_trained(context: BuildContext, folder: Path, eos_token: str) -> TokenizerInfo:
-    content = context.driver.read(lambda: bytes(TaskOutput(folder).read(train.TOKENIZER_FILE)))
+    content = context.driver.read(lambda: bytes(TaskOutput(FolderStore(folder)).read(train.TOKENIZER_FILE)))
     return load_tokenizer(folder / train.TOKENIZER_FILE, eos_token=eos_token, content=content)
 
 

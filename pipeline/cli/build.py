@@ -32,9 +32,9 @@ def add_command(commands: Subparsers) -> None:
     add_workers(parser)
     parser.add_argument(
         "--engine",
-        choices=["local", "datatrove"],
+        choices=["local"],
         default="local",
-        help="run tasks in processes of this machine (default), or as ranks of datatrove's local executor",
+        help="where tasks run: in processes of this machine (default)",
     )
     parser.add_argument(
         "--keep-tokenizer",

@@ -21,6 +21,7 @@ from pipeline.clean.documents import Documents, DocumentStream
 from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE
 from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.timer import Timer
+from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import BATCH_BYTES, Unit
 from pipeline.sources.network.retry import count_retries
 from pipeline.tokenizer.encoder import Encoder, load_encoder
@@ -29,8 +30,6 @@ from shards.format.hashes import hash_documents
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-    from pipeline.recipe.schema import SourceRecipe
 
 CODE_VERSION = 1
 """Increase when the same input would give another run."""

@@ -7,14 +7,18 @@ Opening a run reads its receipt; every range of the two files is compared with i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
+from dataclasses import astuple, dataclass
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.engine.receipts import TaskOutput
+from pipeline.engine.receipts import TaskOutput, seal, unseal
+from shards.errors import RunError
+from shards.format.manifest import dtype_for
+from shards.stores.files import unique_name
+from shards.stores.open import open_store
+from shards.stores.store import WritableStore
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -45,6 +49,11 @@ END_HASH: HashKey = (1 << 64, 0)
 """One past every hash."""
 
 
+def token_dtype(vocab_size: int) -> str:
+    """Return the numpy dtype of a vocabulary's tokens, little-endian."""
+    return "<u2" if dtype_for(vocab_size) == "uint16" else "<u4"
+
+
 @dataclass(frozen=True)
 class Run:
     """A finished run on disk. It is plain data until it is read, so that a task's payload may hold it.
@@ -52,13 +61,20 @@ class Run:
     Every read raises `WorkFileDamagedError` if the files are not as they were written.
     """
 
-    folder: Path
+    place: str
+    """The address of the folder of the task that wrote it."""
     source: int
-    dtype: np.dtype
+    dtype: str
+    """Of the tokens: `<u2` or `<u4`."""
 
     @cached_property
     def _output(self) -> TaskOutput:
-        return TaskOutput(self.folder)
+        return TaskOutput(open_store(self.place))
+
+    @property
+    def digest(self) -> str:
+        """The digest of the task that wrote it."""
+        return self.place.rpartition("/")[2]
 
     @property
     def labels(self) -> list[str]:
@@ -122,7 +138,7 @@ class Run:
         """
         if not len(rows):
             return np.zeros(0, self.dtype)
-        size = self.dtype.itemsize
+        size = np.dtype(self.dtype).itemsize
         start, stop = int(rows["start"][0]), int(rows["start"][-1]) + int(rows["length"][-1])
         return np.frombuffer(self._output.read(TOKENS_FILE, start * size, stop * size), self.dtype)
 
@@ -134,3 +150,35 @@ def count_below(rows: npt.NDArray[np.void], key: HashKey) -> int:
     hi = np.ascontiguousarray(rows["hash_hi"])
     first, last = (int(np.searchsorted(hi, np.uint64(key[0]), side)) for side in ("left", "right"))
     return first + int(np.searchsorted(rows["hash_lo"][first:last], np.uint64(key[1])))
+
+
+class RunList:
+    """Runs, and the file that lists them: the payloads of many tasks refer to it by its address."""
+
+    def __init__(self, store: WritableStore, runs: list[Run]):
+        """Choose the file's name, which no other build has. `write` writes it."""
+        self.runs = runs
+        self.name = f"runs-{unique_name()}.json"
+        self.address = f"{store}/{self.name}"
+        self._store = store
+        self._written = False
+
+    def write(self) -> None:
+        """Write the file, unless that has been done."""
+        if not self._written:
+            self._store.put(self.name, seal([astuple(run) for run in self.runs]))
+            self._written = True
+
+
+@lru_cache(maxsize=1)
+def load_runs(address: str) -> tuple[Run, ...]:
+    """Return the runs of a `RunList`. A process reads the list once, and each run's receipt once.
+
+    Raises:
+        RunError: the list is damaged.
+    """
+    place, _, name = address.rpartition("/")
+    try:
+        return tuple(Run(*item) for item in unseal(open_store(place).read(name)))
+    except (OSError, ValueError) as error:
+        raise RunError(f"{address}: {error}. Run the same command again: the list is written anew.") from error

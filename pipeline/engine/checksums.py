@@ -8,8 +8,6 @@ file.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -64,18 +62,15 @@ def write_checksummed(path: Path, data: bytes) -> dict[str, Any]:
 
 def checksum_file(path: Path) -> dict[str, Any]:
     """Return the entry of a file that another library has just written."""
-    hashed = [(len(block), xxhash.xxh3_64_digest(block)) for block in _read_blocks(path)]
+    with path.open("rb") as file:
+        hashed = [(len(block), xxhash.xxh3_64_digest(block)) for block in iter(lambda: file.read(BLOCK_BYTES), b"")]
     return {"bytes": sum(size for size, _ in hashed), "checksums": b"".join(digest for _, digest in hashed)}
 
 
-def read_range(path: Path, start: int, stop: int) -> bytes:
-    """Read bytes [start, stop) of a file; fewer where it ends before."""
-    parts: list[bytes] = []
-    with path.open("rb", buffering=0) as file:  # one call reads at most 2 GiB
-        while start < stop and (part := os.pread(file.fileno(), stop - start, start)):
-            parts.append(part)
-            start += len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+def checksum_blocks(data: bytes) -> bytes:
+    """Return the checksums of whole blocks, the last of which may be shorter."""
+    view = memoryview(data)
+    return b"".join(xxhash.xxh3_64_digest(view[at : at + BLOCK_BYTES]) for at in range(0, len(view), BLOCK_BYTES))
 
 
 def block_range(start: int, stop: int) -> tuple[int, int]:
@@ -96,9 +91,3 @@ def find_difference(data: memoryview, checksums: bytes) -> int | None:
         if xxhash.xxh3_64_digest(data[offset : offset + BLOCK_BYTES]) != expected:
             return offset
     return None
-
-
-def _read_blocks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while block := file.read(BLOCK_BYTES):
-            yield block

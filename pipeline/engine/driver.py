@@ -2,26 +2,38 @@
 
 A re-run does exactly the tasks whose receipt or files are missing or damaged. If a task finds a damaged file of an
 earlier stage, the driver prints a note, runs the task that wrote the file, and then the task that read it. The driver
-knows tasks, folders and receipts, but no stage.
+knows tasks, stores and receipts, but no stage.
+
+Of a stage with many tasks it reads one listing and one file, `results.json`, with the results of the tasks when the
+stage was last complete. It opens the receipts of those tasks alone whose files are not listed as they were then.
 """
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
+from pipeline.engine.attempts import contents, delete_abandoned
 from pipeline.engine.executors import Executor
-from pipeline.engine.progress import Progress
-from pipeline.engine.receipts import RECEIPT_FILE, ReceiptOutdatedError, WorkFileDamagedError, check_task
-from pipeline.engine.tasks import Task, read_counters, read_damage, write_control
+from pipeline.engine.progress import Progress, Tally
+from pipeline.engine.receipts import (
+    RECEIPT_FILE,
+    ReceiptOutdatedError,
+    WorkFileDamagedError,
+    check_files,
+    load_receipt,
+    seal,
+    unseal,
+)
+from pipeline.engine.tasks import Call, Task
 from shards.errors import RunError
+from shards.stores.store import ListedFile, WritableStore
 
+RESULTS_FILE = "results.json"
+"""The results of a stage's tasks, each with size and version of its receipt."""
 MAX_REPAIRS = 2
 """How often a task is repaired before the build stops with `DiskFailingError`."""
 OUTDATED = "work folder of version 0.1.0: its files carry no checksums, so they are made again"
@@ -59,32 +71,45 @@ class _Stage:
 
     name: str
     function: str
-    outputs: Path | None
+    store: WritableStore
+    outputs: WritableStore | None
     unit: str
+
+    def place(self, task: Task) -> str:
+        """Return the address of a task's folder."""
+        return str(self.store.child(task.digest))
 
 
 class Driver:
     """Runs the stages of one build in its work folder."""
 
-    def __init__(self, work: Path, executor: Executor, progress: Progress):
+    def __init__(self, work: WritableStore, executor: Executor, progress: Progress):
         self.work = work
         self.executor = executor
         self.progress = progress
-        self._tasks: dict[Path, tuple[_Stage, Task]] = {}
-        self._results: dict[Path, dict[str, Any]] = {}
-        self._damages: Counter[Path] = Counter()
+        self._tasks: dict[str, tuple[_Stage, Task]] = {}
+        self._results: dict[str, dict[str, Any]] = {}
+        self._damages: Counter[str] = Counter()
 
     def run_stage(
-        self, name: str, function: str, tasks: list[Task], outputs: Path | None = None, *, unit: str = "bytes"
+        self,
+        name: str,
+        function: str,
+        tasks: list[Task],
+        outputs: WritableStore | None = None,
+        *,
+        unit: str = "bytes",
+        before: Callable[[list[Task]], None] | None = None,
     ) -> StageResult:
         """Run the tasks that are not yet done.
 
         Args:
             name: the stage's name and folder.
             function: `module:function` of a `TaskFunction`.
-            tasks: the tasks; their order affects only the order of the results.
-            outputs: where the files of `result["files"]` are; the task's own folder when None.
+            tasks: the tasks, with distinct digests; their order affects only the order of the results.
+            outputs: where the files of `result["files"]` go; the task's own folder when None.
             unit: what the progress counts: "bytes" or "files".
+            before: called once with the tasks that will run, perhaps none; it may raise.
 
         Raises:
             DiskFailingError: a file was damaged again after `MAX_REPAIRS` repairs.
@@ -92,25 +117,26 @@ class Driver:
             Whatever a task raises. Finished tasks stay finished.
         """
         started = time.perf_counter()
-        folder = self.work / name
-        folder.mkdir(parents=True, exist_ok=True)
-        for leftover in folder.glob(".*.tmp"):
-            shutil.rmtree(leftover)
-        stage = _Stage(name, function, outputs, unit)
-        self._tasks |= {folder / task.digest: (stage, task) for task in tasks}
-        ran = 0
+        stage = _Stage(name, function, self.work.child(name), outputs, unit)
+        places = [stage.place(task) for task in tasks]
+        self._tasks |= {place: (stage, task) for place, task in zip(places, tasks, strict=True)}
         pending = self._find_pending(stage, tasks)
+        if before:
+            before(pending)
+        ran = 0
         while pending:
             known = self._damages.total()
             damages = self._execute(stage, pending)
             for damage in damages:
                 self.repair(damage)
-            left = self._find_pending(stage, pending)
+            left = self._find_unfinished(stage, pending)
             ran += len(pending) - len(left)
             if left and not damages and self._damages.total() == known:
-                raise RuntimeError(f"stage {name}: {len(left)} tasks left no receipt in {folder}")
+                raise RuntimeError(f"stage {name}: {len(left)} tasks left no receipt in {stage.store}")
             pending = left
-        return StageResult([self._results[folder / task.digest] for task in tasks], ran, time.perf_counter() - started)
+        if ran and len(tasks) > 1:
+            self._write_results(stage, tasks)
+        return StageResult([self._results[place] for place in places], ran, time.perf_counter() - started)
 
     def read(self, read: Callable[[], ResultT]) -> ResultT:
         """Return the result of `read`, which reads files of finished tasks; repair the damaged files that it finds.
@@ -131,68 +157,123 @@ class Driver:
             As `run_stage`.
             WorkFileDamagedError: no task of this build writes the file.
         """
-        if damage.folder not in self._tasks:
+        if damage.place not in self._tasks:
             raise damage
         self._say(damage)
-        stage, task = self._tasks[damage.folder]
-        before = _contents(self._results.pop(damage.folder, None))
-        (damage.folder / RECEIPT_FILE).unlink(missing_ok=True)  # the task may use the intact files again
+        stage, task = self._tasks[damage.place]
+        before = self._results.pop(damage.place, None)
+        stage.store.delete(f"{task.digest}/{RECEIPT_FILE}")  # the task may use the intact files again
         result = self.run_stage(stage.name, stage.function, [task], stage.outputs, unit=stage.unit).results[0]
-        if before is not None and _contents(result) != before:
+        if before is not None and contents(result) != contents(before):
             raise OutputChangedError(
-                f"{damage.folder}: was damaged, and made again it differs from what it was, because its source has "
+                f"{damage.place}: was damaged, and made again it differs from what it was, because its source has "
                 "changed since. Run the same command again: what depends on it is made again too."
             )
 
     def _find_pending(self, stage: _Stage, tasks: list[Task]) -> list[Task]:
-        """Keep the results of the tasks that are done; return the others, the large ones first."""
+        """Keep the results of the tasks that are done; return the others, the large ones first.
+
+        The receipts of the others are deleted, so that whoever finds a receipt may rely on it.
+        """
+        only = f"{tasks[0].digest}/" if len(tasks) == 1 else ""
+        listed = (stage.store.child(tasks[0].digest) if only else stage.store).list()
+        found = {only + file.name: file for file in listed}
+        outputs = {file.name: file for file in stage.outputs.list()} if stage.outputs else None
+        known = self._read_results(stage) if RESULTS_FILE in found else {}
         pending: list[Task] = []
         for task in tasks:
-            folder = self.work / stage.name / task.digest
-            try:
-                result = check_task(folder, stage.outputs)
-            except WorkFileDamagedError as damage:
-                self._say(damage)
-                result = None
-            if result is None:
+            receipt = found.get(f"{task.digest}/{RECEIPT_FILE}")
+            if receipt is None:
+                pending.append(task)
+                continue
+
+            def find(name: str, task: Task = task) -> ListedFile | None:
+                return found.get(f"{task.digest}/{name}") if outputs is None else outputs.get(name)
+
+            if (result := self._check(stage, task, receipt, known, find)) is None:
+                stage.store.delete(f"{task.digest}/{RECEIPT_FILE}")
                 pending.append(task)
             else:
-                self._results[folder] = result
+                self._results[stage.place(task)] = result
         return sorted(pending, key=lambda task: -task.size)
+
+    def _check(
+        self,
+        stage: _Stage,
+        task: Task,
+        receipt: ListedFile,
+        known: dict[str, Any],
+        find: Callable[[str], ListedFile | None],
+    ) -> dict[str, Any] | None:
+        """Return a task's result, or None if the task must run again."""
+        folder = stage.store.child(task.digest)
+        entry: dict[str, Any] = known.get(task.digest, {"receipt": None})
+        try:
+            unchanged = entry["receipt"] == [receipt.bytes, receipt.version]
+            if unchanged and check_files(entry["result"], folder, stage.outputs, find):
+                return entry["result"]
+            result = load_receipt(folder)
+            return result if result and check_files(result, folder, stage.outputs, find) else None
+        except WorkFileDamagedError as damage:
+            self._say(damage)
+            return None
+
+    def _find_unfinished(self, stage: _Stage, tasks: list[Task]) -> list[Task]:
+        """Keep the results of the tasks that have ended; return those without a receipt.
+
+        Receipts are opened: on a network's file system a listing may be a minute old.
+        """
+        left: list[Task] = []
+        for task in tasks:
+            try:
+                result = load_receipt(stage.store.child(task.digest))
+            except WorkFileDamagedError as damage:
+                self._say(damage)
+                stage.store.delete(f"{task.digest}/{RECEIPT_FILE}")
+                result = None
+            if result is None:
+                left.append(task)
+            else:
+                self._results[stage.place(task)] = result
+        return left
 
     def _execute(self, stage: _Stage, tasks: list[Task]) -> list[WorkFileDamagedError]:
         """Run tasks with the executor; return the damaged files of other tasks that they found."""
-        folder = self.work / stage.name
-        control = folder / "control"
-        shutil.rmtree(control, ignore_errors=True)
-        write_control(control, stage.function, tasks, folder, stage.outputs)
-        total = sum(task.size for task in tasks)
+        for store in (stage.store, stage.outputs):
+            if store and store.folder:
+                delete_abandoned(store.folder)
+        calls = [Call(stage.function, task, stage.store, stage.outputs) for task in tasks]
+        total, tally = sum(task.size for task in tasks), Tally()
+        with self.progress.stage(stage.name, total=total, tasks=len(tasks), read=tally.read, unit=stage.unit):
+            return self.executor.run(calls, tally.advance)
+
+    def _read_results(self, stage: _Stage) -> dict[str, Any]:
+        """Return the results that the stage had when it was last complete; none if the file is damaged."""
         try:
-            read = partial(read_counters, control)
-            with self.progress.stage(stage.name, total=total, tasks=len(tasks), read=read, unit=stage.unit):
-                self.executor.run(control, len(tasks))
-            return read_damage(control)
-        finally:
-            shutil.rmtree(control, ignore_errors=True)
+            return unseal(stage.store.read(RESULTS_FILE))
+        except (OSError, ValueError):
+            return {}  # each receipt is read then
+
+    def _write_results(self, stage: _Stage, tasks: list[Task]) -> None:
+        found = {file.name: file for file in stage.store.list()}
+        entries: dict[str, Any] = {}
+        for task in tasks:
+            if receipt := found.get(f"{task.digest}/{RECEIPT_FILE}"):
+                result = self._results[stage.place(task)]
+                entries[task.digest] = {"receipt": [receipt.bytes, receipt.version], "result": result}
+        stage.store.put(RESULTS_FILE, seal(entries))
 
     def _say(self, damage: WorkFileDamagedError) -> None:
         """Print that a task runs again; stop the build if repairs do not help."""
         if isinstance(damage, ReceiptOutdatedError):
             self.progress.note_once(OUTDATED)
             return
-        self._damages[damage.folder] += 1
-        if self._damages[damage.folder] > MAX_REPAIRS:
+        self._damages[damage.place] += 1
+        if self._damages[damage.place] > MAX_REPAIRS:
             raise DiskFailingError(
-                f"{damage.folder / damage.name}: damaged again, after its task ran {MAX_REPAIRS} times more. The disk "
+                f"{damage.where}: damaged again, after its task ran {MAX_REPAIRS} times more. The disk "
                 "or the memory of this machine is failing: check them, or choose another disk with --work."
             ) from damage
-        task = f"{damage.folder.parent.name} task {damage.folder.name}"
-        self.progress.note(f"{damage.folder / damage.name}: damaged ({damage.reason}); the {task} runs again")
-
-
-def _contents(result: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return the checksums by which the files of two results are compared."""
-    if result is None:
-        return None
-    files = result["files"].items()
-    return {name: (facts["bytes"], facts.get("xxh3_128", facts.get("sha256"))) for name, facts in files}
+        stage, _, digest = damage.place.rpartition("/")
+        task = f"{stage.rpartition('/')[2]} task {digest}"
+        self.progress.note(f"{damage.where}: damaged ({damage.reason}); the {task} runs again")

@@ -1,30 +1,36 @@
-"""Executors: run a stage's tasks in worker processes of this machine, or as ranks of a datatrove executor.
+"""Executors: run calls in worker processes, on this machine or elsewhere. The set's bytes do not depend on the choice.
 
-Both call `pipeline.engine.tasks.run_pending`; the shard set's bytes do not depend on the choice. The local executor is
-the standard library's process pool on a fork server that has loaded the libraries (`pipeline.engine.worker`). It lives
-as long as the build. A build of 150 MB takes 0.4 s less with it than with datatrove's local executor, which spends
-0.17 s on imports in each process and makes a pool for each stage. If a worker dies, the build stops at once;
-datatrove's pool would wait forever. Datatrove's executors are the way to a cluster: its Slurm and Ray executors run
-`pipeline.engine.datatrove_step` like its local one.
+Every executor runs `pipeline.engine.tasks.run_call`. The local executor is the standard library's process pool on a
+fork server that has loaded the libraries (`pipeline.engine.worker`). It lives as long as the build, which saves 0.17 s
+of imports in each process and stage.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import multiprocessing
 import os
+import resource
 import sys
-from collections.abc import Callable, Generator
-from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import forkserver
-from pathlib import Path
 from typing import Protocol
 
-from pipeline.engine.tasks import run_pending
-from shards.errors import RunError, import_extra
+from pipeline.engine.receipts import WorkFileDamagedError
+from pipeline.engine.tasks import Call, Outcome, run_call
+from shards.errors import RunError
 from shards.format.workers import hide_main_module
+
+MAX_LOSSES = 3
+"""How often a task may take its process with it before the build stops."""
+_POLL_SECONDS = 0.25
+_CALLS_AHEAD = 4
+"""Calls given to the pool for each worker, so that the next one waits there when one ends."""
 
 # For the worker processes, unless the person has set them. A worker encodes on one thread: OpenBLAS's would
 # only spin. Batches come and go by megabytes: memory that malloc keeps is not zeroed by the kernel again and again,
@@ -36,26 +42,50 @@ _WORKER_ENVIRONMENT = {
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
 
+Advance = Callable[[int, int, int], None]
+"""Called with (a call's number, its bytes done, its tokens made) since its last attempt began; the last call counts.
+It may raise, and the executor then ends its tasks."""
+
 
 class WorkerLostError(RunError):
-    """A worker process died in the middle of a task, most often because the machine ran out of memory."""
+    """A task took its process with it again and again, most often because the machine ran out of memory."""
 
 
 class Executor(Protocol):
-    """Runs the tasks of a stage."""
+    """Runs the calls of a stage.
+
+    A call may run twice, anywhere, at the same time: `run_call` sees to it that the first that finishes wins. So an
+    executor that is in doubt whether a call has ended runs it again, and stops nothing on another host.
+
+    What ends a call decides what follows:
+    - `run_call` returns: the call is done, or found a damaged file of an earlier stage, which `run` returns.
+    - `run_call` raises: the task is wrong, not the machine. `run` raises the same at once; other calls are ended.
+    - the process, node or job ends otherwise: run the call again, alone if possible. After `MAX_LOSSES` losses of one
+      call, raise `WorkerLostError` with the call's name, and the memory that it took if that is known.
+    """
 
     workers: int
-    """Processes."""
+    """Calls that run at the same time."""
 
-    def run(self, control: Path, num_tasks: int) -> None:
-        """Call `run_pending(control, number)` for each number below `num_tasks`.
+    def run(self, calls: Sequence[Call], advance: Advance) -> list[WorkFileDamagedError]:
+        """Run each call to its end, in any order; the first ones are the largest.
+
+        Args:
+            calls: what to run; `call_to_json` writes one as text.
+            advance: tells how far a call is. Call it from one thread, at least when a call has ended.
+
+        Returns:
+            The damaged files that calls found.
 
         Raises:
-            Whatever a task raises.
+            WorkerLostError: a call was lost `MAX_LOSSES` times.
+            Whatever a call or `advance` raises.
         """
+        ...
 
     def close(self) -> None:
         """End the processes."""
+        ...
 
 
 class LocalExecutor:
@@ -65,40 +95,76 @@ class LocalExecutor:
         """Start to load the workers' libraries on another core, while this process reads recipe and footers."""
         self.workers = workers
         self._pool: ProcessPoolExecutor | None = None
+        self._slots = _Slots(workers)
         if workers > 1:
             multiprocessing.set_forkserver_preload(["pipeline.engine.worker"])
             with hide_main_module(), _environment_of_workers():
                 forkserver.ensure_running()
 
-    def run(self, control: Path, num_tasks: int) -> None:
-        """Run the tasks; if there is only one worker or one task, run them in this process, one after the other.
+    def run(self, calls: Sequence[Call], advance: Advance) -> list[WorkFileDamagedError]:
+        """Run the calls; if there is only one worker or one call, run them in this process, one after the other.
+
+        Calls that were at work when a process died run again one at a time, to find the one that took it along.
 
         Raises:
-            WorkerLostError: a process died in the middle of a task.
-            Whatever a task raises.
+            WorkerLostError: `MAX_LOSSES` processes died in the middle of one call.
+            Whatever a call raises.
         """
-        if self.workers == 1 or num_tasks == 1:
-            for number in range(num_tasks):
-                run_pending(control, number)
-            return
-        if self._pool is None:
-            context = multiprocessing.get_context("forkserver")
-            build = (os.getpid(), dict(os.environ))
-            self._pool = ProcessPoolExecutor(self.workers, context, initializer=_join_build, initargs=build)
+        if self.workers == 1 or len(calls) == 1:
+            return _damages([_run_here(number, call, advance) for number, call in enumerate(calls)])
+        outcomes: dict[int, Outcome] = {}
+        losses: Counter[int] = Counter()
+        while waiting := [number for number in range(len(calls)) if number not in outcomes]:
+            suspects = [number for number in waiting if losses[number]]
+            for number in self._run_in_pool(calls, suspects[:1] or waiting, outcomes, advance):
+                losses[number] += 1
+                if losses[number] == MAX_LOSSES:
+                    raise WorkerLostError(_explain_loss(calls[number], self._slots.peak_bytes(number)))
+        return _damages(outcomes.values())
+
+    def _run_in_pool(
+        self, calls: Sequence[Call], numbers: list[int], outcomes: dict[int, Outcome], advance: Advance
+    ) -> list[int]:
+        """Run calls in processes and add their outcomes. Return those that were at work when a process died, if any."""
+        pool = self._pool or self._start_pool()
+        futures: dict[Future[Outcome], int] = {}
+        waiting = iter(numbers)
         try:
-            with hide_main_module():
-                futures = [self._pool.submit(run_pending, control, number) for number in range(num_tasks)]
-            for future in wait(futures, return_when=FIRST_EXCEPTION).done:
-                future.result()
-        except BrokenProcessPool as error:
-            raise WorkerLostError(
-                "a worker process died in the middle of a task, most often because memory ran out. What is finished is "
-                "kept. Run again with fewer --workers."
-            ) from error
+            while True:
+                with hide_main_module():
+                    for number in itertools.islice(waiting, _CALLS_AHEAD * self.workers - len(futures)):
+                        futures[pool.submit(_run_in_worker, number, calls[number])] = number
+                if not futures:
+                    return []
+                finished, _ = wait(futures, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    outcome = future.result()
+                    number = futures.pop(future)
+                    outcomes[number] = outcome
+                    advance(number, outcome.bytes, outcome.tokens)
+                for number, done, made in self._slots.busy():
+                    if number not in outcomes:
+                        advance(number, done, made)
+        except BrokenProcessPool:
+            self.close()
+            outcomes.update(
+                (number, future.result()) for future, number in futures.items() if future.exception() is None
+            )
+            left = [number for number in futures.values() if number not in outcomes]
+            at_work = {number for number, _, _ in self._slots.busy()}
+            return [number for number in left if number in at_work] or left or [next(waiting)]
         except BaseException:
-            for process in self._pool._processes.values():  # public, as `terminate_workers`, from Python 3.14 on
+            for process in list(pool._processes.values()):  # public, as `terminate_workers`, from Python 3.14 on
                 process.terminate()
+            self.close()
             raise
+
+    def _start_pool(self) -> ProcessPoolExecutor:
+        context = multiprocessing.get_context("forkserver")
+        self._slots = _Slots(self.workers)
+        joining = (os.getpid(), dict(os.environ), self._slots)
+        self._pool = ProcessPoolExecutor(self.workers, context, initializer=_join_build, initargs=joining)
+        return self._pool
 
     def close(self) -> None:
         """End the processes."""
@@ -106,6 +172,67 @@ class LocalExecutor:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None  # with it go its semaphores, which a process that ends by os._exit would leave behind
             gc.collect()
+
+
+class _Slots:
+    """What each worker process is at, in memory that it shares with the build: a row of `_ROW` numbers a process."""
+
+    _ROW = 4
+
+    def __init__(self, workers: int):
+        context = multiprocessing.get_context("forkserver")
+        self._taken = context.Value("q", 0)
+        self._rows = context.RawArray("q", workers * self._ROW)
+
+    def take(self) -> int:
+        """Return a row that no other process has."""
+        with self._taken.get_lock():
+            self._taken.value += 1
+            return self._taken.value - 1
+
+    def set(self, row: int, number: int, done: int, made: int) -> None:
+        """Say how far a call is; -1: the process is idle."""
+        peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        self._rows[row * self._ROW : (row + 1) * self._ROW] = [number + 1, done, made, peak_kib]
+
+    def busy(self) -> list[tuple[int, int, int]]:
+        """Return (number, bytes done, tokens made) of each call that is at work, or was when its process died."""
+        return [(number - 1, done, made) for number, done, made, _ in self._read() if number]
+
+    def peak_bytes(self, number: int) -> int | None:
+        """Return the most memory that the process of a call at work has had resident; None if it is not known."""
+        return next((peak_kib << 10 for own, _, _, peak_kib in self._read() if own == number + 1), None)
+
+    def _read(self) -> list[list[int]]:
+        values: list[int] = self._rows[:]
+        return [values[start : start + self._ROW] for start in range(0, len(values), self._ROW)]
+
+
+def _run_here(number: int, call: Call, advance: Advance) -> Outcome:
+    return run_call(call, lambda done, made: advance(number, done, made))
+
+
+def _run_in_worker(number: int, call: Call) -> Outcome:
+    slots, row = _joined[0]
+    slots.set(row, number, 0, 0)
+    try:
+        return run_call(call, lambda done, made: slots.set(row, number, done, made))
+    finally:
+        slots.set(row, -1, 0, 0)
+
+
+def _damages(outcomes: Iterable[Outcome]) -> list[WorkFileDamagedError]:
+    """Return the damaged files that calls have found, each once."""
+    found = dict.fromkeys(outcome.damage for outcome in outcomes if outcome.damage)
+    return [WorkFileDamagedError(*damage) for damage in found]
+
+
+def _explain_loss(call: Call, peak_bytes: int | None) -> str:
+    peak = f", with {peak_bytes / 1e9:.2f} GB of memory the last time it was looked at" if peak_bytes else ""
+    return (
+        f"{call}: its worker process died {MAX_LOSSES} times{peak}, most often because memory ran out: the last time "
+        "alone. What is finished is kept. Run again on a machine with more memory, or read this part in smaller files."
+    )
 
 
 @contextlib.contextmanager
@@ -123,7 +250,11 @@ def _environment_of_workers() -> Generator[None]:
             del os.environ[name]
 
 
-def _join_build(build: int, environment: dict[str, str]) -> None:
+_joined: list[tuple[_Slots, int]] = []
+"""In a worker process: the slots, and its own row."""
+
+
+def _join_build(build: int, environment: dict[str, str], slots: _Slots) -> None:
     """Prepare a worker: set the build's current environment, and end the worker when the build's process ends.
 
     If the user's own program started the fork server, it may be older than the build, and may not have loaded the
@@ -134,28 +265,8 @@ def _join_build(build: int, environment: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     end_with(build)
+    _joined.append((slots, slots.take()))
 
 
-class DatatroveExecutor:
-    """Ranks of datatrove's local executor. If a worker is killed, it waits forever: interrupt the build then."""
-
-    def __init__(self, workers: int):
-        self.workers = workers
-        import_extra("datatrove")
-
-    def run(self, control: Path, num_tasks: int) -> None:
-        """Run the tasks.
-
-        Raises:
-            Whatever a task raises.
-        """
-        from pipeline.engine.datatrove_step import run_all_pending
-
-        run_all_pending(control, num_tasks, self.workers)
-
-    def close(self) -> None:
-        """Do nothing: each stage's processes have ended."""
-
-
-EXECUTORS: dict[str, Callable[[int], Executor]] = {"local": LocalExecutor, "datatrove": DatatroveExecutor}
+EXECUTORS: dict[str, Callable[[int], Executor]] = {"local": LocalExecutor}
 """The executor of each `--engine`; called with the number of workers."""

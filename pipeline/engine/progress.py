@@ -16,6 +16,25 @@ Counters = Callable[[], tuple[int, int, int]]
 """Returns (tasks begun, bytes done, tokens made), or (tasks begun, rows done, files fetched by this run)."""
 
 
+class Tally:
+    """How far each task of a stage is, and the sums over all. One thread writes; another may read."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, tuple[int, int]] = {}
+        self._sums = (0, 0, 0)
+
+    def advance(self, number: int, done: int, made: int) -> None:
+        """Set how far a task is, by its number: (bytes done, tokens made) since it began."""
+        before = self._counts.get(number, (0, 0))
+        self._counts[number] = (done, made)
+        _, all_done, all_made = self._sums
+        self._sums = (len(self._counts), all_done + done - before[0], all_made + made - before[1])
+
+    def read(self) -> tuple[int, int, int]:
+        """Return the sums, as `Counters`."""
+        return self._sums
+
+
 class Progress:
     """Shows stages as they run. `quiet` shows nothing."""
 

@@ -1,33 +1,36 @@
-"""One task: run in a temporary folder, renamed to its digest when it is whole.
+"""Tasks and calls: what a stage does, as plain data that any process on any host can run.
 
-A task's files are synced and its receipt is written before the folder gets its name, so that a folder is whole or
-absent. `pipeline.engine.driver` decides which tasks run, `pipeline.engine.executors` where.
+A task is a pure function of its digest. A call is a task with the function that runs it and the stores that it writes
+to. It is small and can be written as JSON, so that each executor sends it in its own way. `run_call` runs one;
+`pipeline.engine.attempts` publishes what it wrote. `pipeline.engine.driver` decides which tasks run,
+`pipeline.engine.executors` where.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import json
-import os
-import pickle
-import shutil
-import struct
+import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from pipeline.engine.receipts import WorkFileDamagedError, write_receipt
-from shards.stores.files import sync_folder
+from pydantic import TypeAdapter
 
-_COUNTERS = struct.Struct("<QQq")  # bytes done, tokens done, process at work (0: none)
+from pipeline.engine.attempts import open_attempt, publish
+from pipeline.engine.receipts import WorkFileDamagedError, load_receipt
+from shards.stores.open import open_store
+from shards.stores.store import WritableStore
 
 Report = Callable[[int, int], None]
 """Called by a task with (bytes done, tokens done)."""
 TaskFunction = Callable[[Path, Any, Report], dict[str, Any]]
-"""(folder, payload, report) -> result. `result["files"]` lists what was written: by name, what
-`pipeline.engine.checksums` returns, or `{"bytes": n, "sha256": digest}` for a file of the set."""
+"""(folder, payload, report) -> result. The function writes files into `folder`, which is on its machine and empty.
+`result["files"]` lists them: by name, what `pipeline.engine.checksums` returns, or `{"bytes": n, "sha256": digest}` for
+a file of the set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +40,41 @@ class Task:
     digest: str
     """Digest of everything that determines the result; the name of the task's folder."""
     payload: Any
+    """The function's second argument, of the type that it declares: values that pydantic can write as JSON."""
     size: int
     """Bytes of work, for progress and to start large tasks first."""
+    name: str = ""
+    """What the task works on, for a person; the digest where it has no other name."""
+
+    def __str__(self) -> str:
+        return self.name or self.digest
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One task, and everything that a process needs to run it."""
+
+    function: str
+    """`module:function` of a `TaskFunction`."""
+    task: Task
+    stage: WritableStore
+    """The stage's folder in the work folder; the task's folder in it is named by the digest."""
+    outputs: WritableStore | None
+    """Where the files of the result go; the task's own folder when None."""
+
+    def __str__(self) -> str:
+        return f"{str(self.stage).rpartition('/')[2]} task {self.task}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a call ended, unless it raised; plain data."""
+
+    bytes: int = 0
+    tokens: int = 0
+    """What the task last reported."""
+    damage: tuple[str, str, str] | None = None
+    """The damaged file of an earlier task that kept this one from finishing, as `WorkFileDamagedError` takes it."""
 
 
 def digest_of(value: Any) -> str:
@@ -47,76 +83,67 @@ def digest_of(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def write_control(control: Path, function: str, tasks: list[Task], folder: Path, outputs: Path | None) -> None:
-    """Write one file for each task, by its number, from which any process that sees the folder can run it."""
-    control.mkdir()
-    for number, task in enumerate(tasks):
-        (control / f"{number:06d}.task").write_bytes(pickle.dumps((function, task, str(folder), outputs)))
+def run_call(call: Call, report: Report) -> Outcome:
+    """Run a task unless it is done, in a folder of this attempt alone, and publish what it wrote.
 
-
-def run_pending(control: Path, number: int) -> None:
-    """Run the pending task with this number, in any process, and write its counters to a file that the build reads.
-
-    If an input is damaged, record that instead of raising, so that the other tasks go on; see `read_damage`.
+    Raises:
+        TaskDiffersError: another attempt has finished with other files.
+        Whatever the task raises.
     """
-    function, task, folder, outputs = pickle.loads((control / f"{number:06d}.task").read_bytes())
-    with (control / f"{number:06d}.count").open("wb", buffering=0) as counters:
+    done = (0, 0)
 
-        def report(done_bytes: int, tokens: int, process: int = os.getpid()) -> None:
-            nonlocal done
-            done = (done_bytes, tokens)
-            os.pwrite(counters.fileno(), _COUNTERS.pack(*done, process), 0)
+    def keep(done_bytes: int, tokens: int) -> None:
+        nonlocal done
+        done = (done_bytes, tokens)
+        report(done_bytes, tokens)
 
-        done = (0, 0)
-        report(*done)
-        try:
-            run_task(function, task, Path(folder), outputs, report)
-        except WorkFileDamagedError as error:
-            record = [str(error.folder), error.name, error.reason]
-            (control / f"{number:06d}.damaged").write_text(json.dumps(record), encoding="utf-8")
-        finally:
-            report(*done, process=0)
-
-
-def run_task(function: str, task: Task, folder: Path, outputs: Path | None, report: Report) -> None:
-    """Run a task in a temporary folder and rename it to its digest when it is whole.
-
-    Args:
-        function: `module:function` of the task function.
-        task: the task.
-        folder: the stage's folder.
-        outputs: where the files of `result["files"]` are; the task's own folder when None.
-        report: passed to the function.
-    """
-    module, _, attribute = function.partition(":")
-    temporary = folder / f".{task.digest}.{os.getpid()}.tmp"
-    temporary.mkdir()
     try:
-        result = getattr(importlib.import_module(module), attribute)(temporary, task.payload, report)
-        write_receipt(temporary, result, outputs)
-        for path in temporary.iterdir():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-        sync_folder(temporary)
-        final = folder / task.digest
-        if final.exists():  # an earlier folder whose receipt is damaged
-            shutil.rmtree(final)
-        temporary.rename(final)
-        sync_folder(folder)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+        if load_receipt(call.stage.child(call.task.digest)) is None:
+            with open_attempt(call.stage, call.outputs, call.task.digest, label=str(call)) as attempt:
+                result = _load_function(call.function)(attempt.folder, call.task.payload, keep)
+                publish(attempt, result)
+    except WorkFileDamagedError as damage:
+        return Outcome(*done, (damage.place, damage.name, damage.reason))
+    return Outcome(*done)
 
 
-def read_damage(control: Path) -> list[WorkFileDamagedError]:
-    """Return the damaged files that tasks have found, each once."""
-    records = {path.read_text(encoding="utf-8") for path in control.glob("*.damaged")}
-    found = [json.loads(record) for record in sorted(records)]
-    return [WorkFileDamagedError(Path(folder), name, reason) for folder, name, reason in found]
+def call_to_json(call: Call) -> str:
+    """Return a call as JSON; `call_from_json` makes an equal one of it, on any host."""
+    task = call.task
+    return json.dumps(
+        {
+            "function": call.function,
+            "digest": task.digest,
+            "size": task.size,
+            "name": task.name,
+            "stage": str(call.stage),
+            "outputs": None if call.outputs is None else str(call.outputs),
+            "payload": _adapter(call.function).dump_python(task.payload, mode="json"),
+        }
+    )
 
 
-def read_counters(control: Path) -> tuple[int, int, int]:
-    """Return (tasks begun, bytes done, tokens done) over the stage's tasks."""
-    rows = [path.read_bytes() for path in control.glob("*.count")]
-    counts = [_COUNTERS.unpack(row) for row in rows if len(row) == _COUNTERS.size]
-    return len(counts), sum(count[0] for count in counts), sum(count[1] for count in counts)
+def call_from_json(text: str) -> Call:
+    """Return the call that `call_to_json` wrote."""
+    data = json.loads(text)
+    payload = _adapter(data["function"]).validate_python(data["payload"], strict=False)
+    task = Task(data["digest"], payload, data["size"], data["name"])
+    outputs = None if data["outputs"] is None else _writable(data["outputs"])
+    return Call(data["function"], task, _writable(data["stage"]), outputs)
+
+
+def _writable(address: str) -> WritableStore:
+    return cast("WritableStore", open_store(address))
+
+
+def _load_function(name: str) -> TaskFunction:
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+@functools.cache
+def _adapter(function: str) -> TypeAdapter[Any]:
+    """Return what reads and writes the payload of a task function, from the function's annotations."""
+    hints = typing.get_type_hints(_load_function(function))
+    _, payload, *_ = hints.values()
+    return TypeAdapter(payload)

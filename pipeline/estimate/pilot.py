@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pipeline.encode.run import FIRST_HASH, Run
+from pipeline.encode.run import FIRST_HASH, Run, RunList, token_dtype
 from pipeline.engine.checksums import checksum_file
 from pipeline.engine.receipts import write_receipt
 from pipeline.estimate.duplicates import Distinct, find_distinct, read_earlier
@@ -40,6 +40,7 @@ from pipeline.sources.selection import Selection
 from pipeline.sources.software_heritage.documents import FORMAT, DocumentWriter
 from pipeline.tokenizer.encoder import TokenizerInfo, load_tokenizer
 from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR
+from shards.stores.store import FolderStore
 
 SAMPLE_BYTES = 24 << 20
 LEAST_SOURCE_BYTES = 4 << 20
@@ -239,7 +240,6 @@ def _encode(
     recipe: Recipe, index: int, texts: list[bytes], folder: Path, tokenizer: TokenizerInfo
 ) -> tuple[Run, dict[str, Any]]:
     from pipeline.encode.encode import EncodeTask, encode_unit
-    from shards.format.manifest import dtype_for
 
     (folder / "run").mkdir(parents=True)
     path = folder / "documents.parquet"
@@ -250,15 +250,15 @@ def _encode(
     write_receipt(folder, {"files": {path.name: checksum_file(path)}})
     size = sum(map(len, texts))
     span = Span(str(path), path.name, "", FORMAT, "rg", 0, 1, size, len(texts), path.stat().st_size)
-    dtype = np.dtype("<u2" if dtype_for(tokenizer.vocab_size) == "uint16" else "<u4")
+    dtype = token_dtype(tokenizer.vocab_size)
     source = recipe.sources[index]
     special_tokens = tuple(tokenizer.special_tokens.items())
     task = EncodeTask(
-        Unit(index, (span,)), source, tokenizer.path, tokenizer.sha256, special_tokens, tokenizer.eos_id, dtype.str
+        Unit(index, (span,)), source, tokenizer.path, tokenizer.sha256, special_tokens, tokenizer.eos_id, dtype
     )
     encoded = encode_unit(folder / "run", task, lambda done, tokens: None)
     write_receipt(folder / "run", encoded)
-    return Run(folder / "run", index, dtype), encoded
+    return Run(str(folder / "run"), index, dtype), encoded
 
 
 def _assemble(recipe: Recipe, runs: list[Run], tokenizer: TokenizerInfo, folder: Path) -> dict[str, Any]:
@@ -276,13 +276,14 @@ def _assemble(recipe: Recipe, runs: list[Run], tokenizer: TokenizerInfo, folder:
     edges = np.array([[0] * len(runs), [run.num_documents for run in runs]], np.uint64)
     everything = np.full(int(edges.sum()) // 8 + 1, 255, np.uint8)
     write_receipt(folder, {"files": write_kept(folder, Kept(edges, lambda _: everything))})
+    listed = RunList(FolderStore(folder), runs)
+    listed.write()
     task = AssembleTask(
         ShardPlan("train", 0, tuple(Slice(source, 0, FIRST_HASH, (cut, 0)) for source, cut in cuts.items())),
-        tuple(runs),
-        folder,
+        listed.address,
+        str(folder),
         tuple(source.name for source in recipe.sources),
         recipe.seed,
-        str(folder),
         SetProperties(tokenizer.vocab_size, tokenizer.eos_id, tokenizer.sha256, recipe.shards.zstd_level),
     )
     return assemble_shard(folder, task, lambda done, tokens: None)

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.encode.run import END_HASH, FIRST_HASH, Run
-from pipeline.mix.block_lists import Blocked, open_lists
+from pipeline.encode.run import END_HASH, FIRST_HASH, load_runs
+from pipeline.mix.block_lists import Blocked, BlockList
 from pipeline.mix.index import Axis, Cut, Index
 from pipeline.mix.kept import write_kept
 from pipeline.mix.plan import MixPlan, ShardPlan, Slice, SourceTotals
@@ -44,7 +44,9 @@ class MixTask:
     """The input of the mix task; plain data."""
 
     recipe: Recipe
-    runs: tuple[Run, ...]
+    block_lists: tuple[BlockList, ...]
+    runs: str
+    """The address of the list of runs, of a `RunList`."""
     has_more: tuple[bool, ...] = ()
     """For each source, whether parts of it were not read; empty if all sources were read whole."""
 
@@ -271,8 +273,8 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> dict[str, Any]:
         MixError: the sources cannot give what the recipe asks for.
         BlockListError: a block list was changed or deleted after the recipe was read.
     """
-    lists = open_lists(task.recipe)
-    index = Index(list(task.runs), len(task.recipe.sources), Blocked(lists) if lists else None)
+    blocked = Blocked(list(task.block_lists)) if task.block_lists else None
+    index = Index(list(load_runs(task.runs)), len(task.recipe.sources), blocked)
     if short := find_short(task.recipe, index, task.has_more):
         found = index.tokens.sum(axis=0).tolist()
         return {"short": [[s, needed, found[s]] for s, needed in short.items()], "files": {}}

@@ -16,6 +16,7 @@ import numpy as np
 
 from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.receipts import TaskOutput
+from shards.stores.store import Store
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -68,13 +69,15 @@ def write_kept(folder: Path, kept: Kept) -> dict[str, dict[str, Any]]:
     return {KEPT_FILE: file.facts(), EDGES_FILE: edges}
 
 
-def read_kept(folder: Path, runs: int) -> Kept:
-    """Open what `write_kept` wrote of so many runs. The bits of a partition are read once, and kept.
+def read_kept(store: Store, runs: int) -> Kept:
+    """Open what `write_kept` wrote of so many runs into a task's folder.
+
+    The bits of a partition are read once, and kept in memory.
 
     Raises:
         WorkFileDamagedError: a file is absent or damaged; reading the result may raise it, too.
     """
-    output = TaskOutput(folder)
+    output = TaskOutput(store)
     edges = np.frombuffer(output.read(EDGES_FILE), _EDGES_DTYPE).reshape(-1, runs)
     sizes = -(-np.diff(edges.sum(axis=1).astype(np.int64)) // 8)
     places = [0, *np.cumsum(sizes).tolist()]

@@ -141,7 +141,7 @@ def load_encoder(path: Path, sha256: str, special_tokens: tuple[tuple[str, int],
     text = path.read_bytes()
     if hashlib.sha256(text).hexdigest() != sha256:
         if (path.parent / RECEIPT_FILE).exists():
-            raise WorkFileDamagedError(path.parent, path.name, "differs from what was written")
+            raise WorkFileDamagedError(str(path.parent), path.name, "differs from what was written")
         raise TokenizerError(f"{path}: changed while the build ran. Restore it, or run the same command again.")
     return Encoder(plain_json(json.loads(text)), dict(special_tokens))
 

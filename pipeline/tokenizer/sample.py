@@ -11,18 +11,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
 from pipeline.clean.documents import DocumentStream
 from pipeline.clean.patterns import matched_documents
+from pipeline.recipe.schema import SourceRecipe, TokenizerRecipe
 from pipeline.recipe.shares import Shares
 from pipeline.sources.base import Span
 from pipeline.sources.network.settings import keep_fetched
-
-if TYPE_CHECKING:
-    from pipeline.recipe.schema import SourceRecipe, TokenizerRecipe
 
 DOCUMENT_SEPARATOR = b"\xff"
 """Ends each document of a sample file: no byte of UTF-8 text has this value."""

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import os
+import re
 import shutil
+import socket
+import uuid
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -33,9 +37,9 @@ class DiskError(InputError):
 def atomic_open(path: Path) -> Generator[BinaryIO]:
     """Open a file for writing. It appears under its name when it is complete and synced to disk, or not at all.
 
-    The temporary name carries the process id: two processes that write the same file do not disturb each other.
+    The temporary name is unique: processes that write the same file, on whatever hosts, do not disturb each other.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}{TMP_SUFFIX}")
+    temporary = path.with_name(f".{path.name}.{unique_name()}{TMP_SUFFIX}")
     try:
         with temporary.open("wb") as file:
             yield file
@@ -46,6 +50,43 @@ def atomic_open(path: Path) -> Generator[BinaryIO]:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+@functools.cache
+def host_name() -> str:
+    """Return a name of this host that no other host has: its host name, and a digest of its boot and process space.
+
+    Containers and rented nodes may share a host name and count processes from 1. After a restart of the machine the
+    name is another one, so that the processes of before are not taken for those of now.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink("/proc/self/ns/pid")
+    except OSError:  # not Linux
+        boot = str(uuid.getnode())
+    name = re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname())[:32].strip("-")
+    return f"{name}-{hashlib.sha256(boot.encode()).hexdigest()[:8]}"
+
+
+def unique_name() -> str:
+    """Return a name that no other process, host or call gives: `HOST-PID-RANDOM`."""
+    return f"{host_name()}-{os.getpid()}-{os.urandom(6).hex()}"
+
+
+def is_abandoned(unique: str) -> bool:
+    """Return whether a `unique_name` is of a process of this host that has ended."""
+    match = re.fullmatch(r"(.+)-(\d+)-[0-9a-f]{12}", unique)
+    return match is not None and match[1] == host_name() and not process_runs(int(match[2]))
+
+
+def process_runs(process: int) -> bool:
+    """Return whether a process of this host runs."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # of another user
+        return True
+    return True
 
 
 def write_text(path: Path, text: str) -> None:

@@ -74,13 +74,17 @@ def bench_mix(work: Path, documents: int) -> Figures:
 
 
 def _mix(folder: Path, runs: list[Run], documents: int) -> Figures:
+    from pipeline.encode.run import RunList
     from pipeline.engine.receipts import RECEIPT_FILE, write_receipt
     from pipeline.mix.cuts import MixTask, mix_runs
+    from shards.stores.store import FolderStore
 
     folder.mkdir()
     shard_tokens = min(100 * MB, documents * TOKENS_A_DOCUMENT // 20)
     before = _usage()
-    result = mix_runs(folder, MixTask(make_recipe(shard_tokens), tuple(runs)), None)
+    listed = RunList(FolderStore(folder.parent), runs)
+    listed.write()
+    result = mix_runs(folder, MixTask(make_recipe(shard_tokens), (), listed.address), None)
     write_receipt(folder, result)
     return before() | {
         "receipt_bytes": (folder / RECEIPT_FILE).stat().st_size,
@@ -134,7 +138,7 @@ def write_runs(folder: Path, documents: int, documents_a_run: int, *, tokens: Pa
         source = int(np.searchsorted(np.cumsum(WEIGHTS) / sum(WEIGHTS), index / number, "right"))
         label = f"data/part-{index:05d}.parquet@{index:016x}#rg0-1"
         write_receipt(own, {"labels": [label], "documents": len(rows), "dropped": {}, "files": files})
-        runs.append(Run(own, source, np.dtype("<u2")))
+        runs.append(Run(str(own), source, "<u2"))
     return runs
 
 

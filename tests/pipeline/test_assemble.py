@@ -12,13 +12,14 @@ import pytest
 import zstandard
 
 from pipeline.assemble import AssembleTask, assemble_shard
-from pipeline.encode.run import END_HASH, FIRST_HASH, Run
+from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList
 from pipeline.engine.receipts import write_receipt
 from pipeline.mix.cuts import plan_mix
 from pipeline.mix.index import Index
 from pipeline.mix.kept import write_kept
 from pipeline.mix.plan import MixPlan, ShardPlan, Slice
 from shards.format.writer import SetProperties
+from shards.stores.store import FolderStore
 from tests.support.runs import EOS, Document, make_recipe, place_documents, write_run, write_runs
 
 SOURCES = [
@@ -36,12 +37,13 @@ def assemble(folder: Path, runs: list[Run], plan: MixPlan, index: Index, *, seed
     masks = folder / "masks"
     write_receipt(masks, {"files": write_kept(masks, index.kept)})
     found: dict[str, dict[str, Any]] = {}
+    listed = RunList(FolderStore(folder), runs)
+    listed.write()
     for shard in plan.shards:
-        task = AssembleTask(
-            shard, tuple(runs), masks, ("s0", "s1"), seed, str(folder / "out"), SetProperties(2000, EOS, "0" * 64)
-        )
+        properties = SetProperties(2000, EOS, "0" * 64)
+        task = AssembleTask(shard, listed.address, str(masks), ("s0", "s1"), seed, properties)
         done: list[tuple[int, int]] = []
-        result = assemble_shard(folder, task, lambda size, tokens, done=done: done.append((size, tokens)))
+        result = assemble_shard(folder / "out", task, lambda size, tokens, done=done: done.append((size, tokens)))
         name = result["entry"]["name"]
         data = (folder / "out" / f"{name}.bin.zst").read_bytes()
         with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as stream:

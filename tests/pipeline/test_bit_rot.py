@@ -18,6 +18,7 @@ from pipeline.engine.driver import DiskFailingError, Driver
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.progress import Progress
 from pipeline.engine.tasks import Task
+from shards.stores.store import FolderStore
 from tests.support import stage_tasks
 from tests.support.builds import digests, recipe_text, run_build, write_corpus
 from tests.support.servers import corpora as stand_ins
@@ -126,20 +127,19 @@ def test_another_shard_size_reads_runs_in_the_mix(finished: Finished, capsys: py
     finished.build()
 
 
-@pytest.mark.parametrize("engine", ["local", "datatrove"])
-def test_damage_is_repaired_from_worker_processes(engine: str, tmp_path: Path) -> None:
+def test_damage_is_repaired_from_worker_processes(tmp_path: Path) -> None:
     write_corpus(tmp_path / "corpus")
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(recipe_text(tmp_path / "corpus"))
     run_build(recipe, tmp_path / "set")
     expected = digests(tmp_path / "set")
-    generator = random.Random(engine)
+    generator = random.Random(4)
     damaged = sorted((tmp_path / "set.work").glob("encode/*/documents.npy"))
     assert len(damaged) == 3
     for path in damaged:
         flip(path, generator)
     shutil.rmtree(tmp_path / "set")
-    said = run_build(recipe, tmp_path / "set", "--workers", "2", "--engine", engine)["stderr"]
+    said = run_build(recipe, tmp_path / "set", "--workers", "2")["stderr"]
     assert digests(tmp_path / "set") == expected
     assert said.count("runs again") == 3
     for path in damaged:
@@ -172,10 +172,10 @@ def test_fetched_documents_that_were_damaged_are_fetched_again(tmp_path: Path) -
 
 
 def test_a_disk_that_damages_a_file_each_time_ends_the_build(tmp_path: Path) -> None:
-    driver = Driver(tmp_path, LocalExecutor(1), Progress())
+    driver = Driver(FolderStore(tmp_path), LocalExecutor(1), Progress())
     written = Task("a" * 32, {"name": "a", "text": "some text"}, 1)
     driver.run_stage("first", "tests.support.stage_tasks:write_file", [written])
-    reader = Task("b" * 32, {"folder": tmp_path / "first" / written.digest, "name": "a.bin"}, 1)
+    reader = Task("b" * 32, {"folder": str(tmp_path / "first" / written.digest), "name": "a.bin"}, 1)
     stage_tasks.CALLS.clear()
     with pytest.raises(DiskFailingError, match=r"a\.bin: damaged again, after its task ran 2 times more\. The disk"):
         driver.run_stage("second", "tests.support.stage_tasks:damage_and_read", [reader])

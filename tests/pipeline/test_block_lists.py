@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from pipeline.build.load import load_recipe
-from pipeline.encode.run import HashKey
+from pipeline.encode.run import HashKey, RunList
 from pipeline.mix import index as index_module
 from pipeline.mix.block_lists import (
     MAX_LINE_BYTES,
@@ -29,6 +29,7 @@ from pipeline.mix.cuts import MixError, MixTask, mix_runs, plan_mix
 from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE, Index
 from pipeline.mix.plan import plan_from_dict
 from pipeline.recipe.schema import Recipe
+from shards.stores.store import FolderStore
 from tests.support.good_recipe import GOOD, faults_of
 from tests.support.runs import Document, make_recipe, place_documents, write_runs
 
@@ -175,8 +176,10 @@ def test_a_list_that_changes_on_the_way_stops_the_mix(tmp_path: Path) -> None:
     runs = write_runs(tmp_path / "runs", sources, [[], []])
     write_list(tmp_path / "a.txt", [(1, 1)])
     recipe = make_recipe([1, 1]).model_copy(update={"drop_hashes": [f"a.txt#sha256={'0' * 64}"]}).in_folder(tmp_path)
+    listed = RunList(FolderStore(tmp_path), runs)
+    listed.write()
     with pytest.raises(BlockListError, match="it was changed, or is another list"):
-        mix_runs(tmp_path, MixTask(recipe, tuple(runs)), None)
+        mix_runs(tmp_path, MixTask(recipe, tuple(open_lists(recipe)), listed.address), None)
 
 
 @pytest.mark.parametrize(

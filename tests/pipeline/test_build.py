@@ -76,11 +76,6 @@ def test_two_workers_write_the_bytes_of_one(recipe: Path, built: Path, tmp_path:
     assert digests(tmp_path / "set") == digests(built)
 
 
-def test_the_ranks_of_datatrove_write_the_same_bytes(recipe: Path, built: Path, tmp_path: Path) -> None:
-    run_build(recipe, tmp_path / "set", "--workers", "2", "--engine", "datatrove")
-    assert digests(tmp_path / "set") == digests(built)
-
-
 def test_every_document_decodes_to_its_text(corpus: Path, built: Path) -> None:
     import xxhash
 

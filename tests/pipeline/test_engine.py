@@ -7,22 +7,33 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipeline.engine.attempts import TaskDiffersError, open_attempt, publish
 from pipeline.engine.driver import Driver
-from pipeline.engine.executors import LocalExecutor
+from pipeline.engine.executors import LocalExecutor, WorkerLostError
 from pipeline.engine.progress import Progress
 from pipeline.engine.receipts import RECEIPT_FILE, read_receipt
-from pipeline.engine.tasks import Task, digest_of
-from shards.stores.files import FolderBusyError, lock_folder
+from pipeline.engine.tasks import Call, Task, digest_of
+from shards.stores.files import FolderBusyError, host_name, lock_folder, unique_name
+from shards.stores.store import FolderStore
 from tests.support import stage_tasks
+
+WRITE_FILE = "tests.support.stage_tasks:write_file"
 
 
 def task(name: str, text: str = "some text", **more: Any) -> Task:
     return Task(digest_of([name, text]), {"name": name, "text": text, **more}, len(text))
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.fixture
@@ -31,8 +42,8 @@ def run(tmp_path: Path) -> Any:
 
     def run_tasks(*tasks: Task, outputs: Path | None = None) -> tuple[Any, list[str]]:
         stage_tasks.CALLS.clear()
-        driver = Driver(tmp_path, LocalExecutor(1), Progress(quiet=True))
-        result = driver.run_stage("stage", "tests.support.stage_tasks:write_file", list(tasks), outputs)
+        driver = Driver(FolderStore(tmp_path), LocalExecutor(1), Progress(quiet=True))
+        result = driver.run_stage("stage", WRITE_FILE, list(tasks), FolderStore(outputs) if outputs else None)
         assert result.ran == len(stage_tasks.CALLS)
         return result, list(stage_tasks.CALLS)
 
@@ -52,9 +63,8 @@ def test_only_what_is_missing_runs(run: Any, tmp_path: Path) -> None:
     assert ran == ["b", "a", "c"]  # the large tasks first
     assert [item["name"] for item in result.results] == ["a", "b", "c"]
     assert result.summary()["detail"] == {"x": 3}
-    assert sorted(path.name for path in (tmp_path / "stage").iterdir()) == sorted(
-        task(name, text).digest for name, text in (("a", "some text"), ("b", "longer text"), ("c", "some text"))
-    )
+    digests = [task(name, text).digest for name, text in (("a", "some text"), ("b", "longer text"), ("c", "some text"))]
+    assert names(tmp_path / "stage") == sorted([*digests, "results.json"])
     assert run(task("a"), task("b", "longer text"), task("c"))[1] == []
     assert run(task("a"), task("b", "other"), task("d"))[1] == ["d", "b"]
 
@@ -87,7 +97,7 @@ def test_a_damaged_result_is_made_again(kind: str, run: Any, tmp_path: Path) -> 
     expected, _ = run(task("a"), task("b"))
     folder = tmp_path / "stage" / task("a").digest
     DAMAGE[kind](folder / "a.bin", folder / RECEIPT_FILE)
-    assert read_receipt(folder) is None
+    assert read_receipt(FolderStore(folder)) is None
     result, ran = run(task("a"), task("b"))
     assert ran == ["a"]
     assert (folder / "a.bin").read_text() == "some text"
@@ -99,15 +109,15 @@ def test_another_time_with_the_same_content_is_whole(run: Any, tmp_path: Path) -
     run(task("a"))
     folder = tmp_path / "stage" / task("a").digest
     os.utime(folder / "a.bin", ns=(5, 5))
-    assert read_receipt(folder) is not None
+    assert read_receipt(FolderStore(folder)) is not None
     shutil.copytree(folder, tmp_path / "copy", copy_function=shutil.copyfile)
-    assert read_receipt(tmp_path / "copy") is not None
+    assert read_receipt(FolderStore(tmp_path / "copy")) is not None
 
 
 def test_files_outside_the_task_s_folder(run: Any, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    only = task("a", outputs=str(out))
+    only = task("a")
     run(only, outputs=out)
     assert run(only, outputs=out)[1] == []
     (out / "a.bin").write_text("altered!!")
@@ -118,29 +128,134 @@ def test_files_outside_the_task_s_folder(run: Any, tmp_path: Path) -> None:
 def test_a_task_that_fails_leaves_nothing(run: Any, tmp_path: Path) -> None:
     with pytest.raises(stage_tasks.TaskError, match="halfway"):
         run(task("a", "the longest text"), task("b", "a text", fail=True), task("c"))
-    left = [path.name for path in (tmp_path / "stage").iterdir() if path.name != "control"]
-    assert task("b", "a text").digest not in left
-    assert task("a", "the longest text").digest in left  # what is finished stays finished
-    assert not [name for name in left if name.endswith(".tmp")]
+    # What is finished stays finished.
+    assert names(tmp_path / "stage") == sorted([task("a", "the longest text").digest, task("c").digest])
     _, ran = run(task("a", "the longest text"), task("b", "a text"), task("c"))
-    assert "a" not in ran
-    assert "b" in ran
-    assert not (tmp_path / "stage" / "control").exists()
+    assert ran == ["b"]
 
 
-def test_leftovers_of_a_killed_task_are_removed(run: Any, tmp_path: Path) -> None:
-    leftover = tmp_path / "stage" / f".{task('a').digest}.12345.tmp"
-    leftover.mkdir(parents=True)
-    (leftover / "a.bin").write_text("half")
-    (tmp_path / "stage" / "control").mkdir()
-    (tmp_path / "stage" / "control" / "000007.task").write_bytes(b"stale")
+def test_leftovers_of_this_host_are_deleted_when_their_process_has_ended(run: Any, tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    own = unique_name()
+    leftover = own.replace(f"-{os.getpid()}-", f"-{ended.pid}-")
+    elsewhere = leftover.replace(host_name(), "another-12345678")
+    for name in (own, leftover, elsewhere):
+        (tmp_path / "stage" / f".{task('a').digest}.{name}.tmp").mkdir(parents=True)
     run(task("a"))
-    assert [path.name for path in (tmp_path / "stage").iterdir()] == [task("a").digest]
+    kept = [f".{task('a').digest}.{name}.tmp" for name in (own, elsewhere)]
+    assert names(tmp_path / "stage") == sorted([task("a").digest, *kept])
 
 
 def test_a_task_that_writes_no_file_it_tells_of(run: Any, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        run(task("a", outputs=str(tmp_path)))
+    for outputs in (None, tmp_path):
+        with pytest.raises(FileNotFoundError):
+            run(task("a", absent=True), outputs=outputs)
+        assert names(tmp_path) in ([], ["stage"])
+        assert not list(tmp_path.glob("stage/*"))
+
+
+def attempt(tmp_path: Path, text: str, outputs: Path | None = None) -> None:
+    """Run the task as a host that knows of no other attempt would."""
+    stage = FolderStore(tmp_path / "stage")
+    digest = task("a").digest
+    with open_attempt(stage, FolderStore(outputs) if outputs else None, digest, label="stage task a") as own:
+        publish(own, stage_tasks.write_file(own.folder, {"name": "a", "text": text}, lambda done, made: None))
+
+
+@pytest.mark.parametrize("where", ["work", "outputs"])
+def test_a_task_that_ran_twice_must_give_the_same(where: str, run: Any, tmp_path: Path) -> None:
+    outputs = tmp_path if where == "outputs" else None
+    folder = tmp_path / "stage" / task("a").digest
+    run(task("a"), outputs=outputs)
+    first = (folder / RECEIPT_FILE).read_bytes()
+    attempt(tmp_path, "some text", outputs)
+    with pytest.raises(TaskDiffersError, match=r"stage task a ran twice .* a\.bin: 9 bytes .* and 10 bytes"):
+        attempt(tmp_path, "other text", outputs)
+    assert (folder / RECEIPT_FILE).read_bytes() == first
+    assert ((outputs or folder) / "a.bin").read_text() == "some text"
+    assert not list(tmp_path.glob("**/.*"))
+    (folder / RECEIPT_FILE).unlink()  # as the driver does with damaged ones
+    attempt(tmp_path, "other text", outputs)
+    assert ((outputs or folder) / "a.bin").read_text() == "other text"
+
+
+@pytest.mark.parametrize("before", ["nothing", "a damaged one"])
+def test_a_race_of_many_attempts_has_one_winner(before: str, tmp_path: Path) -> None:
+    if before != "nothing":
+        (tmp_path / "stage" / task("a").digest).mkdir(parents=True)
+        (tmp_path / "stage" / task("a").digest / "a.bin").write_text("SOME TEXT")
+    with ThreadPoolExecutor(8) as pool:
+        for future in [pool.submit(attempt, tmp_path, "some text") for _ in range(40)]:
+            future.result()
+    assert names(tmp_path / "stage") == [task("a").digest]
+    assert read_receipt(FolderStore(tmp_path / "stage" / task("a").digest)) is not None
+    assert (tmp_path / "stage" / task("a").digest / "a.bin").read_text() == "some text"
+
+
+def test_nothing_to_do_reads_one_file_a_stage(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = [task(str(number)) for number in range(20)]
+    results = run(*tasks)[0].results
+    (tmp_path / "stage" / tasks[3].digest / RECEIPT_FILE).unlink()
+    os.utime(tmp_path / "stage" / tasks[7].digest / RECEIPT_FILE, ns=(5, 5))
+    opened: list[str] = []
+    read = FolderStore.read
+
+    def count(store: FolderStore, name: str) -> bytes:
+        opened.append(str(store.folder.relative_to(tmp_path) / name))
+        return read(store, name)
+
+    monkeypatch.setattr(FolderStore, "read", count)
+    again, ran = run(*tasks)
+    assert ran == ["3"]
+    # The listing is compared with the results; receipts that are not as they were are opened, and those of new results.
+    receipts = [f"stage/{tasks[number].digest}/{RECEIPT_FILE}" for number in (3, 7)]
+    assert set(opened) == {"stage/results.json", *receipts}
+    assert opened.count(receipts[1]) == 1
+    assert [result["files"][f"{n}.bin"]["xxh3_128"] for n, result in enumerate(again.results)] == [
+        result["files"][f"{n}.bin"]["xxh3_128"] for n, result in enumerate(results)
+    ]
+    opened.clear()
+    assert run(*tasks)[1] == []
+    assert opened == ["stage/results.json"]
+    data = bytearray((tmp_path / "stage" / "results.json").read_bytes())
+    data[100] ^= 1
+    (tmp_path / "stage" / "results.json").write_bytes(data)
+    opened.clear()
+    assert run(*tasks)[1] == []
+    assert len(opened) == 21
+
+
+def calls(tmp_path: Path, payloads: list[dict[str, Any]]) -> list[Call]:
+    stage = FolderStore(tmp_path / "stage")
+    function = "tests.support.stage_tasks:die_or_write"
+    return [Call(function, Task(digest_of(item), item, 1, item["name"]), stage, None) for item in payloads]
+
+
+@pytest.fixture
+def pool() -> Iterator[LocalExecutor]:
+    with closing(LocalExecutor(2)) as executor:
+        yield executor
+
+
+def test_a_task_that_dies_each_time_is_named_and_the_others_are_kept(pool: LocalExecutor, tmp_path: Path) -> None:
+    deaths = tmp_path / "deaths"
+    payloads = [{"name": f"t{number}", "deaths": str(deaths), "times": 9 * (number == 3)} for number in range(8)]
+    expected = r"stage task t3: its worker process died 3 times, with 0\.\d\d GB of memory"
+    with pytest.raises(WorkerLostError, match=expected):
+        pool.run(calls(tmp_path, payloads), lambda *_: None)
+    assert deaths.read_text() == "t3\n" * 3
+    assert len(list((tmp_path / "stage").glob("*/receipt.json"))) >= 2  # those that ran beside it and before
+
+
+def test_a_task_that_dies_twice_ends_well(pool: LocalExecutor, tmp_path: Path) -> None:
+    deaths = tmp_path / "deaths"
+    payloads = [{"name": f"t{number}", "deaths": str(deaths), "times": 2 * (number == 3)} for number in range(8)]
+    done: dict[int, tuple[int, int]] = {}
+    assert pool.run(calls(tmp_path, payloads), lambda number, *counts: done.update({number: counts})) == []
+    assert deaths.read_text() == "t3\n" * 2
+    assert len(list((tmp_path / "stage").glob("*/receipt.json"))) == 8
+    assert done == dict.fromkeys(range(8), (2, 1))
 
 
 def test_a_folder_that_another_process_holds(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from pipeline.mix.plan import MixPlan, plan_from_dict
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Shares
 from shards.format.manifest import block_list_reason
+from shards.stores.store import FolderStore
 from tests.support.runs import Document, Placed, make_recipe, place_documents, write_run, write_runs
 
 TOP = (1 << 64) - 1
@@ -228,7 +229,7 @@ def test_an_index_is_what_plain_code_finds(
         runs = write_runs(Path(folder, "runs"), sources, cuts)
         index = Index(runs, len(sources), blocked)
         write_receipt(Path(folder), {"files": write_kept(Path(folder), index.kept)})
-        written = read_kept(Path(folder), len(runs))
+        written = read_kept(FolderStore(Path(folder)), len(runs))
         for number, run in enumerate(runs):
             rows = run.read_documents(0, run.num_documents)
             expected = [kept[run.source][row] for row in rows["row"].tolist()]

@@ -48,7 +48,7 @@ def write_run(folder: Path, source: int, documents: list[Document], *, first_row
         TOKENS_FILE: write_checksummed(folder / TOKENS_FILE, np.array(tokens, "<u2").tobytes()),
     }
     write_receipt(folder, {"labels": [f"source-{source}@1#file"], "documents": len(rows), "files": files})
-    return Run(folder, source, np.dtype("<u2"))
+    return Run(str(folder), source, "<u2")
 
 
 def write_runs(folder: Path, sources: list[list[Document]], cuts: list[list[int]]) -> list[Run]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pipeline.engine.checksums import checksum_file
+from pipeline.engine.checksums import checksum_blocks, write_checksummed
 from pipeline.engine.receipts import TaskOutput
+from shards.stores.store import FolderStore
 
 CALLS: list[str] = []
 """Names of the tasks that ran in this process."""
@@ -22,18 +24,36 @@ def write_file(folder: Path, payload: dict[str, Any], report: Callable[[int, int
     """Write `payload["text"]`, or fail halfway if the payload says so."""
     CALLS.append(payload["name"])
     data = payload["text"].encode()
-    path = Path(payload.get("outputs", folder)) / f"{payload['name']}.bin"
-    path.write_bytes(data)
+    path = folder / f"{payload['name']}.bin"
+    if not payload.get("absent"):
+        path.write_bytes(data)
     report(len(data), 1)
     if payload.get("fail"):
         raise TaskError("halfway")
-    return {"name": payload["name"], "files": {path.name: checksum_file(path)}, "seconds": {"x": 1}}
+    return {"name": payload["name"], "files": {path.name: _facts(data)}, "seconds": {"x": 1}}
+
+
+def die_or_write(folder: Path, payload: dict[str, Any], report: Callable[[int, int], None]) -> dict[str, Any]:
+    """Kill this process, as the kernel does when memory runs out, `payload["times"]` times; then write a file."""
+    report(1, 0)
+    deaths = Path(payload["deaths"])
+    before = deaths.read_text().count(f"{payload['name']}\n") if deaths.exists() else 0
+    if before < payload["times"]:
+        with deaths.open("a") as file:
+            file.write(f"{payload['name']}\n")
+        os.kill(os.getpid(), signal.SIGKILL)
+    report(2, 1)
+    return {"files": {"a.bin": write_checksummed(folder / "a.bin", b"text")}}
 
 
 def damage_and_read(folder: Path, payload: dict[str, Any], report: Callable[[int, int], None]) -> dict[str, Any]:
     """Change a byte of another task's file and read it."""
-    path: Path = payload["folder"] / payload["name"]
+    path = Path(payload["folder"]) / payload["name"]
     before = path.stat()
     path.write_bytes(b"~" + path.read_bytes()[1:])
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    return {"text": str(TaskOutput(payload["folder"]).read(payload["name"])), "files": {}}
+    return {"text": str(TaskOutput(FolderStore(path.parent)).read(payload["name"])), "files": {}}
+
+
+def _facts(data: bytes) -> dict[str, Any]:
+    return {"bytes": len(data), "checksums": checksum_blocks(data)}

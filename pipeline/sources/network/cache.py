@@ -14,6 +14,8 @@ from pathlib import Path
 
 import xxhash
 
+from shards.stores.files import unique_name
+
 _CHECKSUM_BYTES = 16
 _SLACK = 0.9
 """Eviction reduces the folder to this share of the limit, so that not every new range evicts another."""
@@ -49,7 +51,7 @@ class RangeCache:
             self._evict(size)
         path = self._path(key)
         path.parent.mkdir(exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        temporary = path.with_name(f".{path.name}.{unique_name()}.tmp")
         try:
             with temporary.open("wb") as file:
                 file.write(content)

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from pipeline.arrow import wrap_numbers, wrap_texts
 from pipeline.engine.receipts import TaskOutput
 from pipeline.sources.base import BATCH_BYTES, Span, TextBatch
+from shards.stores.store import FolderStore
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
@@ -36,7 +37,7 @@ def read(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
     """
     path = Path(span.url)
     # Read and check the whole file: pages have checksums, but the footer has none. Memory: the compressed text.
-    data = TaskOutput(path.parent).read(path.name)
+    data = TaskOutput(FolderStore(path.parent)).read(path.name)
     yield from read_file(pa.BufferReader(pa.py_buffer(data)))
 
 

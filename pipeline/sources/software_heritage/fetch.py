@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -25,15 +25,14 @@ from pipeline.engine.checksums import checksum_file
 from pipeline.engine.receipts import RECEIPT_FILE, read_receipt
 from pipeline.engine.tasks import Task, digest_of
 from pipeline.engine.timer import Timer
+from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError, Span, Unit
 from pipeline.sources.kinds import kind_of
 from pipeline.sources.network.retry import count_retries
 from pipeline.sources.network.settings import network
 from pipeline.sources.software_heritage import archive, documents
 from pipeline.sources.software_heritage.journal import Journal
-
-if TYPE_CHECKING:
-    from pipeline.recipe.schema import SourceRecipe
+from shards.stores.store import FolderStore
 
 CODE_VERSION = 1
 """Increase when the same input would give other documents."""
@@ -172,7 +171,7 @@ def check_missing(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> No
 
 def ask_again(source: SourceRecipe, folder: Path, tasks: list[Task]) -> None:
     """Delete the receipts of tasks with missing files if the source misses too many, so that these tasks run again."""
-    results = [result for task in tasks if (result := read_receipt(folder / task.digest)) is not None]
+    results = [result for task in tasks if (result := read_receipt(FolderStore(folder / task.digest))) is not None]
     if len(results) == len(tasks) and _too_many(source, *_count(results)):
         for task, result in zip(tasks, results, strict=True):
             if result["dropped"]:

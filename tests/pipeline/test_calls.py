@@ -1,0 +1,77 @@
+"""Calls as JSON: what a build sends to another host is enough there, and gives the same bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from pipeline.build.build import build
+from pipeline.build.load import load_recipe
+from pipeline.engine.executors import Advance, LocalExecutor
+from pipeline.engine.progress import Progress
+from pipeline.engine.receipts import WorkFileDamagedError
+from pipeline.engine.tasks import Call, call_from_json, call_to_json
+from pipeline.sources.network.settings import Network
+from tests.support.builds import digests, recipe_text, write_corpus
+from tests.support.servers import corpora as stand_ins
+from tests.support.servers.bucket import Bucket
+
+FETCHED = """
+[[sources]]
+name = "fetched"
+paths = ["{rows}/*.parquet"]
+content = "software-heritage"
+max_missing = 0.1
+weight = 10
+"""
+
+
+class JsonExecutor(LocalExecutor):
+    """Runs what is left of a call after it has been JSON."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.sent: dict[str, list[str]] = {}
+
+    def run(self, calls: Sequence[Call], advance: Advance) -> list[WorkFileDamagedError]:
+        texts = [call_to_json(call) for call in calls]
+        read = [call_from_json(text) for text in texts]
+        assert [call_to_json(call) for call in read] == texts
+        for text in texts:
+            self.sent.setdefault(json.loads(text)["function"].partition(":")[2], []).append(text)
+        return super().run(read, advance)
+
+
+def test_every_stage_runs_from_json(tmp_path: Path) -> None:
+    write_corpus(tmp_path / "corpus")
+    (tmp_path / "corpus" / "block.txt").write_text("0" * 32)
+    table = stand_ins.small_code(tmp_path / "objects.tar")
+    (tmp_path / "rows").mkdir()
+    pq.write_table(table, tmp_path / "rows" / "part.parquet", row_group_size=-(-len(table) // 2))
+    text = recipe_text(tmp_path / "corpus").replace(
+        "[tokenizer]", FETCHED.format(rows=tmp_path / "rows") + "[tokenizer]"
+    )
+    # Relative paths and a block list: the recipe's folder is known to the driver alone.
+    text = text.replace(str(tmp_path / "corpus"), ".")
+    (tmp_path / "corpus" / "recipe.toml").write_text('drop_hashes = ["block.txt"]\n' + text)
+    recipe = load_recipe(tmp_path / "corpus" / "recipe.toml")
+    executors = {"plain": LocalExecutor(1), "json": JsonExecutor()}
+    with Bucket(tmp_path / "objects.tar") as server, Network(content_endpoint=f"{server.url}/content").in_effect():
+        for name, executor in executors.items():
+            report = build(
+                recipe,
+                out=tmp_path / name,
+                work=tmp_path / f"{name}.work",
+                executor=executor,
+                progress=Progress(quiet=True),
+            )
+            assert not report.validation.problems
+    plain, sent = digests(tmp_path / "plain"), digests(tmp_path / "json")
+    assert sent == plain
+    functions = {"fetch_unit", "train_tokenizer", "encode_unit", "mix_runs", "assemble_shard"}
+    assert executors["json"].sent.keys() == functions
+    largest = max(len(text) for text in executors["json"].sent["assemble_shard"])
+    assert largest < 4000  # runs are named by reference
