@@ -213,8 +213,8 @@ def _read_shards(shard_set: ShardSet, rates: SampleRates, workers: int, progress
     with tempfile.TemporaryDirectory(prefix="audit-") as scratch:
         ngrams: Path | None = None
         for members in (val, train):
-            tasks = [ShardTask(shard_set.path, number, rates, ngrams) for number in members]
-            for task, figures in map_tasks(scan_shard, tasks, workers):
+            tasks = [ShardTask(number, rates, ngrams) for number in members]
+            for task, figures in map_tasks(scan_shard, shard_set, tasks, workers):
                 totals.add(task.shard, figures)
                 done += shard_set.shards[task.shard].num_tokens
                 if progress is not None:

@@ -21,7 +21,7 @@ from shards.audit.histogram import BINS, bin_lengths
 from shards.audit.ngrams import NO_NGRAM, finalize, hash_ngrams, token_values
 from shards.format.hashes import split_hashes
 from shards.format.manifest import Split
-from shards.format.reader import open_set
+from shards.format.reader import ShardSet
 from shards.format.scan import DocumentBlock, iter_blocks
 
 if TYPE_CHECKING:
@@ -64,7 +64,6 @@ class SampleRates:
 class ShardTask:
     """One shard to audit. `ngrams` is the file of validation n-grams to search for, if any."""
 
-    folder: Path
     shard: int
     rates: SampleRates
     ngrams: Path | None = None
@@ -117,14 +116,13 @@ class ShardFigures:
 MAX_MISPLACED = 20
 
 
-def scan_shard(task: ShardTask) -> ShardFigures:
+def scan_shard(shard_set: ShardSet, task: ShardTask) -> ShardFigures:
     """Read one shard and return its figures.
 
     Raises:
         ShardSetError: the shard's files are not what the manifest says.
         OSError: a file cannot be read.
     """
-    shard_set = open_set(task.folder)
     shard = shard_set.shards[task.shard]
     sources, vocab_size = len(shard_set.manifest.sources), shard_set.vocab_size
     special = np.array(sorted(shard_set.manifest.tokenizer.special_tokens.values()), np.int64)

@@ -19,20 +19,23 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import TypeVar
+from typing import Any, TypeVar
 
+SharedT = TypeVar("SharedT")
 TaskT = TypeVar("TaskT")
 ResultT = TypeVar("ResultT")
 
 
 def map_tasks(
-    function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT], workers: int
+    function: Callable[[SharedT, TaskT], ResultT], shared: SharedT, tasks: Sequence[TaskT], workers: int
 ) -> Iterator[tuple[TaskT, ResultT]]:
-    """Yield each task with `function(task)`, in order. At most `2 * workers` results wait.
+    """Yield each task with `function(shared, task)`, in order. At most `2 * workers` results wait.
 
     Args:
         function: a function at the top level of a module, so that it can be pickled by name.
-        tasks: the arguments of the calls; small, since each is sent to a process.
+        shared: the first argument of every call; sent to each process once. A set belongs here: its manifest lists
+            every shard, so that a task that read it again would make the whole work quadratic in the shards.
+        tasks: the second arguments of the calls; small, since each is sent to a process.
         workers: number of processes; with 1, the function is called in this process.
 
     Raises:
@@ -42,10 +45,11 @@ def map_tasks(
     workers = min(workers, len(tasks))
     if workers <= 1:
         for task in tasks:
-            yield task, function(task)
+            yield task, function(shared, task)
         return
     # Spawned, not forked: Arrow and the progress bar have started threads by now.
-    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_set_shared, initargs=(shared,))
     waiting: deque[tuple[TaskT, Future[ResultT]]] = deque()
     try:
         for task in tasks:
@@ -96,11 +100,24 @@ def hide_main_module() -> Generator[None]:
         sys.modules["__main__"] = main
 
 
-def _submit(pool: ProcessPoolExecutor, function: Callable[[TaskT], ResultT], task: TaskT) -> Future[ResultT]:
+_shared: Any = None
+"""In a worker process, what all its tasks share."""
+
+
+def _set_shared(shared: Any) -> None:
+    global _shared
+    _shared = shared
+
+
+def _call(function: Callable[[Any, TaskT], ResultT], task: TaskT) -> ResultT:
+    return function(_shared, task)
+
+
+def _submit(pool: ProcessPoolExecutor, function: Callable[[Any, TaskT], ResultT], task: TaskT) -> Future[ResultT]:
     """Submit a task. A process that starts for it inherits a blocked SIGINT, so it never handles Ctrl-C."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         with hide_main_module():
-            return pool.submit(function, task)
+            return pool.submit(_call, function, task)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import codecs
 from collections import defaultdict
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -17,7 +16,7 @@ import numpy as np
 from shards.audit.histogram import BINS, bin_lengths
 from shards.errors import Problem, ShardSetError
 from shards.format.documents import iter_documents, read_bytes
-from shards.format.reader import Shard, ShardSet, open_set
+from shards.format.reader import Shard, ShardSet
 from shards.format.tokenizer import Vocabulary
 from shards.format.workers import map_tasks
 from shards.terminal.program import called_as
@@ -44,14 +43,6 @@ class ShownDocument:
     whole: bool
 
 
-@dataclass(frozen=True)
-class LengthsTask:
-    """One shard of a set, whose lengths are counted."""
-
-    folder: Path
-    shard: int
-
-
 def count_lengths(shard_set: ShardSet, *, workers: int, progress: Progress | None) -> npt.NDArray[np.int64]:
     """Count documents by source and length, over both splits.
 
@@ -68,20 +59,18 @@ def count_lengths(shard_set: ShardSet, *, workers: int, progress: Progress | Non
     """
     total, done = sum(shard.num_tokens for shard in shard_set.shards), 0
     counts = np.zeros((len(shard_set.manifest.sources), BINS), np.int64)
-    tasks = [LengthsTask(shard_set.path, number) for number in range(len(shard_set.shards))]
-    for task, found in map_tasks(count_shard_lengths, tasks, workers):
+    for number, found in map_tasks(count_shard_lengths, shard_set, range(len(shard_set.shards)), workers):
         counts += found
-        done += shard_set.shards[task.shard].num_tokens
+        done += shard_set.shards[number].num_tokens
         if progress is not None:
             progress(done, total)
     return counts
 
 
-def count_shard_lengths(task: LengthsTask) -> npt.NDArray[np.int64]:
-    """Count one shard's documents by source and length, int64 `(sources, BINS)`."""
-    shard_set = open_set(task.folder)
+def count_shard_lengths(shard_set: ShardSet, number: int) -> npt.NDArray[np.int64]:
+    """Count the documents of the shard of this number by source and length, int64 `(sources, BINS)`."""
     numbers = {source.name: number for number, source in enumerate(shard_set.manifest.sources)}
-    shard = shard_set.shards[task.shard]
+    shard = shard_set.shards[number]
     counts = np.zeros((len(numbers), BINS), np.int64)
     for batch in iter_documents(shard, ["length", "source"]):
         lengths = cast("npt.NDArray[np.uint32]", np.from_dlpack(batch.column("length"))).astype(np.int64)

@@ -14,13 +14,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
-from shards.format.reader import open_set
+from shards.format.reader import ShardSet
 from shards.format.scan import DocumentBlock, iter_blocks
 from shards.format.tokenizer import Vocabulary
 from shards.trace.locate import Excerpt, Place, cut_excerpt, find_places
@@ -70,16 +68,6 @@ class Hit:
         return self.place.to_dict() | numbers | self.excerpt.to_dict()
 
 
-@dataclass(frozen=True)
-class SearchTask:
-    """One shard to search. `limit` is the number of documents to describe; all when None."""
-
-    folder: Path
-    shard: int
-    query: Query
-    limit: int | None
-
-
 @dataclass
 class ShardHits:
     """The hits in one shard: documents and hits by source, hashes, and the first documents described."""
@@ -102,22 +90,28 @@ class _Match:
 
 
 @dataclass(frozen=True)
-class _Searcher:
-    """A query prepared for one tokenizer."""
+class Search:
+    """A query prepared for one set. `limit` is the number of documents of a shard to describe; all when None."""
 
+    shard_set: ShardSet
     query: Query
+    limit: int | None
     entries: Any
     """The bytes of each id, a `pa.LargeBinaryArray`."""
     bits: npt.NDArray[np.uint64] | None
     pattern: re.Pattern[str] | None
 
 
-@lru_cache(maxsize=1)
-def _make_searcher(folder: Path, query: Query) -> _Searcher:
-    vocabulary = open_set(folder).vocabulary
+def prepare_search(shard_set: ShardSet, query: Query, limit: int | None) -> Search:
+    """Prepare a query that has been checked.
+
+    Raises:
+        ShardSetError, ValueError, OSError: the set's tokenizer cannot be used.
+    """
+    vocabulary = shard_set.vocabulary
     bits = cover_bits(query.text, vocabulary.entries) if query.kind == "text" else None
     pattern = re.compile(query.value) if query.kind == "regex" else None
-    return _Searcher(query, _wrap_entries(vocabulary), bits, pattern)
+    return Search(shard_set, query, limit, _wrap_entries(vocabulary), bits, pattern)
 
 
 def _wrap_entries(vocabulary: Vocabulary) -> Any:
@@ -129,23 +123,22 @@ def _wrap_entries(vocabulary: Vocabulary) -> Any:
     return pa.Array.from_buffers(pa.large_binary(), len(vocabulary), buffers)
 
 
-def search_shard(task: SearchTask) -> ShardHits:
-    """Search one shard for a query that has been checked.
+def search_shard(search: Search, number: int) -> ShardHits:
+    """Search the shard of this number.
 
     Raises:
         ShardSetError: the shard's files are not what the manifest says.
         OSError: a file cannot be read.
     """
-    shard_set = open_set(task.folder)
-    shard = shard_set.shards[task.shard]
-    searcher = _make_searcher(task.folder, task.query)
+    shard_set = search.shard_set
+    shard = shard_set.shards[number]
     sources = len(shard_set.manifest.sources)
     found = ShardHits(np.zeros(sources, np.int64), np.zeros(sources, np.int64), np.empty((0, 16), np.uint8), [])
     hashes: list[npt.NDArray[np.uint8]] = []
     described: list[tuple[int, _Match]] = []
     for block in iter_blocks(shard_set, shard):
-        room = None if task.limit is None else task.limit - len(described)
-        matches = list(_search(searcher, block, room))
+        room = None if search.limit is None else search.limit - len(described)
+        matches = list(_search(search, block, room))
         if not matches:
             continue
         rows = np.array([match.row for match in matches])
@@ -164,23 +157,23 @@ def search_shard(task: SearchTask) -> ShardHits:
     return found
 
 
-def _search(searcher: _Searcher, block: DocumentBlock, room: int | None) -> Iterator[_Match]:
+def _search(search: Search, block: DocumentBlock, room: int | None) -> Iterator[_Match]:
     """Yield the documents of a block with hits; the first `room` have an excerpt."""
-    if searcher.query.kind == "token":
-        yield from _search_token(searcher, block, room)
+    if search.query.kind == "token":
+        yield from _search_token(search, block, room)
         return
     rows: Sequence[int] = range(len(block.starts))
-    if searcher.bits is not None:
-        maybe = may_hold(searcher.bits, searcher.query.text, block.tokens, block.starts)
+    if search.bits is not None:
+        maybe = may_hold(search.bits, search.query.text, block.tokens, block.starts)
         rows = np.flatnonzero(maybe).tolist()
-    needle, number = searcher.query.text, 0
+    needle, number = search.query.text, 0
     for row in rows:
-        text, offsets = _decode(searcher, block.tokens[block.starts[row] : block.ends[row] - 1])
-        if searcher.pattern is None:
+        text, offsets = _decode(search, block.tokens[block.starts[row] : block.ends[row] - 1])
+        if search.pattern is None:
             hits, first, last = text.count(needle), text.find(needle), 0
             last = first + len(needle)
         else:
-            hits, first, last = _match(searcher.pattern, text)
+            hits, first, last = _match(search.pattern, text)
         if not hits:
             continue
         excerpt = cut_excerpt(text, first, last) if room is None or number < room else None
@@ -188,8 +181,8 @@ def _search(searcher: _Searcher, block: DocumentBlock, room: int | None) -> Iter
         number += 1
 
 
-def _search_token(searcher: _Searcher, block: DocumentBlock, room: int | None) -> Iterator[_Match]:
-    token = int(searcher.query.value)
+def _search_token(search: Search, block: DocumentBlock, room: int | None) -> Iterator[_Match]:
+    token = int(search.query.value)
     places = np.flatnonzero(block.tokens == token)
     rows, firsts, hits = np.unique(np.searchsorted(block.ends, places, "right"), return_index=True, return_counts=True)
     for number, (row, first, count) in enumerate(zip(rows.tolist(), firsts.tolist(), hits.tolist(), strict=True)):
@@ -197,7 +190,7 @@ def _search_token(searcher: _Searcher, block: DocumentBlock, room: int | None) -
         if room is not None and number >= room:
             yield _Match(row, count, position, 0, None)
             continue
-        text, offsets = _decode(searcher, block.tokens[block.starts[row] : block.ends[row]])
+        text, offsets = _decode(search, block.tokens[block.starts[row] : block.ends[row]])
         low, high = int(offsets[position]), int(offsets[position + 1])
         yield _Match(row, count, position, low, cut_excerpt(text, low, high))
 
@@ -212,12 +205,12 @@ def _match(pattern: re.Pattern[str], data: bytes) -> tuple[int, int, int]:
     return len(spans), first, first + len(text[slice(*spans[0])].encode("utf-8", "surrogateescape"))
 
 
-def _decode(searcher: _Searcher, tokens: npt.NDArray[np.unsignedinteger]) -> tuple[bytes, npt.NDArray[np.int64]]:
+def _decode(search: Search, tokens: npt.NDArray[np.unsignedinteger]) -> tuple[bytes, npt.NDArray[np.int64]]:
     """Return the bytes of tokens and where each begins, int64 `(tokens + 1,)`; Arrow does it at 10 ns a token."""
     import pyarrow as pa
 
     ids = pa.Array.from_buffers(pa.int64(), len(tokens), [None, pa.py_buffer(tokens.astype(np.int64).data)])
-    taken = searcher.entries.take(ids)
+    taken = search.entries.take(ids)
     offsets = np.frombuffer(taken.buffers()[1], np.int64)[taken.offset :][: len(tokens) + 1]
     data = taken.buffers()[2]
     whole = cast("bytes", data.to_pybytes()) if data is not None else b""

@@ -17,7 +17,7 @@ import numpy as np
 from shards.format.reader import Shard, ShardSet, open_set
 from shards.format.workers import map_tasks
 from shards.trace.locate import find_holders, read_excerpt
-from shards.trace.search import Hit, Query, SearchTask, search_shard
+from shards.trace.search import Hit, Query, prepare_search, search_shard
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -85,20 +85,19 @@ def trace(
     """
     shard_set = open_set(path)
     check_query(query, shard_set.vocab_size)
-    _ = shard_set.vocabulary  # a tokenizer that cannot be used is refused here, not by every worker
+    search = prepare_search(shard_set, query, limit)
     found = Trace(query)
     total, done = sum(shard.num_tokens for shard in shard_set.shards), 0
     hashes: list[npt.NDArray[np.uint8]] = []
-    tasks = [SearchTask(shard_set.path, number, query, limit) for number in range(len(shard_set.shards))]
     names = [source.name for source in shard_set.manifest.sources]
-    for task, part in map_tasks(search_shard, tasks, workers):
+    for index, part in map_tasks(search_shard, search, range(len(shard_set.shards)), workers):
         hashes.append(part.hashes)
         for number in np.flatnonzero(part.documents).tolist():
             counts = found.sources.setdefault(names[number], SourceHits())
             counts.documents += int(part.documents[number])
             counts.hits += int(part.hits[number])
         found.shown += part.shown if limit is None else part.shown[: limit - len(found.shown)]
-        done += shard_set.shards[task.shard].num_tokens
+        done += shard_set.shards[index].num_tokens
         if progress is not None:
             progress(done, total)
     found.hashes = np.concatenate([found.hashes, *hashes])

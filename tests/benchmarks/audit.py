@@ -53,8 +53,8 @@ def bench_audit(set_path: Path, work: Path) -> dict[str, Any]:
     one = write_copies_of_shard(set_path, shard.name, work / "one", 1)
     rates = SampleRates(documents=64, passages=64, windows=16)
     steps = {
-        "count": lambda: scan_shard(ShardTask(set_path, number, rates, counts_only=True)),
-        "look": lambda: scan_shard(ShardTask(set_path, number, rates)),
+        "count": lambda: scan_shard(shard_set, ShardTask(number, rates, counts_only=True)),
+        "look": lambda: scan_shard(shard_set, ShardTask(number, rates)),
         "trace_text": lambda: trace(one, Query("text", "PersonX")),
         "trace_token": lambda: trace(one, Query("token", str(shard_set.vocab_size - 1))),
         "trace_regex": lambda: trace(one, Query("regex", "PersonX")),

@@ -324,7 +324,8 @@ def test_sampled_share_of_near_duplicates_is_that_of_all(plan, tmp_path):
     write_set(tmp_path / "set", plan)
 
     def count(rate):
-        sketches = [s for k in (0, 1) for s in scan_shard(ShardTask(tmp_path / "set", k, SampleRates(rate))).sketches]
+        shard_set = open_set(tmp_path / "set")
+        sketches = [s for k in (0, 1) for s in scan_shard(shard_set, ShardTask(k, SampleRates(rate))).sketches]
         twins = {}
         for sketch in sketches:
             twins.setdefault(sketch.smallest, []).append(sketch)

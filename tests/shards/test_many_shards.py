@@ -1,0 +1,51 @@
+"""Commands on a set of many shards: what is read of the set as a whole is read once, not once a shard."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from shards.audit.audit import audit
+from shards.format.manifest import MANIFEST_FILE
+from shards.format.reader import open_set
+from shards.report.documents import count_lengths
+from shards.trace.search import Query
+from shards.trace.trace import trace
+from shards.validation.validate import validate
+from tests.support.opened import record_opened
+from tests.support.shard_sets import cut_train, write_set
+
+SHARDS = 16
+
+
+@pytest.fixture(scope="module")
+def many(_shared_plan, tmp_path_factory):
+    """Return a set with `SHARDS` training shards."""
+    folder = tmp_path_factory.mktemp("many") / "set"
+    write_set(folder, cut_train(_shared_plan, SHARDS))
+    return folder
+
+
+COMMANDS = {
+    "trace token": lambda folder, out: trace(folder, Query("token", "5"), limit=3),
+    "trace text": lambda folder, out: trace(folder, Query("text", "naïve"), limit=3),
+    "audit": lambda folder, out: audit(folder, out=out, workers=1),
+    "report's lengths": lambda folder, out: count_lengths(open_set(folder), workers=1, progress=None),
+    "validate": lambda folder, out: validate(folder, level="full"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_manifest_is_not_read_again_however_many_shards_there_are(many, tmp_path, command):
+    with record_opened() as opened:
+        COMMANDS[command](many, tmp_path / "out")
+    names = Counter(Path(path).name for path in opened if Path(path).parent == many)
+    assert 1 <= names[MANIFEST_FILE] <= 2  # once to read it, once for its digest
+    assert names["tokenizer.json"] <= 2
+
+
+def test_a_shard_is_found_by_its_name(many):
+    shard_set = open_set(many)
+    assert [shard_set.shard(shard.name) for shard in shard_set.shards] == list(shard_set.shards)
+    with pytest.raises(KeyError, match=r"no shard 'train-00016' in .*; there are train-00000, train-00001, "):
+        shard_set.shard("train-00016")

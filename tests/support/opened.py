@@ -1,0 +1,34 @@
+"""Which files a piece of code opens, counted by the interpreter's own audit events."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Generator
+
+_lists: list[list[str]] = []
+_installed: list[bool] = []
+
+
+def _note(event: str, arguments: tuple[object, ...]) -> None:
+    if event == "open" and isinstance(arguments[0], str | bytes):  # a number is a file that is open already
+        for opened in _lists:
+            opened.append(os.fsdecode(arguments[0]))
+
+
+@contextlib.contextmanager
+def record_opened() -> Generator[list[str]]:
+    """Yield a list that grows by the path of every file that this process opens in the block, in any thread.
+
+    Files that Arrow's C++ code opens are not in it.
+    """
+    if not _installed:
+        sys.addaudithook(_note)  # a hook cannot be removed
+        _installed.append(True)
+    opened: list[str] = []
+    _lists.append(opened)
+    try:
+        yield opened
+    finally:
+        _lists.remove(opened)
