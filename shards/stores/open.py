@@ -1,24 +1,61 @@
-"""Open the store at an address: a folder on this machine, or on the Hub."""
+"""Open the store at an address: a folder on this machine, a folder in a bucket of an object store, or on the Hub."""
 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
+from shards.config import nearest
 from shards.stores.hub import open_hub
 from shards.stores.hub_address import HUB_SCHEME
+from shards.stores.object_client import OBJECT_SCHEMES, StoreAddressError
+from shards.stores.objects import ObjectStore, open_objects
 from shards.stores.store import FolderStore, Store
 
 Place = Path | str
 """Where a set lies: a folder on this machine, or the address of a remote store."""
 
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/{1,2}[^/]?")
+_SCHEMES = [*(f"{scheme}://" for scheme in OBJECT_SCHEMES), HUB_SCHEME]
+
 
 def open_store(place: str | os.PathLike[str]) -> Store:
-    """Return the store at a place: a folder, or `hf://datasets/OWNER/NAME[@REVISION][/FOLDER]` on the Hub.
+    """Return the store at a place, to read from.
+
+    Args:
+        place: a folder, `s3://BUCKET/PREFIX` (or `gs`, `az`), or `hf://datasets/OWNER/NAME[@REVISION][/FOLDER]`.
 
     Raises:
         HubError: the Hub cannot be read, or the place is not an address on it.
+        StoreAddressError: the place is an address of an unknown kind.
+        InputError: the environment cannot be used.
     """
     if isinstance(place, str) and place.startswith(HUB_SCHEME):
         return open_hub(place)
-    return FolderStore(Path(place))
+    return open_writable_store(place)
+
+
+def open_writable_store(place: str | os.PathLike[str]) -> FolderStore | ObjectStore:
+    """Return the store at a place, to write to: a folder, or `s3://BUCKET/PREFIX` (or `gs`, `az`). See `open_store`."""
+    scheme = scheme_of(place)
+    if scheme is None:
+        return FolderStore(Path(place))
+    text = str(place)
+    if text.startswith(HUB_SCHEME):
+        raise StoreAddressError(
+            f"{text}: the Hub is read, not written to. Give a folder or a bucket, and push the set."
+        )
+    if scheme in OBJECT_SCHEMES and text.startswith(f"{scheme}://"):
+        return open_objects(text)
+    remedy = "For a folder whose name has a colon in it, write ./ before it."
+    raise StoreAddressError(f"{scheme}: not a kind of address.{nearest(f'{scheme}://', _SCHEMES)} {remedy}")
+
+
+def scheme_of(place: str | os.PathLike[str]) -> str | None:
+    """Return what stands before `://` if a place is an address; None if it is a folder.
+
+    A `Path` of an address is recognised too, although it has one slash: no folder of a user is called `s3:`.
+    """
+    found = _URL.match(os.fspath(place))
+    return found[1].lower() if found else None

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from shards.stores.open import open_writable_store
+from shards.stores.probe import probe
 from shards.stores.store import FolderStore, WritableStore
+from tests.support.servers.objects import BUCKET, ObjectServer, aws_environment
 
 
-@pytest.fixture(params=["folder"])
-def store(request, tmp_path) -> WritableStore:
-    return FolderStore(tmp_path / "place")
+@pytest.fixture(params=["folder", "s3"])
+def store(request, tmp_path, monkeypatch) -> WritableStore:
+    if request.param == "folder":
+        return FolderStore(tmp_path / "place")
+    server: ObjectServer = request.getfixturevalue("moto")
+    server.reset()
+    server.empty_bucket()
+    aws_environment(monkeypatch, server.url)
+    return open_writable_store(f"s3://{BUCKET}/place")
 
 
 def listing(store: WritableStore) -> dict[str, int]:
@@ -22,6 +32,9 @@ def test_a_file_is_written_whole_and_replaced(store, tmp_path):
     (tmp_path / "source").write_bytes(b"from a file")
     store.put("a/b/one", b"from bytes")
     store.put("two", tmp_path / "source")
+    store.put("none", b"")
+    assert store.read("none") == b""
+    store.delete("none")
     assert store.read("a/b/one") == b"from bytes"
     assert store.read_range("two", 5, 11) == b"a file"
     assert listing(store) == {"a/b/one": 10, "two": 11}
@@ -74,3 +87,30 @@ def test_a_listing_leaves_out_what_is_being_written(tmp_path):
     (tmp_path / ".task.tmp").mkdir()
     (tmp_path / ".task.tmp" / "file").write_bytes(b"y")
     assert listing(store) == {"whole": 1}
+
+
+def test_a_range_that_a_file_does_not_have_is_an_error_and_never_fewer_bytes(store):
+    store.put("file", b"0123456789")
+    assert store.read_range("file", 0, 10) == b"0123456789"
+    assert store.read_range("file", 4, 4) == b""
+    for start, stop in ((5, 11), (10, 11), (20, 30)):
+        with pytest.raises(OSError, match=r"file: ends .*before"):
+            store.read_range("file", start, stop)
+    for read in (store.size, store.read, lambda name: store.read_range(name, 0, 1)):
+        with pytest.raises(FileNotFoundError, match="absent"):
+            read("absent")
+
+
+def test_a_store_is_its_address_and_can_be_sent_to_a_process(store):
+    store.put("one", b"1")
+    sent = pickle.dumps(store)
+    assert len(sent) < 500
+    assert pickle.loads(sent).read("one") == b"1"
+    assert open_writable_store(str(store)) == store
+
+
+def test_the_probe_finds_that_a_store_can_do_all_and_leaves_nothing(store):
+    abilities = probe(store)
+    assert (abilities.creates_once, abilities.reads_ranges, abilities.problems) == (True, True, [])
+    assert listing(store) == {}
+    assert not isinstance(store, FolderStore) or list(store.folder.iterdir()) == []

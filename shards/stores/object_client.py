@@ -1,0 +1,281 @@
+"""Clients of object stores, made in each process from its environment: addresses, credentials, endpoints, time limits.
+
+Credentials, region and endpoint come from where each store's users keep them: AWS_* or the files of the AWS command
+line, GOOGLE_*, AZURE_*. They stay in this process: no address, message, `repr` or pickle has them.
+"""
+
+from __future__ import annotations
+
+import configparser
+import functools
+import ipaddress
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from shards.errors import InputError
+from shards.stores.retry import FIRST_PAUSE_S, GIVE_UP_S
+
+if TYPE_CHECKING:
+    from obstore.store import AzureStore, GCSStore, S3Store
+    from obstore.store import ClientConfig, RetryConfig  # isort: skip
+
+    Client = AzureStore | GCSStore | S3Store
+
+OBJECT_SCHEMES = ("s3", "gs", "az")
+
+_ADDRESS = re.compile(
+    r"(?P<scheme>s3|gs|az)://(?P<bucket>[A-Za-z0-9][A-Za-z0-9._-]*)"
+    r"(?P<prefix>/[^\\{^}%`\]\">\[~<#|*?\s]*)?"
+)
+"""The characters left out are those that obstore would encode, so a key is what the address says."""
+
+CONNECT_S = 10
+READ_S = 60
+"""Seconds until a connection must be made, and until the next bytes of an answer must come."""
+
+_PART_RETRIES: RetryConfig = {
+    "max_retries": 5,
+    "retry_timeout": timedelta(seconds=60),
+    "backoff": {"init_backoff": timedelta(seconds=FIRST_PAUSE_S), "max_backoff": timedelta(seconds=3), "base": 2},
+}
+"""How obstore retries one part of a large upload. Only obstore knows the parts: without this, one failure among
+hundreds of parts would begin the file again. Every other request is attempted once by obstore, and retried by
+`shards.stores.retry`, which counts, reports and bounds; so is a large upload as a whole."""
+
+_AWS_KEY = "AWS_ACCESS_KEY_ID"
+_AWS_ROLES = (
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+_VARIABLES = re.compile(r"(AWS|GOOGLE|AZURE)_\w+")
+
+
+class StoreAddressError(InputError):
+    """A text that is not the address of a store."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectAddress:
+    """A folder in a bucket: `s3://BUCKET/PREFIX`; `gs` and `az` (a container) likewise."""
+
+    scheme: str
+    bucket: str
+    prefix: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.bucket}{'/' if self.prefix else ''}{self.prefix}"
+
+    def key(self, name: str) -> str:
+        """Return the key of a file in this folder."""
+        return f"{self.prefix}/{name}" if self.prefix else name
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What messages may say about a client: its endpoint, its region, and where its credentials come from."""
+
+    endpoint: str
+    region: str
+    credentials: str
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """The clients of one bucket in this process."""
+
+    settings: Settings
+    single: Client
+    """Attempts each request once."""
+    parts: Client
+    """Retries the parts of a large upload."""
+
+
+def parse_object_address(text: str) -> ObjectAddress:
+    """Parse `s3://BUCKET/PREFIX`, or the same with `gs` or `az`.
+
+    Raises:
+        StoreAddressError: the text is not such an address. The message does not repeat what may be a secret.
+    """
+    found = _ADDRESS.fullmatch(text)
+    if found is None:
+        scheme = text.partition("://")[0]
+        shown = f"an address that begins with {scheme}://" if "@" in text else repr(text)
+        raise StoreAddressError(
+            f"{shown} is not the address of a folder in a bucket; expected {scheme}://BUCKET/PREFIX, without "
+            'credentials, spaces or any of \\ { ^ } % ` ] " > [ ~ < # | * ?. Credentials come from the environment.'
+        )
+    prefix = (found["prefix"] or "").strip("/")
+    if any(part in ("", ".", "..") for part in prefix.split("/")) and prefix:
+        raise StoreAddressError(f"{text!r} has an empty part, `.` or `..` in its path. Correct the address.")
+    return ObjectAddress(found["scheme"], found["bucket"], prefix)
+
+
+def connect(scheme: str, bucket: str) -> Connection:
+    """Return this process's clients of a bucket, made at the first call and whenever the environment has changed.
+
+    Nothing is sent yet.
+
+    Raises:
+        InputError: the environment cannot be used, such as an endpoint without TLS on another machine.
+        RuntimeError: this process was forked from one that used an object store: obstore would wait without end.
+    """
+    if _forked:
+        raise RuntimeError("forked from a process that used an object store. Start processes by spawn or forkserver.")
+    variables = frozenset((name, value) for name, value in os.environ.items() if _VARIABLES.fullmatch(name))
+    return _connect(scheme, bucket, variables)
+
+
+_forked = False
+
+
+def _note_fork() -> None:
+    global _forked
+    _forked = _connect.cache_info().currsize > 0
+
+
+@functools.lru_cache(maxsize=16)
+def _connect(scheme: str, bucket: str, variables: frozenset[tuple[str, str]]) -> Connection:
+    make = {"s3": _make_s3, "gs": _make_google, "az": _make_azure}[scheme]
+    settings, single, parts = make(bucket, dict(variables))
+    return Connection(settings, single, parts)
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
+def _make_s3(bucket: str, variables: Mapping[str, str]) -> tuple[Settings, Client, Client]:
+    from obstore.store import S3Store
+
+    profile = {} if _AWS_KEY in variables else _read_profile(variables)
+    endpoint = (
+        variables.get("AWS_ENDPOINT_URL_S3") or variables.get("AWS_ENDPOINT_URL") or profile.get("endpoint_url") or ""
+    )
+    region = variables.get("AWS_REGION") or variables.get("AWS_DEFAULT_REGION") or profile.get("region") or "us-east-1"
+    config: dict[str, Any] = {"region": region}
+    if endpoint:
+        config["endpoint"] = endpoint
+    source = _say_aws_credentials(variables, profile)
+    for name, key in (
+        ("aws_access_key_id", "access_key_id"),
+        ("aws_secret_access_key", "secret_access_key"),
+        ("aws_session_token", "session_token"),
+    ):
+        if name in profile:
+            config[key] = profile[name]
+    if variables.get("AWS_SKIP_SIGNATURE", "").lower() in ("1", "true", "yes"):
+        config["skip_signature"] = True
+    options = _client_options(endpoint, variables.get("AWS_ALLOW_HTTP", ""), "AWS_ALLOW_HTTP")
+    settings = Settings(_shown(endpoint) or f"Amazon S3 in {region}", region, source)
+    single = S3Store(bucket, client_options=options, retry_config={"max_retries": 0}, **config)
+    return settings, single, S3Store(bucket, client_options=options, retry_config=_PART_RETRIES, **config)
+
+
+def _make_google(bucket: str, variables: Mapping[str, str]) -> tuple[Settings, Client, Client]:
+    from obstore.store import GCSStore
+
+    endpoint = variables.get("GOOGLE_BASE_URL", "")
+    options = _client_options(endpoint, variables.get("GOOGLE_ALLOW_HTTP", ""), "GOOGLE_ALLOW_HTTP")
+    named = [name for name in variables if "SERVICE_ACCOUNT" in name or "CREDENTIALS" in name]
+    source = f"credentials from {named[0]}" if named else "no GOOGLE_APPLICATION_CREDENTIALS in the environment"
+    settings = Settings(_shown(endpoint) or "Google Cloud Storage", "", source)
+    single = GCSStore(bucket, client_options=options, retry_config={"max_retries": 0})
+    return settings, single, GCSStore(bucket, client_options=options, retry_config=_PART_RETRIES)
+
+
+def _make_azure(bucket: str, variables: Mapping[str, str]) -> tuple[Settings, Client, Client]:
+    from obstore.store import AzureStore
+
+    endpoint = variables.get("AZURE_STORAGE_ENDPOINT") or variables.get("AZURE_ENDPOINT") or ""
+    options = _client_options(endpoint, variables.get("AZURE_ALLOW_HTTP", ""), "AZURE_ALLOW_HTTP")
+    named = [name for name in variables if re.search("KEY|TOKEN|SECRET", name)]
+    source = f"credentials from {named[0]}" if named else "no AZURE_STORAGE_ACCOUNT_KEY in the environment"
+    settings = Settings(_shown(endpoint) or "Azure Blob Storage", "", source)
+    single = AzureStore(bucket, client_options=options, retry_config={"max_retries": 0})
+    return settings, single, AzureStore(bucket, client_options=options, retry_config=_PART_RETRIES)
+
+
+def _client_options(endpoint: str, allowed: str, variable: str) -> ClientConfig:
+    """Return time limits, and whether plain HTTP is allowed: on this machine, or where the user says so.
+
+    Over plain HTTP anyone on the way reads the corpus and can change it.
+    """
+    shown, plain = _shown(endpoint), endpoint.startswith("http://")
+    if plain and not _is_loopback(endpoint) and allowed.lower() not in ("1", "true", "yes"):
+        message = "is plain HTTP to another machine: anyone on the way can read and change what is sent"
+        raise InputError(f"endpoint {shown}: {message}. Use https://, or set {variable}=true to accept it.")
+    return {
+        "allow_http": plain,
+        "connect_timeout": timedelta(seconds=CONNECT_S),
+        "read_timeout": timedelta(seconds=READ_S),
+        "timeout": timedelta(seconds=GIVE_UP_S),
+        "user_agent": "tokenmill",
+    }
+
+
+def _is_loopback(endpoint: str) -> bool:
+    host = urlsplit(endpoint).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _shown(endpoint: str) -> str:
+    """Return an endpoint as messages name it: without a user's name, password or query."""
+    if not endpoint:
+        return ""
+    try:
+        parts = urlsplit(endpoint)
+        port = parts.port
+    except ValueError:
+        raise InputError("the endpoint is not an address like https://HOST:PORT. Correct it.") from None
+    return f"{parts.scheme}://{parts.hostname}{f':{port}' if port else ''}"
+
+
+def _read_profile(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the keys, region and endpoint of the AWS command line's profile; empty if it has none.
+
+    Source: https://docs.aws.amazon.com/cli/v1/userguide/cli-configure-files.html
+    """
+    name = variables.get("AWS_PROFILE") or variables.get("AWS_DEFAULT_PROFILE") or "default"
+    found: dict[str, str] = {}
+    known = False
+    for variable, file, section in (
+        ("AWS_CONFIG_FILE", "config", name if name == "default" else f"profile {name}"),
+        ("AWS_SHARED_CREDENTIALS_FILE", "credentials", name),
+    ):
+        path = Path(variables.get(variable) or f"~/.aws/{file}").expanduser()
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read_string(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, configparser.Error) as error:  # its text may quote a line, which may be a secret
+            raise InputError(f"{path}: cannot be read as AWS settings: {type(error).__name__}. Correct it.") from None
+        if parser.has_section(section):
+            known = True
+            found |= dict(parser.items(section))
+    if "AWS_PROFILE" in variables and not known:
+        raise InputError(f"AWS_PROFILE: no profile {name!r} in ~/.aws/config or ~/.aws/credentials. Correct it.")
+    if "AWS_PROFILE" in variables and "aws_access_key_id" not in found:
+        remedy = f'Run eval "$(aws configure export-credentials --profile {name} --format env)"'
+        raise InputError(f"AWS_PROFILE: the profile {name!r} has no keys of its own: it signs in otherwise. {remedy}")
+    return found
+
+
+def _say_aws_credentials(variables: Mapping[str, str], profile: Mapping[str, str]) -> str:
+    if _AWS_KEY in variables:
+        return f"credentials from {_AWS_KEY}"
+    if "aws_access_key_id" in profile:
+        return "credentials from the AWS command line's files"
+    for name in _AWS_ROLES:
+        if name in variables:
+            return f"credentials from {name}"
+    return f"no {_AWS_KEY} in the environment, no profile in ~/.aws, and no role of this machine"

@@ -1,0 +1,170 @@
+"""The errors of object stores, as messages: which failure may pass, and what a person can do about the others.
+
+Messages are written here and nowhere else. Nothing of a store's answer is repeated except its status and error code,
+because answers quote keys of the account, and URLs may be signed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from shards.errors import InputError
+from shards.stores.object_client import ObjectAddress, Settings
+from shards.stores.retry import TRANSIENT_STATUSES, TransientError
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>\s*([A-Za-z][A-Za-z0-9.]{0,60})\s*</Code>")
+_KIND = re.compile(r"\bkind: (Connect|Timeout|Interrupted|Request|Body|Decode|Unknown)\b")
+_REGION = re.compile(r"<Region>([a-z0-9-]{1,30})</Region>")
+
+_PASSING_CODES = frozenset(
+    (
+        "SlowDown",
+        "RequestTimeout",
+        "InternalError",
+        "ServiceUnavailable",
+        "ServerBusy",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequests",
+        "OperationAborted",
+        "ConditionalRequestConflict",
+        "BadDigest",
+        "IncompleteBody",
+        "XAmzContentSHA256Mismatch",
+        "NoSuchUpload",  # the answer to the end of an upload was lost, and the end was requested again
+    )
+)
+_WRONG_REGION_CODES = frozenset(
+    ("PermanentRedirect", "TemporaryRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException")
+)
+_REFUSED_KEYS_CODES = frozenset(
+    (
+        "InvalidAccessKeyId",
+        "SignatureDoesNotMatch",
+        "InvalidToken",
+        "ExpiredToken",
+        "TokenRefreshRequired",
+        "AuthenticationFailed",
+        "InvalidAuthenticationInfo",
+    )
+)
+_ABSENT_BUCKET_CODES = frozenset(("NoSuchBucket", "ContainerNotFound", "InvalidBucketName"))
+
+
+class StoreError(InputError):
+    """A store refused a request or did not answer it. The message says why and what to do."""
+
+
+class PassingStoreError(TransientError, StoreError):
+    """A store cannot be used now, but may work later."""
+
+
+class UnreachableStoreError(PassingStoreError):
+    """Nothing answers at the endpoint: no connection, no such host."""
+
+
+class RangesError(StoreError):
+    """A store answers a request for a range with other bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The facts of a failed request that a message may use."""
+
+    status: int | None
+    code: str
+    kind: str
+    text: str
+
+    @property
+    def shown(self) -> str:
+        """How messages name the answer: `HTTP 403 AccessDenied`."""
+        return " ".join(filter(None, (f"HTTP {self.status}" if self.status else "", self.code)))
+
+
+def read_failure(error: Exception) -> Failure:
+    """Return the facts of an error that obstore raised."""
+    text = str(error)
+    said, _, source = text.partition("Debug source")
+    status, code, kind = _STATUS.search(said), _CODE.search(said), _KIND.search(source)
+    return Failure(int(status[1]) if status else None, code[1] if code else "", kind[1] if kind else "", text)
+
+
+def to_store_error(
+    error: Exception, *, what: str, doing: str, address: ObjectAddress, settings: Settings
+) -> StoreError | OSError:
+    """Return the error to raise for an error of obstore: `PassingStoreError` if the failure may pass.
+
+    Args:
+        error: what obstore raised.
+        what: the address of the file or folder that the message begins with.
+        doing: `read`, `write`, `list` or `delete`.
+        address: the store's address.
+        settings: the client's endpoint, region and source of credentials.
+    """
+    found = read_failure(error)
+    passing = _passing(found, what, settings)
+    if passing is not None:
+        return passing
+    bucket, where = address.bucket, settings.endpoint
+    if found.code in _ABSENT_BUCKET_CODES:
+        return StoreError(f"{what}: there is no bucket {bucket!r} at {where}. Create it, or correct the address.")
+    if isinstance(error, FileNotFoundError):
+        return FileNotFoundError(f"{what}: does not exist")
+    if found.status in (301, 307, 308) or found.code in _WRONG_REGION_CODES or "BareRedirect" in found.text:
+        region = _REGION.search(found.text)
+        right = f"{region[1]!r}" if region else "the bucket's region"
+        message = f"the bucket lies in another region than {settings.region!r}"
+        return StoreError(f"{what}: {message}. Set AWS_REGION to {right}.")
+    if "169.254.169.254" in found.text or "metadata.google.internal" in found.text:
+        return StoreError(f"{what}: no credentials: {settings.credentials}. {_say_variables(address.scheme)}")
+    if found.status == 401 or found.code in _REFUSED_KEYS_CODES:
+        remedy = "They are wrong or have expired: renew them"
+        return StoreError(f"{what}: {where} refuses the {settings.credentials} ({found.shown}). {remedy}.")
+    if found.code == "RequestTimeTooSkewed":
+        return StoreError(f"{what}: this machine's clock is wrong by minutes ({found.shown}). Set it.")
+    if found.status == 403:
+        known = settings.credentials
+        return StoreError(f"{what}: no permission to {doing} at {where} ({found.shown}; {known}). Ask for the right.")
+    if found.status == 416:
+        return OSError(f"{what}: ends before the bytes that were requested. Copy or build it again.")
+    if "NotPartial" in found.text or "UnexpectedRange" in found.text:
+        return RangesError(
+            f"{what}: {where} answered a request for a range with other bytes: it does not read ranges. "
+            "Use another store, or copy the set to a disk."
+        )
+    if found.status == 501 or found.code == "NotImplemented":
+        return StoreError(f"{what}: {where} cannot {doing} in this way ({found.shown}). Use another store.")
+    if found.status is not None:
+        return StoreError(f"{what}: {where} answered {found.shown} to a request to {doing}. Is the endpoint right?")
+    if found.kind:
+        return StoreError(f"{what}: what listens at {where} is not an object store. Correct the endpoint.")
+    return StoreError(f"{what}: cannot {doing}: {type(error).__name__}. {_say_variables(address.scheme)}")
+
+
+def _passing(found: Failure, what: str, settings: Settings) -> PassingStoreError | None:
+    """Return the error if the failure may pass, else None."""
+    if found.kind == "Connect":
+        message = f"nothing answers at {settings.endpoint}. Is the endpoint right, and the network up?"
+        return UnreachableStoreError(f"{what}: {message}")
+    if "169.254.169.254" in found.text:
+        return None
+    if found.status in TRANSIENT_STATUSES or found.code in _PASSING_CODES:
+        return PassingStoreError(f"{what}: {settings.endpoint} answered {found.shown}")
+    if found.status is None and found.kind in ("Timeout", "Interrupted", "Request", "Body", "Decode"):
+        why = {"Timeout": "did not answer in time", "Request": "closed the connection"}
+        return PassingStoreError(f"{what}: {settings.endpoint} {why.get(found.kind, 'broke off its answer')}")
+    return None
+
+
+def _say_variables(scheme: str) -> str:
+    if scheme == "s3":
+        return (
+            "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_REGION, AWS_ENDPOINT_URL), or AWS_PROFILE; "
+            "AWS_SKIP_SIGNATURE=true reads a public bucket."
+        )
+    if scheme == "gs":
+        return "Set GOOGLE_APPLICATION_CREDENTIALS to the file of a service account."
+    return "Set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY."

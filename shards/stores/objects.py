@@ -1,0 +1,338 @@
+"""A store for a folder in a bucket of an object store: `s3://BUCKET/PREFIX`, `gs://` or `az://`, through obstore.
+
+A file is there whole or not at all, since a store shows an object when its upload is complete. Every answer is checked
+to have the number of bytes that was requested. Failures that may pass are retried by `shards.stores.retry`, reported
+and counted. A store is its address: it can be pickled, and each process makes its own client from its environment.
+
+Only `s3://` is tested here against servers; `gs://` and `az://` go through the same code and obstore's interface.
+"""
+
+# pyright: reportUnknownMemberType=false
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from shards.errors import InputError
+from shards.stores.object_client import Connection, ObjectAddress, connect, parse_object_address
+from shards.stores.object_errors import PassingStoreError, StoreError, UnreachableStoreError, to_store_error
+from shards.stores.retry import GIVE_UP_S, NOTE_EVERY_S, retry
+from shards.stores.store import ListedFile
+from shards.terminal.display import say
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+
+Result = TypeVar("Result")
+
+REQUEST_BYTES = 8 << 20
+
+PART_BYTES = 8 << 20
+"""A larger file is uploaded in parts of at least this size, `PARTS_AT_ONCE` at a time."""
+
+PARTS_AT_ONCE = 4
+MOST_PARTS = 10_000  # of S3
+
+DELETED_AT_ONCE = 1000  # objects in one request of S3
+
+UNREACHABLE_S = 30.0
+"""How long a store is tried that never answered this process: its endpoint is probably wrong."""
+
+_WRITER = "tokenmillwriter"
+"""The metadata key under which an object names the request that wrote it."""
+
+
+@dataclass(frozen=True)
+class ObjectStore:
+    """A folder in a bucket. Use `open_objects`, or `shards.stores.open.open_store`."""
+
+    address: ObjectAddress
+    folder = None
+    request_bytes = REQUEST_BYTES
+
+    def size(self, name: str) -> int:
+        """Return a file's size in bytes.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            StoreError: the store cannot be read.
+        """
+        key = self.address.key(name)
+        try:
+            return self._ask(name, "read", lambda at: at.single.head(key)["size"])
+        except FileNotFoundError:
+            if not _traffic.answered(self.address):  # only the answer to a GET says that there is no bucket
+                self._ask(name, "read", lambda at: at.single.get(key))
+            raise
+
+    def read(self, name: str) -> bytes:
+        """Return a whole file.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            StoreError: the store cannot be read.
+        """
+
+        def attempt(at: Connection) -> bytes:
+            answer = at.single.get(self.address.key(name))
+            return self._check_length(name, bytes(answer.bytes()), answer.meta["size"])
+
+        return self._ask(name, "read", attempt)
+
+    def read_range(self, name: str, start: int, stop: int) -> bytes:
+        """Return the bytes [start, stop) of a file with one request.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            StoreError: the store cannot be read, or does not read ranges.
+            OSError: the file ends before `stop`.
+        """
+        key = self.address.key(name)
+        if start >= stop:
+            self.size(name)
+            return b""
+
+        def attempt(at: Connection) -> bytes:
+            answer = at.single.get(key, options={"range": (start, stop)})
+            if answer.meta["size"] < stop:
+                size = answer.meta["size"]
+                raise OSError(f"{self}/{name}: ends {stop - size} bytes before byte {stop}. Copy or build it again.")
+            return self._check_length(name, bytes(answer.bytes()), stop - start)
+
+        return self._ask(name, "read", attempt)
+
+    def child(self, name: str) -> ObjectStore:
+        """Return the store of a folder in this one. The folder need not exist."""
+        return ObjectStore(parse_object_address(f"{self}/{name}"))
+
+    def list(self) -> Iterator[ListedFile]:
+        """Yield every file, folders included recursively. A request lists 1,000 files.
+
+        Raises:
+            StoreError: the store cannot be listed.
+        """
+        prefix = self.address.prefix
+        start = len(prefix) + 1 if prefix else 0
+        pages: Iterator[Sequence[ObjectMeta]] | None = None
+        last: str | None = None
+
+        def attempt(at: Connection) -> Sequence[ObjectMeta] | None:
+            nonlocal pages
+            if pages is None:
+                pages = iter(at.single.list(prefix or None, offset=last, chunk_size=1000))
+            try:
+                return next(pages, None)
+            except BaseException:
+                pages = None  # a listing that broke off goes on after the last name
+                raise
+
+        while (page := self._ask("", "list", attempt)) is not None:
+            for entry in page:
+                last = entry["path"]
+                yield ListedFile(last[start:], entry["size"], entry["e_tag"] or str(entry["last_modified"]))
+
+    def put(self, name: str, content: bytes | Path) -> None:
+        """Write a whole file, from bytes or from a file on this machine; replace the one of that name.
+
+        A large file is read and sent in parts; at most `PART_BYTES * PARTS_AT_ONCE` of it are in memory. An upload that
+        fails is removed; a process that is killed leaves parts that only the bucket's lifecycle rules remove.
+
+        Raises:
+            StoreError: the store cannot be written to.
+            OSError: the file on this machine cannot be read, or changes meanwhile.
+        """
+        key = self.address.key(name)
+        size = len(content) if isinstance(content, bytes) else content.stat().st_size
+        if size <= PART_BYTES:
+
+            def attempt(at: Connection) -> None:
+                whole = content if isinstance(content, bytes) else content.read_bytes()
+                at.single.put(key, whole, use_multipart=False)
+
+            self._ask(name, "write", attempt)
+            return
+        part_bytes = max(PART_BYTES, -(-size // (MOST_PARTS - 1)))
+
+        writer = uuid.uuid4().hex
+        begun = False
+
+        def send_parts(at: Connection) -> None:
+            nonlocal begun
+            if not begun or not self._is_written_by(at, key, writer):
+                begun = True
+                at.parts.put(
+                    key,
+                    content,
+                    attributes={_WRITER: writer},
+                    use_multipart=True,
+                    chunk_size=part_bytes,
+                    max_concurrency=PARTS_AT_ONCE,
+                )
+            written = at.single.head(key)["size"]
+            if written != size:
+                message = f"{written} bytes were written of {size}. Did the file change? Run the same command again."
+                raise OSError(f"{self}/{name}: {message}")
+
+        self._ask(name, "write", send_parts)
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Write a whole file unless one of that name exists. Of many writers at once, exactly one gets True.
+
+        If an answer is lost, the object says whether it is ours. See `shards.stores.probe`: some stores ignore the
+        condition.
+
+        Raises:
+            StoreError: the store cannot be written to.
+        """
+        from obstore.exceptions import AlreadyExistsError
+
+        key, writer = self.address.key(name), uuid.uuid4().hex
+        lost = False
+
+        def attempt(at: Connection) -> bool:
+            nonlocal lost
+            try:
+                at.single.put(key, content, mode="create", attributes={_WRITER: writer})
+            except AlreadyExistsError as error:
+                if "ConditionalRequestConflict" in str(error):
+                    raise
+                if not lost:
+                    return False
+                return self._is_written_by(at, key, writer)
+            except Exception:
+                lost = True  # if this failure passes, the object may be there, and may be ours
+                raise
+            return True
+
+        return self._ask(name, "write", attempt)
+
+    def delete(self, name: str) -> None:
+        """Delete a file; do nothing if there is none.
+
+        Raises:
+            StoreError: there is no permission to delete.
+        """
+        try:
+            self._ask(name, "delete", lambda at: at.single.delete(self.address.key(name)))
+        except FileNotFoundError:  # S3 does not say so, others do
+            return
+
+    def delete_all(self) -> None:
+        """Delete every file, 1,000 with a request.
+
+        Raises:
+            InputError: the store is a whole bucket.
+            StoreError: there is no permission to list or delete.
+        """
+        if not self.address.prefix:
+            raise InputError(f"{self}: is a whole bucket, and is not emptied. Give a folder in it.")
+        keys = [self.address.key(file.name) for file in self.list()]
+        for first in range(0, len(keys), DELETED_AT_ONCE):
+            batch = keys[first : first + DELETED_AT_ONCE]
+            self._ask("", "delete", lambda at, batch=batch: at.single.delete(batch))
+
+    @property
+    def failures(self) -> int:
+        """The failures that passed, or may pass, of this process's requests to the bucket."""
+        return _traffic.failures(self.address)
+
+    def _is_written_by(self, at: Connection, key: str, writer: str) -> bool:
+        """Return whether an object is the result of this request, the answer to which was lost."""
+        try:
+            return at.single.get(key, options={"head": True}).attributes.get(_WRITER) == writer
+        except FileNotFoundError:
+            return False
+
+    def _check_length(self, name: str, content: bytes, expected: int) -> bytes:
+        if len(content) != expected:
+            raise PassingStoreError(f"{self}/{name}: got {len(content)} bytes; expected {expected}")
+        return content
+
+    def _ask(self, name: str, doing: str, request: Callable[[Connection], Result]) -> Result:
+        """Make a request, with retries, and turn the errors of obstore into ours."""
+        from obstore.exceptions import BaseError
+
+        what = f"{self}/{name}" if name else str(self)
+        at = connect(self.address.scheme, self.address.bucket)
+        began = time.monotonic()
+
+        def attempt() -> Result:
+            try:
+                result = request(at)
+            except (BaseError, FileNotFoundError) as error:
+                if isinstance(error, FileNotFoundError) and error.filename is not None:
+                    raise  # a file on this machine
+                known = to_store_error(error, what=what, doing=doing, address=self.address, settings=at.settings)
+                if isinstance(known, UnreachableStoreError):
+                    first = not _traffic.answered(self.address)
+                    if first and time.monotonic() - began > UNREACHABLE_S:
+                        raise StoreError(str(known)) from None
+                raise known from None  # obstore's own text may quote the account's keys
+            _traffic.count_answer(self.address)
+            return result
+
+        return retry(
+            what,
+            attempt,
+            error_type=StoreError,
+            give_up_s=GIVE_UP_S,
+            note=_traffic.note,
+            on_failure=lambda: _traffic.count_failure(self.address),
+        )
+
+    def __str__(self) -> str:
+        return str(self.address)
+
+
+def open_objects(place: str) -> ObjectStore:
+    """Return the store at `s3://BUCKET/PREFIX`, `gs://...` or `az://...`. Nothing is requested yet.
+
+    Raises:
+        StoreAddressError: the place is not such an address.
+        InputError: the environment cannot be used.
+    """
+    store = ObjectStore(parse_object_address(place))
+    connect(store.address.scheme, store.address.bucket)
+    return store
+
+
+class _Traffic:
+    """What this process saw of each bucket: whether it ever answered, and how often it failed. Safe between threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._answers: Counter[tuple[str, str]] = Counter()
+        self._failures: Counter[tuple[str, str]] = Counter()
+        self._noted: float | None = None
+
+    def answered(self, address: ObjectAddress) -> bool:
+        return self._answers[address.scheme, address.bucket] > 0
+
+    def failures(self, address: ObjectAddress) -> int:
+        return self._failures[address.scheme, address.bucket]
+
+    def count_answer(self, address: ObjectAddress) -> None:
+        with self._lock:
+            self._answers[address.scheme, address.bucket] += 1
+
+    def count_failure(self, address: ObjectAddress) -> None:
+        with self._lock:
+            self._failures[address.scheme, address.bucket] += 1
+
+    def note(self, message: str) -> None:
+        """Print what fails, of all requests of this process at most once in `NOTE_EVERY_S`."""
+        with self._lock:
+            now = time.monotonic()
+            if self._noted is not None and now - self._noted < NOTE_EVERY_S:
+                return
+            self._noted = now
+        say(message)
+
+
+_traffic = _Traffic()

