@@ -207,19 +207,22 @@ def run_assemble(
         "tokenizer": [tokenizer.sha256, tokenizer.vocab_size, tokenizer.eos_id],
     }
     tokens_a_shard = (mixed.train_tokens + recipe.split.val_tokens) // max(1, len(mixed.shards))
+    shard_bytes = tokens_a_shard * np.dtype(runs.runs[0].dtype).itemsize
     tasks: list[Task] = []
-    for shard in mixed.shards:
+    for shards in assemble.group_shards(mixed.shards, runs=len(runs.runs), shard_bytes=shard_bytes):
         payload = assemble.AssembleTask(
-            shard,
+            shards,
             runs.address,
             str(mix_folder),
             tuple(source.name for source in recipe.sources),
             recipe.seed,
             properties,
+            fetch=context.driver.work.folder is None,
         )
-        digest = digest_of({**shared, "split": shard.split, "index": shard.index})
-        name = shard_name(cast("Split", shard.split), shard.index)
-        tasks.append(Task(digest, payload, tokens_a_shard * np.dtype(runs.runs[0].dtype).itemsize, name))
+        digest = digest_of({**shared, "split": shards[0].split, "shards": [shard.index for shard in shards]})
+        ends = [shard_name(cast("Split", shard.split), shard.index) for shard in shards]
+        name = ends[0] if len(ends) == 1 else f"{ends[0]} to {ends[-1]}"
+        tasks.append(Task(digest, payload, shard_bytes * len(shards), name))
 
     def prepare(pending: list[Task]) -> None:
         _list_runs(runs, pending)
@@ -227,12 +230,12 @@ def run_assemble(
 
     result = context.run_stage(
         "assemble",
-        "pipeline.assemble:assemble_shard",
+        "pipeline.assemble:assemble_shards",
         tasks,
         FolderStore(context.out),
         before=prepare,
     )
-    return [ShardEntry.model_validate(item["entry"]) for item in result.results]
+    return [ShardEntry.model_validate(entry) for item in result.results for entry in item["entries"]]
 
 
 def _list_runs(runs: RunList, pending: list[Task]) -> None:

@@ -150,9 +150,9 @@ def measure(
     files = sum(speed.files for speed in speeds)
     return Pilot(
         sources=tuple(replace(source, distinct=own) for (source, _), own in zip(measured, distinct, strict=True)),
-        token_bytes=shard["entry"]["files"]["tokens"]["bytes"] / max(1, shard["entry"]["tokens"]),
-        row_bytes=_row_bytes(shard["entry"]),
-        assemble_s=sum(shard["seconds"].values()) / max(1, shard["entry"]["tokens"]),
+        token_bytes=shard["entries"][0]["files"]["tokens"]["bytes"] / max(1, shard["entries"][0]["tokens"]),
+        row_bytes=_row_bytes(shard["entries"][0]),
+        assemble_s=sum(shard["seconds"].values()) / max(1, shard["entries"][0]["tokens"]),
         link_bytes_per_s=link_bytes / sum(sample.wall_s for sample in remote) if link_bytes else None,
         content_files_per_s=files / sum(speed.seconds for speed in speeds) if files else None,
         sample_bytes=sum(len(text) for sample in samples for text in sample.texts),
@@ -263,7 +263,7 @@ def _encode(
 
 def _assemble(recipe: Recipe, runs: list[Run], tokenizer: TokenizerInfo, folder: Path) -> dict[str, Any]:
     """Write one shard of the mix: the documents of each source below a hash, in proportion to its weight."""
-    from pipeline.assemble import AssembleTask, assemble_shard
+    from pipeline.assemble import AssembleTask, assemble_shards
     from shards.format.writer import SetProperties
 
     folder.mkdir()
@@ -279,14 +279,14 @@ def _assemble(recipe: Recipe, runs: list[Run], tokenizer: TokenizerInfo, folder:
     listed = RunList(FolderStore(folder), runs)
     listed.write()
     task = AssembleTask(
-        ShardPlan("train", 0, tuple(Slice(source, 0, FIRST_HASH, (cut, 0)) for source, cut in cuts.items())),
+        (ShardPlan("train", 0, tuple(Slice(source, 0, FIRST_HASH, (cut, 0)) for source, cut in cuts.items())),),
         listed.address,
         str(folder),
         tuple(source.name for source in recipe.sources),
         recipe.seed,
         SetProperties(tokenizer.vocab_size, tokenizer.eos_id, tokenizer.sha256, recipe.shards.zstd_level),
     )
-    return assemble_shard(folder, task, lambda done, tokens: None)
+    return assemble_shards(folder, task, lambda done, tokens: None)
 
 
 def _row_bytes(entry: dict[str, Any]) -> float:

@@ -3,7 +3,7 @@
 The runs are synthetic: real receipts, checksums, sorted hashes and lengths, and no text. Every measurement is a process
 of its own; its seconds are processor seconds where others share the machine, its peaks are the kernel's.
 
-    python -m tests.benchmarks.scale [--mix DOCUMENTS]... [--assemble RUNS SHARDS] [--shards NUMBER] [--work DIR]
+    python -m tests.benchmarks.scale [--mix MILLIONS] [--assemble RUNS SHARDS] [--tasks NUMBER] [--shards NUMBER]
 
 Without flags it runs what `make bench` does. 200 million documents take 7.2 GB of disk and about four minutes.
 """
@@ -11,6 +11,7 @@ Without flags it runs what `make bench` does. 200 million documents take 7.2 GB 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import multiprocessing
 import os
@@ -22,16 +23,31 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from pipeline.assemble import AssembleTask, assemble_shards, group_shards
+from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE, Run, RunList, load_runs
+from pipeline.engine.checksums import checksum_file, write_checksummed
+from pipeline.engine.driver import RESULTS_FILE, Driver
+from pipeline.engine.executors import LocalExecutor
+from pipeline.engine.progress import Progress
+from pipeline.engine.receipts import RECEIPT_FILE, seal, write_receipt
+from pipeline.engine.tasks import Call, Task, call_to_json
+from pipeline.mix.cuts import MixTask, mix_runs
+from pipeline.mix.plan import plan_from_dict
+from pipeline.recipe.schema import Recipe
+from shards.format.manifest import MANIFEST_FILE
+from shards.format.reader import open_set
+from shards.format.writer import SetProperties
+from shards.stores.store import FolderStore
+from shards.validation.validate import validate
+from tests.benchmarks.audit import write_copies_of_shard
 from tests.benchmarks.material import MB, TopicSkippedError
-
-if TYPE_CHECKING:
-    from pipeline.encode.run import Run
-    from pipeline.recipe.schema import Recipe
+from tests.benchmarks.validate import build_sample_set
 
 Figures = dict[str, Any]
 
@@ -74,17 +90,12 @@ def bench_mix(work: Path, documents: int) -> Figures:
 
 
 def _mix(folder: Path, runs: list[Run], documents: int) -> Figures:
-    from pipeline.encode.run import RunList
-    from pipeline.engine.receipts import RECEIPT_FILE, write_receipt
-    from pipeline.mix.cuts import MixTask, mix_runs
-    from shards.stores.store import FolderStore
 
     folder.mkdir()
     shard_tokens = min(100 * MB, documents * TOKENS_A_DOCUMENT // 20)
     before = _usage()
-    listed = RunList(FolderStore(folder.parent), runs)
-    listed.write()
-    result = mix_runs(folder, MixTask(make_recipe(shard_tokens), (), listed.address), None)
+    address = write_list(folder.parent, runs)
+    result = mix_runs(folder, MixTask(make_recipe(shard_tokens), (), address), None)
     write_receipt(folder, result)
     return before() | {
         "receipt_bytes": (folder / RECEIPT_FILE).stat().st_size,
@@ -93,9 +104,164 @@ def _mix(folder: Path, runs: list[Run], documents: int) -> Figures:
     }
 
 
+def bench_assemble(work: Path, runs: int, shards: int, *, sample: int = 4) -> Figures:
+    """Assemble some neighbouring shards, from the middle of a set of so many shards of 100 million tokens.
+
+    All runs have the same tokens, random and spread as words are, in one file under many names.
+
+    Returns:
+        `shards_a_task`, `shards_written` (at least `sample`, after one task that is not counted); for each shard
+        `wall_s`, `cpu_s`, `reads`, `read_mb`, `control_bytes` (of its task's payload and receipt); `overhead`, the part
+        of the time that does not go into `write_shard`; `kb_a_read`; `open_runs_s`, the first reading of the list and
+        of the receipts, once a process; the peaks.
+
+    Raises:
+        TopicSkippedError: the disk is too small.
+    """
+    documents = shards * 100 * MB // TOKENS_A_DOCUMENT
+    folder = work / "scale"
+    check_disk(work, documents * 40 + sample * 200 * MB)
+    try:
+        tokens = write_tokens(folder, documents // runs)
+        written = write_runs(folder / "encode", documents, documents // runs, tokens=tokens)
+        (folder / "mix").mkdir()
+        recipe = make_recipe(100 * MB)
+        mixed = mix_runs(folder / "mix", MixTask(recipe, (), write_list(folder, written)), None)
+        write_receipt(folder / "mix", mixed)
+        return in_process(_assemble, folder, sample)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _assemble(folder: Path, sample: int) -> Figures:
+    plan = plan_from_dict(json.loads((folder / "mix" / RECEIPT_FILE).read_bytes())["result"]["plan"])
+    began = time.perf_counter()
+    runs = load_runs(str(folder / LIST_FILE))
+    for run in runs:
+        assert run.labels  # reads its receipt
+    opened = time.perf_counter() - began
+    groups = group_shards(plan.shards, runs=len(runs), shard_bytes=200 * MB)
+    chosen = groups[len(groups) // 2 :][: 1 + -(-sample // len(groups[0]))]
+    names = tuple(f"s{number}" for number in range(len(WEIGHTS)))
+    properties = SetProperties(32_000, 0, "0" * 64)
+    address, mix = str(folder / LIST_FILE), str(folder / "mix")
+    tasks = [Task("0" * 32, AssembleTask(group, address, mix, names, 0, properties), 0) for group in chosen]
+    assemble_shards(_new_folder(folder), tasks.pop(0).payload, lambda done, tokens: None)  # loads libraries
+    shards = sum(len(task.payload.shards) for task in tasks)
+    before = _usage()
+    done = [assemble_shards(_new_folder(folder), task.payload, lambda done, tokens: None) for task in tasks]
+    used = {name: value / shards for name, value in before().items()}
+    writing = sum(result["seconds"]["write_s"] for result in done) / shards
+    call = Call("pipeline.assemble:assemble_shards", tasks[0], FolderStore(folder), FolderStore(folder))
+    return {
+        "shards": len(plan.shards),
+        "shards_a_task": len(groups[0]),
+        "shards_written": shards,
+        "open_runs_s": opened,
+        **used,
+        "overhead": 1 - writing / used["wall_s"],
+        "kb_a_read": used["read_mb"] * 1000 / used["reads"],
+        "control_bytes": (len(call_to_json(call)) + len(seal(done[0]))) / len(groups[0]),
+    }
+
+
+def _new_folder(folder: Path) -> Path:
+    own = folder / "set"
+    shutil.rmtree(own, ignore_errors=True)
+    own.mkdir()
+    return own
+
+
+LIST_FILE = "runs.json"
+
+
+def write_list(folder: Path, runs: list[Run]) -> str:
+    """Write the list of runs, as a build does, and return its address."""
+    listed = RunList(FolderStore(folder), runs)
+    listed.name, listed.address = LIST_FILE, str(folder / LIST_FILE)
+    listed.write()
+    return listed.address
+
+
+def bench_nothing(work: Path, tasks: int) -> Figures:
+    """Run a stage of so many finished tasks, each with a run's receipt: there is nothing to do.
+
+    Returns:
+        `wall_s`, `cpu_s`, `reads`, `read_mb`; `results_bytes`, the stage's file of results; the peaks.
+    """
+    folder = work / "scale"
+    try:
+        write_runs(folder / "encode", tasks, 1)
+        return in_process(_run_stage, folder, tasks) | {
+            "results_bytes": (folder / "encode" / RESULTS_FILE).stat().st_size
+        }
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run_stage(folder: Path, number: int) -> Figures:
+    tasks = [Task(f"{index:032x}", None, 0) for index in range(number)]
+    (folder / "encode" / tasks[0].digest / RECEIPT_FILE).unlink()  # a stage writes its results after it has run a task
+    with closing(LocalExecutor(1)) as executor:
+        for ran in (1, 0):
+            before = _usage()
+            done = Driver(FolderStore(folder), executor, Progress()).run_stage(
+                "encode", "tests.benchmarks.scale:write_one", tasks
+            )
+            if (len(done.results), done.ran) != (number, ran):
+                raise RuntimeError(f"{done.ran} of {len(done.results)} tasks ran; expected {ran} of {number}")
+    return before()
+
+
+def write_one(folder: Path, _payload: None, _report: Callable[[int, int], None]) -> Figures:
+    """Do the work of a task that has nearly none."""
+    return {"documents": 0, "files": {DOCUMENTS_FILE: write_checksummed(folder / DOCUMENTS_FILE, b"")}}
+
+
+def bench_open(work: Path, shards: int) -> Figures:
+    """Open and check a set of so many shards: one small shard's files under many names.
+
+    Returns:
+        `manifest_bytes`; `open_s` and `validate_s` (the quick level), processor seconds; the peaks.
+    """
+
+    folder = work / "scale"
+    try:
+        (folder / "one").mkdir(parents=True)
+        build_sample_set(folder / "one", copies=1)
+        write_copies_of_shard(folder / "one", "train-00000", folder / "many", shards)
+        return in_process(_open, folder / "many")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _open(folder: Path) -> Figures:
+
+    before = _usage()
+    opened = open_set(folder)
+    open_s = before()["cpu_s"]
+    checked = validate(folder, level="quick", threads=1)
+    return {
+        "manifest_bytes": (folder / MANIFEST_FILE).stat().st_size,
+        "shards": len(opened.shards),
+        "problems": len(checked.problems),
+        "open_s": open_s,
+        "validate_s": before()["cpu_s"] - open_s,
+    }
+
+
+def write_tokens(folder: Path, documents: int) -> Path:
+    """Write tokens for a run of so many documents, more frequent ones at lower ids."""
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    path = folder / "tokens.bin"
+    number = int(documents * TOKENS_A_DOCUMENT * 1.2)
+    path.write_bytes(np.minimum(rng.zipf(1.1, number), 31_999).astype("<u2").tobytes())
+    return path
+
+
 def make_recipe(shard_tokens: int) -> Recipe:
     """Return a recipe of three sources, 87/10/3, which takes all that they have."""
-    from pipeline.recipe.schema import Recipe
 
     sources = [{"name": f"s{i}", "paths": ["x"], "weight": weight} for i, weight in enumerate(WEIGHTS)]
     return Recipe.model_validate(
@@ -119,9 +285,6 @@ def write_runs(folder: Path, documents: int, documents_a_run: int, *, tokens: Pa
         documents_a_run: of each.
         tokens: a file of tokens that every run links to; None: they have no file of tokens, which a mix does not read.
     """
-    from pipeline.encode.run import DOCUMENTS_FILE, TOKENS_FILE, Run
-    from pipeline.engine.checksums import checksum_file, write_checksummed
-    from pipeline.engine.receipts import write_receipt
 
     number = -(-documents // documents_a_run)
     shared = checksum_file(tokens) if tokens else {}
@@ -144,7 +307,6 @@ def write_runs(folder: Path, documents: int, documents_a_run: int, *, tokens: Pa
 
 def _draw_documents(seed: int, number: int, total: int) -> Any:
     """Return the sorted rows of one run; some are of the few that are drawn again and again."""
-    from pipeline.encode.run import DOCUMENT_DTYPE
 
     rng = np.random.default_rng(seed)
     hashes = rng.integers(0, 1 << 64, (number, 2), np.uint64)
@@ -168,8 +330,6 @@ def _scramble(numbers: Any) -> Any:
 
 
 def _npy_header(rows: Any) -> bytes:
-    import io
-
     buffer = io.BytesIO()
     np.lib.format.write_array_header_1_0(buffer, np.lib.format.header_data_from_array_1_0(rows))
     return buffer.getvalue()
@@ -238,14 +398,23 @@ def main() -> None:
     """Measure what the flags ask for and print it as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mix", type=int, action="append", default=[], metavar="MILLIONS", help="of documents")
+    parser.add_argument("--assemble", type=int, nargs=2, action="append", default=[], metavar=("RUNS", "SHARDS"))
+    parser.add_argument("--tasks", type=int, action="append", default=[], metavar="NUMBER", help="with nothing to do")
+    parser.add_argument("--shards", type=int, action="append", default=[], metavar="NUMBER", help="to open and check")
     parser.add_argument("--work", type=Path, metavar="DIR", help="scratch (default: a temporary folder)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tokenmill-scale-", dir=options.work) as folder:
         work = Path(folder)
-        if not options.mix:
+        if not (options.mix or options.assemble or options.tasks or options.shards):
             print(json.dumps(bench_scale(work), indent=2))
         for millions in options.mix:
             print(json.dumps({"documents": millions * MB} | bench_mix(work, millions * MB)), flush=True)
+        for runs, shards in options.assemble:
+            print(json.dumps({"runs": runs, "shards": shards} | bench_assemble(work, runs, shards)), flush=True)
+        for number in options.tasks:
+            print(json.dumps({"tasks": number} | bench_nothing(work, number)), flush=True)
+        for number in options.shards:
+            print(json.dumps(bench_open(work, number)), flush=True)
 
 
 if __name__ == "__main__":

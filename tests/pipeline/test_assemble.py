@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from pipeline.assemble import AssembleTask, assemble_shard
+from pipeline.assemble import AssembleTask, assemble_shards, group_shards
 from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList
 from pipeline.engine.receipts import write_receipt
 from pipeline.mix.cuts import plan_mix
@@ -30,8 +30,10 @@ SOURCES = [
 SOURCES[0].append(SOURCES[0][11])
 
 
-def assemble(folder: Path, runs: list[Run], plan: MixPlan, index: Index, *, seed: int = 5) -> dict[str, dict[str, Any]]:
-    """Assemble all shards; return by shard name: tokens, table, entry."""
+def assemble(
+    folder: Path, runs: list[Run], plan: MixPlan, index: Index, *, seed: int = 5, together: int = 1, fetch: bool = False
+) -> dict[str, dict[str, Any]]:
+    """Assemble all shards, some together; return by shard name: tokens, table, entry."""
     (folder / "masks").mkdir(parents=True)
     (folder / "out").mkdir()
     masks = folder / "masks"
@@ -39,19 +41,32 @@ def assemble(folder: Path, runs: list[Run], plan: MixPlan, index: Index, *, seed
     found: dict[str, dict[str, Any]] = {}
     listed = RunList(FolderStore(folder), runs)
     listed.write()
-    for shard in plan.shards:
-        properties = SetProperties(2000, EOS, "0" * 64)
-        task = AssembleTask(shard, listed.address, str(masks), ("s0", "s1"), seed, properties)
-        done: list[tuple[int, int]] = []
-        result = assemble_shard(folder / "out", task, lambda size, tokens, done=done: done.append((size, tokens)))
-        name = result["entry"]["name"]
-        data = (folder / "out" / f"{name}.bin.zst").read_bytes()
-        with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as stream:
-            tokens = np.frombuffer(stream.read(), "<u2")
-        assert done[-1] == (tokens.nbytes, len(tokens))
-        table = pq.read_table(folder / "out" / f"{name}.docs.parquet")
-        found[name] = {"tokens": tokens.tolist(), "table": table.to_pylist(), "entry": result["entry"]}
+    for split in ("train", "val"):
+        own = [shard for shard in plan.shards if shard.split == split]
+        for first in range(0, len(own), together):
+            properties = SetProperties(2000, EOS, "0" * 64)
+            task = AssembleTask(
+                tuple(own[first : first + together]), listed.address, str(masks), ("s0", "s1"), seed, properties, fetch
+            )
+            done: list[tuple[int, int]] = []
+            result = assemble_shards(folder / "out", task, lambda size, tokens, done=done: done.append((size, tokens)))
+            read = [_read(folder / "out", entry) for entry in result["entries"]]
+            number = sum(len(shard["tokens"]) for shard in read)
+            assert done[-1] == (2 * number, number)
+            assert result["files"].keys() == {
+                file["path"] for shard in read for file in shard["entry"]["files"].values()
+            }
+            found |= {shard["entry"]["name"]: shard for shard in read}
+    assert {f"{name}.json" for name in found} == {path.name for path in (folder / "out").glob("*.json")}
     return found
+
+
+def _read(folder: Path, entry: dict[str, Any]) -> dict[str, Any]:
+    data = (folder / f"{entry['name']}.bin.zst").read_bytes()
+    with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as stream:
+        tokens = np.frombuffer(stream.read(), "<u2")
+    table = pq.read_table(folder / f"{entry['name']}.docs.parquet")
+    return {"tokens": tokens.tolist(), "table": table.to_pylist(), "entry": entry}
 
 
 def build(folder: Path, cuts: list[list[int]], *, seed: int = 5, **mix: Any) -> tuple[Any, Any]:
@@ -90,6 +105,36 @@ def test_runs_and_units_change_no_token(tmp_path: Path) -> None:
         assert {name: shard["tokens"] for name, shard in found.items()} == {
             name: shard["tokens"] for name, shard in expected.items()
         }
+
+
+@pytest.mark.parametrize("fetch", [False, True])
+@pytest.mark.parametrize(
+    "mix", [{}, {"tokens": "max", "when_short": "repeat", "max_epochs": 3}], ids=["once", "repeated"]
+)
+def test_shards_assembled_together_are_the_same(mix: dict[str, Any], fetch: bool, tmp_path: Path) -> None:
+    runs = write_runs(tmp_path / "runs", SOURCES, [[40], [5, 6, 30]])
+    index = Index(runs, 2)
+    plan = plan_mix(make_recipe([3, 1], val_tokens=60, shard_tokens=150, **{"when_short": "shrink", **mix}), index)
+    alone = assemble(tmp_path / "alone", runs, plan, index)
+    assert len(alone) > 3
+    for together in (2, 100):
+        assert assemble(tmp_path / f"{together}", runs, plan, index, together=together, fetch=fetch) == alone
+
+
+def test_tasks_take_so_many_shards_that_reads_are_long() -> None:
+    shards = [ShardPlan(split, k, ()) for split, count in (("train", 1000), ("val", 1)) for k in range(count)]
+
+    def sizes(number: int, **given: int) -> list[int]:
+        groups = group_shards(shards[-number:], **given)
+        assert [shard for group in groups for shard in group] == shards[-number:]
+        assert all(len({shard.split for shard in group}) == 1 for group in groups)
+        return [len(group) for group in groups]
+
+    assert set(sizes(1001, runs=100, shard_bytes=200 << 20)) == {1}  # 2 MiB of each run
+    assert sizes(1001, runs=400, shard_bytes=200 << 20) == [*[2] * 500, 1]  # 512 KiB
+    assert sizes(1001, runs=400, shard_bytes=200 << 10)[:2] == [7, 7]  # 128 tasks at least
+    assert sizes(1001, runs=100_000, shard_bytes=900 << 20)[:2] == [4, 4]  # 4 GiB of scratch
+    assert set(sizes(200, runs=4000, shard_bytes=200 << 20)) == {1}
 
 
 def test_another_seed_is_another_order_of_the_same_documents(tmp_path: Path) -> None:
