@@ -119,7 +119,7 @@ def build(
         # Validate the finished set.
         level = level if any(stage.ran for stage in context.stages.values()) else "quick"
         validating = time.perf_counter()
-        validation = validate(out, level=level, threads=executor.workers)
+        validation = validate(out, level=level, threads=min(executor.workers, len(os.sched_getaffinity(0))))
         now = time.perf_counter()
         progress.note(f"validate: {level} level in {now - validating:.1f} s")
         report = BuildResult(manifest, validation, context.stages, unread, tuple(context.notes), now - started)

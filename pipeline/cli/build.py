@@ -9,9 +9,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.cli.engines import add_engine, open_executor
 from pipeline.cli.flags import add_network, add_recipe, read_network, set_folder
-from shards.terminal.arguments import add_workers
 from shards.terminal.command import PROBLEMS, WHOLE
+from shards.terminal.display import say
 
 if TYPE_CHECKING:
     from shards.terminal.arguments import Subparsers
@@ -29,13 +30,6 @@ def add_command(commands: Subparsers) -> None:
     parser.add_argument(
         "--work", type=Path, metavar="DIR", help="folder for scratch files and receipts (default: OUT.work)"
     )
-    add_workers(parser)
-    parser.add_argument(
-        "--engine",
-        choices=["local"],
-        default="local",
-        help="where tasks run: in processes of this machine (default)",
-    )
     parser.add_argument(
         "--keep-tokenizer",
         dest="tokenizer",
@@ -49,18 +43,18 @@ def add_command(commands: Subparsers) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     add_network(parser)
+    add_engine(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Build the set, print the result and return the exit status."""
     gc.disable()  # the imports allocate only what stays; collecting garbage meanwhile takes 0.1 s
-    from pipeline.engine.executors import EXECUTORS
-
-    # Start the executor first: its fork server loads the libraries while this process does.
-    with closing(EXECUTORS[options.engine](options.workers)) as executor:
+    # Open the executor first: the local one's fork server loads the libraries while this process does.
+    with closing(open_executor(options)) as executor:
         from pipeline.build.api import SetProblemsError, build_set
         from pipeline.cli.build_display import build_json, print_build
+        from pipeline.engine.executors import DryRunEnd
 
         gc.freeze()
         gc.enable()
@@ -79,6 +73,9 @@ def run(options: argparse.Namespace) -> int:
             )
         except SetProblemsError as error:
             result = error.result
+        except DryRunEnd:
+            say("nothing was submitted; every stage submits such a job, with an element for each task")
+            return WHOLE
     if options.json:
         print(json.dumps(build_json(result, options.out, work), indent=2))
     else:

@@ -51,6 +51,14 @@ class WorkerLostError(RunError):
     """A task took its process with it again and again, most often because the machine ran out of memory."""
 
 
+def say_nothing(message: str) -> None:
+    """Print nothing: what an executor says to a person who does not want to know."""
+
+
+class DryRunEnd(Exception):  # noqa: N818  not an error
+    """An executor has shown what it would run, and runs nothing."""
+
+
 class Executor(Protocol):
     """Runs the calls of a stage.
 
@@ -64,8 +72,10 @@ class Executor(Protocol):
       call, raise `WorkerLostError` with the call's name, and the memory that it took if that is known.
     """
 
-    workers: int
-    """Calls that run at the same time."""
+    @property
+    def workers(self) -> int:
+        """Calls that run at the same time."""
+        ...
 
     def run(self, calls: Sequence[Call], advance: Advance) -> list[WorkFileDamagedError]:
         """Run each call to its end, in any order; the first ones are the largest.
@@ -266,7 +276,3 @@ def _join_build(build: int, environment: dict[str, str], slots: _Slots) -> None:
     os.environ.update(environment)
     end_with(build)
     _joined.append((slots, slots.take()))
-
-
-EXECUTORS: dict[str, Callable[[int], Executor]] = {"local": LocalExecutor}
-"""The executor of each `--engine`; called with the number of workers."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,16 @@ def damage_and_read(folder: Path, payload: dict[str, Any], report: Callable[[int
     path.write_bytes(b"~" + path.read_bytes()[1:])
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     return {"text": str(TaskOutput(FolderStore(path.parent)).read(payload["name"])), "files": {}}
+
+
+def wait_for_gate(folder: Path, payload: dict[str, Any], report: Callable[[int, int], None]) -> dict[str, Any]:
+    """Say that the task has begun, wait until the file `payload["gate"]` exists, and write a file."""
+    with Path(payload["began"]).open("a") as file:
+        file.write("began\n")
+    while not Path(payload["gate"]).exists():
+        time.sleep(0.05)
+    report(1, 1)
+    return {"files": {"a.bin": write_checksummed(folder / "a.bin", b"text")}}
 
 
 def _facts(data: bytes) -> dict[str, Any]:

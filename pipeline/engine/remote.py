@@ -1,0 +1,97 @@
+"""What executors whose workers are on other hosts share: the check of a worker, and the count of lost calls."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+from pipeline.engine.executors import MAX_LOSSES, WorkerLostError
+from pipeline.engine.tasks import Call
+from shards.errors import InputError
+
+_PACKAGES = ("tokenmill", "awkward", "gigatoken", "numpy", "pyarrow", "tokenizers", "xxhash", "zstandard")
+"""The packages whose version can change the bytes that a task writes."""
+
+
+_SETTINGS = ("HF_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION")
+
+
+class WorkerDiffersError(InputError):
+    """A worker's software is not the driver's, or it does not see the driver's files."""
+
+
+def list_versions() -> dict[str, str]:
+    """Return the versions that driver and workers must share: Python's without the last number, and packages'."""
+    versions = {"Python": ".".join(platform.python_version_tuple()[:2])}
+    for package in _PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "none"
+    return versions
+
+
+def list_settings() -> dict[str, str]:
+    """Return the environment variables that say how files are read over a network; none of them is secret."""
+    return {name: value for name, value in os.environ.items() if name.startswith("TOKENMILL_") or name in _SETTINGS}
+
+
+def check_worker(driver: Mapping[str, str]) -> None:
+    """Check that this process has the versions of the driver.
+
+    Raises:
+        WorkerDiffersError: it does not; the message names both.
+    """
+    own = list_versions()
+    different = [
+        f"{name} {own.get(name)}, the driver has {found}" for name, found in driver.items() if own.get(name) != found
+    ]
+    if different:
+        raise WorkerDiffersError(
+            f"node {socket.gethostname()} has {'; '.join(different)}. Tasks there could write other bytes. Install the "
+            f"driver's versions on every node, or start the build with a Python that all nodes share (the node's: "
+            f"{sys.executable})."
+        )
+
+
+def check_folders(call: Call) -> None:
+    """Check that this host sees the work folder and the set's folder; the driver has made them.
+
+    Raises:
+        WorkerDiffersError: it does not.
+    """
+    folders = [
+        call.stage.folder.parent if call.stage.folder else None,
+        call.outputs.folder if call.outputs else None,
+    ]
+    for folder in folders:
+        if folder is not None and not folder.is_dir():
+            raise WorkerDiffersError(
+                f"{folder}: node {socket.gethostname()} does not have this folder. Choose folders for --work and "
+                "--out on a disk that every node shares."
+            )
+
+
+class Losses:
+    """How often each call has been lost: its process ended, and nobody knows why."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def add(self, call: Call, how: str, remedy: str) -> None:
+        """Count a loss.
+
+        Raises:
+            WorkerLostError: the call has been lost `MAX_LOSSES` times; `how` is the last one.
+        """
+        self._counts[call.task.digest] += 1
+        if self._counts[call.task.digest] >= MAX_LOSSES:
+            raise WorkerLostError(
+                f"{call}: lost {MAX_LOSSES} times, most often because memory ran out; the last time: {how}. What is "
+                f"finished is kept. {remedy}"
+            )
