@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -16,19 +16,23 @@ import pyarrow as pa
 
 from pipeline.arrow import as_large_binary, unwrap_mask, wrap_mask
 from pipeline.clean.patterns import Match, find_matches, to_receipt
+from pipeline.sources.base import TextBatch
 from pipeline.sources.kinds import read_span
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from pipeline.recipe.schema import SourceRecipe
-    from pipeline.sources.base import Span, TextBatch
+    from pipeline.sources.base import Span
 
 NULL = "text is null"
 INVALID = "text is not valid UTF-8"
 EMPTY = "text is empty"
 SHORT = "shorter than min_bytes"
 LONG = "longer than max_bytes"
+
+JOIN_BYTES = 1 << 20
+"""Batches are joined up to this much text before they are cleaned: 100,000 files of one document are few batches."""
 
 SHOWN_MALFORMED = 3
 """Number of malformed records kept per unit, and shown when the build stops."""
@@ -84,18 +88,41 @@ class DocumentStream:
         self.malformed: list[str] = []
         """Some of the malformed records, each with its file and record."""
 
-    def __iter__(self) -> Iterator[tuple[int, Documents]]:
-        """Yield each batch's documents, possibly none, with the index of their span.
+    def __iter__(self) -> Iterator[tuple[npt.NDArray[np.uint32], Documents]]:
+        """Yield documents, possibly none, with the index of each one's span. Small batches are joined, also over spans.
 
         Raises:
             SourceError: a span cannot be read as the recipe says.
         """
+        pending: list[TextBatch] = []
+        names: dict[int, str] = {}
+        size = 0
         for index, span in enumerate(self._spans):
+            names[index] = span.name
             for batch in read_span(self._source, span):
-                documents = clean_batch(self._source, batch, self.dropped, self._shown)
-                self.matches += to_receipt(self._shown[len(self.matches) :], span.name)
+                self.dropped.update(batch.rejected)
                 self.malformed += batch.malformed[: SHOWN_MALFORMED - len(self.malformed)]
-                yield index, documents
+                # A place is the span's index and the row in one number.
+                places = batch.rows.astype(np.uint64) | np.uint64(index << 32)
+                pending.append(TextBatch(as_large_binary(batch.text), cast("Any", places)))
+                size += pending[-1].text.nbytes
+                if size >= JOIN_BYTES:
+                    yield self._clean(pending, names)
+                    pending, names, size = [], {index: span.name}, 0
+        if pending:
+            yield self._clean(pending, names)
+
+    def _clean(self, pending: list[TextBatch], names: dict[int, str]) -> tuple[npt.NDArray[np.uint32], Documents]:
+        batch = pending[0]
+        if len(pending) > 1:
+            text = pa.concat_arrays([part.text for part in pending])
+            batch = TextBatch(text, np.concatenate([part.rows for part in pending]))
+        documents = clean_batch(self._source, batch, self.dropped, self._shown)
+        for match in self._shown[len(self.matches) :]:
+            row = match.row & 0xFFFFFFFF
+            self.matches += to_receipt([replace(match, row=row)], names[match.row >> 32])
+        spans = (documents.rows >> np.uint64(32)).astype(np.uint32)
+        return spans, Documents(documents.text, documents.rows.astype(np.uint32))
 
 
 def clean_batch(

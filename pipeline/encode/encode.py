@@ -134,11 +134,11 @@ def _join_batches(stream: DocumentStream) -> Iterator[tuple[Documents, npt.NDArr
     pending: list[Documents] = []
     spans: list[npt.NDArray[np.uint32]] = []
     size = 0
-    for index, documents in stream:
+    for own, documents in stream:
         if not len(documents):
             continue
         pending.append(documents)
-        spans.append(np.full(len(documents), index, np.uint32))
+        spans.append(own)
         size += documents.text.nbytes
         if size >= BATCH_BYTES // 2:
             yield _concatenate(pending), np.concatenate(spans)

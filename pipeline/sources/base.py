@@ -11,6 +11,8 @@ import re
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import xxhash
+
 from shards.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,6 +24,9 @@ UNIT_BYTES = 256 << 20
 """Most text in a unit (one row group may be larger): a crash costs each worker no more than this."""
 PACK_BYTES = 16 << 20
 """Small spans are joined into units up to this size, so that ten thousand small files are not ten thousand tasks."""
+GROUP_FILES = 2048
+"""Of so many small files, on average, one is the last of its unit, chosen by its name. So a file that is added, removed
+or changed changes the units of its group alone, about 2,048 files or 0.5 s of encoding, not all units after it."""
 BATCH_BYTES = 8 << 20
 """Text in a batch, about. It bounds a worker's memory and keeps the text near the CPU's caches."""
 
@@ -143,6 +148,9 @@ def make_units(source: int, spans: list[Span]) -> list[Unit]:
             pending, pending_bytes = [], 0
         pending.append(span)
         pending_bytes += span.text_bytes
+        if xxhash.xxh3_64_intdigest(f"{span.name}\0{span.start}".encode()) % GROUP_FILES == 0:
+            units.append(Unit(source, tuple(pending)))
+            pending, pending_bytes = [], 0
     if pending:
         units.append(Unit(source, tuple(pending)))
     return units

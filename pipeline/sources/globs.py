@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import glob as globbing
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from pipeline.recipe import paths
 from pipeline.recipe.checks import kind_of, named_sources
 from pipeline.sources.base import File, SourceError
-from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS
+from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, version_of_status
 from pipeline.sources.formats.detect import detect_format, format_of_name
 
 
@@ -28,8 +29,8 @@ def expand_glob(glob: str) -> list[File]:
         OSError, ValueError, ImportError: the URL cannot be listed, or its protocol is not installed.
     """
     if "://" not in glob and "::" not in glob:
-        found = [path for path in globbing.glob(os.path.expanduser(glob), recursive=True) if os.path.isfile(path)]
-        files = [File(path, _check_name(_absolute(path)), os.path.getsize(path)) for path in found]
+        found = globbing.glob(os.path.expanduser(glob), recursive=True)
+        files = [file for path in found if (file := _local_file(path)) is not None]
         return sorted(files, key=lambda file: file.name)
     import fsspec
 
@@ -50,6 +51,17 @@ def expand_glob(glob: str) -> list[File]:
         url = "::".join([*links[:place], url, *links[place + 1 :]])
         files.append(File(url, _check_name(name), info.get("size") or 0))
     return sorted(files, key=lambda file: file.name)
+
+
+def _local_file(path: str) -> File | None:
+    """Return a path as a file; None if it is none, or is gone. One call of the system, as there may be many files."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    return File(path, _check_name(_absolute(path)), status.st_size, version_of_status(status))
 
 
 def check_globs(data: dict[str, Any], folder: Path) -> Iterator[str]:

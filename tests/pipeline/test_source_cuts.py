@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources import files
 from pipeline.sources.formats import byte_io as blocks
-from pipeline.sources.formats import parquet
+from pipeline.sources.formats import parquet, readers
 from tests.support.builds import list_spans_of
 
 SIZES = st.integers(1, 40)
@@ -34,6 +34,7 @@ def sizes() -> Generator[Any]:
         for module in (blocks, parquet):
             patch.setattr(module, "BATCH_BYTES", batch_bytes)
             patch.setattr(module, "UNIT_BYTES", unit_bytes)
+        patch.setattr(readers, "UNIT_BYTES", unit_bytes)
         patch.setattr(blocks, "_WINDOW_BYTES", batch_bytes)
 
     yield set_sizes

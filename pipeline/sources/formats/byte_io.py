@@ -61,8 +61,7 @@ def version_of(url: str) -> str:
     For a file in an archive, the text includes the archive's version.
     """
     if is_local(url):
-        status = os.stat(os.path.expanduser(url))
-        return f"{status.st_size} bytes, modified {status.st_mtime_ns}"
+        return version_of_status(os.stat(os.path.expanduser(url)))
     fs, path = _open_file_system(url)
     info = fs.info(path)
     if info.get("size") is None:
@@ -70,6 +69,11 @@ def version_of(url: str) -> str:
     tags = [f"{key} {info[key]}" for key in ("ETag", "etag", "sha256", "LastModified", "mtime", "CRC") if info.get(key)]
     container = url.partition("::")[2]
     return ", ".join([f"{info['size']} bytes", *tags, *([f"in {version_of(container)}"] if container else [])])
+
+
+def version_of_status(status: os.stat_result) -> str:
+    """Return the version of a local file."""
+    return f"{status.st_size} bytes, modified {status.st_mtime_ns}"
 
 
 def _open_file_system(url: str) -> tuple[fsspec.AbstractFileSystem, str]:

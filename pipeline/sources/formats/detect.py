@@ -54,14 +54,14 @@ def detect_format(url: str, name: str) -> str:
         SourceError: the content cannot be one document; the message has the remedy.
         OSError: the file cannot be read or decompressed.
     """
-    if found := format_of_name(name):
+    ending = _inner_ending(name)
+    if found := _BY_NAME.get(ending):
         return found
     with open_file(url) as raw:
         head = _read_head(raw, name)
     if head.startswith(b"PAR1"):
         return "parquet"
     _refuse_binary(name, head)
-    ending = _inner_ending(name)
     if ending in _TABLES:
         raise SourceError(f"{name}: {_TABLES[ending]} is not read. Convert it to parquet or JSON lines, {_AS_FILES}.")
     if _is_json_lines(head):
@@ -100,7 +100,8 @@ def _read_head(raw: BinaryIO, name: str) -> bytes:
 
 
 def _refuse_binary(name: str, head: bytes) -> None:
-    kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None)
+    known = head.startswith(tuple(_MAGIC))
+    kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None) if known else None
     if kind in ("gzip", "Zstandard", "bzip2"):
         endings = ", ".join(COMPRESSION)
         raise SourceError(
@@ -136,6 +137,8 @@ def _is_json_lines(head: bytes) -> bool:
 
 
 def _parse(line: bytes) -> Any:
+    if not line.lstrip(codecs.BOM_UTF8 + b" \t\r").startswith(b"{"):
+        return None  # no object; to find that out by an exception takes ten times as long
     try:
         return json.loads(line.decode("utf-8-sig", "replace"))
     except (ValueError, RecursionError):

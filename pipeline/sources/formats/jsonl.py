@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -62,6 +62,8 @@ def check_head(source: SourceRecipe, span: Span) -> None:
     if not piece:
         raise SourceError(f"{span.name}: holds no record. Leave it out of `paths`.")
     head = piece[: piece.find(b"\n", _HEAD_BYTES) + 1] or piece
+    if _is_plain(source, head):
+        return
     _, faults = _parse(head, _parse_options(source, span.name), span, row=0, tolerant=source.max_malformed > 0)
     malformed = {record for record, _ in faults}
     lines = [line for line in head.split(b"\n") if line.strip()]
@@ -78,6 +80,27 @@ def check_head(source: SourceRecipe, span: Span) -> None:
                 f"{span.name}: {column!r} is one key with a dot in its name; in JSON lines a dot leads into an object. "
                 "Rename the key, or convert the file to parquet."
             )
+
+
+def _is_plain(source: SourceRecipe, head: bytes) -> bool:
+    """Return whether the records certainly have the text column alone that the recipe names, each with a text.
+
+    That is how most files are, and shows it in a twentieth of the time of Arrow's parser, which counts where each of
+    very many files holds few records. If it is not certain, the file may still be right.
+    """
+    if source.keep or "." in source.text_column:
+        return False
+    try:
+        records: list[Any] = [
+            json.loads(line, parse_constant=_refuse) for line in head.decode().split("\n") if line.strip()
+        ]
+    except (ValueError, RecursionError):
+        return False
+    return all(type(record) is dict and isinstance(record.get(source.text_column), str) for record in records)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _names(record: Any, prefix: str = "") -> Iterator[str]:

@@ -55,8 +55,8 @@ def open_parquet(url: str, name: str, version: str) -> Generator[tuple[pq.Parque
                     page_checksum_verification=True,
                 )
             elif is_local(url):
-                path = os.path.expanduser(url)
-                file = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
+                mapped = stack.enter_context(pa.memory_map(os.path.expanduser(url)))
+                file = pq.ParquetFile(mapped, page_checksum_verification=True)
             else:
                 raw = stack.enter_context(open_file(url))
                 file = pq.ParquetFile(raw, pre_buffer=True, page_checksum_verification=True)

@@ -25,7 +25,6 @@ from pipeline.sources.formats.byte_io import (
     open_file,
     read_blocks,
     read_pieces,
-    version_of,
 )
 
 if TYPE_CHECKING:
@@ -34,13 +33,14 @@ if TYPE_CHECKING:
 _CONTENT_PER_LINE_BYTE = 25  # a line of 200 bytes names a source file of 5,000; only for estimates
 
 
-def cut_file(source: SourceRecipe, url: str, name: str, format_: str, unit_bytes: int | None = None) -> list[Span]:
-    """Cut one file into spans of up to `unit_bytes` of text (`UNIT_BYTES` when None).
+def cut_file(
+    source: SourceRecipe, url: str, name: str, version: str, format_: str, unit_bytes: int | None = None
+) -> list[Span]:
+    """Cut one version of a file into spans of up to `unit_bytes` of text (`UNIT_BYTES` when None).
 
     Raises:
         SourceError: the file is broken or lacks a column.
     """
-    version = version_of(url)
     if format_ == "parquet":
         return parquet.cut_file(source, url, name, version, unit_bytes)
     size = int(version.partition(" ")[0])
@@ -54,12 +54,11 @@ def cut_file(source: SourceRecipe, url: str, name: str, format_: str, unit_bytes
     whole = Span(url, name, version, format_, "b", 0, size, text_bytes, None, size)
     if format_ == "jsonl":
         jsonl.check_head(source, whole)
-    if compressed:
+    unit_bytes = (unit_bytes or UNIT_BYTES) // per_byte
+    if compressed or size <= unit_bytes:
         return [whole]
     separator = b"\n" if format_ == "jsonl" else (source.separator or "").encode()
     with open_file(url) as raw:
-        if per_byte > 1:
-            unit_bytes = (unit_bytes or UNIT_BYTES) // per_byte
         cuts = [0, *find_boundaries(raw, size, separator, unit_bytes), size]
     parts = itertools.pairwise(cuts)
     return [Span(url, name, version, format_, "b", a, b, (b - a) * per_byte, None, b - a) for a, b in parts]
