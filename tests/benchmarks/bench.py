@@ -28,6 +28,7 @@ GOALS = {
     ("build", "ratio"): ("at least 15, goal 25", lambda value: value >= 15),
     ("hub", "ratio"): ("at most 1.3", lambda value: value <= 1.3),
     ("hub", "worker_ratio"): ("at most 1.15", lambda value: value <= 1.15),
+    ("remote_loader", "hub_loader_share"): ("less than 0.01", lambda value: value < 0.01),
     ("content", "files_per_s"): ("at least 500", lambda value: value >= 500),
     ("audit", "count_tokens_per_s"): ("at least 100,000,000", lambda value: value >= 100_000_000),
     ("audit", "memory_ratio"): ("at most 1.15", lambda value: value <= 1.15),
@@ -134,6 +135,12 @@ def _loader(work: Path, quick: bool) -> Figures:
     return bench_loader(write_set(work), work=work)
 
 
+def _remote_loader(work: Path, quick: bool) -> Figures:
+    from tests.benchmarks.loader import bench_remote_loader
+
+    return bench_remote_loader(work, quick=quick)
+
+
 def _hub(work: Path, quick: bool) -> Figures:
     from tests.benchmarks.hub import bench_hub
 
@@ -182,6 +189,7 @@ TOPICS: dict[str, Callable[[Path, bool], Figures]] = {
     "validate": _validate,
     "audit": _audit,
     "loader": _loader,
+    "remote_loader": _remote_loader,
     "train_step": _train_step,
     "hub": _hub,
     "content": _content,

@@ -49,7 +49,7 @@ def bench_hub(work: Path, *, quick: bool = False, workers: int = 2) -> dict[str,
         folder.mkdir(parents=True)
         for index, file in enumerate(files):
             (folder / f"train-{index:05d}-of-{len(files):05d}.parquet").symlink_to(file)
-        with _serve(root) as url:
+        with serve_hub(root) as url:
             environment = {"HF_ENDPOINT": url, "HF_HOME": str(work / "hf")}
             disk = f"paths = ['{folder}/*.parquet']"
             hub = f"kind = 'hub'\nrepo = '{REPO}'"
@@ -89,8 +89,9 @@ def _time(work: Path, source: str, workers: int, environment: dict[str, str]) ->
 
 
 @contextmanager
-def _serve(root: Path) -> Generator[str]:
-    command = [sys.executable, "-m", "tests.support.servers.hub", "--root", str(root)]
+def serve_hub(root: Path, *options: str) -> Generator[str]:
+    """Serve a folder of repositories from a process of its own; yield its address."""
+    command = [sys.executable, "-m", "tests.support.servers.hub", "--root", str(root), *options]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdin is not None
         assert server.stdout is not None

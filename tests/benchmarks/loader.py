@@ -2,6 +2,8 @@
 
     python -m tests.benchmarks.loader DIR
 
+and how long training steps wait for shards from a Hub on loopback, compared with the same shards on disk.
+
 The memory map is nanoGPT's `get_batch`: random offsets into a plain file of tokens, one slice a row, stacked. Its file
 is decompressed first, outside the timing, and lies in the page cache; its map is opened once. The loader decompresses
 as it goes and gives every window exactly once. Both yield int64 inputs and targets of one shape.
@@ -9,17 +11,26 @@ as it goes and gives every window exactly once. Both yield int64 inputs and targ
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
 import shards
+from shards.convert.import_.import_set import ImportOptions, import_set
+from shards.format.manifest import Split
 from shards.format.order import WindowOrder
+from tests.benchmarks.hub import serve_hub
+from trainer.commands.measure import write_made_up_set
 from trainer.data import Loader
+from trainer.metrics import read_metrics
+from trainer.recipe import load_recipe
 
 ROUNDS = 5
 """Each side is timed this often, in turns, and its best round counts: a shared machine only ever makes it slower."""
@@ -104,6 +115,51 @@ def _time_memory_map(plain: Path, dtype: np.dtype, samples: int, batch: int, seq
         _inputs = torch.stack([torch.from_numpy(data[i : i + seq_len].astype(np.int64)) for i in ix])
         _targets = torch.stack([torch.from_numpy(data[i + 1 : i + 1 + seq_len].astype(np.int64)) for i in ix])
     return time.perf_counter() - began
+
+
+SHARD_TOKENS, STEPS = 100_000, 500
+LATENCY_MS = 20
+"""Of every answer of the Hub. A shard of 100,000 tokens makes latency count a thousand times as much as a usual one."""
+
+
+def bench_remote_loader(work: Path, *, quick: bool = False) -> dict[str, float]:
+    """Train the demo's model on small shards of made-up tokens, from disk and from a Hub on loopback, the cache empty.
+
+    The Hub is a process of its own, on the same cores. The first step waits for the first shard, and is left out.
+
+    Returns:
+        For `disk` and `hub`: `..._loader_share`, the share of all steps' time that waits for the loader;
+        `..._longest_wait_ms` of one step; and `..._tokens_per_s`.
+    """
+    steps = STEPS // 2 if quick else STEPS
+    recipe = load_recipe(Path("demo"), ["model.vocab_size=8192"])
+    large = recipe.train.model_copy(update={"global_batch": 256})  # so that the made-up set holds a million tokens
+    folder = work / "remote"
+    folder.mkdir()
+    write_made_up_set(recipe.model_copy(update={"train": large}), folder)
+    bins: dict[Split, Sequence[Path]] = {"train": [folder / "train.bin"], "val": [folder / "val.bin"]}
+    repo = folder / "root" / "bench" / "set"
+    options = ImportOptions(name="made-up", shard_tokens=SHARD_TOKENS)
+    import_set(bins, tokenizer=folder / "tokenizer.json", out=repo, options=options)
+    figures: dict[str, float] = {}
+    with serve_hub(folder / "root", "--latency-ms", str(LATENCY_MS)) as url:
+        for name, place in (("disk", str(repo)), ("hub", "hf://datasets/bench/set")):
+            run = folder / name
+            settings = ["phases=[]", f"train.steps={steps}", "train.log_every=1", "eval.every_steps=1000000"]
+            command = [sys.executable, "-m", "trainer", "train", "demo", "--shards", place, "--run", str(run)]
+            command += ["--go-on", "--cache", str(folder / "cache")] + [f"--set={setting}" for setting in settings]
+            environment = {**os.environ, "HF_ENDPOINT": url, "HF_HUB_DISABLE_XET": "1"}
+            subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
+            records = [record for record in read_metrics(run) if "loss" in record and record["step"] > 1]
+            waits = [record["data_wait_ms"] / 1000 for record in records]
+            tokens = recipe.train.global_batch * recipe.train.seq_len
+            seconds = sum(tokens / record["tokens_per_s"] for record in records)
+            figures |= {
+                f"{name}_loader_share": sum(waits) / seconds,
+                f"{name}_longest_wait_ms": 1000 * max(waits),
+                f"{name}_tokens_per_s": tokens * len(records) / seconds,
+            }
+    return figures
 
 
 if __name__ == "__main__":
