@@ -2,7 +2,8 @@
 
 `open_set` reads metadata only. `Shard.read` decompresses just the frames it needs. Opening does not validate: see
 `shards.validation.validate`, or `tokenmill validate`. A set is read through a store (`shards.stores.store`): from a
-folder, or from the Hub without a copy (`hf://datasets/...`). Code that needs files on disk uses `ShardSet.path`.
+folder, or without a copy from a bucket (`s3://...`) or the Hub (`hf://datasets/...`). Code that needs files on disk
+uses `ShardSet.path`.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -242,8 +243,9 @@ def open_set(place: str | os.PathLike[str], *, cache: Cache | None = None) -> Sh
     """Open a shard set and read its manifest.
 
     Args:
-        place: a folder, or `hf://datasets/OWNER/NAME[@REVISION][/FOLDER]`. From the Hub, every file is read at the
-            commit that the revision names now: the manifest at once, the shards when they are needed.
+        place: a folder, `s3://BUCKET/PREFIX` (or `gs`, `az`), or `hf://datasets/OWNER/NAME[@REVISION][/FOLDER]`. The
+            manifest is read at once, the shards when they are needed. From the Hub, every file is read at the commit
+            that the revision names now.
         cache: where the shards of a set that is not on this machine are kept: each is fetched whole and verified when
             it is first read. A set in a folder needs none, and does not use it. Without a cache only the requested
             ranges are read, and kept nowhere.

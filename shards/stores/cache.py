@@ -38,6 +38,7 @@ from threading import Event
 
 from shards.errors import InputError, Problem, ShardSetError
 from shards.stores.files import DiskError
+from shards.stores.retry import StoppedError
 
 MOST_DEFAULT_BYTES = 100 * 10**9
 """The default limit is half of the free disk space, so that checkpoints have room too, but at most this: 75 billion
@@ -59,10 +60,6 @@ Note = Callable[[str], None]
 
 class CacheError(InputError):
     """The folder cannot be used as a cache, or the limit is too small."""
-
-
-class StoppedError(InputError):
-    """A file is not fetched, because the process has no more use for it."""
 
 
 @dataclass(frozen=True, slots=True)

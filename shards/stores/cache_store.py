@@ -17,8 +17,8 @@ from functools import partial
 from threading import Event
 
 from shards.errors import InputError, ShardSetError
-from shards.stores.cache import Cache, CachedFile, CacheError, Note, StoppedError
-from shards.stores.retry import NOTE_EVERY_S, retry
+from shards.stores.cache import Cache, CachedFile, CacheError, Note
+from shards.stores.retry import NOTE_EVERY_S, StoppedError, retry, stop_on
 from shards.stores.store import ListedFile, Store
 
 CONNECTIONS = 4
@@ -142,12 +142,9 @@ class CacheStore:
         def fetch_range(start: int) -> int:
             end = min(start + step, file.bytes)
 
-            def attempt() -> bytes:
-                if stop.is_set():
-                    raise StoppedError(f"{what}: not fetched: stopped")
-                return self.remote.read_range(file.name, start, end)
-
-            content = memoryview(retry(what, attempt, error_type=FetchError, note=note, sleep=stop.wait))
+            with stop_on(stop):
+                read = partial(self.remote.read_range, file.name, start, end)
+                content = memoryview(retry(what, read, error_type=FetchError, note=note))
             written = 0
             while written < len(content):  # one write takes at most 2 GiB
                 written += os.pwrite(descriptor, content[written:], start + written)

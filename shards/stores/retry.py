@@ -11,6 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Generator
+from contextvars import ContextVar
 from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
@@ -43,6 +44,23 @@ class TransientError(InputError):
         self.retry_after_s = retry_after_s
 
 
+class StoppedError(InputError):
+    """A request is not made again, because the process has no more use for its answer."""
+
+
+_stop: ContextVar[threading.Event | None] = ContextVar("stop", default=None)
+
+
+@contextlib.contextmanager
+def stop_on(event: threading.Event) -> Generator[None]:
+    """Let `retry`, where this thread calls it in the body, raise `StoppedError` once `event` is set."""
+    token = _stop.set(event)
+    try:
+        yield
+    finally:
+        _stop.reset(token)
+
+
 def retry(
     what: str,
     attempt: Callable[[], Result],
@@ -62,18 +80,23 @@ def retry(
         give_up_s: seconds after the first attempt; `GIVE_UP_S` when None.
         note: called with a sentence for the user when the first attempt fails or has no answer after `SLOW_S`, and then
             at most every `NOTE_EVERY_S` seconds. Another thread may call it.
-        sleep: waits that many seconds; `time.sleep` when None.
+        sleep: waits that many seconds; `time.sleep` when None, or a wait that `stop_on` ends.
         on_failure: called after each failure that may pass, to count them.
 
     Raises:
         Exception: the error that `error_type` makes when the time is up, or a final error of `attempt`.
+        StoppedError: the event of `stop_on` is set.
     """
+    stop = _stop.get()
+    sleep = sleep or (stop.wait if stop else time.sleep)
     bound = GIVE_UP_S if give_up_s is None else give_up_s
     started = time.monotonic()
     reporter = _Reporter(what, note, started + bound)
     attempts = 0
     while True:
         attempts += 1
+        if stop is not None and stop.is_set():
+            raise StoppedError(f"{what}: not requested: stopped")
         try:
             with reporter.watch() if attempts == 1 else contextlib.nullcontext():
                 return attempt()
@@ -90,7 +113,7 @@ def retry(
                 stop = "" if message.endswith("?") else "."
                 raise error_type(f"{message}{stop} Check the network, then run the same command again.") from error
             reporter.report(_strip(what, error))
-            (sleep or time.sleep)(pause)
+            sleep(pause)
 
 
 class _Reporter:

@@ -22,11 +22,14 @@ import pytest
 
 import shards
 from shards.stores import retry
-from shards.stores.cache import PART_SUFFIX, Cache, CacheError, StoppedError
+from shards.stores.cache import PART_SUFFIX, Cache, CacheError
 from shards.stores.cache_store import FetchError
 from shards.stores.files import DiskError
 from shards.stores.hub import HubStore
+from shards.stores.open import open_writable_store
+from shards.stores.retry import StoppedError
 from tests.support.servers.hub import Hub, use_hub
+from tests.support.servers.objects import BUCKET, Proxy, aws_environment
 from tests.support.shard_sets import cut_train, write_set
 
 URL = "hf://datasets/tester/set"
@@ -317,6 +320,29 @@ def test_fetches_that_nobody_needs_end_at_once(hub, folder, monkeypatch):
     assert time.monotonic() - began < 5
     hub.back()
     check_tokens(shard_set.shards[1])
+
+
+def test_shards_in_a_bucket_are_cached_too_and_their_fetches_end_at_once(moto, whole, folder, monkeypatch):
+    moto.empty_bucket()
+    with Proxy(moto) as proxy:
+        aws_environment(monkeypatch, proxy.url)
+        place = f"s3://{BUCKET}/cached"
+        for path in whole.iterdir():
+            open_writable_store(place).put(path.name, path)
+        shard_set = shards.open_set(place, cache=Cache(folder, 10**9))
+        check_tokens(shard_set.shards[1])
+        proxy.gone()
+        check_tokens(shard_set.shards[1])
+        with ThreadPoolExecutor(1) as pool:
+            read = pool.submit(shard_set.shards[2].read)
+            time.sleep(0.5)
+            began = time.monotonic()
+            shard_set.store.stop_fetching()
+            with pytest.raises(StoppedError):
+                read.result()
+        assert time.monotonic() - began < 10
+        proxy.back()
+        check_tokens(shard_set.shards[2])
 
 
 def test_a_full_disk_is_refused_before_the_fetch(hub, whole, tmp_path):

@@ -1,6 +1,6 @@
 """Training from a remote store through the cache: the same steps as from disk, whatever the network and the cache do.
 
-The set lies on a Hub on loopback.
+The set lies on a Hub on loopback, and in a bucket of moto's S3 server.
 """
 
 from __future__ import annotations
@@ -19,12 +19,23 @@ import pytest
 
 from shards import ShardSet
 from shards.format.order import WindowOrder
+from shards.stores.open import open_writable_store
 from tests.support.ranks import assert_near, run_ranks
 from tests.support.servers.hub import Hub, use_hub
+from tests.support.servers.objects import (
+    ACCESS_KEY,
+    BUCKET,
+    SECRET_KEY,
+    ObjectServer,
+    Proxy,
+    aws_environment,
+    moto_store,
+)
 from trainer.__main__ import main
 from trainer.recipe import load_recipe
 
 URL = "hf://datasets/tester/set"
+S3 = f"s3://{BUCKET}/sets/tiny"
 
 
 class Done(Protocol):
@@ -59,6 +70,26 @@ def hub(shard_set: ShardSet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         server.publish("tester/set", shard_set.path)
         use_hub(server.url, monkeypatch)
         yield server
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[ObjectServer]:
+    """Run an S3 server."""
+    with moto_store() as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(moto: ObjectServer, shard_set: ShardSet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Proxy]:
+    """Return the proxy in front of a bucket that holds the set at `S3`; the cache is a new one."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    with Proxy(moto) as proxy:
+        aws_environment(monkeypatch, proxy.url)
+        store = open_writable_store(S3)
+        for path in shard_set.path.iterdir():
+            store.put(path.name, path)
+        proxy.forget()
+        yield proxy
 
 
 @pytest.fixture(scope="module")
@@ -101,56 +132,58 @@ def two_largest(shard_set: ShardSet) -> int:
     return sum(sorted(sizes)[-2:])
 
 
-def test_training_from_the_hub_is_training_from_disk(
+@pytest.mark.parametrize("place", [URL, S3])
+def test_training_from_a_remote_store_is_training_from_disk(
     trainer: Command,
     shard_set: ShardSet,
     recipe_file: Path,
     from_disk: Path,
-    hub: Hub,
+    request: pytest.FixtureRequest,
     read_lines: ReadLines,
     tmp_path: Path,
+    place: str,
 ):
+    server: Hub | Proxy = request.getfixturevalue("hub" if place == URL else "bucket")
     run = tmp_path / "run"
-    done = trainer.run("train", recipe_file, "--shards", URL, "--run", run)
+    done = trainer.run("train", recipe_file, "--shards", place, "--run", run)
     assert done.returncode == 0, done.stderr
     assert f"shards are kept in {tmp_path / 'xdg/tokenmill/shards'}, at most " in done.stderr
     assert read_lines(run) == read_lines(from_disk)
     assert weights(run) == weights(from_disk)
     record = json.loads((run / "set.json").read_text())
-    assert record == {"path": URL, "manifest_sha256": shard_set.manifest_sha256}
+    assert record == {"path": place, "manifest_sha256": shard_set.manifest_sha256}
     assert (run / "tokenizer.json").read_bytes() == (from_disk / "tokenizer.json").read_bytes()
     # No sidecar was read, and each shard once.
-    assert not [one.path for one in hub.requests if "/resolve/" in one.path and one.path.endswith("-00000.json")]
-    assert len([one for one in hub.requests if one.path.endswith("/val-00000.bin.zst") and "/cdn/" in one.path]) == 1
+    read = [one.path for one in server.requests if one.method == "GET" and one.status in (200, 206)]
+    assert not [path for path in read if path.endswith("-00000.json")]
+    for name in ("train-00000", "val-00000"):
+        assert len([path for path in read if path.endswith(f"/{name}.bin.zst")]) == 1
 
     traced = [trainer.run("trace", folder, "--step", 3, "--json") for folder in (run, from_disk)]
     assert [one.returncode for one in traced] == [0, 0], traced[0].stderr
     found, expected = (json.loads(one.stdout) for one in traced)
     assert found | {"run": ""} == expected | {"run": ""}
 
-    fitting = trainer.run("fit", recipe_file, "--shards", URL, "--gpu-memory", "1GB", "--json")
+    fitting = trainer.run("fit", recipe_file, "--shards", place, "--gpu-memory", "1GB", "--json")
     assert json.loads(fitting.stdout)["vocab_size"] == shard_set.vocab_size
 
 
-@pytest.mark.parametrize("disk_first", [True, False])
 def test_a_run_goes_on_where_the_set_lies_now(
     trainer: Command,
     shard_set: ShardSet,
     recipe_file: Path,
     from_disk: Path,
     hub: Hub,
+    bucket: Proxy,
     read_lines: ReadLines,
     tmp_path: Path,
-    disk_first: bool,
 ):
-    places = [shard_set.path, URL] if disk_first else [URL, shard_set.path]
     run = tmp_path / "run"
-    stop = "phases=[{name='a', until_step=10, goal='loss < 0'}]"
-    first = trainer.run("train", recipe_file, "--shards", places[0], "--run", run, "--set", stop)
-    assert first.returncode == 3, first.stderr
-    second = trainer.run("train", recipe_file, "--shards", places[1], "--run", run)
-    assert second.returncode == 0, second.stderr
-    assert "resumed from" in second.stderr
+    for place, until in ((URL, 4), (shard_set.path, 10), (S3, 16), (shard_set.path, 24)):
+        stop = f"phases=[{{name='a', until_step={until}, goal='loss < 0'}}]"
+        done = trainer.run("train", recipe_file, "--shards", place, "--run", run, "--set", stop)
+        assert done.returncode == 3, done.stderr
+        assert ("resumed from" in done.stderr) == (until > 4)
     lines = [line for line in read_lines(run) if "phase" not in line]
     assert [line for line in lines if line["step"] != 10] == [
         line for line in read_lines(from_disk) if line["step"] != 10
@@ -245,6 +278,20 @@ def train_from(url: str, *arguments: str) -> None:
     """Run the command; the function of a process."""
     use_hub(url, pytest.MonkeyPatch())
     main(list(arguments))
+
+
+def test_a_bucket_whose_requests_fail_gives_the_same_run(
+    trainer: Command, recipe_file: Path, from_disk: Path, bucket: Proxy, read_lines: ReadLines, tmp_path: Path
+):
+    bucket.faults.every(5, "reset", "503", "short", "429", "reset-body")
+    done = trainer.run("train", recipe_file, "--shards", S3, "--run", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert len([one for one in bucket.requests if one.fault]) > 2
+    assert read_lines(tmp_path / "run") == read_lines(from_disk)
+    assert weights(tmp_path / "run") == weights(from_disk)
+    for path in (tmp_path / "run").glob("*.json*"):
+        assert ACCESS_KEY not in path.read_text()
+    assert SECRET_KEY not in done.stderr
 
 
 def test_a_network_that_is_gone_ends_the_run_in_a_clear_error_and_the_next_one_resumes(

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shards",
         type=parse_place,
         metavar="SET",
-        help="the shard set, a folder or hf://... (default: where the run was trained on it)",
+        help="the shard set, a folder, s3://... or hf://... (default: where the run was trained on it)",
     )
     parser.add_argument(
         "--limit",

@@ -29,7 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     add_recipe(parser, "a train recipe (TOML), or the name of a shipped one", "--set train.steps=100")
     parser.add_argument(
-        "--shards", type=parse_place, required=True, metavar="SET", help="the shard set: a folder, or hf://..."
+        "--shards",
+        type=parse_place,
+        required=True,
+        metavar="SET",
+        help="the shard set: a folder, s3://..., gs://..., az://... or hf://...",
     )
     parser.add_argument("--run", type=Path, required=True, metavar="RUN", help="folder for checkpoints and metrics")
     parser.add_argument(
