@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow import wrap_numbers, wrap_texts
-from pipeline.encode.run import DOCUMENT_DTYPE, Run, count_below, load_runs
+from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, Run, count_below, load_runs
 from pipeline.engine.timer import Timer
 from pipeline.mix.kept import Kept, read_kept
 from pipeline.mix.plan import ShardPlan, Slice
@@ -44,8 +44,6 @@ LEAST_TASKS = 128
 """More shards a task leave no fewer tasks than this, so that a cluster has work for its nodes."""
 MOST_TASK_BYTES = 4 << 30
 """Tokens of a task's shards: scratch on its machine."""
-CONNECTIONS = 32
-"""Requests at once to a remote store."""
 
 _CHUNK_DOCUMENTS = 512
 _SPLIT_SEEDS = {"train": 0, "val": 1}

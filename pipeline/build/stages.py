@@ -177,7 +177,9 @@ def run_mix(context: BuildContext, recipe: Recipe, runs: RunList) -> tuple[MixPl
     }
     if recipe.drop_hashes:
         identity["drop_hashes"] = recipe.drop_hashes  # with each file's SHA-256
-    payload = mix.MixTask(recipe, tuple(open_lists(recipe)), runs.address, has_more)
+    payload = mix.MixTask(
+        recipe, tuple(open_lists(recipe)), runs.address, has_more, fetch=context.driver.work.folder is None
+    )
     task = Task(digest_of(identity), payload, 0, recipe.name)
     before = partial(_list_runs, runs)
     result = context.run_stage("mix", "pipeline.mix.cuts:mix_runs", [task], before=before).results[0]

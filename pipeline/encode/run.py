@@ -7,13 +7,19 @@ Opening a run reads its receipt; every range of the two files is compared with i
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.engine.receipts import TaskOutput, seal, unseal
+from pipeline.engine.checksums import write_checksummed
+from pipeline.engine.receipts import TaskOutput, seal, unseal, write_receipt
 from shards.errors import RunError
 from shards.format.manifest import dtype_for
 from shards.stores.files import unique_name
@@ -40,6 +46,9 @@ SLACK = 6.0
 """Standard deviations by which a search reads further than it expects to need: it reads again once in a million."""
 LEAST_SLACK = 64
 """Rows that a search reads further at least."""
+
+CONNECTIONS = 32
+"""Requests at once when runs are fetched from a remote store."""
 
 HashKey = tuple[int, int]
 """A content hash as (hash_hi, hash_lo): runs are sorted by it."""
@@ -68,7 +77,8 @@ class Run:
     """Of the tokens: `<u2` or `<u4`."""
 
     @cached_property
-    def _output(self) -> TaskOutput:
+    def output(self) -> TaskOutput:
+        """The result and the files."""
         return TaskOutput(open_store(self.place))
 
     @property
@@ -79,19 +89,19 @@ class Run:
     @property
     def labels(self) -> list[str]:
         """Provenance of each span: `file@revision#part`."""
-        return self._output.result["labels"]
+        return self.output.result["labels"]
 
     @property
     def num_documents(self) -> int:
         """The number of documents."""
-        return self._output.result["documents"]
+        return self.output.result["documents"]
 
     def read_documents(self, first: int, last: int) -> npt.NDArray[np.void]:
         """Read the rows of the documents [first, last), `DOCUMENT_DTYPE (last - first,)`."""
         size = DOCUMENT_DTYPE.itemsize
-        header = self._output.size(DOCUMENTS_FILE) - self.num_documents * size
+        header = self.output.size(DOCUMENTS_FILE) - self.num_documents * size
         return np.frombuffer(
-            self._output.read(DOCUMENTS_FILE, header + first * size, header + last * size), DOCUMENT_DTYPE
+            self.output.read(DOCUMENTS_FILE, header + first * size, header + last * size), DOCUMENT_DTYPE
         )
 
     def read_between(
@@ -140,7 +150,7 @@ class Run:
             return np.zeros(0, self.dtype)
         size = np.dtype(self.dtype).itemsize
         start, stop = int(rows["start"][0]), int(rows["start"][-1]) + int(rows["length"][-1])
-        return np.frombuffer(self._output.read(TOKENS_FILE, start * size, stop * size), self.dtype)
+        return np.frombuffer(self.output.read(TOKENS_FILE, start * size, stop * size), self.dtype)
 
 
 def count_below(rows: npt.NDArray[np.void], key: HashKey) -> int:
@@ -182,3 +192,23 @@ def load_runs(address: str) -> tuple[Run, ...]:
         return tuple(Run(*item) for item in unseal(open_store(place).read(name)))
     except (OSError, ValueError) as error:
         raise RunError(f"{address}: {error}. Run the same command again: the list is written anew.") from error
+
+
+@contextmanager
+def fetched_documents(runs: Sequence[Run], scratch: Path) -> Generator[list[Run]]:
+    """Give runs whose rows were fetched from a remote store into a temporary folder; they have no tokens.
+
+    A reader of many small ranges would wait for each: a request takes longer than its bytes. Scratch: 36 bytes a
+    document.
+    """
+    with TemporaryDirectory(dir=scratch) as folder:
+
+        def fetch(number: int, run: Run) -> Run:
+            own = Path(folder, str(number))
+            own.mkdir()
+            files = {DOCUMENTS_FILE: write_checksummed(own / DOCUMENTS_FILE, run.output.read(DOCUMENTS_FILE))}
+            write_receipt(own, {"documents": run.num_documents, "files": files})
+            return Run(str(own), run.source, run.dtype)
+
+        with ThreadPoolExecutor(CONNECTIONS) as pool:
+            yield list(pool.map(fetch, range(len(runs)), runs))

@@ -53,7 +53,7 @@ class ChecksummedWriter:
         return {"bytes": self._bytes, "checksums": bytes(self._checksums + last)}
 
 
-def write_checksummed(path: Path, data: bytes) -> dict[str, Any]:
+def write_checksummed(path: Path, data: bytes | memoryview) -> dict[str, Any]:
     """Write a small file and return its entry of the task's result."""
     with ChecksummedWriter(path) as file:
         file.write(data)

@@ -16,11 +16,12 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.encode.run import END_HASH, FIRST_HASH, load_runs
+from pipeline.encode.run import END_HASH, FIRST_HASH, fetched_documents, load_runs
 from pipeline.mix.block_lists import Blocked, BlockList
 from pipeline.mix.index import Axis, Cut, Index
 from pipeline.mix.kept import write_kept
@@ -49,6 +50,8 @@ class MixTask:
     """The address of the list of runs, of a `RunList`."""
     has_more: tuple[bool, ...] = ()
     """For each source, whether parts of it were not read; empty if all sources were read whole."""
+    fetch: bool = False
+    """Whether hashes and lengths are fetched into scratch first, from a remote store."""
 
 
 def find_short(recipe: Recipe, index: Index, has_more: tuple[bool, ...]) -> dict[int, int]:
@@ -273,10 +276,12 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> dict[str, Any]:
         MixError: the sources cannot give what the recipe asks for.
         BlockListError: a block list was changed or deleted after the recipe was read.
     """
-    blocked = Blocked(list(task.block_lists)) if task.block_lists else None
-    index = Index(list(load_runs(task.runs)), len(task.recipe.sources), blocked)
-    if short := find_short(task.recipe, index, task.has_more):
-        found = index.tokens.sum(axis=0).tolist()
-        return {"short": [[s, needed, found[s]] for s, needed in short.items()], "files": {}}
-    plan = plan_mix(task.recipe, index, task.has_more)
+    runs = load_runs(task.runs)
+    with fetched_documents(runs, folder) if task.fetch else nullcontext(runs) as own:
+        blocked = Blocked(list(task.block_lists)) if task.block_lists else None
+        index = Index(list(own), len(task.recipe.sources), blocked)
+        if short := find_short(task.recipe, index, task.has_more):
+            found = index.tokens.sum(axis=0).tolist()
+            return {"short": [[s, needed, found[s]] for s, needed in short.items()], "files": {}}
+        plan = plan_mix(task.recipe, index, task.has_more)
     return {"plan": plan.to_dict(), "short": [], "files": write_kept(folder, index.kept)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,16 @@ import zstandard
 
 from pipeline.assemble import AssembleTask, assemble_shards, group_shards
 from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList
-from pipeline.engine.receipts import write_receipt
-from pipeline.mix.cuts import plan_mix
+from pipeline.engine.receipts import WorkFileDamagedError, write_receipt
+from pipeline.mix.cuts import MixTask, mix_runs, plan_mix
 from pipeline.mix.index import Index
 from pipeline.mix.kept import write_kept
 from pipeline.mix.plan import MixPlan, ShardPlan, Slice
 from shards.format.writer import SetProperties
+from shards.stores.open import open_writable_store
 from shards.stores.store import FolderStore
 from tests.support.runs import EOS, Document, make_recipe, place_documents, write_run, write_runs
+from tests.support.servers.objects import Proxy, aws_environment, moto_store
 
 SOURCES = [
     [Document((i * 0x9E3779B97F4A7C15 % (1 << 64), i), 2 + i % 9) for i in range(80)],
@@ -119,6 +122,45 @@ def test_shards_assembled_together_are_the_same(mix: dict[str, Any], fetch: bool
     assert len(alone) > 3
     for together in (2, 100):
         assert assemble(tmp_path / f"{together}", runs, plan, index, together=together, fetch=fetch) == alone
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    with moto_store() as server, Proxy(server) as proxy:
+        aws_environment(monkeypatch, proxy.url)
+        yield proxy
+
+
+def test_runs_in_a_bucket_are_read_once_for_all_shards_of_a_task(bucket: Proxy, tmp_path: Path) -> None:
+    local = write_runs(tmp_path / "runs", SOURCES, [[40], [5, 6, 30]])
+    recipe = make_recipe([3, 1], val_tokens=60, shard_tokens=150, when_short="shrink")
+    store = open_writable_store("s3://bucket/work")
+    for path in (tmp_path / "runs").rglob("*.*"):
+        store.put(str(path.relative_to(tmp_path)), path)
+    runs = [Run(f"{store}/runs/{Path(run.place).name}", run.source, run.dtype) for run in local]
+    index = Index(local, 2)
+    expected = assemble(tmp_path / "local", local, plan_mix(recipe, index), index)
+
+    listed = RunList(store, runs)
+    listed.write()
+    (tmp_path / "mix").mkdir()
+    mixed = mix_runs(tmp_path / "mix", MixTask(recipe, (), listed.address, fetch=True), None)
+    assert mixed["plan"] == plan_mix(recipe, index).to_dict()
+    assert {path.name for path in (tmp_path / "mix").iterdir()} == mixed["files"].keys()
+
+    def requests(name: str) -> int:
+        return sum(record.method == "GET" and record.path.endswith(name) for record in bucket.requests)
+
+    assert requests("/documents.npy") == len(runs)
+    found = assemble(tmp_path / "remote", runs, plan_mix(recipe, index), index, together=100, fetch=True)
+    assert found == expected
+    once = requests("/tokens.bin")
+    assert len(runs) <= once <= 2 * len(runs)  # one for each split in which a run has documents
+    assert assemble(tmp_path / "single", runs, plan_mix(recipe, index), index) == expected
+    assert requests("/tokens.bin") - once > 2 * once
+    store.put(f"runs/{Path(runs[0].place).name}/tokens.bin", b"\1" * local[0].output.size("tokens.bin"))
+    with pytest.raises(WorkFileDamagedError, match=r"tokens\.bin.*differ from their checksum"):
+        assemble(tmp_path / "damaged", runs, plan_mix(recipe, index), index, together=100, fetch=True)
 
 
 def test_tasks_take_so_many_shards_that_reads_are_long() -> None:
