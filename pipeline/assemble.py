@@ -92,13 +92,18 @@ def group_shards(shards: Sequence[ShardPlan], *, runs: int, shard_bytes: int) ->
         runs: the number of runs, from each of which a shard takes a slice.
         shard_bytes: tokens of a usual shard, in bytes.
     """
-    usual = max(1, shard_bytes)
-    most = min(-(-READ_BYTES * runs // usual), MOST_TASK_BYTES // usual, len(shards) // LEAST_TASKS)
+    most = shards_a_task(len(shards), runs=runs, shard_bytes=shard_bytes)
     groups: list[tuple[ShardPlan, ...]] = []
     for _, split in itertools.groupby(shards, key=lambda shard: shard.split):
         own = list(split)
-        groups += [tuple(own[first : first + max(1, most)]) for first in range(0, len(own), max(1, most))]
+        groups += [tuple(own[first : first + most]) for first in range(0, len(own), most)]
     return groups
+
+
+def shards_a_task(shards: int, *, runs: int, shard_bytes: int) -> int:
+    """Return how many shards a task writes at most; see `group_shards`."""
+    usual = max(1, shard_bytes)
+    return max(1, min(-(-READ_BYTES * runs // usual), MOST_TASK_BYTES // usual, shards // LEAST_TASKS))
 
 
 def assemble_shards(folder: Path, task: AssembleTask, report: Callable[[int, int], None]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from pipeline.build.load import load_recipe as read_recipe
 from pipeline.build.tokenizer import TokenizerChoice
 from pipeline.engine.executors import Executor, LocalExecutor
 from pipeline.engine.progress import Progress
-from pipeline.estimate.estimate import Estimate, estimate
+from pipeline.estimate.estimate import Estimate, Nodes, estimate
 from pipeline.estimate.pilot import measure
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.hub import pin_revisions
@@ -28,6 +28,7 @@ from pipeline.sources.network.settings import Network
 from pipeline.sources.network.settings import network as current_network
 from pipeline.sources.selection import open_sources
 from shards.errors import InputError, RunError
+from shards.stores.open import scheme_of
 from shards.validation.validate import Level
 
 AnyRecipe: TypeAlias = "str | Path | dict[str, Any] | Recipe"
@@ -111,8 +112,10 @@ def plan_set(
     probe: bool = True,
     duplicates: Literal["cheaply", "in all text"] = "cheaply",
     out: str | Path | None = None,
+    work: str | Path | None = None,
     workers: int | None = None,
     gpu_usd_per_hour: float | None = None,
+    nodes: Nodes | None = None,
     network: Network | None = None,
     progress: bool = False,
 ) -> Estimate:
@@ -125,9 +128,12 @@ def plan_set(
             only footers are read and tokens are a guess.
         duplicates: where documents with equal text are looked for: in small local sources and in the sample, or in all
             text that the build would read, with 20 bytes of memory for each document.
-        out: folder of a set that an earlier build made of the same sources: it tells how many documents are equal.
-        workers: worker processes of the build; the cores that this process may use when None.
+        out: where the set will be: a folder, or an address whose requests are counted. If an earlier build of the same
+            sources is in the folder, it tells how many documents are equal.
+        work: where the work folder will be, in the same way; beside the set when None.
+        workers: tasks that run at once, on one machine or many; the cores that this process may use when None.
         gpu_usd_per_hour: the price of a GPU that waits for the build.
+        nodes: the machines that run the workers, to price them.
         network: how sources are read over a network; the defaults when None.
         progress: print progress on stderr.
 
@@ -142,10 +148,18 @@ def plan_set(
     with tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as cache, _network_settings(network, cache=Path(cache)):
         loaded = pin_revisions(load_recipe(recipe, overrides=overrides, progress=progress))
         selections = open_sources(loaded)
-        earlier = Path(out) if out else None
+        out_scheme = scheme_of(out) if out else None
+        earlier = Path(out) if out and out_scheme is None else None
         measured = measure(loaded, selections, duplicates=duplicates, earlier=earlier) if probe else None
         return estimate(
-            loaded, selections, pilot=measured, workers=workers or _count_cores(), gpu_usd_per_hour=gpu_usd_per_hour
+            loaded,
+            selections,
+            pilot=measured,
+            workers=workers or _count_cores(),
+            gpu_usd_per_hour=gpu_usd_per_hour,
+            work_scheme=scheme_of(work) if work else out_scheme,
+            out_scheme=out_scheme,
+            nodes=nodes,
         )
 
 

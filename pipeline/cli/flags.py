@@ -12,6 +12,9 @@ from shards.terminal.arguments import number_in, positive_number
 if TYPE_CHECKING:
     from pipeline.sources.network.settings import Network
 
+ENGINES = ("local", "ray", "slurm")
+"""Where tasks run: processes of this machine, a Ray cluster, Slurm job arrays."""
+
 _seconds = number_in(0.001, 10**6)
 
 

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.cli.flags import add_network, add_recipe, read_network
+from pipeline.cli.flags import ENGINES, add_network, add_recipe, read_network
 from shards.errors import InputError
-from shards.terminal.arguments import add_workers, number_in
+from shards.terminal.arguments import number_in, positive_number
 from shards.terminal.command import COULD_NOT_RUN, WHOLE
 from shards.terminal.display import say
 
@@ -35,22 +35,33 @@ def add_command(commands: Subparsers) -> None:
         help="read and hash all text that the build would read, 20 bytes of memory a document; without it, documents "
         "with equal text are found in small local sources, in the sample and in the set that is in --out",
     )
-    add_workers(parser)
-    parser.add_argument(
-        "--gpu-usd-per-hour",
-        type=number_in(0, 10**6),
-        metavar="USD",
-        help="also estimate what a GPU costs that waits for the build",
-    )
     parser.add_argument(
         "--out",
-        type=Path,
         metavar="DIR",
-        help="check that the set fits on the disk of this folder (default: the working directory)",
+        help="where the set will be: check that it fits on the disk of this folder (default: the working directory), "
+        "or count the requests to s3://BUCKET/PREFIX (or gs, az)",
     )
-    parser.add_argument(
-        "--work", type=Path, metavar="DIR", help="check that scratch files fit on the disk of this folder"
+    parser.add_argument("--work", metavar="DIR", help="the same for the work folder (default: OUT.work)")
+    machines = parser.add_argument_group("machines")
+    machines.add_argument(
+        "--engine",
+        choices=ENGINES,
+        default="local",
+        help="where the tasks will run (default: local); the time until a cluster gives its nodes is not foreseen",
     )
+    machines.add_argument(
+        "--workers",
+        type=positive_number,
+        metavar="N",
+        help="tasks at once, over all machines (default: one per core of this machine; a cluster needs it)",
+    )
+    machines.add_argument(
+        "--cpus-per-node", type=positive_number, default=1, metavar="N", help="workers of one machine (default: 1)"
+    )
+    for what, about in (("node", "the machines cost"), ("gpu", "a GPU costs that waits for the build")):
+        machines.add_argument(
+            f"--{what}-usd-per-hour", type=number_in(0, 10**6), metavar="USD", help=f"also estimate what {about}"
+        )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     add_network(parser)
     parser.set_defaults(run=run)
@@ -61,24 +72,32 @@ def run(options: argparse.Namespace) -> int:
     from pipeline.build.api import load_recipe, plan_set
     from pipeline.cli.plan_display import print_plan
     from pipeline.estimate.disk import REMEDY
+    from pipeline.estimate.estimate import Nodes
     from shards.stores.files import check_room
+    from shards.stores.open import scheme_of
 
     if options.no_probe and options.count_duplicates:
         raise InputError("plan: --no-probe reads no text and --count-duplicates reads all of it. Give one of them.")
+    if options.engine != "local" and options.workers is None:
+        raise InputError(f"plan: --engine {options.engine} needs --workers, the tasks that the cluster runs at once.")
+    price = options.node_usd_per_hour
     recipe = load_recipe(options.recipe, overrides=options.overrides, progress=True)
     found = plan_set(
         recipe,
         probe=not options.no_probe,
         duplicates="in all text" if options.count_duplicates else "cheaply",
         out=options.out,
+        work=options.work,
         workers=options.workers,
         gpu_usd_per_hour=options.gpu_usd_per_hour,
+        nodes=None if price is None else Nodes(options.cpus_per_node, price),
         network=read_network(options),
     )
-    out = options.out or Path()
+    out = options.out or ""
+    folders = [None if scheme_of(place) else Path(place) for place in (options.work or out, out)]
     problems = [found.refusal] if found.refusal else []
     try:
-        check_room(found.disk_needs(options.work or out, out), REMEDY)
+        check_room(found.disk_needs(*folders), REMEDY)
     except InputError as error:
         problems += map(str, error.problems)
     if options.json:

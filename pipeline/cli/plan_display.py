@@ -40,6 +40,7 @@ def print_plan(recipe: Recipe, estimate: Estimate) -> None:
             lines.append(f"look: validation takes {part}. Ask for fewer split.val_tokens, or add data")
     lines += _too_many_drops(recipe, estimate)
     lines += _time_lines(estimate)
+    lines += _store_lines(estimate)
     scratch, output = _size(estimate.scratch_bytes), _size(estimate.output_bytes)
     lines.append(f"disk: {scratch} of scratch, {output} for the set")
     print_lines([*lines, *_short(recipe, estimate)])
@@ -120,13 +121,30 @@ def _time_lines(estimate: Estimate) -> list[str]:
         speed = f"{pilot.link_bytes_per_s / 1e6:,.1f} MB/s"
         parts.append(f"download of {_size(estimate.download_bytes)} {_duration(time.download_s)} ({speed})")
     cpu = f"tokenizer {_duration(time.tokenizer_s)}, encode {_duration(time.encode_s)}"
-    parts.append(f"{cpu}, shards {_duration(time.assemble_s)}, validation {_duration(time.validate_s)}")
+    rest = f"mix {_duration(time.mix_s)}, shards {_duration(time.assemble_s)}"
+    parts.append(f"{cpu}, {rest}, validation {_duration(time.validate_s)}")
     workers = f"{time.workers} worker{'s' if time.workers > 1 else ''}"
     limit = {"CPU": "the CPU limits", "link": "the link limits", "archive": "the archive's files limit"}[time.limit]
-    lines.append(f"time: about {_duration(time.total_s)} with {workers}; {limit}")
+    lines.append(f"time: about {_duration(time.total_s)} with {workers}; {limit}, most of all in {time.longest_stage}")
     lines.append("  " + "; ".join(parts))
     if estimate.gpu_usd is not None:
         lines.append(f"a GPU that waits for it: {estimate.gpu_usd:,.2f} US dollars")
+    if estimate.nodes_usd is not None:
+        lines.append(f"the machines: {estimate.nodes_usd:,.2f} US dollars, if all are kept until the end")
+    return lines
+
+
+def _store_lines(estimate: Estimate) -> list[str]:
+    """Print what an object store is asked for, stage by stage."""
+    lines: list[str] = []
+    for stage in estimate.traffic:
+        moved = f"{_size(stage.read_bytes)} read, {_size(stage.written_bytes)} written"
+        lines.append(
+            f"  {stage.stage}: {stage.reads:,} requests that read, {stage.writes:,} that write or list; {moved}"
+        )
+    if lines:
+        usd = f"about {estimate.request_usd:,.2f} US dollars at list prices" if estimate.request_usd else "no cost"
+        lines.insert(0, f"object store: {usd}, without storage and traffic between regions")
     return lines
 
 

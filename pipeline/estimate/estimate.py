@@ -8,7 +8,8 @@ are subtracted. The estimate assumes that the link keeps its speed and that this
 Time: first the archive's files are fetched, then the tokenizer is trained. Then text is downloaded and encoded at the
 same time, and the slower of the two counts. At last shards are written and validated. CPU time is divided by the
 number of workers, download time is not. On two cores shared with other work, builds of 2 to 600 MB took 0.65 to 1.4
-times the estimate.
+times the estimate. Where the work folder or the set is on an object store, a stage takes at least as long as its bytes
+(`pipeline.estimate.traffic`). Waiting for a cluster to give nodes is not foreseen.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pipeline.encode.run import DOCUMENT_DTYPE
 from pipeline.estimate.disk import COMPRESSED_SHARE, FETCH_SCRATCH_SHARE, GUESSED_DOCUMENT_BYTES, ROW_BYTES, token_size
 from pipeline.estimate.duplicates import Distinct
 from pipeline.estimate.pilot import TABLE_BYTES, Pilot, SourcePilot
+from pipeline.estimate.traffic import BuildSize, StageTraffic, count_traffic, request_usd
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
 from pipeline.sources.selection import ReadFile, Selection
@@ -38,6 +40,8 @@ SURE = 1.1
 """A source may have this many times the tokens measured. A plan refuses a recipe only if even these are too few."""
 START_S = 1.0
 """Seconds to start processes and load libraries."""
+MIX_S_PER_DOCUMENT = 0.42e-6
+"""CPU seconds of the one mix task: 84 for 200 million documents in 3,200 runs, measured."""
 _CONTENT_STORED_SHARE = 0.3  # gzip on source code
 
 
@@ -90,6 +94,8 @@ class TimeEstimate:
     """At the speed that the pilot measured; runs at the same time as encoding."""
     encode_s: float
     """Reading, cleaning, hashing and encoding, with all workers."""
+    mix_s: float
+    """In one process."""
     assemble_s: float
     validate_s: float
 
@@ -97,13 +103,39 @@ class TimeEstimate:
     def total_s(self) -> float:
         """Seconds of the whole build; of download and encoding, only the longer counts."""
         first = START_S + self.content_s + self.tokenizer_s
-        return first + max(self.download_s, self.encode_s) + self.assemble_s + self.validate_s
+        return first + max(self.download_s, self.encode_s) + self.mix_s + self.assemble_s + self.validate_s
+
+    @property
+    def longest_stage(self) -> str:
+        """The stage that takes the longest."""
+        encode_s = max(self.download_s, self.encode_s)
+        return max(
+            (self.content_s, "fetch"),
+            (self.tokenizer_s, "tokenizer"),
+            (encode_s, "encode"),
+            (self.mix_s, "mix"),
+            (self.assemble_s, "assemble"),
+            (self.validate_s, "validate"),
+        )[1]
 
     @property
     def limit(self) -> str:
         """The resource that takes the longest: "archive", "link" or "CPU"."""
-        cpu_s = self.tokenizer_s + self.encode_s + self.assemble_s + self.validate_s
+        cpu_s = self.tokenizer_s + self.encode_s + self.mix_s + self.assemble_s + self.validate_s
         return max((cpu_s, "CPU"), (self.download_s, "link"), (self.content_s, "archive"))[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """The machines of a build: all are kept for as long as it takes."""
+
+    cpus: int
+    """Workers that one node runs at once."""
+    usd_per_hour: float
+
+    def usd(self, time: TimeEstimate) -> float:
+        """Return what they cost, in US dollars."""
+        return -(-time.workers // self.cpus) * self.usd_per_hour * time.total_s / 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +156,12 @@ class Estimate:
     time: TimeEstimate | None = None
     gpu_usd: float | None = None
     """The price of a GPU that waits for the build."""
+    traffic: tuple[StageTraffic, ...] = ()
+    """What each stage asks of an object store; empty if work folder and set are in folders."""
+    request_usd: float | None = None
+    """The price of those requests."""
+    nodes_usd: float | None = None
+    """The price of the nodes."""
     scarcest: str | None = None
     """The source that allows the fewest training tokens; None if no source is read whole."""
     refusal: str = ""
@@ -133,15 +171,14 @@ class Estimate:
         """Return the estimate as JSON values."""
         data = asdict(self)
         if self.time is not None:
-            data["time"] |= {"total_s": self.time.total_s, "limit": self.time.limit}
+            named = {"limit": self.time.limit, "longest_stage": self.time.longest_stage}
+            data["time"] |= {"total_s": self.time.total_s, **named}
         return data
 
-    def disk_needs(self, work: Path, out: Path) -> list[tuple[str, Path, int]]:
-        """Return the disk needs of scratch and set for `check_room`, with a margin."""
-        return [
-            ("scratch", work, int(self.scratch_bytes * DISK_MARGIN)),
-            ("the set", out, int(self.output_bytes * DISK_MARGIN)),
-        ]
+    def disk_needs(self, work: Path | None, out: Path | None) -> list[tuple[str, Path, int]]:
+        """Return the disk needs of scratch and set for `check_room`, with a margin; None stands for an object store."""
+        sizes = (("scratch", work, self.scratch_bytes), ("the set", out, self.output_bytes))
+        return [(what, folder, int(size * DISK_MARGIN)) for what, folder, size in sizes if folder is not None]
 
 
 def estimate(
@@ -151,8 +188,21 @@ def estimate(
     pilot: Pilot | None = None,
     workers: int = 1,
     gpu_usd_per_hour: float | None = None,
+    work_scheme: str | None = None,
+    out_scheme: str | None = None,
+    nodes: Nodes | None = None,
 ) -> Estimate:
     """Estimate a build. If the pilot shows that a source needs further parts, take them as the build will.
+
+    Args:
+        recipe: the data recipe.
+        selections: the sources' files.
+        pilot: what a sample showed; without it, no time is estimated.
+        workers: tasks at once, on one machine or many.
+        gpu_usd_per_hour: the price of a GPU that waits for the build.
+        work_scheme: the scheme of the object store with the work folder (`s3`); None if it is a folder.
+        out_scheme: the same for the set.
+        nodes: the machines that run the workers, to price them.
 
     Raises:
         SourceError: a file cannot be read.
@@ -183,11 +233,36 @@ def estimate(
         scarcest=None if grant.scarcest is None else recipe.sources[grant.scarcest].name,
         refusal=_refusal(demand, selections, pilot) if pilot else "",
     )
+    if work_scheme or out_scheme:
+        size = _build_size(recipe, found)
+        traffic = count_traffic(size, work=bool(work_scheme), out=bool(out_scheme))
+        parts = ((work_scheme, True, False), (out_scheme, False, True))
+        usd = sum(request_usd(count_traffic(size, work=w, out=o), scheme) for scheme, w, o in parts if scheme)
+        found = replace(found, traffic=traffic, request_usd=usd)
     if pilot is None:
         return found
     time = _estimate_time(recipe, found, selections, pilot, workers)
-    usd = gpu_usd_per_hour * time.total_s / 3600 if gpu_usd_per_hour is not None else None
-    return replace(found, time=time, gpu_usd=usd)
+    return replace(
+        found,
+        time=time,
+        gpu_usd=None if gpu_usd_per_hour is None else gpu_usd_per_hour * time.total_s / 3600,
+        nodes_usd=None if nodes is None else nodes.usd(time),
+    )
+
+
+def _build_size(recipe: Recipe, found: Estimate) -> BuildSize:
+    return BuildSize(
+        runs=sum(source.units for source in found.sources),
+        documents=_documents(found.sources),
+        encoded_bytes=sum(source.encoded_tokens for source in found.sources) * token_size(recipe),
+        shards=found.shards,
+        set_tokens_bytes=(found.train_tokens + found.val_tokens) * token_size(recipe),
+        set_bytes=found.output_bytes,
+    )
+
+
+def _documents(sources: Sequence[SourceEstimate]) -> int:
+    return sum(source.documents or source.text_bytes // GUESSED_DOCUMENT_BYTES for source in sources)
 
 
 def _tokens(selection: Selection, ratios: SourcePilot) -> int:
@@ -282,7 +357,7 @@ def _estimate_source(share: float, selection: Selection, ratios: SourcePilot) ->
 def _scratch_bytes(recipe: Recipe, sources: tuple[SourceEstimate, ...]) -> int:
     """Return the bytes of runs, files of the archive, and downloads kept for the tokenizer's sample."""
     runs = sum(source.encoded_tokens for source in sources) * token_size(recipe)
-    documents = sum(source.documents or source.text_bytes // GUESSED_DOCUMENT_BYTES for source in sources)
+    documents = _documents(sources)
     fetched = sum(source.text_bytes for source in sources if source.content_files) * FETCH_SCRATCH_SHARE
     sampled = min(recipe.tokenizer.sample_bytes, sum(source.download_bytes for source in sources))
     return int(runs + documents * (DOCUMENT_DTYPE.itemsize + 1) + fetched + sampled)
@@ -313,12 +388,14 @@ def _estimate_time(
     written = found.train_tokens + found.val_tokens
     files = sum(source.content_files for source in found.sources)
     over_link = sum(s.stored_bytes for s in found.sources if s.download_bytes and not s.content_files)
+    store_s = {stage.stage: stage.seconds(1 if stage.stage == "mix" else workers) for stage in found.traffic}
     return TimeEstimate(
         workers=workers,
         content_s=files / (pilot.content_files_per_s * workers) if pilot.content_files_per_s else 0.0,
         tokenizer_s=sample * (sum(read_s) / max(1, text_bytes) + TRAIN_S_PER_BYTE) + (TRAIN_S if sample else 0.0),
         download_s=over_link / pilot.link_bytes_per_s if pilot.link_bytes_per_s else 0.0,
-        encode_s=(sum(read_s) + encode_s) / workers,
-        assemble_s=written * pilot.assemble_s / workers,
-        validate_s=written / (VALIDATE_TOKENS_PER_S * workers),
+        encode_s=max((sum(read_s) + encode_s) / workers, store_s.get("encode", 0.0)),
+        mix_s=max(_documents(found.sources) * MIX_S_PER_DOCUMENT, store_s.get("mix", 0.0)),
+        assemble_s=max(written * pilot.assemble_s / workers, store_s.get("assemble", 0.0)),
+        validate_s=max(written / (VALIDATE_TOKENS_PER_S * workers), store_s.get("validate", 0.0)),
     )

@@ -26,7 +26,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pipeline.encode.run import FIRST_HASH, Run, RunList, token_dtype
+from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, token_dtype
 from pipeline.engine.checksums import checksum_file
 from pipeline.engine.receipts import write_receipt
 from pipeline.estimate.duplicates import Distinct, find_distinct, read_earlier
@@ -272,7 +272,8 @@ def _assemble(recipe: Recipe, runs: list[Run], tokenizer: TokenizerInfo, folder:
         tokens[run.source] += int(run.read_documents(0, run.num_documents)["length"].sum())
     weights = {source: recipe.sources[source].weight for source in tokens}
     most = min([tokens[source] / weight for source, weight in weights.items()], default=0.0)
-    cuts = {source: int((1 << 64) * (most * weight / tokens[source])) for source, weight in weights.items()}
+    end = END_HASH[0]  # rounding may give a little more
+    cuts = {source: min(end, int(end * (most * weight / tokens[source]))) for source, weight in weights.items()}
     edges = np.array([[0] * len(runs), [run.num_documents for run in runs]], np.uint64)
     everything = np.full(int(edges.sum()) // 8 + 1, 255, np.uint8)
     write_receipt(folder, {"files": write_kept(folder, Kept(edges, lambda _: everything))})

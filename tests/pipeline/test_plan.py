@@ -435,10 +435,12 @@ tokens = 30_000
 
 
 def test_what_limits() -> None:
-    times = TimeEstimate(workers=2, content_s=1, tokenizer_s=2, download_s=30, encode_s=8, assemble_s=4, validate_s=1)
-    assert (times.limit, times.total_s) == ("link", 39)
+    cpu = {"tokenizer_s": 2, "encode_s": 8, "mix_s": 1, "assemble_s": 4, "validate_s": 1}
+    times = TimeEstimate(workers=2, content_s=1, download_s=30, **cpu)
+    assert (times.limit, times.longest_stage, times.total_s) == ("link", "encode", 40)
     assert replace(times, download_s=7).limit == "CPU"
-    assert replace(times, download_s=7).total_s == 17
+    assert replace(times, download_s=7).total_s == 18
+    assert replace(times, download_s=7, mix_s=9).longest_stage == "mix"
     assert replace(times, content_s=100).limit == "archive"
 
 
