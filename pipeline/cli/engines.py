@@ -6,6 +6,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
+from pipeline.cli.flags import ENGINES
 from shards.errors import InputError
 from shards.terminal.arguments import positive_number
 
@@ -28,7 +29,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     """Add `--engine`, `--workers` and the flags of the engines."""
     parser.add_argument(
         "--engine",
-        choices=["local", "ray", "slurm"],
+        choices=ENGINES,
         default="local",
         help="where tasks run: in processes of this machine (default), on a Ray cluster, or as Slurm job arrays",
     )
