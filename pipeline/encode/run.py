@@ -134,7 +134,7 @@ class Run:
     def _expect(self, key: HashKey, slack: int) -> int:
         """Return where a hash is if hashes are spread evenly, moved by `slack` times the usual error."""
         share = key[0] / END_HASH[0]
-        error = SLACK * (self.num_documents * share * (1 - share)) ** 0.5 + LEAST_SLACK
+        error = SLACK * (self.num_documents * max(0.0, share * (1 - share))) ** 0.5 + LEAST_SLACK
         return min(self.num_documents, max(0, int(self.num_documents * share + slack * error)))
 
     def read_tokens(self, rows: npt.NDArray[np.void]) -> npt.NDArray[np.unsignedinteger]:
