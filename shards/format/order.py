@@ -20,11 +20,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shards.format.documents import iter_documents, number_sources
+from shards.format.workers import map_in_threads
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from shards.format.reader import Shard
+
+
+TABLES_AT_ONCE = 8
+"""Document tables that are read at once from a remote store, where each of them waits for an answer or two."""
 
 
 def seeded_permutation(size: int, *key: int) -> npt.NDArray[np.int64]:
@@ -151,6 +156,18 @@ def number_token_sources(shard: Shard, names: list[str], stop: int) -> npt.NDArr
     return np.repeat(sources[:documents], lengths[:documents])[:stop]
 
 
+def _iter_sources(
+    shards: Sequence[Shard], chosen: Sequence[int], names: list[str]
+) -> Iterator[tuple[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]]:
+    """Yield the numbers of shards with what `read_sources` returns for each; several remote tables are read at once."""
+    for first in range(0, len(chosen), TABLES_AT_ONCE):
+        group = chosen[first : first + TABLES_AT_ONCE]
+        threads = 1 if shards[group[0]].store.folder is not None else TABLES_AT_ONCE
+        yield from zip(
+            group, map_in_threads(lambda index: read_sources(shards[index], names), group, threads), strict=True
+        )
+
+
 def account_tokens(shards: Sequence[Shard], names: list[str], order: WindowOrder, windows: int) -> dict[str, Any]:
     """Count how many tokens were predicted, predicted again and never predicted after so many windows, by source.
 
@@ -163,10 +180,8 @@ def account_tokens(shards: Sequence[Shard], names: list[str], order: WindowOrder
     epochs, rest = divmod(windows, order.per_epoch)
     last = {visit.shard: starts for visit, starts in order.iter_visits(epochs * order.per_epoch, rest)}
     used, once = (np.zeros(len(names), dtype=np.int64) for _ in range(2))
-    for index, shard in enumerate(shards):
-        if not order.windows[index] or not (epochs or index in last):
-            continue
-        lengths, sources = read_sources(shard, names)
+    visited = [index for index in range(len(shards)) if order.windows[index] and (epochs or index in last)]
+    for index, (lengths, sources) in _iter_sources(shards, visited, names):
         bounds = (
             np.arange(int(order.windows[index]) + 1, dtype=np.int64) * order.seq_len + 1
         )  # targets begin at a shard's second token
