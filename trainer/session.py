@@ -36,6 +36,8 @@ from shards.stores.retry import retry
 from shards.terminal.program import called_as
 from shards.validation.listing import check_listed_set
 from shards.validation.validate import validate
+from trainer.checkpoint.load import load_training_state, load_weights
+from trainer.checkpoint.save import check_disk, save_checkpoint
 from trainer.checkpoint.state import (
     Checkpoint,
     CheckpointState,
@@ -45,7 +47,6 @@ from trainer.checkpoint.state import (
     read_checkpoint,
     step_of,
 )
-from trainer.checkpoint.tensors import check_disk, load_training_state, load_weights, save_checkpoint
 from trainer.device import choose_device, choose_precision, peak_flops
 from trainer.metrics import copy_metrics
 from trainer.model.decoder import LanguageModel, build_model

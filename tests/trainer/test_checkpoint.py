@@ -13,6 +13,8 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from trainer.checkpoint.load import load_training_state, load_weights
+from trainer.checkpoint.save import save_checkpoint
 from trainer.checkpoint.state import (
     CheckpointError,
     CheckpointState,
@@ -21,7 +23,6 @@ from trainer.checkpoint.state import (
     list_checkpoints,
     read_checkpoint,
 )
-from trainer.checkpoint.tensors import load_training_state, load_weights, save_checkpoint
 
 FILES = ["checksums.json", "state.json", "model.safetensors", "optimizer.safetensors", "rng.safetensors"]
 

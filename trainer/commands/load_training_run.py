@@ -10,8 +10,8 @@ import tokenizers
 from shards.errors import InputError
 from shards.stores.files import hash_file
 from shards.terminal.program import called_as
+from trainer.checkpoint.load import load_weights
 from trainer.checkpoint.state import find_newest, read_checkpoint
-from trainer.checkpoint.tensors import load_weights
 from trainer.device import choose_device
 from trainer.model.decoder import LanguageModel
 from trainer.model.generate import TrainedModel

@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(batch.to_dict() | written)
         return 0
-    print_batch(batch)
+    print_traced_batch(batch)
     if written:
         print(f"block list: {printable(written['out'])}, {written['hashes']:,} hashes")
     return 0
@@ -93,7 +93,7 @@ def find_set(run: Path) -> Path | str:
     return place
 
 
-def print_batch(batch: Batch) -> None:
+def print_traced_batch(batch: Batch) -> None:
     """Print each row's documents, the text of the row between >>> and <<<, then counts by source and a summary."""
     from shards.cli.trace import print_place
     from shards.terminal.display import describe_shown, print_rows, printable
