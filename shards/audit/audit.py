@@ -47,6 +47,8 @@ from shards.format.reader import Shard, ShardSet
 from shards.format.tokenizer import Vocabulary
 from shards.format.workers import map_tasks
 from shards.stores.files import atomic_open
+from shards.stores.open import open_store
+from shards.stores.store import check_outside, folder_beside
 from shards.terminal.display import format_json
 from shards.trace.locate import Place, cut_excerpt, find_places
 from shards.validation.files import check_structure
@@ -75,7 +77,7 @@ Progress = Callable[[int, int], None]
 class AuditResult:
     """The result of an audit: its checks, and how much was read."""
 
-    path: Path
+    path: Path | str
     out: Path
     manifest_sha256: str
     shards: int = 0
@@ -120,12 +122,6 @@ class AuditResult:
         }
 
 
-def default_out(path: Path) -> Path:
-    """Return the folder next to a set that holds its audit."""
-    whole = path.resolve()
-    return whole.with_name(f"{whole.name}.audit")
-
-
 def audit(
     path: str | os.PathLike[str],
     *,
@@ -137,28 +133,27 @@ def audit(
     """Audit a shard set; write `tokens.parquet` and `audit.json`.
 
     Args:
-        path: the set's folder.
-        out: the folder to write to; next to the set if None (`default_out`). Its two files are replaced.
+        path: the set's folder, or its address.
+        out: the folder to write to; `DIR.audit` next to the set's folder when None. Its two files are replaced.
         workers: number of processes; the report does not depend on it.
         rare: ids that occur less often are rare; None chooses by the size of the set (`ids.rare_below`).
         progress: called with tokens done and tokens in all.
 
     Raises:
         ShardSetError: the set is not whole.
-        ValueError: the tokenizer is not byte-level, or `out` is in the set's folder.
+        ValueError: the tokenizer is not byte-level, `out` is in the set's folder, or is None for a set at an address.
         OSError: a file cannot be read or written.
     """
     began = time.perf_counter()
-    folder = Path(path)
-    out = default_out(folder) if out is None else out
-    if out.resolve().is_relative_to(folder.resolve()):
-        raise ValueError(f"{out}: inside the set's own folder, which may hold no other files. Give another.")
-    structure = check_structure(folder)
+    store = open_store(path)
+    out = folder_beside(store, "audit") if out is None else out
+    check_outside(out, store)
+    structure = check_structure(store)
     shard_set = structure.shard_set
     if structure.problems or shard_set is None:
         raise ShardSetError(structure.problems)
     vocabulary = shard_set.vocabulary
-    report = AuditResult(folder, out, shard_set.manifest_sha256, rates=choose_rates(shard_set))
+    report = AuditResult(store.folder or str(store), out, shard_set.manifest_sha256, rates=choose_rates(shard_set))
     totals = _read_shards(shard_set, report.rates, workers, progress)
     report.shards = len(shard_set.shards)
     report.tokens = sum(split.tokens for split in totals.splits.values())

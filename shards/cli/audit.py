@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from shards.audit.rules import RULES, VERDICT_ADVICE, VERDICT_WORDS
 from shards.errors import InputError
-from shards.terminal.arguments import add_set, add_workers, positive_number, print_json, require_folder
+from shards.terminal.arguments import add_set, add_workers, check_place, positive_number, print_json
 from shards.terminal.command import PROBLEMS, WHOLE
 from shards.terminal.display import plain_table, printable, stdout_console
 
@@ -41,7 +41,10 @@ def add_command(commands: Subparsers) -> None:
     )
     add_set(parser)
     parser.add_argument(
-        "--out", type=Path, metavar="FOLDER", help="folder for tokens.parquet and audit.json (default: DIR.audit)"
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="folder for tokens.parquet and audit.json (default: SET.audit, next to a folder)",
     )
     parser.add_argument(
         "--rare",
@@ -74,7 +77,7 @@ def _run(options: argparse.Namespace) -> int:
     from shards.errors import ShardSetError
     from shards.terminal.progress import show_progress
 
-    require_folder(options.set)
+    check_place(options.set)
     try:
         with show_progress("audit") as progress:
             report = audit(options.set, out=options.out, workers=options.workers, rare=options.rare, progress=progress)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from shards.convert.layouts import LAYOUTS
 from shards.errors import InputError
-from shards.terminal.arguments import add_set, print_json, require_folder
+from shards.terminal.arguments import add_set, check_place, print_json
 from shards.terminal.command import PROBLEMS, WHOLE
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def _run(options: argparse.Namespace) -> int:
     from shards.terminal.display import printable
     from shards.terminal.progress import show_progress
 
-    require_folder(options.set)
+    check_place(options.set)
     began = time.perf_counter()
     try:
         with show_progress("export") as progress:

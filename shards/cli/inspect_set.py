@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
-from shards.terminal.arguments import add_set, print_json, require_folder, whole_number
+from shards.terminal.arguments import add_set, check_place, print_json, whole_number
 from shards.terminal.command import PROBLEMS, WHOLE
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _run(options: argparse.Namespace) -> int:
 
     if (options.shard is None) != (options.document is None):
         raise InputError("inspect: --shard and --document go together. Give both, or neither.")
-    require_folder(options.set)
+    check_place(options.set)
     try:
         shard_set = open_set(options.set)
         if options.shard is None:

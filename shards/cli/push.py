@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
-from shards.terminal.arguments import add_set, add_threads, print_json, require_folder
+from shards.terminal.arguments import add_set, add_threads, check_place, print_json
 from shards.terminal.command import PROBLEMS, WHOLE
 from shards.terminal.program import called_as
 
@@ -60,7 +60,9 @@ def _run(options: argparse.Namespace) -> int:
     from shards.terminal.progress import show_progress
     from shards.validation.validate import validate
 
-    require_folder(options.set)
+    check_place(options.set)
+    if not isinstance(options.set, Path):
+        raise InputError(f"push: {options.set}: is not a folder of this machine. Copy the set to one, and push that.")
     began = time.perf_counter()
     try:
         address = parse_hub_address(options.repo, revision=options.revision)
@@ -115,10 +117,11 @@ def _find_card(options: argparse.Namespace) -> Path | None:
             raise InputError(f"push: {options.card}: no such file. Correct --card.")
         return options.card
     from shards.format.reader import open_set
-    from shards.report.write import CARD_FILE, default_out, write_report
+    from shards.report.write import CARD_FILE, write_report
+    from shards.stores.store import FolderStore, folder_beside
     from shards.terminal.progress import show_progress
 
-    card = default_out(options.set) / CARD_FILE
+    card = folder_beside(FolderStore(options.set), "report") / CARD_FILE
     if not card.is_file() and not options.dry_run:
         _note(f"making the card {card}, with an audit where there is none")
         with show_progress("report") as progress:

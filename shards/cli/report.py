@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shards.errors import InputError
-from shards.terminal.arguments import add_set, add_workers, print_json, require_folder
+from shards.terminal.arguments import add_set, add_workers, check_place, print_json
 from shards.terminal.command import PROBLEMS, WHOLE
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def add_command(commands: Subparsers) -> None:
         "report",
         help="write a page and a data card: mix, tokens, audit, examples, how to use the set",
         description="Write index.html, one page that needs no network, and README.md, a data card with the Hub's "
-        "header. Uses the audit of this set in DIR.audit if there is one, else makes one. Exit status 0 whatever the "
+        "header. Uses the audit of this set in SET.audit if there is one, else makes one. Exit status 0 whatever the "
         "audit says.",
     )
     add_set(parser)
@@ -28,9 +28,14 @@ def add_command(commands: Subparsers) -> None:
         "--out",
         type=Path,
         metavar="FOLDER",
-        help="folder for the two files (default: DIR.report); replaces only files that a report wrote",
+        help="folder for the two files (default: SET.report, next to it); replaces only files that a report wrote",
     )
-    parser.add_argument("--audit", type=Path, metavar="FOLDER", help="folder of the set's audit (default: DIR.audit)")
+    parser.add_argument(
+        "--audit",
+        type=Path,
+        metavar="FOLDER",
+        help="folder of the set's audit (default: SET.audit; OUT.audit for a set at an address)",
+    )
     parser.add_argument(
         "--compare",
         metavar="[NAME=]FILE",
@@ -51,7 +56,7 @@ def _run(options: argparse.Namespace) -> int:
     from shards.terminal.display import printable
     from shards.terminal.progress import show_progress
 
-    require_folder(options.set)
+    check_place(options.set)
     try:
         compare_with = None if options.compare is None else parse_compare(options.compare)
         with show_progress("report") as progress:

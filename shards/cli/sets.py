@@ -24,7 +24,7 @@ def describe_set(shard_set: ShardSet) -> dict[str, Any]:
     """Return what `inspect --json` prints of a set: the manifest's numbers, with sizes and ratios."""
     manifest = shard_set.manifest
     return {
-        "path": str(shard_set.path),
+        "path": str(shard_set.store),
         "manifest_sha256": shard_set.manifest_sha256,
         "name": manifest.name,
         "dtype": manifest.dtype,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
-from shards.terminal.arguments import add_set, add_workers, print_json, require_folder, whole_number
+from shards.terminal.arguments import add_set, add_workers, check_place, print_json, whole_number
 from shards.terminal.command import PROBLEMS, WHOLE
 from shards.terminal.display import describe_shown, print_rows, printable
 
@@ -70,10 +70,10 @@ def _run(options: argparse.Namespace) -> int:
         raise InputError("trace: --shard and --offset go together. Give both, or neither.")
     if options.shard is not None and options.out is not None:
         raise InputError("trace: --out takes what a search finds, not a single place.")
-    require_folder(options.set)
+    check_place(options.set)
     try:
         if options.out is not None:
-            check_out(options.out, options.set)
+            check_out(options.out, options.set if isinstance(options.set, Path) else None)
         if options.shard is not None:
             return _show_place(options)
         return _show_documents(options, _query(options))

@@ -6,7 +6,7 @@ import argparse
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from shards.terminal.arguments import add_set, add_threads, print_json, require_folder, whole_number
+from shards.terminal.arguments import add_set, add_threads, check_place, print_json, whole_number
 from shards.terminal.command import COULD_NOT_RUN, PROBLEMS, WHOLE
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _run(options: argparse.Namespace) -> int:
     from shards.terminal.progress import show_progress
     from shards.validation.validate import validate
 
-    require_folder(options.set)
+    check_place(options.set)
     with show_progress("validate") if options.level == "full" else nullcontext() as progress:
         report = validate(
             options.set,

@@ -7,7 +7,6 @@ documents of each split. Tokens are copied from the set's frames: nothing is enc
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -21,8 +20,9 @@ from shards.convert.layouts.layout import Layout
 from shards.convert.split_reader import SplitReader
 from shards.errors import InputError
 from shards.format.manifest import Split
-from shards.format.reader import ShardSet
+from shards.format.reader import ShardSet, read_listed_file
 from shards.stores.files import write_folder, write_text
+from shards.stores.store import check_outside
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -86,8 +86,7 @@ def export_set(
     chosen = tuple(shard_set.splits) if splits is None else splits
     if missing := [split for split in chosen if not shard_set.splits.get(split)]:
         raise ExportError([f"the set has no split {', '.join(missing)}; it has {', '.join(shard_set.splits)}"])
-    if shard_set.path.resolve() in out.resolve().parents:
-        raise ExportError([f"{out} is inside the set's own folder, which may hold no other files. Give another."])
+    check_outside(out, shard_set.store)
     total = sum(SplitReader(shard_set, split).num_tokens for split in chosen) * (2 if verify else 1)
     done = 0
 
@@ -102,11 +101,12 @@ def export_set(
         raise ExportError(list(dict.fromkeys(reasons)))
     usage = module.USAGE.format(out=out, split=chosen[0], token_size=shard_set.dtype.itemsize)
     found = Export(layout, out, usage, verified=verify)
+    tokenizer = shard_set.manifest.tokenizer
     with write_folder(out) as folder:
         for reader in readers:
             module.write_split(folder, reader)
             found.splits[reader.split] = {"tokens": reader.num_tokens, "documents": reader.num_documents}
-        shutil.copyfile(shard_set.path / shard_set.manifest.tokenizer.file, folder / TOKENIZER_FILE)
+        (folder / TOKENIZER_FILE).write_bytes(read_listed_file(shard_set.store, tokenizer.file, tokenizer.sha256))
         write_text(folder / "export.json", json.dumps(_describe(shard_set, found), indent=2) + "\n")
         if verify:
             for reader in readers:

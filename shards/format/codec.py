@@ -146,11 +146,12 @@ class SeekTable:
         return self.frames[start // FRAME_BYTES : (stop - 1) // FRAME_BYTES + 1]
 
 
-def read_seek_table(file: StoredFile, *, content_bytes: int | None = None) -> SeekTable:
+def read_seek_table(file: StoredFile, *, size: int | None = None, content_bytes: int | None = None) -> SeekTable:
     """Read and check the seek table of a tokens file, with one read if the table is of a usual size.
 
     Args:
         file: the tokens file.
+        size: its size in bytes, if the caller knows; asked from the store when None.
         content_bytes: how many decompressed bytes the file must hold, if the caller knows. A table of another length is
             refused before its entries are read, so that a false table costs neither time nor memory.
 
@@ -158,7 +159,7 @@ def read_seek_table(file: StoredFile, *, content_bytes: int | None = None) -> Se
         CodecError: kind `seek_table`, when the table is absent, malformed, or does not add up to the file's size.
         OSError: the file cannot be read.
     """
-    size = file.size()
+    size = file.size() if size is None else size
     if size < _FOOTER.size:
         raise CodecError("seek_table", f"file of {size} bytes is too short for a seek table; truncated?")
     tail = file.read_range(max(0, size - TAIL_BYTES), size)
@@ -221,11 +222,21 @@ def iter_frames(file: StoredFile, frames: tuple[Frame, ...]) -> Iterator[bytes]:
         OSError: the file cannot be read.
     """
     decompressor = zstandard.ZstdDecompressor()
+    for frame, data in iter_compressed(file, frames):
+        yield decompress_frame(decompressor, data, frame)
+
+
+def iter_compressed(file: StoredFile, frames: tuple[Frame, ...]) -> Iterator[tuple[Frame, memoryview]]:
+    """Yield consecutive frames with their compressed bytes, which are not checked. Memory: one request's bytes.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
     for group in _group_frames(frames, file.store.request_bytes):
         first = group[0].file_start
         data = memoryview(file.read_range(first, group[-1].file_stop))
         for frame in group:
-            yield decompress_frame(decompressor, data[frame.file_start - first : frame.file_stop - first], frame)
+            yield frame, data[frame.file_start - first : frame.file_stop - first]
 
 
 def _group_frames(frames: tuple[Frame, ...], request_bytes: int) -> Iterator[tuple[Frame, ...]]:

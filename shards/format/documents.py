@@ -7,6 +7,7 @@ and the frames with its tokens are read.
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -28,8 +29,12 @@ DocumentBatch: TypeAlias = Any
 """A `pa.RecordBatch`. pyarrow's stubs cannot express the types of its columns."""
 
 
-def open_documents(shard: Shard) -> pq.ParquetFile:
+def open_documents(shard: Shard, content: bytes | None = None) -> pq.ParquetFile:
     """Open a shard's document table and check its columns and number of rows, before a row is read.
+
+    Args:
+        shard: the shard.
+        content: the table's file, if the caller has read it.
 
     Raises:
         ShardSetError: kind `document_table`.
@@ -38,7 +43,7 @@ def open_documents(shard: Shard) -> pq.ParquetFile:
     import pyarrow.parquet as pq
 
     name = shard.entry.files.documents.path
-    source = shard.documents_source()
+    source = shard.documents_source() if content is None else io.BytesIO(content)
     try:
         file = pq.ParquetFile(source)
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -55,8 +60,8 @@ def open_documents(shard: Shard) -> pq.ParquetFile:
     return file
 
 
-def iter_documents(shard: Shard, columns: list[str]) -> Iterator[DocumentBatch]:
-    """Yield a shard's document table in record batches, in shard order.
+def iter_documents(shard: Shard, columns: list[str], content: bytes | None = None) -> Iterator[DocumentBatch]:
+    """Yield a shard's document table in record batches, in shard order. `content` is as in `open_documents`.
 
     Raises:
         ShardSetError: kind `document_table`.
@@ -64,7 +69,7 @@ def iter_documents(shard: Shard, columns: list[str]) -> Iterator[DocumentBatch]:
     import pyarrow as pa
 
     name = shard.entry.files.documents.path
-    with open_documents(shard) as file:
+    with open_documents(shard, content) as file:
         try:
             yield from file.iter_batches(batch_size=BATCH_DOCUMENTS, columns=columns, use_threads=False)
         except (pa.ArrowException, OSError, ValueError) as error:

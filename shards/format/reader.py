@@ -64,6 +64,11 @@ class Shard:
         """The compressed tokens file."""
         return StoredFile(self.store, self.entry.files.tokens.path)
 
+    @property
+    def listed_size(self) -> int | None:
+        """The tokens file's size by the manifest if asking the store would cost a request, else None."""
+        return self.entry.files.tokens.bytes if self.store.request_bytes else None
+
     @cached_property
     def seek_table(self) -> codec.SeekTable:
         """The tokens file's seek table, read once.
@@ -72,7 +77,9 @@ class Shard:
             ShardSetError: the table is malformed, or its number of tokens differs from the manifest.
         """
         try:
-            return codec.read_seek_table(self.tokens_file, content_bytes=self.num_tokens * self.dtype.itemsize)
+            return codec.read_seek_table(
+                self.tokens_file, size=self.listed_size, content_bytes=self.num_tokens * self.dtype.itemsize
+            )
         except codec.CodecError as error:
             raise ShardSetError([Problem("seek_table", self.tokens_file.name, str(error))]) from error
 
@@ -252,7 +259,7 @@ def open_set(place: str | os.PathLike[str], *, cache: Cache | None = None) -> Sh
 
     Raises:
         ShardSetError: there is no manifest, it is not valid, or (with a cache) the tokenizer is not what it says.
-        shards.stores.hub_client.HubError: the Hub cannot be read, or the place is not an address on it.
+        InputError: the store cannot be read, or the place is not the address of one.
         shards.stores.cache.CacheError: the cache's limit is smaller than two shards of the set.
     """
     shard_set = ShardSet(open_store(place))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from shards.audit.audit import AUDIT_VERSION, REPORT_FILE, audit, default_out
+from shards.audit.audit import AUDIT_VERSION, REPORT_FILE, audit
 from shards.audit.counts import TOKENS_FILE, read_column
 from shards.format.reader import ShardSet
 
@@ -36,23 +36,21 @@ def rows_of(found: dict[str, Any], check: str) -> list[dict[str, Any]]:
     return next((entry["rows"] for entry in found["checks"] if entry["name"] == check), nothing)
 
 
-def find_or_audit(shard_set: ShardSet, folder: Path | None, *, workers: int, progress: Progress | None) -> Audited:
-    """Return the set's audit. Make it now unless `folder` (`audit.default_out` when None) has one of this set.
+def find_or_audit(shard_set: ShardSet, folder: Path, *, workers: int, progress: Progress | None) -> Audited:
+    """Return the set's audit. Make it now unless `folder` has one of this set.
 
     Raises:
         ShardSetError: the set is not whole.
         ValueError: the tokenizer is not byte-level.
         OSError: a file cannot be read or written.
     """
-    folder = default_out(shard_set.path) if folder is None else folder
     if not is_audited(shard_set, folder):
-        audit(shard_set.path, out=folder, workers=workers, progress=progress)
+        audit(shard_set.store.folder or str(shard_set.store), out=folder, workers=workers, progress=progress)
     return Audited(folder, json.loads((folder / REPORT_FILE).read_bytes()))
 
 
-def is_audited(shard_set: ShardSet, folder: Path | None) -> bool:
-    """Return whether a folder (`audit.default_out` when None) holds a whole audit of this very set."""
-    folder = default_out(shard_set.path) if folder is None else folder
+def is_audited(shard_set: ShardSet, folder: Path) -> bool:
+    """Return whether a folder holds a whole audit of this very set."""
     if not (folder / TOKENS_FILE).is_file() or not (folder / REPORT_FILE).is_file():
         return False
     try:

@@ -111,7 +111,7 @@ def describe(shard_set: ShardSet) -> SetFacts:
         OSError: a metadata file cannot be read.
     """
     manifest = shard_set.manifest
-    recipe_text = (shard_set.path / manifest.recipe.file).read_bytes().decode("utf-8", "backslashreplace")
+    recipe_text = shard_set.store.read(manifest.recipe.file).decode("utf-8", "backslashreplace")
     recipe = _read_recipe(recipe_text)
     shards = [
         ShardFacts(
@@ -133,7 +133,7 @@ def describe(shard_set: ShardSet) -> SetFacts:
         recipe_text=recipe_text,
         tokens=sum(shard.tokens for shard in shards),
         documents=sum(shard.documents for shard in shards),
-        bytes=sum(shard.bytes for shard in shards) + sum((shard_set.path / name).stat().st_size for name in others),
+        bytes=sum(shard.bytes for shard in shards) + sum(shard_set.store.size(name) for name in others),
         tokens_bytes=sum(shard.tokens_bytes for shard in shards),
         splits={
             name: SplitFacts(split.requested_tokens, split.tokens, split.documents, len(shard_set.splits[name]))

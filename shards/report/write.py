@@ -27,6 +27,8 @@ from shards.report.facts import describe
 from shards.report.render import PageContents, render_card, render_page
 from shards.report.vocabulary import describe_vocabulary
 from shards.stores.files import atomic_open
+from shards.stores.open import open_store
+from shards.stores.store import FolderStore, check_outside, folder_beside
 from shards.validation.files import check_structure
 
 PAGE_FILE, CARD_FILE = "index.html", "README.md"
@@ -66,12 +68,6 @@ class Report:
         }
 
 
-def default_out(path: Path) -> Path:
-    """Return the folder next to a set that holds its report."""
-    whole = path.resolve()
-    return whole.with_name(f"{whole.name}.report")
-
-
 def write_report(
     path: str | os.PathLike[str],
     *,
@@ -84,10 +80,11 @@ def write_report(
     """Write the page and the card of a set.
 
     Args:
-        path: the set's folder.
-        out: the folder to write to, next to the set when None (`default_out`); created if absent. An existing report is
-            replaced; other files of these names are not.
-        audit: the folder of the set's audit; `shards.audit.audit.default_out` when None.
+        path: the set's folder, or its address.
+        out: the folder to write to, `DIR.report` next to the set's folder when None; created if absent. An existing
+            report is replaced; other files of these names are not.
+        audit: the folder of the set's audit; when None, `DIR.audit` next to the set's folder, or `OUT.audit` for a set
+            at an address.
         compare_with: a name and its tokenizer.json; when None, GPT-2's from the Hub's cache, if it is there.
         workers: number of processes; the report does not depend on it.
         progress: called with tokens done and tokens in all.
@@ -99,12 +96,13 @@ def write_report(
         FileExistsError: `out` holds an `index.html` or `README.md` that no report wrote.
         OSError: a file cannot be read or written.
     """
-    folder = Path(path)
-    out = default_out(folder) if out is None else out
-    if out.resolve().is_relative_to(folder.resolve()):
-        raise ValueError(f"{out}: inside the set's own folder, which may hold no other files. Give another.")
+    store = open_store(path)
+    out = folder_beside(store, "report") if out is None else out
+    check_outside(out, store)
     _check_replaceable(out)
-    structure = check_structure(folder)
+    if audit is None:
+        audit = folder_beside(store if store.folder is not None else FolderStore(out), "audit")
+    structure = check_structure(store)
     shard_set = structure.shard_set
     if structure.problems or shard_set is None:
         raise ShardSetError(structure.problems)

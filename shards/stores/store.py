@@ -211,6 +211,28 @@ def local_file(path: Path) -> StoredFile:
     return StoredFile(FolderStore(path.parent), path.name)
 
 
+def folder_beside(store: Store, ending: str) -> Path:
+    """Return the folder next to a set's folder, for what is written about the set: `DIR.audit`.
+
+    Raises:
+        NeedsFolderError: the set is not in a folder of this machine.
+    """
+    if store.folder is None:
+        raise NeedsFolderError(f"{store}: is not a folder, so nothing is written next to it. Give a folder with --out.")
+    whole = store.folder.resolve()
+    return whole.with_name(f"{whole.name}.{ending}")
+
+
+def check_outside(out: Path, store: Store) -> None:
+    """Check that what is written about a set is not written to its own folder.
+
+    Raises:
+        InputError: it is.
+    """
+    if store.folder is not None and out.resolve().is_relative_to(store.folder.resolve()):
+        raise InputError(f"{out}: inside the set's own folder, which may hold no other files. Give another.")
+
+
 def require_folder(store: Store) -> Path:
     """Return the folder that holds a store's files.
 
@@ -218,6 +240,8 @@ def require_folder(store: Store) -> Path:
         NeedsFolderError: there is no such folder on this machine; the message says how to get one.
     """
     if store.folder is None:
-        message = f"{store}: on the Hub, and this needs files on disk. Pull the set first: "
-        raise NeedsFolderError(f"{message}{called_as('shards', 'pull')} {store} --out DIR")
+        remedy = f"Pull the set first: {called_as('shards', 'pull')} {store} --out DIR"
+        if not str(store).startswith("hf://"):
+            remedy = "Copy it to a folder first, with the tool of that store."
+        raise NeedsFolderError(f"{store}: is not a folder of this machine, and this needs one. {remedy}")
     return store.folder

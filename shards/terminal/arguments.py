@@ -38,7 +38,7 @@ positive_number = number_in(1, math.inf, int)
 
 
 def parse_place(text: str) -> Path | str:
-    """Return where a set lies: an address (`hf://...`) as it is, anything else as a path."""
+    """Return where a set lies: an address (`s3://...`) as it is, anything else as a path."""
     return text if "://" in text else Path(text)
 
 
@@ -58,8 +58,9 @@ def parse_size(flag: str, text: str, *, least: int = 1) -> int:
 
 
 def add_set(parser: argparse.ArgumentParser) -> None:
-    """Add the set's folder as `options.set`."""
-    parser.add_argument("set", type=Path, metavar="DIR", help="the set's folder")
+    """Add where the set lies as `options.set`: a `Path`, or an address as text."""
+    about = "the set: a folder, or an address such as s3://BUCKET/PREFIX or hf://datasets/OWNER/NAME"
+    parser.add_argument("set", type=parse_place, metavar="SET", help=about)
 
 
 def add_threads(parser: argparse.ArgumentParser) -> None:
@@ -85,14 +86,14 @@ def add_recipe(parser: argparse.ArgumentParser, about: str, example: str) -> Non
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help=change)
 
 
-def require_folder(path: Path) -> None:
-    """Check that the set's folder exists.
+def check_place(place: Path | str) -> None:
+    """Check that the set's folder exists. The address of a remote set is checked when it is opened.
 
     Raises:
         InputError: it does not.
     """
-    if not path.is_dir():
-        raise InputError(f"{path}: no such folder. Give the folder that contains manifest.json.")
+    if isinstance(place, Path) and not place.is_dir():
+        raise InputError(f"{place}: no such folder. Give the folder that contains manifest.json.")
 
 
 def print_json(value: dict[str, Any]) -> None:

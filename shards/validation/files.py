@@ -1,35 +1,42 @@
 """The quick level: check everything about a set that needs no tokens and no document tables.
 
-Compares the folder with the manifest, the manifest with itself, each shard's own metadata with the manifest, and the
-tokenizer with the manifest. Reads metadata files, the tokenizer and the ends of tokens files; costs milliseconds a
-shard. The manifest is not trusted: none of its numbers decides how much is allocated.
+Compares a listing of the set's folder, or of its place in a store, with the manifest, the manifest with itself, each
+shard's own metadata with the manifest, and the tokenizer with the manifest. Reads metadata files, the tokenizer and the
+ends of tokens files: milliseconds a shard on a disk, two requests a shard in a store. The manifest is not trusted: none
+of its numbers decides how much is allocated.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
-from shards.errors import Problem, ShardSetError
+from shards.errors import Problem, ProblemKind, ShardSetError
 from shards.format import codec
 from shards.format.manifest import (
     COMPANION_FILES,
     MANIFEST_FILE,
     MAX_METADATA_BYTES,
+    MAX_SIDECAR_BYTES,
     FileEntry,
     Manifest,
     ShardEntry,
     Sidecar,
     SidecarFiles,
-    read_metadata,
+    parse_json,
 )
 from shards.format.reader import Shard, ShardSet
 from shards.format.tokenizer import MAX_TOKENIZER_BYTES, check_tokenizer
-from shards.stores.files import TMP_SUFFIX, hash_file
-from shards.stores.store import FolderStore, local_file
+from shards.stores.files import TMP_SUFFIX
+from shards.stores.store import Store
 from shards.validation import manifest as totals
+
+_NOT_A_FILE = "not a regular file. Copy or build it again."
 
 
 @dataclass
@@ -45,17 +52,29 @@ class Structure:
     sound: set[str] = field(default_factory=set[str])
 
 
-def check_structure(folder: Path) -> Structure:
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """An entry of a listing: its size, and why it cannot be read as a file, if so."""
+
+    bytes: int
+    fault: tuple[ProblemKind, str] | None = None
+
+
+_Listing: TypeAlias = Mapping[str, _Listed]
+
+
+def check_structure(store: Store) -> Structure:
     """Check a set at the quick level.
 
     Raises:
         OSError: the folder is absent or cannot be listed.
+        InputError: the store cannot be read.
     """
-    listing = _list_folder(folder)
-    shard_set = ShardSet(FolderStore(folder))
-    problems = _check_file(folder, MANIFEST_FILE, listing)
+    listing = _list_folder(store.folder) if store.folder is not None else _list_store(store)
+    shard_set = ShardSet(store)
+    problems = _check_file(MANIFEST_FILE, listing)
     if MANIFEST_FILE not in listing:
-        return Structure(None, [_missing_manifest(folder, listing)])
+        return Structure(None, [_missing_manifest(listing)])
     if problems:
         return Structure(None, problems)
     try:
@@ -68,8 +87,8 @@ def check_structure(folder: Path) -> Structure:
     found = Structure(shard_set)
     found.problems += _check_foreign(manifest, listing)
     found.problems += totals.check_totals(manifest)
-    found.problems += _check_tokenizer(folder, manifest, listing)
-    found.problems += _check_recipe(folder, manifest, listing)
+    found.problems += _check_tokenizer(store, manifest, listing)
+    found.problems += _check_recipe(store, manifest, listing)
     for shard in shard_set.shards:
         problems, sound = check_shard_files(shard_set, shard, listing)
         found.problems += problems
@@ -77,64 +96,74 @@ def check_structure(folder: Path) -> Structure:
     return found
 
 
-def check_shard_files(
-    shard_set: ShardSet, shard: Shard, listing: dict[str, os.stat_result] | None = None
-) -> tuple[list[Problem], set[str]]:
+def check_shard_files(shard_set: ShardSet, shard: Shard, listing: _Listing) -> tuple[list[Problem], set[str]]:
     """Check the files of one shard at the quick level.
 
     Returns:
         The problems, and the names of the files that may be opened.
     """
-    folder, entry = shard_set.path, shard.entry
-    listing = _list_folder(folder) if listing is None else listing
+    entry = shard.entry
     problems: list[Problem] = []
     sound: set[str] = set()
     for file in entry.files.entries:
-        faults = _check_file(folder, file.path, listing)
-        if not faults and listing[file.path].st_size != file.bytes:
-            size = listing[file.path].st_size
-            message = f"{size} bytes on disk; expected {file.bytes} by the manifest. Copy or build it again."
+        faults = _check_file(file.path, listing)
+        size = listing[file.path].bytes if not faults else 0
+        if not faults and size != file.bytes:
+            where = "on disk" if shard.store.folder is not None else "in the store"
+            message = f"{size} bytes {where}; expected {file.bytes} by the manifest. Copy or build it again."
             faults.append(Problem("file_size", file.path, message))
         if not faults:
             sound.add(file.path)
         problems += faults
-    if entry.files.tokens.path in listing and not _check_file(folder, entry.files.tokens.path, listing):
-        faults = _check_seek_table(shard)
+    tokens = entry.files.tokens.path
+    if tokens in listing and not _check_file(tokens, listing):
+        faults = _check_seek_table(shard, listing[tokens].bytes)
         if faults:
-            sound.discard(entry.files.tokens.path)
+            sound.discard(tokens)
         problems += faults
     if entry.files.metadata.path in sound:
-        problems += _check_sidecar(folder, shard_set.manifest, entry)
+        problems += _check_sidecar(shard.store, shard_set.manifest, entry)
     return problems, sound
 
 
-def _list_folder(folder: Path) -> dict[str, os.stat_result]:
-    """Return the entries of a folder, with links followed; for a broken link, the link itself."""
-    listing: dict[str, os.stat_result] = {}
+def _list_folder(folder: Path) -> dict[str, _Listed]:
+    """Return the entries of a folder, with links followed."""
+    listing: dict[str, _Listed] = {}
     with os.scandir(folder) as entries:
         for entry in entries:
             try:
-                listing[entry.name] = entry.stat()
+                facts = entry.stat()
             except OSError:
-                listing[entry.name] = entry.stat(follow_symlinks=False)
+                why = "a broken link: its target does not exist. Copy the file itself."
+                listing[entry.name] = _Listed(0, ("file_missing", why))
+                continue
+            fault: tuple[ProblemKind, str] | None = None
+            if not stat.S_ISREG(facts.st_mode):
+                fault = "file_unreadable", _NOT_A_FILE
+            elif not os.access(entry.path, os.R_OK):
+                fault = "file_unreadable", "no permission to read it. Change its mode."
+            listing[entry.name] = _Listed(facts.st_size, fault)
     return listing
 
 
-def _check_file(folder: Path, name: str, listing: dict[str, os.stat_result]) -> list[Problem]:
+def _list_store(store: Store) -> dict[str, _Listed]:
+    """Return the entries of a set's place in a store. A folder there is one entry, as on a disk."""
+    listing: dict[str, _Listed] = {}
+    for file in store.list():
+        name, in_folder, _ = file.name.partition("/")
+        listing[name] = _Listed(0, ("file_unreadable", _NOT_A_FILE)) if in_folder else _Listed(file.bytes)
+    return listing
+
+
+def _check_file(name: str, listing: _Listing) -> list[Problem]:
     """Check that a file, or the target of a link, exists, is regular and is readable."""
     if name not in listing:
         return [Problem("file_missing", name, "in the manifest, but not in the folder. Copy or build it again.")]
-    mode = listing[name].st_mode
-    if stat.S_ISLNK(mode):
-        return [Problem("file_missing", name, "a broken link: its target does not exist. Copy the file itself.")]
-    if not stat.S_ISREG(mode):
-        return [Problem("file_unreadable", name, "not a regular file. Copy or build it again.")]
-    if not os.access(folder / name, os.R_OK):
-        return [Problem("file_unreadable", name, "no permission to read it. Change its mode.")]
-    return []
+    fault = listing[name].fault
+    return [] if fault is None else [Problem(fault[0], name, fault[1])]
 
 
-def _missing_manifest(folder: Path, listing: dict[str, os.stat_result]) -> Problem:
+def _missing_manifest(listing: _Listing) -> Problem:
     temporary = sum(name.endswith(TMP_SUFFIX) for name in listing)
     message = (
         f"no {MANIFEST_FILE} among {len(listing)} entries ({temporary} of them temporary): not a shard set, or its "
@@ -143,7 +172,7 @@ def _missing_manifest(folder: Path, listing: dict[str, os.stat_result]) -> Probl
     return Problem("manifest_missing", MANIFEST_FILE, message)
 
 
-def _check_foreign(manifest: Manifest, listing: dict[str, os.stat_result]) -> list[Problem]:
+def _check_foreign(manifest: Manifest, listing: _Listing) -> list[Problem]:
     """Return a problem for each file in the folder that neither the manifest nor FORMAT.md allows."""
     known = {MANIFEST_FILE, *COMPANION_FILES, *manifest.digests}
     problems: list[Problem] = []
@@ -158,14 +187,14 @@ def _check_foreign(manifest: Manifest, listing: dict[str, os.stat_result]) -> li
     return problems
 
 
-def _check_seek_table(shard: Shard) -> list[Problem]:
+def _check_seek_table(shard: Shard, size: int) -> list[Problem]:
     file = shard.tokens_file
     other = 4 if shard.dtype.itemsize == 2 else 2
     try:
-        codec.read_seek_table(file, content_bytes=shard.num_tokens * shard.dtype.itemsize)
+        codec.read_seek_table(file, size=size, content_bytes=shard.num_tokens * shard.dtype.itemsize)
     except codec.CodecError as error:
         try:
-            codec.read_seek_table(file, content_bytes=shard.num_tokens * other)
+            codec.read_seek_table(file, size=size, content_bytes=shard.num_tokens * other)
         except codec.CodecError:
             return [Problem("seek_table", file.name, f"{error}. Copy or build it again.")]
         message = f"holds {other} bytes a token; expected {shard.dtype.itemsize} by the manifest's {shard.dtype.name}"
@@ -175,12 +204,16 @@ def _check_seek_table(shard: Shard) -> list[Problem]:
     return []
 
 
-def _check_sidecar(folder: Path, manifest: Manifest, entry: ShardEntry) -> list[Problem]:
+def _check_sidecar(store: Store, manifest: Manifest, entry: ShardEntry) -> list[Problem]:
     file = entry.files.metadata
+    if file.bytes > MAX_SIDECAR_BYTES:
+        message = f"{file.bytes} bytes of metadata; expected at most {MAX_SIDECAR_BYTES}. Not read."
+        return [Problem("manifest_invalid", file.path, message)]
     problems: list[Problem] = []
     try:
-        problems += _check_digest(folder, file)
-        sidecar = read_metadata(Sidecar, local_file(folder / file.path))
+        content = store.read(file.path)
+        problems += _check_digest(file, content)
+        sidecar = parse_json(Sidecar, content, where=file.path)
     except ShardSetError as error:
         return problems + error.problems
     except OSError as error:
@@ -208,31 +241,31 @@ def _check_sidecar(folder: Path, manifest: Manifest, entry: ShardEntry) -> list[
     return problems
 
 
-def _check_digest(folder: Path, file: FileEntry) -> list[Problem]:
-    digest = hash_file(folder / file.path)
+def _check_digest(file: FileEntry, content: bytes) -> list[Problem]:
+    digest = hashlib.sha256(content).hexdigest()
     if digest == file.sha256:
         return []
     message = f"sha256 is {digest}; expected {file.sha256} by the manifest. Copy or build it again."
     return [Problem("file_checksum", file.path, message)]
 
 
-def _check_recipe(folder: Path, manifest: Manifest, listing: dict[str, os.stat_result]) -> list[Problem]:
+def _check_recipe(store: Store, manifest: Manifest, listing: _Listing) -> list[Problem]:
     name = manifest.recipe.file
-    problems = _check_file(folder, name, listing)
+    problems = _check_file(name, listing)
     if not problems:
-        size = listing[name].st_size
+        size = listing[name].bytes
         if size > MAX_METADATA_BYTES:
             return [Problem("file_size", name, f"{size} bytes; expected at most {MAX_METADATA_BYTES}. Not read.")]
-        problems = _check_digest(folder, FileEntry(path=name, bytes=size, sha256=manifest.recipe.sha256))
+        problems = _check_digest(FileEntry(path=name, bytes=size, sha256=manifest.recipe.sha256), store.read(name))
     return problems
 
 
-def _check_tokenizer(folder: Path, manifest: Manifest, listing: dict[str, os.stat_result]) -> list[Problem]:
+def _check_tokenizer(store: Store, manifest: Manifest, listing: _Listing) -> list[Problem]:
     name = manifest.tokenizer.file
-    problems = _check_file(folder, name, listing)
+    problems = _check_file(name, listing)
     if problems:
         return problems
-    size = listing[name].st_size
+    size = listing[name].bytes
     if size > MAX_TOKENIZER_BYTES:
         return [Problem("file_size", name, f"{size} bytes; expected at most {MAX_TOKENIZER_BYTES}. Not read.")]
-    return check_tokenizer((folder / name).read_bytes(), manifest)
+    return check_tokenizer(store.read(name), manifest)

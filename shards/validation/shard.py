@@ -8,10 +8,9 @@ shard make one problem, which says how many there are and where the first one is
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -84,7 +83,6 @@ def check_contents(
     table: _Table | None = None
     if files.documents.path in sound:
         try:
-            found.problems += _check_digest(require_folder(shard.store) / files.documents.path, files.documents.sha256)
             problems, table = _check_documents(shard)
         except OSError as error:
             problems = [_unreadable(files.documents.path, error)]
@@ -102,6 +100,16 @@ def check_contents(
 
 
 def _check_documents(shard: Shard) -> tuple[list[Problem], _Table | None]:
+    """Check the document table's digest and rows. A table on another machine is read once, whole."""
+    file = shard.entry.files.documents
+    content = None if shard.store.folder is not None else shard.store.read(file.path)
+    digest = hash_file(require_folder(shard.store) / file.path) if content is None else sha256(content).hexdigest()
+    problems = [] if digest == file.sha256 else [_wrong_digest("file_checksum", file.path, digest, file.sha256)]
+    more, table = _check_rows(shard, content)
+    return problems + more, table
+
+
+def _check_rows(shard: Shard, content: bytes | None) -> tuple[list[Problem], _Table | None]:
     """Check that there is no gap between documents and that each source's totals equal the manifest's."""
     name = shard.entry.files.documents.path
     gaps, empty = _Fault("document_table"), _Fault("document_table")
@@ -109,7 +117,7 @@ def _check_documents(shard: Shard) -> tuple[list[Problem], _Table | None]:
     sums: dict[str, list[int]] = {}
     position = row = 0
     try:
-        for batch in iter_documents(shard, ["start", "length", "source", "unit", "row"]):
+        for batch in iter_documents(shard, ["start", "length", "source", "unit", "row"], content):
             start: npt.NDArray[np.int64] = np.from_dlpack(batch.column("start")).view(np.int64)
             length: npt.NDArray[np.int64] = np.from_dlpack(batch.column("length")).astype(np.int64)
             stop = np.cumsum(length) + position
@@ -152,42 +160,41 @@ def _check_tokens(
     advance: Callable[[int], None] | None,
 ) -> list[Problem]:
     """Read the tokens file once and check both digests, frame checksums, the range of ids, and the places of EOS."""
-    path, dtype = require_folder(shard.store) / shard.entry.files.tokens.path, shard.dtype
+    file, dtype = shard.tokens_file, shard.dtype
     try:
         frames = shard.seek_table.frames
     except ShardSetError as error:
         return error.problems
     corrupt, beyond, eos = _Fault("frame_corrupt"), _Fault("token_out_of_range"), _Fault("eos_misplaced")
-    file_hash, content_hash = hashlib.sha256(), hashlib.sha256()
+    file_hash, content_hash = sha256(), sha256()
     decompressor = zstandard.ZstdDecompressor()
-    with path.open("rb") as file:
-        for frame in frames:
-            data = file.read(frame.file_stop - frame.file_start)
-            file_hash.update(data)
-            try:
-                content = codec.decompress_frame(decompressor, data, frame)
-            except codec.CodecError as error:
-                corrupt.add(1, str(error))
-                continue
-            content_hash.update(content)
-            tokens = np.frombuffer(content, dtype)
-            first = frame.start // dtype.itemsize
-            _check_range(tokens, first, vocab_size, beyond)
-            if ends is not None:
-                _check_eos(tokens, first, ends, eos_id, eos)
-            if advance is not None:
-                advance(len(tokens))
-        while block := file.read(codec.FRAME_BYTES):
-            file_hash.update(block)
+    for frame, data in codec.iter_compressed(file, frames):
+        file_hash.update(data)
+        try:
+            content = codec.decompress_frame(decompressor, data, frame)
+        except codec.CodecError as error:
+            corrupt.add(1, str(error))
+            continue
+        content_hash.update(content)
+        tokens = np.frombuffer(content, dtype)
+        first = frame.start // dtype.itemsize
+        _check_range(tokens, first, vocab_size, beyond)
+        if ends is not None:
+            _check_eos(tokens, first, ends, eos_id, eos)
+        if advance is not None:
+            advance(len(tokens))
+    size = shard.entry.files.tokens.bytes  # a sound file has it; what follows the frames is the seek table
+    for start in range(frames[-1].file_stop if frames else 0, size, codec.FRAME_BYTES):
+        file_hash.update(file.read_range(start, min(start + codec.FRAME_BYTES, size)))
     problems: list[Problem] = []
     if file_hash.hexdigest() != shard.entry.files.tokens.sha256:
         problems.append(
-            _wrong_digest("file_checksum", path.name, file_hash.hexdigest(), shard.entry.files.tokens.sha256)
+            _wrong_digest("file_checksum", file.name, file_hash.hexdigest(), shard.entry.files.tokens.sha256)
         )
     if not corrupt.count and content_hash.hexdigest() != shard.entry.tokens_sha256:
         digest = content_hash.hexdigest()
-        problems.append(_wrong_digest("tokens_checksum", path.name, digest, shard.entry.tokens_sha256))
-    return problems + _to_problems([corrupt, beyond, eos], path.name, "Copy or build the shard again.")
+        problems.append(_wrong_digest("tokens_checksum", file.name, digest, shard.entry.tokens_sha256))
+    return problems + _to_problems([corrupt, beyond, eos], file.name, "Copy or build the shard again.")
 
 
 def _check_range(tokens: npt.NDArray[Any], first: int, vocab_size: int, fault: _Fault) -> None:
@@ -213,11 +220,6 @@ def _check_eos(tokens: npt.NDArray[Any], first: int, ends: npt.NDArray[np.int64]
     inside = np.flatnonzero(is_eos)
     if len(inside):
         fault.add(len(inside), f"token {first + int(inside[0])} is EOS {eos_id} inside a document")
-
-
-def _check_digest(path: Path, expected: str) -> list[Problem]:
-    digest = hash_file(path)
-    return [] if digest == expected else [_wrong_digest("file_checksum", path.name, digest, expected)]
 
 
 def _wrong_digest(kind: ProblemKind, name: str, digest: str, expected: str) -> Problem:

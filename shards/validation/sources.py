@@ -13,7 +13,6 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -77,7 +76,7 @@ def compare_with_sources(shard_set: ShardSet, shards: Sequence[Shard], count: in
     manifest = shard_set.manifest
     try:
         vocabulary = shard_set.vocabulary
-        sources = _read_sources(shard_set.path / manifest.recipe.file)
+        sources = _read_sources(shard_set)
     except (ShardSetError, ValueError, OSError) as error:
         found.not_run.append(f"against sources: {error}")
         return found
@@ -93,6 +92,10 @@ def compare_with_sources(shard_set: ShardSet, shards: Sequence[Shard], count: in
         if kind not in readers:
             readers[kind] = _load_reader(kind)
         reader = readers[kind]
+        if shard_set.store.folder is None and _has_relative_paths(source):
+            why = "its paths are relative to the set's folder, and the set is not in one. Copy it to its folder."
+            found.not_run.append(f"against sources: source {name!r}: {why}")
+            continue
         if reader is None:
             why = f"nothing installed reads the kind {kind!r}. Install the package that built the set."
             found.not_run.append(f"against sources: source {name!r}: {why}")
@@ -167,16 +170,21 @@ def _pick_rows(shard: Shard, numbers: np.ndarray[Any, np.dtype[np.int64]]) -> li
     return picked
 
 
-def _read_sources(recipe: Path) -> dict[str, dict[str, Any]]:
+def _has_relative_paths(source: dict[str, Any]) -> bool:
+    paths: Any = source.get("paths")
+    texts = [path for path in cast("list[Any]", paths) if isinstance(path, str)] if isinstance(paths, list) else []
+    return any("://" not in path and not path.startswith(("/", "~")) for path in texts)
+
+
+def _read_sources(shard_set: ShardSet) -> dict[str, dict[str, Any]]:
     """Return the recipe's sources by name, each with the `folder` that its relative paths start from."""
+    store, name = shard_set.store, shard_set.manifest.recipe.file
     try:
-        root: Any = json.loads(recipe.read_bytes())
+        root: Any = json.loads(store.read(name))
         sources = cast("list[dict[str, Any]]", root["sources"])
-        return {str(source["name"]): {**source, "folder": str(recipe.parent)} for source in sources}
+        return {str(source["name"]): {**source, "folder": str(store.folder or "")} for source in sources}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        message = (
-            f"{recipe.name}: lists no sources by name: {type(error).__name__}: {error}. Restore it from the build."
-        )
+        message = f"{name}: lists no sources by name: {type(error).__name__}: {error}. Restore it from the build."
         raise ValueError(message) from error
 
 

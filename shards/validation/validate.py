@@ -4,8 +4,9 @@ Levels: `quick` checks everything but the tokens (milliseconds a shard); `full` 
 a speed near that of decompression; `against_sources` reads sampled documents again from their sources. FORMAT.md
 lists what each level checks, and what no level checks.
 
-Wrong content is reported, never raised; only a folder that cannot be listed raises. Memory does not grow with the set:
-a frame of 1 MiB for each thread, 8 bytes a document of the shards being read, and the duplicate check's partitions.
+Wrong content is reported, never raised; only a folder or store that cannot be listed raises. Memory does not grow with
+the set: a frame of 1 MiB for each thread, 8 bytes a document of the shards being read, and the duplicate check's
+partitions; for a set in a store also one request (8 MiB) and one document table for each thread.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any, Literal
 from shards.errors import Problem
 from shards.format.reader import Shard, ShardSet
 from shards.format.workers import map_in_threads
+from shards.stores.open import open_store
 from shards.validation.duplicates import check_duplicates
 from shards.validation.files import Structure, check_structure
 from shards.validation.mix import check_shares
@@ -42,7 +44,7 @@ class ValidationResult:
     `not_run` lists requested checks that could not run, with the reason. A set is whole only if this list is empty too.
     """
 
-    path: Path
+    path: Path | str
     level: Level
     problems: list[Problem] = field(default_factory=list[Problem])
     not_run: list[str] = field(default_factory=list[str])
@@ -84,7 +86,7 @@ def validate(
     """Check a shard set and return every problem found.
 
     Args:
-        path: the set's folder.
+        path: the set's folder, or the address of its store.
         level: `quick` or `full`.
         against_sources: how many sampled documents to read again from their sources and compare byte for byte.
         threads: shards are read by this many threads; the report does not depend on it.
@@ -92,11 +94,12 @@ def validate(
 
     Raises:
         OSError: the folder is absent or cannot be listed.
+        InputError: the store cannot be read, or the path is not the address of one.
     """
     began = time.perf_counter()
-    folder = Path(path)
-    structure = check_structure(folder)
-    report = ValidationResult(folder, level, problems=list(structure.problems))
+    store = open_store(path)
+    structure = check_structure(store)
+    report = ValidationResult(store.folder or str(store), level, problems=list(structure.problems))
     shard_set = structure.shard_set
     if shard_set is not None:
         report.shards = len(shard_set.shards)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shards.__main__ import main
-from shards.audit.audit import audit, choose_rates, default_out
+from shards.audit.audit import audit, choose_rates
 from shards.audit.documents import check_lengths, resemblance
 from shards.audit.histogram import BINS, bin_lengths, bin_middles, quantile
 from shards.audit.ids import check_never_seen, check_rare, expected_counts, rare_below
@@ -134,7 +134,7 @@ def test_set_without_faults(good_audit):
 def test_audit_lies_beside_the_set_and_leaves_it_whole(good_set, tmp_path):
     folder = shutil.copytree(good_set, tmp_path / "set")
     report = audit(folder)
-    assert report.out == default_out(folder) == tmp_path / "set.audit"
+    assert report.out == tmp_path / "set.audit"
     assert {file.name for file in report.out.iterdir()} == {"tokens.parquet", "audit.json"}
     assert validate(folder, level="full").ok
     for out in (folder, folder / "audit"):

@@ -434,7 +434,7 @@ def test_the_sets_own_folder_stays_clean(tiny_set, capsys):
     before = sorted(tiny_set.path.iterdir())
     for out in (tiny_set.path, tiny_set.path / "new" / "out"):
         assert main(["export", str(tiny_set.path), "--to", "mds", "--out", str(out)]) == 2
-    assert "is inside the set's own folder" in capsys.readouterr().err
+    assert "inside the set's own folder" in capsys.readouterr().err
     assert sorted(tiny_set.path.iterdir()) == before
 
 

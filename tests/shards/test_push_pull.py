@@ -26,6 +26,7 @@ from shards.hub import push as hub_push
 from shards.stores.hub import HubStore
 from shards.stores.hub_address import HubAddress, HubAddressError, parse_hub_address
 from shards.stores.hub_client import HubError
+from shards.validation.validate import validate
 from tests.support.faults_documents import document_in_both_splits
 from tests.support.servers.hub import TOKEN, Hub, use_hub
 from tests.support.servers.hub_writes import WRITER
@@ -702,11 +703,20 @@ def test_a_commit_pins_what_is_read(hub, whole, good_set):
     assert len(shards.open_set(f"{URL}@{old}").shards) == 6
 
 
+def test_a_set_on_the_hub_is_validated_where_it_lies(hub, whole):
+    hub.publish(REPO, whole)
+    report = validate(URL, level="full")
+    assert (report.ok, report.shards, str(report.path)) == (True, 6, URL)
+    name = f"{TRAIN[0]}.bin.zst"
+    hub.faults.on(f"/cdn/{sha_of(whole, name)}|/resolve/.*/{name}", body=flipped(whole / name))
+    assert {problem.where for problem in validate(URL, level="full").problems} == {name}
+
+
 def test_what_needs_a_disk_says_so(hub, whole):
     hub.publish(REPO, whole)
     opened = pickle.loads(pickle.dumps(shards.open_set(URL)))
     assert opened.shard(TRAIN[0]).read(5, 8).size == 3
-    with pytest.raises(InputError, match=f"needs files on disk.*tokenmill pull {URL} --out DIR"):
+    with pytest.raises(InputError, match=f"is not a folder of this machine.*tokenmill pull {URL} --out DIR"):
         opened.path.resolve()
     hub.gone()
     with pytest.raises(HubError, match=r"train-00000\.bin\.zst"):

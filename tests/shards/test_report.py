@@ -30,7 +30,7 @@ from shards.report.facts import ShardFacts, describe
 from shards.report.plots import group_shards
 from shards.report.render import render_card, render_page
 from shards.report.text import code_cell, code_span, compact, fence, sentence, size
-from shards.report.write import Report, default_out, write_report
+from shards.report.write import Report, write_report
 from shards.stores.store import local_file
 from shards.terminal.display import printable
 from shards.validation.validate import validate
@@ -222,7 +222,7 @@ def test_same_set_gives_same_bytes(report, good_set, tmp_path):
     shutil.copytree(good_set, copy)
     shutil.copytree(report.audit, tmp_path / "another-name.audit")
     again = write_report(copy, workers=2, compare_with=("itself", good_set / "tokenizer.json"))
-    assert again.out == default_out(copy) == tmp_path / "another-name.report"
+    assert again.out == tmp_path / "another-name.report"
     for name in ("index.html", "README.md"):
         assert (again.out / name).read_bytes() == (report.out / name).read_bytes()
     assert sorted(path.name for path in again.out.iterdir()) == ["README.md", "index.html"]

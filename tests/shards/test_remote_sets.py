@@ -1,0 +1,148 @@
+"""A set in a bucket: every command that reads a set gives what it gives for the same set in a folder."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import shards
+from shards.__main__ import main
+from shards.errors import ShardSetError
+from shards.stores.objects import open_objects
+from shards.validation.validate import validate
+from tests.support import faults_documents, faults_metadata, faults_tokens
+from tests.support.faults import FAULTS
+from tests.support.servers.objects import BUCKET, ObjectServer, Proxy, aws_environment
+from tests.support.shard_sets import write_set
+
+assert faults_documents
+assert faults_metadata
+assert faults_tokens
+
+PLACE = f"s3://{BUCKET}/sets/good"
+
+
+def upload(folder: Path, place: str = PLACE) -> None:
+    store = open_objects(place)
+    store.delete_all()
+    for path in folder.rglob("*"):
+        if path.is_file():
+            store.put(path.relative_to(folder).as_posix(), path)
+
+
+@pytest.fixture
+def server(moto: ObjectServer, monkeypatch) -> ObjectServer:
+    moto.empty_bucket()
+    aws_environment(monkeypatch, moto.url)
+    return moto
+
+
+@pytest.fixture
+def remote(server, good_set) -> str:
+    upload(good_set)
+    return PLACE
+
+
+def run(capsys, *arguments: str | Path) -> tuple[int, str, str]:
+    status = main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return status, captured.out, captured.err
+
+
+def test_tokens_and_documents_are_those_of_the_folder(remote, good_set):
+    there, here = shards.open_set(remote), shards.open_set(good_set)
+    assert there.manifest_sha256 == here.manifest_sha256
+    for one, other in zip(there.shards, here.shards, strict=True):
+        assert np.array_equal(one.read(100, 5000), other.read(100, 5000))
+        assert one.documents().equals(other.documents())
+
+
+@pytest.mark.parametrize(("plant", "kinds"), FAULTS, ids=[plant.__name__ for plant, _ in FAULTS])
+def test_fault_is_named(plant, kinds, good_set, plan, tmp_path, server):
+    folder = tmp_path / "set"
+    if "plan" in inspect.signature(plant).parameters:
+        plant(plan)
+        write_set(folder, plan)
+    else:
+        shutil.copytree(good_set, folder)
+        plant(folder)
+    if any(path.is_symlink() or not (path.is_file() and os.access(path, os.R_OK)) for path in folder.iterdir()):
+        pytest.skip("a bucket has no links, modes or folders")
+    if any(path.stat().st_size > 1 << 26 for path in folder.iterdir()):
+        pytest.skip("a file of hundreds of megabytes is sent by test_object_store")
+    upload(folder)
+    problems = validate(PLACE, level="full", threads=2).problems
+    assert {problem.kind for problem in problems} == kinds, problems
+
+
+def test_a_folder_among_the_files_is_foreign(remote):
+    open_objects(remote).put("extra/file", b"1")
+    assert [(p.kind, p.where) for p in validate(remote).problems] == [("file_foreign", "extra")]
+
+
+def test_validation_makes_few_requests_and_survives_failures(remote, server, monkeypatch):
+    with Proxy(server) as proxy:
+        aws_environment(monkeypatch, proxy.url)
+        assert validate(remote, level="quick").ok
+        asked = len(proxy.requests)
+        assert asked <= 6 + 2 * 3  # listing, manifest, tokenizer, recipe; a seek table and a sidecar for each shard
+        proxy.forget()
+        assert validate(remote, level="full").ok
+        assert len(proxy.requests) <= asked + 5 * 3
+        proxy.faults.every(5, "reset", "503", "short", "stall", stall_s=0.2)
+        assert validate(remote, level="full", threads=2).ok
+        assert "503" in {record.fault for record in proxy.requests}
+
+
+def test_commands_print_what_they_print_for_a_folder(remote, good_set, tmp_path, capsys):
+    def both(*arguments: str, out: str = "") -> None:
+        results = []
+        for place, name in ((good_set, "here"), (remote, "there")):
+            where = ["--out", tmp_path / name / out] if out else []
+            status, text, err = run(capsys, arguments[0], place, *arguments[1:], *where, "--json")
+            assert status in (0, 1), err
+            found = json.loads(text)
+            for key in ("path", "out", "seconds", "usage"):
+                found.pop(key, None)
+            results.append((status, found))
+        assert results[0] == results[1]
+
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    both("inspect")
+    both("inspect", "--shard", "1", "--document", "3")
+    both("validate")
+    both("trace", "--text", "café", "--workers", "2")
+    both("trace", "--shard", "0", "--offset", "77")
+    both("audit", "--workers", "1", out="audit")
+    both("report", "--workers", "1", out="report")
+    both("export", "--to", "nanogpt", out="export")
+    for name in ("audit/tokens.parquet", "export/tokenizer.json", "export/train.bin"):
+        assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes()
+    assert (tmp_path / "there" / "report" / "index.html").is_file()
+
+
+def test_what_needs_a_folder_says_so(remote, capsys):
+    for arguments, message in (
+        (["audit", remote], "Give a folder with --out"),
+        (["report", remote], "Give a folder with --out"),
+        (["push", remote, "owner/name"], "is not a folder of this machine"),
+    ):
+        status, _, err = run(capsys, *arguments)
+        assert (status, message in err) == (2, True), err
+
+
+def test_a_place_without_a_set(server, capsys):
+    place = f"s3://{BUCKET}/nothing"
+    with pytest.raises(ShardSetError, match=rf"no manifest.json in {place}: not a shard set"):
+        shards.open_set(place)
+    status, out, _ = run(capsys, "validate", place)
+    assert (status, "no manifest.json among 0 entries" in out) == (1, True)
+    status, _, err = run(capsys, "inspect", "s3://absent/set")
+    assert (status, "there is no bucket 'absent'" in err) == (2, True)
