@@ -61,12 +61,14 @@ _POLL_SECONDS = 0.02
 
 
 def bench_scale(work: Path, *, quick: bool = False) -> Figures:
-    """Measure small sizes of everything: a minute, or a few seconds with `quick`."""
+    """Measure small sizes of a mix and of a stage with nothing to do: a minute, or a few seconds with `quick`."""
     few, many = (500_000, 1_000_000) if quick else (4_000_000, 8_000_000)
     small, large = (bench_mix(work, documents) for documents in (few, many))
     figures = {f"mix_{few // MB}m_{name}": value for name, value in small.items()}
     figures |= {f"mix_{many // MB}m_{name}": value for name, value in large.items()}
     figures["mix_growth"] = large["cpu_s"] / small["cpu_s"] / (many / few)
+    tasks = 500 if quick else 2000
+    figures |= {f"nothing_{name}": value for name, value in bench_nothing(work, tasks).items()}
     return figures
 
 
