@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias
 from pipeline.build.build import BuildResult, build
 from pipeline.build.load import load_recipe as read_recipe
 from pipeline.build.tokenizer import TokenizerChoice
+from pipeline.engine.attempts import default_scratch
 from pipeline.engine.executors import Executor, LocalExecutor
 from pipeline.engine.progress import Progress
 from pipeline.estimate.estimate import Estimate, Nodes, estimate
@@ -28,7 +29,7 @@ from pipeline.sources.network.settings import Network
 from pipeline.sources.network.settings import network as current_network
 from pipeline.sources.selection import open_sources
 from shards.errors import InputError, RunError
-from shards.stores.open import scheme_of
+from shards.stores.open import absolute_place, open_writable_store, scheme_of
 from shards.validation.validate import Level
 
 AnyRecipe: TypeAlias = "str | Path | dict[str, Any] | Recipe"
@@ -55,6 +56,7 @@ def build_set(
     network: Network | None = None,
     progress: bool = False,
     executor: Executor | None = None,
+    scratch: str | Path | None = None,
 ) -> BuildResult:
     """Build a shard set from a recipe; a call with the same arguments does only what is missing.
 
@@ -63,8 +65,8 @@ def build_set(
 
     Args:
         recipe: the recipe's file, the name of a shipped recipe, its tables as a dict, or a `Recipe`.
-        out: folder of the set.
-        work: folder for scratch and receipts; `OUT.work` when None. Keep it to make the next build cheap.
+        out: folder of the set, or its address in an object store: `s3://BUCKET/PREFIX` (or `gs`, `az`).
+        work: folder or address for runs and receipts; `OUT.work` when None. Keep it to make the next build cheap.
         overrides: `KEY=VALUE` strings that change the recipe, as `--set` does: `["mix.tokens=1M"]`.
         workers: worker processes; the cores that this process may use when None.
         validate: how the finished set is checked.
@@ -73,6 +75,8 @@ def build_set(
         network: how sources are read over a network; the defaults when None.
         progress: print progress on stderr.
         executor: where the tasks run, in place of `workers` processes of this machine. The caller closes it.
+        scratch: folder on the machine that runs a task, where it writes before its files get their place. When None,
+            they are written there if it is a folder, and else in the system's folder for temporary files.
 
     Returns:
         The set's manifest, the result of its validation, and what each stage did.
@@ -83,14 +87,12 @@ def build_set(
             validation found problems.
         OSError: the disk is full or cannot be written. Call again to go on.
     """
-    out = Path(out).absolute()
-    if not out.name:
-        raise InputError(f"{out}: not a folder for a set. Give one with a name.")
-    work = Path(work).absolute() if work else out.with_name(out.name + ".work")
+    out = absolute_place(out)
+    work = absolute_place(work) if work else default_work(out)
     with contextlib.ExitStack() as stack:
         if executor is None:
             executor = stack.enter_context(contextlib.closing(LocalExecutor(workers or _count_cores())))
-        stack.enter_context(_network_settings(network, cache=work / "cache"))
+        stack.enter_context(_network_settings(network, cache=_cache_folder(work, scratch)))
         result = build(
             load_recipe(recipe, overrides=overrides, progress=progress),
             out=out,
@@ -99,6 +101,7 @@ def build_set(
             progress=Progress(quiet=not progress),
             level=validate,
             tokenizer_choice=tokenizer,
+            scratch=Path(scratch) if scratch else None,
         )
     if result.validation.problems:
         raise SetProblemsError(result)
@@ -179,6 +182,16 @@ def load_recipe(recipe: AnyRecipe, *, overrides: Sequence[str] = (), progress: b
     if overrides:
         raise InputError("overrides change a recipe's file. Change the Recipe itself: recipe.model_copy(update=...).")
     return recipe
+
+
+def default_work(out: str) -> str:
+    """Return the work folder of a set when none is given."""
+    return f"{out}.work"
+
+
+def _cache_folder(work: str, scratch: str | Path | None) -> Path:
+    folder = open_writable_store(work).folder
+    return (folder or (Path(scratch) if scratch else default_scratch())) / "cache"
 
 
 def _count_cores() -> int:

@@ -9,29 +9,33 @@ The stages are in `pipeline.build.stages`; only the work folder's build.json hol
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import time
-from collections.abc import Generator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.build.context import BuildContext
 from pipeline.build.publish import OutputError, check_output, publish
-from pipeline.build.stages import run_assemble, run_encode_and_mix, run_fetch
+from pipeline.build.stages import needs_fetch, run_assemble, run_encode_and_mix, run_fetch
 from pipeline.build.tokenizer import TokenizerChoice, run_tokenizer
 from pipeline.engine.attempts import delete_path
 from pipeline.engine.driver import Driver, StageResult
 from pipeline.engine.executors import Executor
+from pipeline.engine.lease import Lease
 from pipeline.engine.progress import Progress
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.hub import pin_revisions
 from pipeline.sources.selection import Unread, open_sources
 from shards.format.manifest import Manifest
-from shards.stores.files import atomic_open, lock_folder
-from shards.stores.store import FolderStore
+from shards.stores.files import lock_folder
+from shards.stores.open import open_writable_store
+from shards.stores.probe import probe, require_abilities
+from shards.stores.store import WritableStore
 from shards.validation.validate import Level, ValidationResult, validate
 
 _WORK_NAME = re.compile(
@@ -65,38 +69,46 @@ class BuildResult:
 def build(
     recipe: Recipe,
     *,
-    out: Path,
-    work: Path,
+    out: str | Path,
+    work: str | Path,
     executor: Executor,
     progress: Progress,
     level: Level = "full",
     tokenizer_choice: TokenizerChoice = "recipe",
+    scratch: Path | None = None,
 ) -> BuildResult:
     """Build a shard set.
 
     Args:
         recipe: what to build.
-        out: the set's folder; created, and cleared of an earlier version of the same set.
-        work: scratch, receipts and build.json; keep it to make re-runs cheap.
+        out: the set's folder, or its address in an object store; cleared of an earlier version of the same set.
+        work: runs, receipts and build.json, in a folder or an object store; keep it to make re-runs cheap.
         executor: where the tasks run.
         progress: shows the stages and prints notes.
         level: how the finished set is validated. After a build that ran no task, the level is "quick".
         tokenizer_choice: "keep": use the tokenizer in the work folder, even if the sources' files have changed.
+        scratch: where tasks write, on the machine that runs them; None: beside their files if these lie in a folder,
+            else in the system's folder for temporary files.
 
     Raises:
         SourceError, TokenizerError, MixError, DiskError, OutputError, FolderBusyError: as their names say.
+        StoreError: an object store cannot be used, or lacks what a build needs.
+        LeaseLostError: another build has taken over the place.
         OSError: the disk filled up, or cannot be written; run again to go on.
     """
-    # Check the folders and list the sources; nothing is written yet.
+    # Check the places and list the sources; nothing is written yet.
     started = time.perf_counter()
-    check_output(out, recipe)
-    _check_work(work)
-    recipe = pin_revisions(recipe, work)
+    out_store, work_store = open_writable_store(out), open_writable_store(work)
+    _check_places(out_store, work_store, recipe)
+    recipe = pin_revisions(recipe, work_store)
     selections = open_sources(recipe)
-    with _locked(work, out):
+    with _held(work_store, out_store) as check:
         # Run the stages.
         units = [selection.units for selection in selections]
-        context = BuildContext(units, out, Driver(FolderStore(work), executor, progress), selections)
+        driver = Driver(
+            work_store, executor, progress, scratch=str(scratch.absolute()) if scratch else None, check=check
+        )
+        context = BuildContext(units, out_store, driver, selections)
         run_fetch(context, recipe)
         tokenizer, recipe = run_tokenizer(context, recipe, tokenizer_choice)
         runs, encoded, mixed, mix_folder = run_encode_and_mix(context, recipe, tokenizer)
@@ -104,8 +116,9 @@ def build(
 
         # Write the manifest, and delete what an earlier recipe left.
         unread = {selection.source.name: selection.unread() for selection in selections}
+        check()
         manifest = publish(
-            out,
+            out_store,
             recipe=recipe,
             tokenizer=tokenizer,
             plan=mixed,
@@ -119,17 +132,48 @@ def build(
         # Validate the finished set.
         level = level if any(stage.ran for stage in context.stages.values()) else "quick"
         validating = time.perf_counter()
-        validation = validate(out, level=level, threads=min(executor.workers, len(os.sched_getaffinity(0))))
+        threads = min(executor.workers, len(os.sched_getaffinity(0)))
+        validation = validate(str(out_store), level=level, threads=threads)
         now = time.perf_counter()
         progress.note(f"validate: {level} level in {now - validating:.1f} s")
         report = BuildResult(manifest, validation, context.stages, unread, tuple(context.notes), now - started)
-        _write_times(work, executor.workers, report, validating=now - validating)
+        _write_times(work_store, executor.workers, report, validating=now - validating)
     return report
 
 
-def _check_work(work: Path) -> None:
+def _check_places(out: WritableStore, work: WritableStore, recipe: Recipe) -> None:
+    """Check what a build needs of its two places, before it writes there.
+
+    Raises:
+        OutputError: a place holds other files, or one is in the other.
+        StoreError: an object store cannot be used, or lacks what a build needs.
+    """
+    if _is_within(work, out):
+        raise OutputError(f"{work}: the work folder lies in the set's folder. Choose another --work.")
+    if work.folder is None and needs_fetch(recipe):
+        raise OutputError(
+            f"{work}: what is fetched from Software Heritage is kept in the work folder, which must be a folder of "
+            "this machine then. Give one with --work; --out may be in the store."
+        )
+    for store in (work, out):
+        if store.folder is None:
+            require_abilities(probe(store))
+    check_output(out, recipe)
+    _check_work(work)
+
+
+def _is_within(work: WritableStore, out: WritableStore) -> bool:
+    if work.folder is not None and out.folder is not None:
+        return work.folder.resolve().is_relative_to(out.folder.resolve())
+    return f"{work}/".startswith(f"{out}/")
+
+
+def _check_work(work: WritableStore) -> None:
     """Refuse a folder with files that are not an earlier build's: pruning, or the user, would delete them."""
-    names = [path.name for path in work.iterdir()] if work.is_dir() else []
+    if work.folder is not None:
+        names = {path.name for path in work.folder.iterdir()} if work.folder.is_dir() else set[str]()
+    else:  # the first page of the listing
+        names = {file.name.partition("/")[0] for file in itertools.islice(work.list(), 1000)}
     if foreign := sorted(name for name in names if not _WORK_NAME.fullmatch(name)):
         listed = ", ".join(foreign[:5])
         raise OutputError(
@@ -138,38 +182,65 @@ def _check_work(work: Path) -> None:
 
 
 @contextmanager
-def _locked(work: Path, out: Path) -> Generator[None]:
-    if work.resolve().is_relative_to(out.resolve()):
-        raise OutputError(f"{work}: the work folder lies in the set's folder. Choose another --work.")
+def _held(work: WritableStore, out: WritableStore) -> Generator[Callable[[], None]]:
+    """Keep other builds away from both places; yield what raises when a place has been lost to another one."""
     with ExitStack() as stack:
-        for folder in (work, out):
-            folder.mkdir(parents=True, exist_ok=True)
-            if not os.access(folder, os.W_OK):
-                raise OutputError(f"{folder}: no permission to write. Choose another folder, or change its mode.")
-            stack.enter_context(lock_folder(folder))
+        leases: list[Lease] = []
+        for store in (work, out):
+            if store.folder is not None:
+                store.folder.mkdir(parents=True, exist_ok=True)
+                if not os.access(store.folder, os.W_OK):
+                    raise OutputError(f"{store}: no permission to write. Choose another folder, or change its mode.")
+                stack.enter_context(lock_folder(store.folder))
+            else:
+                leases.append(stack.enter_context(closing(Lease(store))))
+
+        def check() -> None:
+            for lease in leases:
+                lease.check()
+
         try:
-            yield
+            yield check
         finally:
             _remove_empty(work, out)  # a build that failed early leaves no empty folders
 
 
-def _remove_empty(work: Path, out: Path) -> None:
-    for folder in (*work.iterdir(), work, out):
+def _remove_empty(work: WritableStore, out: WritableStore) -> None:
+    inner = work.folder.iterdir() if work.folder is not None else ()
+    for folder in (*inner, work.folder, out.folder):
         with suppress(OSError):  # not empty, or a file
-            folder.rmdir()
+            if folder is not None:
+                folder.rmdir()
 
 
 def _prune(context: BuildContext) -> None:
-    """Delete the work of earlier versions of the recipe that this build does not use."""
+    """Delete the work of earlier versions of the recipe that this build does not use, and attempts that were lost."""
     for stage, used in context.used.items():
-        for path in (context.work / stage).iterdir():
-            if path.name not in used:
-                delete_path(path)
-    for path in context.work.glob("encoder-*.json"):  # of version 0.1.0
-        path.unlink()
+        store = context.work.child(stage)
+        if store.folder is None or context.driver.scratch is not None:
+            _prune_attempts(context, stage, used)
+        if store.folder is not None and store.folder.is_dir():
+            for path in store.folder.iterdir():
+                if path.name not in used:
+                    delete_path(path)
+    if context.work.folder is not None:
+        for path in context.work.folder.glob("encoder-*.json"):  # of version 0.1.0
+            path.unlink()
 
 
-def _write_times(work: Path, workers: int, report: BuildResult, *, validating: float) -> None:
+def _prune_attempts(context: BuildContext, stage: str, used: set[str]) -> None:
+    """Delete the files of a stage but those of tasks in use; of these, the files of attempts that do not count."""
+    store = context.work.child(stage)
+    for file in list(store.list()):
+        task, _, rest = file.name.partition("/")
+        attempt, _, inner = rest.partition("/")
+        result = context.driver.result_of(stage, task)
+        lost = inner and result is not None and attempt != result.get("attempt")
+        if task not in used or lost:
+            store.delete(file.name)
+
+
+def _write_times(work: WritableStore, workers: int, report: BuildResult, *, validating: float) -> None:
     times = {
         "seconds": report.seconds,
         "workers": workers,
@@ -177,5 +248,4 @@ def _write_times(work: Path, workers: int, report: BuildResult, *, validating: f
         "stages": {name: stage.summary() for name, stage in report.stages.items()},
         "validate": {"level": report.validation.level, "seconds": validating},
     }
-    with atomic_open(work / "build.json") as file:
-        file.write((json.dumps(times, indent=2) + "\n").encode())
+    work.put("build.json", (json.dumps(times, indent=2) + "\n").encode())

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pipeline.engine.attempts import default_scratch
 from pipeline.engine.driver import RESULTS_FILE, Driver, StageResult
 from pipeline.engine.tasks import Task
 from pipeline.estimate import disk
@@ -13,7 +14,7 @@ from pipeline.recipe.schema import Recipe
 from pipeline.sources.base import Unit
 from pipeline.sources.selection import Selection
 from shards.stores.files import check_room
-from shards.stores.store import WritableStore, require_folder
+from shards.stores.store import WritableStore
 
 
 @dataclass
@@ -22,7 +23,7 @@ class BuildContext:
 
     units: list[list[Unit]]
     """The units of each source."""
-    out: Path
+    out: WritableStore
     driver: Driver
     selections: list[Selection]
     """The sources' files, from which `units` are taken."""
@@ -32,9 +33,9 @@ class BuildContext:
     notes: list[str] = field(default_factory=list[str])
 
     @property
-    def work(self) -> Path:
+    def work(self) -> WritableStore:
         """The work folder."""
-        return require_folder(self.driver.work)
+        return self.driver.work
 
     def run_stage(
         self,
@@ -68,8 +69,16 @@ class BuildContext:
         """Refuse a disk too small for the files still to be written. If nothing is left to encode, check nothing."""
         if not pending:
             return
-        written = sum(path.stat().st_size for path in self.out.iterdir())
         output_bytes = disk.most_output_bytes(recipe, [sum(unit.text_bytes for unit in own) for own in self.units])
-        scratch_bytes = sum(disk.scratch_bytes(recipe, unit) for unit in pending)
-        needs = [("scratch", self.work, scratch_bytes), ("the set", self.out, max(0, output_bytes - written))]
+        scratch_bytes = [disk.scratch_bytes(recipe, unit) for unit in pending]
+        needs: list[tuple[str, Path, int]] = []
+        if self.work.folder is not None:
+            needs.append(("scratch", self.work.folder, sum(scratch_bytes)))
+        if self.out.folder is not None:
+            written = sum(file.bytes for file in self.out.list())
+            needs.append(("the set", self.out.folder, max(0, output_bytes - written)))
+        if self.work.folder is None or self.driver.scratch is not None:
+            # What is uploaded when it is whole needs room for the largest tasks at a time.
+            largest = sorted(scratch_bytes)[-self.driver.executor.workers :]
+            needs.append(("tasks at work", Path(self.driver.scratch or default_scratch()), sum(largest)))
         check_room(needs, disk.REMEDY)

@@ -6,6 +6,7 @@ complete set.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections import Counter
@@ -17,6 +18,7 @@ import xxhash
 from pipeline.encode.run import Run
 from pipeline.engine.attempts import delete_path
 from pipeline.mix.plan import MixPlan, ShardPlan
+from pipeline.recipe import paths
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
 from pipeline.sources.selection import Unread
@@ -26,6 +28,7 @@ from shards.errors import InputError
 from shards.format.manifest import (
     MANIFEST_FILE,
     BlockListEntry,
+    FileEntry,
     Manifest,
     MixEntry,
     RecipeEntry,
@@ -36,7 +39,8 @@ from shards.format.manifest import (
     TokenizerEntry,
     dtype_for,
 )
-from shards.format.writer import shard_file_names, shard_name, write_entry, write_manifest
+from shards.format.writer import shard_file_names, shard_name
+from shards.stores.store import WritableStore
 
 RECIPE_FILE = "recipe.json"
 _SHARD_FILE = re.compile(r"(train|val)-\d{5,}\.(bin\.zst|docs\.parquet|json)")
@@ -47,22 +51,25 @@ class OutputError(InputError):
     """The output folder cannot take the set."""
 
 
-def check_output(out: Path, recipe: Recipe) -> None:
+def check_output(out: WritableStore, recipe: Recipe) -> None:
     """Refuse a folder that holds anything but an earlier version of this set.
 
     Raises:
         OutputError: with the names of the files in the way.
     """
-    if out.exists() and not out.is_dir():
-        raise OutputError(f"{out}: is a file; expected a folder. Choose another --out.")
-    foreign = sorted(path.name for path in out.iterdir() if not _is_ours(path.name)) if out.exists() else []
+    if out.folder is not None and out.folder.exists():
+        if not out.folder.is_dir():
+            raise OutputError(f"{out}: is a file; expected a folder. Choose another --out.")
+        names = [path.name for path in out.folder.iterdir()]
+    else:
+        names = [file.name for file in out.list()]
+    foreign = sorted(name for name in names if not _is_ours(name))
     if foreign:
         names = ", ".join(foreign[:5])
         raise OutputError(f"{out}: holds files that are not of a shard set: {names}. Choose an empty folder for --out.")
-    manifest = out / MANIFEST_FILE
-    if manifest.exists():
+    if MANIFEST_FILE in names:
         try:
-            name = json.loads(manifest.read_bytes()).get("name")
+            name = json.loads(out.read(MANIFEST_FILE)).get("name")
         except (ValueError, AttributeError):
             name = None
         if name != recipe.name:
@@ -72,14 +79,14 @@ def check_output(out: Path, recipe: Recipe) -> None:
             )
 
 
-def clear_output(out: Path, shards: tuple[ShardPlan, ...], *, whole: bool) -> None:
+def clear_output(out: WritableStore, shards: tuple[ShardPlan, ...], *, whole: bool) -> None:
     """Delete shards that the new plan does not have. Unless all its shards are whole, delete the manifest first."""
     names = {name for shard in shards for name in shard_file_names(shard_name(shard.split, shard.index))}  # type: ignore[arg-type]
-    stale = [path for path in out.iterdir() if _SHARD_FILE.fullmatch(path.name) and path.name not in names]
+    stale = [file.name for file in out.list() if _SHARD_FILE.fullmatch(file.name) and file.name not in names]
     if stale or not whole:
-        (out / MANIFEST_FILE).unlink(missing_ok=True)
-    for path in stale:
-        path.unlink()
+        out.delete(MANIFEST_FILE)
+    for name in stale:
+        out.delete(name)
 
 
 def _is_ours(name: str) -> bool:
@@ -88,7 +95,7 @@ def _is_ours(name: str) -> bool:
 
 
 def publish(
-    out: Path,
+    out: WritableStore,
     *,
     recipe: Recipe,
     tokenizer: TokenizerInfo,
@@ -111,15 +118,15 @@ def publish(
         shards: the shards' entries, in order.
     """
     # Attempts that were killed or overtaken, on whatever host.
-    for path in out.iterdir():
+    for path in out.folder.iterdir() if out.folder else ():
         if _TEMPORARY.fullmatch(path.name):
             delete_path(path)
 
     # The tokenizer and the recipe.
-    texts = {TOKENIZER_FILE: tokenizer.text, RECIPE_FILE: recipe.moved_to(out.absolute()).to_json()}
-    if any(not (out / name).exists() or (out / name).read_bytes() != text.encode() for name, text in texts.items()):
-        (out / MANIFEST_FILE).unlink(missing_ok=True)  # an old manifest does not match the new files
-    tokenizer_file, recipe_file = (write_entry(out / name, text) for name, text in texts.items())
+    texts = {TOKENIZER_FILE: tokenizer.text, RECIPE_FILE: _move_recipe(recipe, out).to_json()}
+    if any(out.find(name) is None or out.read(name) != text.encode() for name, text in texts.items()):
+        out.delete(MANIFEST_FILE)  # an old manifest does not match the new files
+    tokenizer_file, recipe_file = (_put(out, name, text) for name, text in texts.items())
 
     # The manifest: the splits, the sources, and the mix.
     requested = {"train": plan.train_tokens, "val": recipe.split.val_tokens}
@@ -148,8 +155,36 @@ def publish(
         splits={split: entry for split, entry in splits.items() if split == "train" or entry.tokens},  # type: ignore[misc]
         shards=shards,
     )
-    write_manifest(out, manifest)
+    _put(out, MANIFEST_FILE, manifest.to_json())
     return manifest
+
+
+def recipe_folder(out: WritableStore) -> Path:
+    """Return the folder at which the relative paths of a set's recipe.json begin.
+
+    No path leads from a bucket to a file of this machine: such a recipe's paths begin at the root.
+    """
+    return Path("/") if out.folder is None else out.folder.absolute()
+
+
+def _move_recipe(recipe: Recipe, out: WritableStore) -> Recipe:
+    moved = recipe.moved_to(recipe_folder(out))
+    if out.folder is not None:
+        return moved
+    sources = [source.model_copy(update={"paths": [_root(path) for path in source.paths]}) for source in moved.sources]
+    file = moved.tokenizer.file
+    file = file if file in (None, TOKENIZER_FILE) else _root(file)
+    return moved.model_copy(update={"sources": sources, "tokenizer": moved.tokenizer.model_copy(update={"file": file})})
+
+
+def _root(path: str) -> str:
+    return paths.join(Path("/"), path)
+
+
+def _put(out: WritableStore, name: str, text: str) -> FileEntry:
+    data = text.encode()
+    out.put(name, data)
+    return FileEntry(path=name, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
 def _mix_entries(recipe: Recipe, plan: MixPlan, train: SplitEntry) -> list[MixEntry]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -32,7 +31,7 @@ from pipeline.tokenizer.encoder import TokenizerInfo
 from shards.format.manifest import ShardEntry, Split
 from shards.format.writer import SetProperties, shard_name
 from shards.stores.files import check_room
-from shards.stores.store import FolderStore
+from shards.stores.store import WritableStore, require_folder
 
 
 def run_fetch(context: BuildContext, recipe: Recipe) -> None:
@@ -43,11 +42,10 @@ def run_fetch(context: BuildContext, recipe: Recipe) -> None:
     Raises:
         SourceError: more files are missing than `max_missing` allows. The files fetched so far are kept.
     """
-    folder = context.work / "fetch"
-    if all(source.content == "column" for source in recipe.sources):
-        if folder.exists():
-            context.used["fetch"] = set()
+    if not needs_fetch(recipe):
+        context.used["fetch"] = set()
         return
+    folder = require_folder(context.work) / "fetch"
     from pipeline.sources.software_heritage import (
         fetch,  # with the clients of the network, which most builds do without
     )
@@ -64,7 +62,7 @@ def run_fetch(context: BuildContext, recipe: Recipe) -> None:
 
     def check_disk(pending: list[Task]) -> None:
         scratch_bytes = int(sum(task.payload.unit.text_bytes for task in pending) * disk.FETCH_SCRATCH_SHARE)
-        check_room([("fetched files", context.work, scratch_bytes)], disk.REMEDY)
+        check_room([("fetched files", folder, scratch_bytes)], disk.REMEDY)
 
     function = "pipeline.sources.software_heritage.fetch:fetch_unit"
     results = context.run_stage("fetch", function, distinct, unit="files", before=check_disk).results
@@ -75,6 +73,11 @@ def run_fetch(context: BuildContext, recipe: Recipe) -> None:
         context.units[index] = [
             fetch.local_unit(task.payload.unit, folder / task.digest, by_digest[task.digest]) for task in tasks
         ]
+
+
+def needs_fetch(recipe: Recipe) -> bool:
+    """Return whether rows of a source only name their text."""
+    return any(source.content != "column" for source in recipe.sources)
 
 
 def run_encode(
@@ -88,7 +91,14 @@ def run_encode(
     for own, source in zip(context.units, recipe.sources, strict=True):
         for unit in own:
             payload = encode.EncodeTask(
-                unit, source, tokenizer.path, tokenizer.sha256, special_tokens, tokenizer.eos_id, dtype
+                unit,
+                source,
+                tokenizer.path,
+                tokenizer.sha256,
+                special_tokens,
+                tokenizer.eos_id,
+                dtype,
+                tokenizer.task,
             )
             identity = {
                 "code": [encode.CODE_VERSION, *libraries],
@@ -109,7 +119,7 @@ def run_encode(
     results = context.run_stage("encode", "pipeline.encode.encode:encode_unit", distinct, before=check_disk).results
     by_digest = {task.digest: result for task, result in zip(distinct, results, strict=True)}
     encoded = [by_digest[task.digest] for task in tasks]
-    folder = context.driver.work.child("encode")
+    folder = context.work.child("encode")
     runs = [Run(str(folder.child(task.digest)), task.payload.unit.source, dtype) for task in tasks]
     for index, source in enumerate(recipe.sources):
         own = [done for run, done in zip(runs, encoded, strict=True) if run.source == index]
@@ -138,7 +148,7 @@ def _check_sources_left(context: BuildContext, recipe: Recipe, runs: list[Run], 
 
 def run_encode_and_mix(
     context: BuildContext, recipe: Recipe, tokenizer: TokenizerInfo
-) -> tuple[RunList, list[dict[str, Any]], MixPlan, Path]:
+) -> tuple[RunList, list[dict[str, Any]], MixPlan, WritableStore]:
     """Encode and mix; while the mix needs more of a source that has more, take more of it, encode and mix again.
 
     Returns:
@@ -146,7 +156,7 @@ def run_encode_and_mix(
     """
     while True:
         own, encoded = run_encode(context, recipe, tokenizer)
-        runs = RunList(context.driver.work.child("encode"), own)
+        runs = RunList(context.work.child("encode"), own)
         context.used["encode"].add(runs.name)
         planned, folder = run_mix(context, recipe, runs)
         if planned is not None:
@@ -160,7 +170,7 @@ def run_encode_and_mix(
         run_fetch(context, recipe)
 
 
-def run_mix(context: BuildContext, recipe: Recipe, runs: RunList) -> tuple[MixPlan | None, Path]:
+def run_mix(context: BuildContext, recipe: Recipe, runs: RunList) -> tuple[MixPlan | None, WritableStore]:
     """Decide which documents go to which shard; return the plan and the folder of the mix task.
 
     If a source is too short and has more, the plan is None, and more of the source has been taken.
@@ -187,7 +197,7 @@ def run_mix(context: BuildContext, recipe: Recipe, runs: RunList) -> tuple[MixPl
         selection = context.selections[int(source)]
         context.say(f"{selection.source.name}: {found:,} of {needed:,} tokens so far; taking more of it")
         selection.take_for(needed, found)
-    folder = context.work / "mix" / task.digest
+    folder = context.work.child("mix").child(task.digest)
     if result["short"]:
         return None, folder
     planned = plan_from_dict(result["plan"])
@@ -197,13 +207,18 @@ def run_mix(context: BuildContext, recipe: Recipe, runs: RunList) -> tuple[MixPl
 
 
 def run_assemble(
-    context: BuildContext, recipe: Recipe, tokenizer: TokenizerInfo, mixed: MixPlan, runs: RunList, mix_folder: Path
+    context: BuildContext,
+    recipe: Recipe,
+    tokenizer: TokenizerInfo,
+    mixed: MixPlan,
+    runs: RunList,
+    mix_folder: WritableStore,
 ) -> list[ShardEntry]:
     """Write every missing shard; return all entries in order."""
     properties = SetProperties(tokenizer.vocab_size, tokenizer.eos_id, tokenizer.sha256, recipe.shards.zstd_level)
     shared = {
         "code": [assemble.CODE_VERSION, *map(version, ("zstandard", "pyarrow"))],
-        "mix": [mix_folder.name],
+        "mix": [str(mix_folder).rpartition("/")[2]],
         "seed": recipe.seed,
         "zstd_level": properties.zstd_level,
         "tokenizer": [tokenizer.sha256, tokenizer.vocab_size, tokenizer.eos_id],
@@ -234,7 +249,7 @@ def run_assemble(
         "assemble",
         "pipeline.assemble:assemble_shards",
         tasks,
-        FolderStore(context.out),
+        context.out,
         before=prepare,
     )
     return [ShardEntry.model_validate(entry) for item in result.results for entry in item["entries"]]

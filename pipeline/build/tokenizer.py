@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, Literal
 
 from pipeline.build.context import BuildContext
+from pipeline.build.publish import recipe_folder
 from pipeline.build.stages import reading_of
 from pipeline.engine.driver import StageResult
 from pipeline.engine.receipts import RECEIPT_FILE, TaskOutput, read_receipt
@@ -18,7 +18,6 @@ from pipeline.sources.base import Span
 from pipeline.tokenizer import sample, train
 from pipeline.tokenizer.checks import TokenizerError
 from pipeline.tokenizer.encoder import TokenizerInfo, load_tokenizer
-from shards.stores.store import FolderStore
 
 TokenizerChoice = Literal["recipe", "keep"]
 """Where the tokenizer comes from: what the recipe says, or the one that the work folder holds already."""
@@ -48,10 +47,9 @@ def run_tokenizer(context: BuildContext, recipe: Recipe, choice: TokenizerChoice
         return load_tokenizer(recipe.tokenizer_file, eos_token=section.eos_token), recipe
     task, size = _make_task(context, recipe)
     if choice == "keep":
-        folder = _find_kept(context, section)
-        if folder.name != task.digest:
-            return _keep(context, recipe, folder)
-    folder = context.work / "tokenizer" / task.digest
+        digest = _find_kept(context, section)
+        if digest != task.digest:
+            return _keep(context, recipe, digest)
 
     def check_disk(pending: list[Task]) -> None:
         if pending:
@@ -63,7 +61,7 @@ def run_tokenizer(context: BuildContext, recipe: Recipe, choice: TokenizerChoice
     if stage.ran:
         context.say(f"tokenizer: trained on {drawn / 1e6:,.1f} MB of text")
     else:
-        context.say(f"tokenizer: kept from {folder}, trained on the same sample")
+        context.say(f"tokenizer: kept from {context.work}/tokenizer/{task.digest}, trained on the same sample")
     if drawn < _SAMPLE_SHORT * size:
         sizes = f"{drawn / 1e6:,.1f} MB, not {size / 1e6:,.1f}"
         context.note(f"tokenizer: sampled {sizes}: `keep` or the bounds reject much")
@@ -75,7 +73,7 @@ def run_tokenizer(context: BuildContext, recipe: Recipe, choice: TokenizerChoice
             "Set tokenizer.sample_weights to train another."
         )
     resolved = recipe.model_copy(update={"tokenizer": section.model_copy(update={"sample_weights": used})})
-    return _load_trained(context, folder, section.eos_token), resolved
+    return _load_trained(context, task.digest, section.eos_token), resolved
 
 
 def _weights(recipe: Recipe) -> dict[str, float]:
@@ -103,52 +101,57 @@ def _make_task(context: BuildContext, recipe: Recipe) -> tuple[Task, int]:
     return Task(digest_of(identity), payload, size), size
 
 
-def _find_kept(context: BuildContext, section: TokenizerRecipe) -> Path:
-    """Return the folder of the tokenizer to keep: that of the set in the output folder, else the last one trained.
+def _find_kept(context: BuildContext, section: TokenizerRecipe) -> str:
+    """Return the digest of the task of the tokenizer to keep: the output folder's, else the last one trained.
 
     Raises:
         TokenizerError: there is none, or the recipe asks for another kind.
     """
-    stage = context.work / "tokenizer"
-    receipts = sorted(stage.glob(f"[!.]*/{RECEIPT_FILE}"), key=lambda path: path.stat().st_mtime_ns)
-    folders = [path.parent for path in receipts if read_receipt(FolderStore(path.parent)) is not None]
-    if not folders:
+    stage = context.work.child("tokenizer")
+    names = (file.name for file in stage.list() if file.name.count("/") == 1)
+    digests = sorted(digest for digest, _, name in (name.partition("/") for name in names) if name == RECEIPT_FILE)
+    trained = {digest: result for digest in digests if (result := read_receipt(stage.child(digest))) is not None}
+    if not trained:
         raise TokenizerError(f"{stage}: holds no trained tokenizer to keep. Build without --keep-tokenizer.")
-    published = context.out / train.TOKENIZER_FILE
-    text = published.read_bytes() if published.exists() else None
-    folder = next((one for one in folders if (one / train.TOKENIZER_FILE).read_bytes() == text), folders[-1])
-    trained = TaskOutput(FolderStore(folder)).result["tokenizer"]
+    order = sorted(trained, key=lambda digest: trained[digest].get("finished", 0.0))
+    texts = {digest: bytes(TaskOutput(stage.child(digest)).read(train.TOKENIZER_FILE)) for digest in order}
+    published = context.out.read(train.TOKENIZER_FILE) if context.out.find(train.TOKENIZER_FILE) else None
+    digest = next((digest for digest in order if texts[digest] == published), order[-1])
     wanted = section.model_dump()
     for key in _LASTING_KEYS:
-        if trained[key] != wanted[key]:
+        found = trained[digest]["tokenizer"][key]
+        if found != wanted[key]:
             raise TokenizerError(
-                f"tokenizer.{key}: {wanted[key]!r}, but the tokenizer to keep in {folder} has {trained[key]!r}. "
+                f"tokenizer.{key}: {wanted[key]!r}, but the tokenizer to keep in {stage}/{digest} has {found!r}. "
                 "Correct the key, or build without --keep-tokenizer."
             )
-    return folder
+    return digest
 
 
-def _keep(context: BuildContext, recipe: Recipe, folder: Path) -> tuple[TokenizerInfo, Recipe]:
+def _keep(context: BuildContext, recipe: Recipe, digest: str) -> tuple[TokenizerInfo, Recipe]:
     """Use a tokenizer that was trained on other files than the recipe's sample has now.
 
     The set's recipe names the set's own tokenizer.json as its tokenizer's file, since training again from that recipe
     would give another one.
     """
-    context.used["tokenizer"] = {folder.name}
-    context.stages["tokenizer"] = StageResult([TaskOutput(FolderStore(folder)).result], 0, 0.0)
+    home = context.work.child("tokenizer").child(digest)
+    context.used["tokenizer"] = {digest}
+    context.stages["tokenizer"] = StageResult([TaskOutput(home).result], 0, 0.0)
     context.note(
-        f"tokenizer: kept from {folder}, trained on another sample than the recipe draws now; "
+        f"tokenizer: kept from {home}, trained on another sample than the recipe draws now; "
         f"the set's recipe.json names {train.TOKENIZER_FILE} as its tokenizer.file"
     )
-    file = paths.move(train.TOKENIZER_FILE, old=context.out.absolute(), new=recipe.folder)
+    file = paths.move(train.TOKENIZER_FILE, old=recipe_folder(context.out), new=recipe.folder)
     section = TokenizerRecipe(file=file, eos_token=recipe.tokenizer.eos_token)
     resolved = recipe.model_copy(update={"tokenizer": section})
-    return _load_trained(context, folder, section.eos_token), resolved
+    return _load_trained(context, digest, section.eos_token), resolved
 
 
-def _load_trained(context: BuildContext, folder: Path, eos_token: str) -> TokenizerInfo:
-    content = context.driver.read(lambda: bytes(TaskOutput(FolderStore(folder)).read(train.TOKENIZER_FILE)))
-    return load_tokenizer(folder / train.TOKENIZER_FILE, eos_token=eos_token, content=content)
+def _load_trained(context: BuildContext, digest: str, eos_token: str) -> TokenizerInfo:
+    home = context.work.child("tokenizer").child(digest)
+    content = context.driver.read(lambda: bytes(TaskOutput(home).read(train.TOKENIZER_FILE)))
+    path = f"{home}/{train.TOKENIZER_FILE}"
+    return load_tokenizer(path, eos_token=eos_token, content=content, task=str(home))
 
 
 def _note_drops(context: BuildContext, recipe: Recipe, drawn: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.cli.engines import add_engine, open_executor
-from pipeline.cli.flags import add_network, add_recipe, read_network, set_folder
+from pipeline.cli.flags import add_network, add_recipe, place, read_network
 from shards.terminal.command import PROBLEMS, WHOLE
 from shards.terminal.display import say
 
@@ -26,9 +26,17 @@ def add_command(commands: Subparsers) -> None:
         description="Build a shard set from a recipe. Run the same command again to resume.",
     )
     add_recipe(parser)
-    parser.add_argument("--out", type=set_folder, required=True, metavar="DIR", help="folder of the shard set")
     parser.add_argument(
-        "--work", type=Path, metavar="DIR", help="folder for scratch files and receipts (default: OUT.work)"
+        "--out", type=place, required=True, metavar="PLACE", help="folder of the shard set, or s3://BUCKET/PREFIX"
+    )
+    parser.add_argument(
+        "--work", type=place, metavar="PLACE", help="folder or s3:// address for runs and receipts (default: OUT.work)"
+    )
+    parser.add_argument(
+        "--scratch",
+        type=Path,
+        metavar="DIR",
+        help="where tasks write until a file is whole (default: in WORK, or with s3:// the system's temporary folder)",
     )
     parser.add_argument(
         "--keep-tokenizer",
@@ -52,13 +60,13 @@ def run(options: argparse.Namespace) -> int:
     gc.disable()  # the imports allocate only what stays; collecting garbage meanwhile takes 0.1 s
     # Open the executor first: the local one's fork server loads the libraries while this process does.
     with closing(open_executor(options)) as executor:
-        from pipeline.build.api import SetProblemsError, build_set
+        from pipeline.build.api import SetProblemsError, build_set, default_work
         from pipeline.cli.build_display import build_json, print_build
         from pipeline.engine.executors import DryRunEnd
 
         gc.freeze()
         gc.enable()
-        work = options.work or options.out.with_name(options.out.name + ".work")
+        work = options.work or default_work(options.out)
         try:
             result = build_set(
                 options.recipe,
@@ -70,6 +78,7 @@ def run(options: argparse.Namespace) -> int:
                 network=read_network(options),
                 progress=True,
                 executor=executor,
+                scratch=options.scratch,
             )
         except SetProblemsError as error:
             result = error.result

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.cli.mix_display import mix_rows, mix_warnings
@@ -13,12 +12,12 @@ if TYPE_CHECKING:
     from pipeline.build.build import BuildResult
 
 
-def build_json(report: BuildResult, out: Path, work: Path) -> dict[str, Any]:
+def build_json(report: BuildResult, out: str, work: str) -> dict[str, Any]:
     """Return a build's result as JSON values."""
     manifest = report.manifest
     return {
-        "out": str(out),
-        "work": str(work),
+        "out": out,
+        "work": work,
         "seconds": report.seconds,
         "tasks_run": report.tasks_run,
         "ran": {name: stage.ran for name, stage in report.stages.items()},
@@ -34,7 +33,7 @@ def build_json(report: BuildResult, out: Path, work: Path) -> dict[str, Any]:
     }
 
 
-def print_build(report: BuildResult, out: Path, work: Path) -> None:
+def print_build(report: BuildResult, out: str, work: str) -> None:
     """Print the achieved mix next to the requested one, the drops by reason, and the folders."""
     manifest = report.manifest
     print_rows(mix_rows(manifest), title=f"{manifest.name}: the mix")

@@ -86,12 +86,15 @@ def read_network(options: argparse.Namespace) -> Network:
     return replace(network(), **{name: value for name, value in given.items() if value is not None})
 
 
-def set_folder(text: str) -> Path:
-    """Parse the folder of a set. It must have a name, from which the name of its scratch folder is made."""
-    path = Path(text).absolute()
-    if not path.name:
-        raise argparse.ArgumentTypeError(f"{text} cannot be a set's folder: expected one with a name")
-    return path
+def place(text: str) -> str:
+    """Parse the place of a set or of a work folder: a folder with a name, or an address in an object store."""
+    from shards.errors import InputError
+    from shards.stores.open import absolute_place
+
+    try:
+        return absolute_place(text)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _size(text: str) -> int:

@@ -53,12 +53,14 @@ class EncodeTask:
 
     unit: Unit
     source: SourceRecipe
-    tokenizer: Path
+    tokenizer: str
     """The `tokenizer.json`."""
     tokenizer_sha256: str
     special_tokens: tuple[tuple[str, int], ...]
     eos_id: int
     dtype: str
+    tokenizer_task: str | None = None
+    """The address of the folder of the task that trained the tokenizer; None if the recipe names the file."""
 
 
 @dataclass(slots=True)
@@ -89,7 +91,7 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
     """
     timer = Timer()
     retries = count_retries()
-    encoder = load_encoder(task.tokenizer, task.tokenizer_sha256, task.special_tokens)
+    encoder = load_encoder(task.tokenizer, task.tokenizer_sha256, task.special_tokens, task.tokenizer_task)
     timer.lap("start_s")
     stream = DocumentStream(task.source, task.unit.spans)
     parts: list[_Encoded] = []

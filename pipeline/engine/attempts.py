@@ -1,9 +1,12 @@
 """An attempt: one run of a task, in a folder that no other attempt has, and its publication.
 
 A task may run twice, on two hosts at the same time: a node that was given up may still be at work. So an attempt has a
-unique name, writes where no other one writes, and deletes nothing of another one. Its files are synced and its receipt
-is written before they get the task's name: a task's folder is whole or has no receipt. The first attempt that finishes
-wins. A later one compares its files with those: if they are equal it drops its own, else it raises.
+unique name, writes where no other one writes, and deletes nothing of another one. Its files are written before its
+receipt: a task's folder is whole or has no receipt. The first attempt that finishes wins. A later one compares its
+files with those: if they are equal it drops its own, else it raises.
+
+In a folder, an attempt's folder is renamed to the task's digest. In another store, an attempt's files go to a folder of
+its name in the task's folder, and the receipt, created only if there is none, says which attempt's files count.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import tempfile
+import time
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,14 +23,36 @@ from typing import Any
 
 import xxhash
 
-from pipeline.engine.receipts import RECEIPT_FILE, load_receipt, write_receipt
+from pipeline.engine.receipts import CHECKSUMS_FILE, RECEIPT_FILE, load_receipt, seal, seal_checksums, write_receipt
 from shards.errors import RunError
 from shards.stores.files import TMP_SUFFIX, is_abandoned, sync_folder, unique_name
-from shards.stores.store import WritableStore, require_folder
+from shards.stores.store import WritableStore
 
 
 class TaskDiffersError(RunError):
     """Two attempts at one task gave different files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a task's files go."""
+
+    stage: WritableStore
+    """The stage's folder in the work folder; the task's folder in it is named by the digest."""
+    outputs: WritableStore | None
+    """Where the files of the result go; the task's own folder when None."""
+    scratch: str | None
+    """The folder of the running machine where the task writes; None: beside its files, or else in the system's folder
+    for temporary files."""
+
+    def scratch_folder(self) -> Path:
+        """Return where attempts make their folders."""
+        if self.scratch is not None:
+            return Path(self.scratch)
+        for store in (self.outputs, self.stage):
+            if store is not None and store.folder is not None:
+                return store.folder
+        return default_scratch()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +67,38 @@ class Attempt:
     """The task's name for a person."""
     folder: Path
     """The folder on this machine that the task writes to."""
-    stage: WritableStore
-    outputs: WritableStore | None
+    target: Target
+
+    @property
+    def home(self) -> WritableStore:
+        """The store of the task's folder."""
+        return self.target.stage.child(self.digest)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the attempt's folder becomes the task's folder."""
+        stage, outputs = self.target.stage, self.target.outputs
+        return outputs is None and stage.folder is not None and self.folder.parent == stage.folder
+
+
+def default_scratch() -> Path:
+    """Return this user's folder in the system's folder for temporary files."""
+    return Path(tempfile.gettempdir()) / f"tokenmill-{os.getuid()}"
 
 
 @contextlib.contextmanager
-def open_attempt(stage: WritableStore, outputs: WritableStore | None, digest: str, *, label: str) -> Generator[Attempt]:
-    """Make an attempt's folder, on the disk where the task's files will lie; delete it at the end if it is there."""
+def open_attempt(target: Target, digest: str, *, label: str) -> Generator[Attempt]:
+    """Make an attempt's folder; delete it at the end if it is there."""
     name = unique_name()
-    folder = require_folder(outputs or stage) / f".{digest}.{name}{TMP_SUFFIX}"
+    scratch = target.scratch_folder()
+    if target.stage.folder is None or target.scratch is not None:
+        delete_abandoned(scratch)  # of this host, whose scratch the driver may not see
+    folder = scratch / f".{digest}.{name}{TMP_SUFFIX}"
     folder.mkdir(parents=True)
     try:
-        yield Attempt(name, digest, label, folder, stage, outputs)
+        yield Attempt(name, digest, label, folder, target)
     finally:
-        for path in (folder, _receipt_folder(stage, name)):
-            shutil.rmtree(path, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def publish(attempt: Attempt, result: dict[str, Any]) -> None:
@@ -63,39 +107,68 @@ def publish(attempt: Attempt, result: dict[str, Any]) -> None:
     Raises:
         TaskDiffersError: another attempt has finished with other files.
     """
-    if (earlier := load_receipt(attempt.stage.child(attempt.digest))) is not None:
-        check_equal(attempt.label, earlier, result | {"attempt": attempt.name})
+    if _is_second(attempt, result):
         return
-    result["attempt"] = attempt.name
-    _sync(attempt.folder)
-    if attempt.outputs is None:
-        folder = outputs = attempt.folder
+    result |= {"attempt": attempt.name, "finished": time.time()}
+    if attempt.in_place:
+        write_receipt(attempt.folder, result)
+        _sync(attempt.folder)
+        _name_folder(attempt, result)
+        return
+    checksums = seal_checksums(result)
+    if attempt.target.outputs is not None:
+        for name, facts in result["files"].items():
+            facts["version"] = _move(attempt.folder / name, attempt.target.outputs, name)
     else:
-        folder, outputs = _receipt_folder(attempt.stage, attempt.name), require_folder(attempt.outputs)
-        folder.mkdir(parents=True)
-        for name in result["files"]:
-            (attempt.folder / name).replace(outputs / name)
-        sync_folder(outputs)
-    write_receipt(folder, result, outputs)
-    _sync(folder)
-    _name_folder(attempt, folder, result)
+        result["folder"] = attempt.name
+        own = attempt.home.child(attempt.name)
+        for name, facts in result["files"].items():
+            facts["version"] = _move(attempt.folder / name, own, name)
+    if checksums:
+        attempt.home.put(f"{attempt.name}/{CHECKSUMS_FILE}", checksums)
+    if not attempt.home.create(RECEIPT_FILE, seal(result)) and _is_second(attempt, result):
+        attempt.home.child(attempt.name).delete_all()
 
 
-def _name_folder(attempt: Attempt, folder: Path, result: dict[str, Any]) -> None:
-    """Rename a folder to the task's digest, unless another attempt has been faster."""
-    stage = require_folder(attempt.stage)
+def _is_second(attempt: Attempt, result: dict[str, Any]) -> bool:
+    """Return whether another attempt has finished, with the same files.
+
+    Raises:
+        TaskDiffersError: it has other files.
+    """
+    earlier = load_receipt(attempt.home)
+    if earlier is not None:
+        check_equal(attempt.label, earlier, result | {"attempt": attempt.name})
+    return earlier is not None
+
+
+def _move(path: Path, store: WritableStore, name: str) -> str:
+    """Give a file its place in a store; return its version there."""
+    if store.folder is not None and store.folder == path.parent.parent:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        path.replace(store.folder / name)
+        sync_folder(store.folder)
+    else:
+        store.put(name, path)
+    written = store.find(name)
+    assert written is not None, f"{store}/{name}: is not there after it was written"
+    return written.version
+
+
+def _name_folder(attempt: Attempt, result: dict[str, Any]) -> None:
+    """Rename the attempt's folder to the task's digest, unless another attempt has been faster."""
+    stage = attempt.folder.parent
     final, old = stage / attempt.digest, stage / f".old.{attempt.name}{TMP_SUFFIX}"
     while True:
         try:
-            folder.rename(final)
+            attempt.folder.rename(final)
         except OSError:
             if not final.exists():
                 raise
         else:
             break
-        earlier = load_receipt(attempt.stage.child(attempt.digest))
-        if earlier is not None:
-            check_equal(attempt.label, earlier, result)
+        if _is_second(attempt, result):
             return
         # A folder without a receipt is of a task that must run again: move it out of the way.
         shutil.rmtree(old, ignore_errors=True)
@@ -153,11 +226,6 @@ def delete_path(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-def _receipt_folder(stage: WritableStore, name: str) -> Path:
-    """Return where an attempt whose files go elsewhere writes its receipt."""
-    return require_folder(stage) / f".receipt.{name}{TMP_SUFFIX}"
 
 
 def _sync(folder: Path) -> None:

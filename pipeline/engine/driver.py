@@ -30,12 +30,15 @@ from pipeline.engine.receipts import (
 )
 from pipeline.engine.tasks import Call, Task
 from shards.errors import RunError
+from shards.format.workers import map_in_threads
 from shards.stores.store import ListedFile, WritableStore
 
 RESULTS_FILE = "results.json"
 """The results of a stage's tasks, each with size and version of its receipt."""
 MAX_REPAIRS = 2
 """How often a task is repaired before the build stops with `DiskFailingError`."""
+READS_AT_ONCE = 16
+"""Receipts that are read at the same time from a store with costly requests."""
 OUTDATED = "work folder of version 0.1.0: its files carry no checksums, so they are made again"
 
 ResultT = TypeVar("ResultT")
@@ -83,10 +86,29 @@ class _Stage:
 class Driver:
     """Runs the stages of one build in its work folder."""
 
-    def __init__(self, work: WritableStore, executor: Executor, progress: Progress):
+    def __init__(
+        self,
+        work: WritableStore,
+        executor: Executor,
+        progress: Progress,
+        *,
+        scratch: str | None = None,
+        check: Callable[[], None] | None = None,
+    ):
+        """Set where stages lie and run.
+
+        Args:
+            work: the work folder.
+            executor: where the tasks run.
+            progress: shows the stages.
+            scratch: the folder where tasks write, on the machine that runs them; see `Target`.
+            check: called often; raises if this driver may not go on.
+        """
         self.work = work
         self.executor = executor
         self.progress = progress
+        self.scratch = scratch
+        self._check_right = check or (lambda: None)
         self._tasks: dict[str, tuple[_Stage, Task]] = {}
         self._results: dict[str, dict[str, Any]] = {}
         self._damages: Counter[str] = Counter()
@@ -116,6 +138,7 @@ class Driver:
             OutputChangedError: a damaged file could not be made again as it was.
             Whatever a task raises. Finished tasks stay finished.
         """
+        self._check_right()
         started = time.perf_counter()
         stage = _Stage(name, function, self.work.child(name), outputs, unit)
         places = [stage.place(task) for task in tasks]
@@ -170,6 +193,10 @@ class Driver:
                 "changed since. Run the same command again: what depends on it is made again too."
             )
 
+    def result_of(self, stage: str, digest: str) -> dict[str, Any] | None:
+        """Return the result of a task that this build has used."""
+        return self._results.get(str(self.work.child(stage).child(digest)))
+
     def _find_pending(self, stage: _Stage, tasks: list[Task]) -> list[Task]:
         """Keep the results of the tasks that are done; return the others, the large ones first.
 
@@ -223,15 +250,21 @@ class Driver:
 
         Receipts are opened: on a network's file system a listing may be a minute old.
         """
-        left: list[Task] = []
-        for task in tasks:
+
+        def load(task: Task) -> dict[str, Any] | WorkFileDamagedError | None:
             try:
-                result = load_receipt(stage.store.child(task.digest))
+                return load_receipt(stage.store.child(task.digest))
             except WorkFileDamagedError as damage:
-                self._say(damage)
+                return damage
+
+        left: list[Task] = []
+        threads = 1 if stage.store.request_bytes == 0 else READS_AT_ONCE
+        for task, result in zip(tasks, map_in_threads(load, tasks, threads), strict=True):
+            if isinstance(result, WorkFileDamagedError):
+                self._say(result)
                 stage.store.delete(f"{task.digest}/{RECEIPT_FILE}")
-                result = None
-            if result is None:
+                left.append(task)
+            elif result is None:
                 left.append(task)
             else:
                 self._results[stage.place(task)] = result
@@ -242,10 +275,15 @@ class Driver:
         for store in (stage.store, stage.outputs):
             if store and store.folder:
                 delete_abandoned(store.folder)
-        calls = [Call(stage.function, task, stage.store, stage.outputs) for task in tasks]
+        calls = [Call(stage.function, task, stage.store, stage.outputs, self.scratch) for task in tasks]
         total, tally = sum(task.size for task in tasks), Tally()
+
+        def advance(number: int, done: int, made: int) -> None:
+            self._check_right()
+            tally.advance(number, done, made)
+
         with self.progress.stage(stage.name, total=total, tasks=len(tasks), read=tally.read, unit=stage.unit):
-            return self.executor.run(calls, tally.advance)
+            return self.executor.run(calls, advance)
 
     def _read_results(self, stage: _Stage) -> dict[str, Any]:
         """Return the results that the stage had when it was last complete; none if the file is damaged."""

@@ -89,13 +89,27 @@ class TaskOutput:
         end: int = facts["bytes"] if stop is None else stop
         first, last = block_range(start, end)
         base = facts["checksums_at"] + first * CHECKSUM_BYTES
-        checksums = self._read_file(CHECKSUMS_FILE, base, base + (last - first) * CHECKSUM_BYTES)
+        checksums = self._read_checksums(base, base + (last - first) * CHECKSUM_BYTES)
         data = memoryview(self._read_file(name, first * BLOCK_BYTES, min(last * BLOCK_BYTES, facts["bytes"])))
         offset = find_difference(data, checksums)
         if offset is not None:
             place = first * BLOCK_BYTES + offset
             raise WorkFileDamagedError(str(self.store), name, f"bytes from {place:,} on differ from their checksum")
         return data[start - first * BLOCK_BYTES : end - first * BLOCK_BYTES]
+
+    def _read_checksums(self, start: int, stop: int) -> bytes:
+        """Read checksums. From a store with costly requests all are read once: 8 bytes for each 64 KiB."""
+        if not self.store.request_bytes:
+            return self._read_file(CHECKSUMS_FILE, start, stop)
+        return self._all_checksums[start:stop]
+
+    @cached_property
+    def _all_checksums(self) -> bytes:
+        end = max(
+            facts["checksums_at"] + -(-facts["bytes"] // BLOCK_BYTES) * CHECKSUM_BYTES
+            for facts in self.result["files"].values()
+        )
+        return self._read_file(CHECKSUMS_FILE, 0, end)
 
     def _read_file(self, name: str, start: int, stop: int) -> bytes:
         try:
@@ -110,23 +124,23 @@ def file_name(result: dict[str, Any], name: str) -> str:
     return f"{attempt}/{name}" if attempt else name
 
 
-def write_receipt(folder: Path, result: dict[str, Any], outputs: Path | None = None) -> None:
-    """Write a task's receipt and the checksums of its files into a folder on this machine.
-
-    Args:
-        folder: the task's folder.
-        result: the task's result. The checksums in `files` go to a file of their own; each file's version is added.
-        outputs: where the files of `result["files"]` are; the task's folder when None.
-    """
-    checksums = bytearray()
+def write_receipt(folder: Path, result: dict[str, Any]) -> None:
+    """Write a task's receipt and the checksums of its files into the folder on this machine where the files are."""
+    (folder / CHECKSUMS_FILE).write_bytes(seal_checksums(result))
     for name, facts in result["files"].items():
-        facts["version"] = str(((outputs or folder) / name).stat().st_mtime_ns)
+        facts["version"] = str((folder / name).stat().st_mtime_ns)
+    (folder / RECEIPT_FILE).write_bytes(seal(result))
+
+
+def seal_checksums(result: dict[str, Any]) -> bytes:
+    """Take the checksums of a result's files out of it; return them for a file to which the result then refers."""
+    checksums = bytearray()
+    for facts in result["files"].values():
         if "checksums" in facts:
             own: bytes = facts.pop("checksums")
             facts |= {"xxh3_128": xxhash.xxh3_128_hexdigest(own), "checksums_at": len(checksums)}
             checksums += own
-    (folder / CHECKSUMS_FILE).write_bytes(checksums)
-    (folder / RECEIPT_FILE).write_bytes(seal(result))
+    return bytes(checksums)
 
 
 def seal(value: Any) -> bytes:

@@ -16,13 +16,13 @@ import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pydantic import TypeAdapter
 
-from pipeline.engine.attempts import open_attempt, publish
+from pipeline.engine.attempts import Target, open_attempt, publish
 from pipeline.engine.receipts import WorkFileDamagedError, load_receipt
-from shards.stores.open import open_store
+from shards.stores.open import open_writable_store
 from shards.stores.store import WritableStore
 
 Report = Callable[[int, int], None]
@@ -61,6 +61,8 @@ class Call:
     """The stage's folder in the work folder; the task's folder in it is named by the digest."""
     outputs: WritableStore | None
     """Where the files of the result go; the task's own folder when None."""
+    scratch: str | None = None
+    """The folder on the machine that runs the call where the task writes; see `Target`."""
 
     def __str__(self) -> str:
         return f"{str(self.stage).rpartition('/')[2]} task {self.task}"
@@ -99,7 +101,8 @@ def run_call(call: Call, report: Report) -> Outcome:
 
     try:
         if load_receipt(call.stage.child(call.task.digest)) is None:
-            with open_attempt(call.stage, call.outputs, call.task.digest, label=str(call)) as attempt:
+            target = Target(call.stage, call.outputs, call.scratch)
+            with open_attempt(target, call.task.digest, label=str(call)) as attempt:
                 result = _load_function(call.function)(attempt.folder, call.task.payload, keep)
                 publish(attempt, result)
     except WorkFileDamagedError as damage:
@@ -118,6 +121,7 @@ def call_to_json(call: Call) -> str:
             "name": task.name,
             "stage": str(call.stage),
             "outputs": None if call.outputs is None else str(call.outputs),
+            "scratch": call.scratch,
             "payload": _adapter(call.function).dump_python(task.payload, mode="json"),
         }
     )
@@ -128,12 +132,8 @@ def call_from_json(text: str) -> Call:
     data = json.loads(text)
     payload = _adapter(data["function"]).validate_python(data["payload"], strict=False)
     task = Task(data["digest"], payload, data["size"], data["name"])
-    outputs = None if data["outputs"] is None else _writable(data["outputs"])
-    return Call(data["function"], task, _writable(data["stage"]), outputs)
-
-
-def _writable(address: str) -> WritableStore:
-    return cast("WritableStore", open_store(address))
+    outputs = None if data["outputs"] is None else open_writable_store(data["outputs"])
+    return Call(data["function"], task, open_writable_store(data["stage"]), outputs, data["scratch"])
 
 
 def _load_function(name: str) -> TaskFunction:

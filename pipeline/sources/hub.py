@@ -22,6 +22,7 @@ from shards.errors import import_extra
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import Recipe, SourceRecipe
+    from shards.stores.store import WritableStore
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _REVISIONS_FILE = "revisions.json"
@@ -32,14 +33,14 @@ def hub_url(repo: str, commit: str, path: str) -> str:
     return f"hf://datasets/{repo}@{commit}/{path}"
 
 
-def pin_revisions(recipe: Recipe, work: Path | None = None) -> Recipe:
+def pin_revisions(recipe: Recipe, work: WritableStore | None = None) -> Recipe:
     """Return the recipe with every Hub source pinned to a commit: the one of the work folder's first build, if any.
 
     Raises:
         SourceError: with one line for each source that cannot be resolved.
     """
-    path = work / _REVISIONS_FILE if work else None
-    known: dict[str, str] = json.loads(path.read_text()) if path and path.exists() else {}
+    kept = work is not None and work.find(_REVISIONS_FILE) is not None
+    known: dict[str, str] = json.loads(work.read(_REVISIONS_FILE)) if work is not None and kept else {}
     found: dict[str, str] = {}
     faults: list[str] = []
     for source in recipe.sources:
@@ -51,11 +52,8 @@ def pin_revisions(recipe: Recipe, work: Path | None = None) -> Recipe:
                 faults.append(str(error))
     if faults:
         raise SourceError("\n".join(faults))
-    if path and found.keys() - known.keys():
-        from shards.stores.files import write_text
-
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps(known | found, indent=2) + "\n")
+    if work is not None and found.keys() - known.keys():
+        work.put(_REVISIONS_FILE, (json.dumps(known | found, indent=2) + "\n").encode())
     sources = [
         source.model_copy(update={"revision": found.get(f"{source.repo}@{source.revision}", source.revision)})
         for source in recipe.sources

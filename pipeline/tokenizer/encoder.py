@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.engine.receipts import RECEIPT_FILE, WorkFileDamagedError
+from pipeline.engine.receipts import TaskOutput
 from pipeline.tokenizer.checks import TokenizerError, find_faults
 from shards.format.tokenizer import find_special
+from shards.stores.open import open_store
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,26 +33,31 @@ _PROBE = "Probe: it's 12345 caf\u00e9s, \u4e2d\u6587!\r\n\n\tHTTPServer  x\u00a0
 class TokenizerInfo:
     """A `tokenizer.json`, and the values that the build needs from it."""
 
-    path: Path
+    path: str
     text: str = field(repr=False)
     sha256: str
     vocab_size: int
     eos_id: int
     special_tokens: dict[str, int]
+    task: str | None = None
+    """The address of the folder of the task that trained it; None if the recipe names the file."""
 
 
-def load_tokenizer(path: Path, *, eos_token: str, content: bytes | None = None) -> TokenizerInfo:
+def load_tokenizer(
+    path: Path | str, *, eos_token: str, content: bytes | None = None, task: str | None = None
+) -> TokenizerInfo:
     """Read a `tokenizer.json`, and check it as far as possible without loading the encoder.
 
     Args:
         path: the file.
         eos_token: the special token that ends documents.
         content: the file's bytes, if they have been read and checked; None to read the file.
+        task: the address of the folder of the task that trained it.
 
     Raises:
         TokenizerError: it is not a byte-level BPE, rewrites text, or lacks the EOS token.
     """
-    content = path.read_bytes() if content is None else content
+    content = Path(path).read_bytes() if content is None else content
     try:
         data: dict[str, Any] = json.loads(content)
         text = content.decode()
@@ -66,7 +72,7 @@ def load_tokenizer(path: Path, *, eos_token: str, content: bytes | None = None) 
     if faults:
         raise TokenizerError("\n".join(f"{path}: {fault}" for fault in faults))
     digest = hashlib.sha256(content).hexdigest()
-    return TokenizerInfo(path, text, digest, vocab_size, special[eos_token], special)
+    return TokenizerInfo(str(path), text, digest, vocab_size, special[eos_token], special, task)
 
 
 def plain_json(data: dict[str, Any]) -> str:
@@ -126,22 +132,24 @@ class Encoder:
 
 
 @functools.lru_cache(maxsize=2)
-def load_encoder(path: Path, sha256: str, special_tokens: tuple[tuple[str, int], ...]) -> Encoder:
+def load_encoder(
+    path: str, sha256: str, special_tokens: tuple[tuple[str, int], ...], task: str | None = None
+) -> Encoder:
     """Return the encoder of a `tokenizer.json`; it is made once per process.
 
     Args:
         path: the file.
         sha256: the SHA-256 that it must have.
         special_tokens: the ids that no document may yield.
+        task: the address of the folder of the task that trained it; None if the recipe names the file.
 
     Raises:
         TokenizerError: an encoder cannot run it, they differ, or the file has changed.
         WorkFileDamagedError: it is a task's output and has changed.
     """
-    text = path.read_bytes()
+    name = Path(path).name
+    text = Path(path).read_bytes() if task is None else bytes(TaskOutput(open_store(task)).read(name))
     if hashlib.sha256(text).hexdigest() != sha256:
-        if (path.parent / RECEIPT_FILE).exists():
-            raise WorkFileDamagedError(str(path.parent), path.name, "differs from what was written")
         raise TokenizerError(f"{path}: changed while the build ran. Restore it, or run the same command again.")
     return Encoder(plain_json(json.loads(text)), dict(special_tokens))
 

@@ -111,6 +111,18 @@ class ObjectStore:
         """Return the store of a folder in this one. The folder need not exist."""
         return ObjectStore(parse_object_address(f"{self}/{name}"))
 
+    def find(self, name: str) -> ListedFile | None:
+        """Return a file as a listing shows it, or None if there is none.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        try:
+            entry = self._ask(name, "read", lambda at: at.single.head(self.address.key(name)))
+        except FileNotFoundError:
+            return None
+        return ListedFile(name, entry["size"], _version(entry))
+
     def list(self) -> Iterator[ListedFile]:
         """Yield every file, folders included recursively. A request lists 1,000 files.
 
@@ -135,7 +147,7 @@ class ObjectStore:
         while (page := self._ask("", "list", attempt)) is not None:
             for entry in page:
                 last = entry["path"]
-                yield ListedFile(last[start:], entry["size"], entry["e_tag"] or str(entry["last_modified"]))
+                yield ListedFile(last[start:], entry["size"], _version(entry))
 
     def put(self, name: str, content: bytes | Path) -> None:
         """Write a whole file, from bytes or from a file on this machine; replace the one of that name.
@@ -288,6 +300,10 @@ class ObjectStore:
 
     def __str__(self) -> str:
         return str(self.address)
+
+
+def _version(entry: ObjectMeta) -> str:
+    return entry["e_tag"] or str(entry["last_modified"])
 
 
 def open_objects(place: str) -> ObjectStore:

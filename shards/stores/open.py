@@ -52,6 +52,20 @@ def open_writable_store(place: str | os.PathLike[str]) -> FolderStore | ObjectSt
     raise StoreAddressError(f"{scheme}: not a kind of address.{nearest(f'{scheme}://', _SCHEMES)} {remedy}")
 
 
+def absolute_place(place: str | os.PathLike[str]) -> str:
+    """Return the address of a place to write to, right in any working directory: a path from the root, or the URL.
+
+    Raises:
+        StoreAddressError: the place is an address of an unknown kind, or has no name.
+        InputError: the environment cannot be used.
+    """
+    store = open_writable_store(place)
+    address = str(store if store.folder is None else store.folder.absolute())
+    if not address.rstrip("/").rpartition("/")[2]:
+        raise StoreAddressError(f"{place}: cannot be used as a place to write to: expected one with a name.")
+    return address
+
+
 def scheme_of(place: str | os.PathLike[str]) -> str | None:
     """Return what stands before `://` if a place is an address; None if it is a folder.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +76,10 @@ class WritableStore(Store, Protocol):
 
     def child(self, name: str) -> Self:
         """Return the store of a folder in this one. The folder need not exist."""
+        ...
+
+    def find(self, name: str) -> ListedFile | None:
+        """Return a file as a listing shows it, or None if there is none."""
         ...
 
     def put(self, name: str, content: bytes | Path) -> None:
@@ -152,6 +157,14 @@ class FolderStore:
     def child(self, name: str) -> FolderStore:
         """Return the store of a folder in this one. The folder need not exist."""
         return FolderStore(self.folder / name)
+
+    def find(self, name: str) -> ListedFile | None:
+        """Return a file as a listing shows it, or None if there is none."""
+        try:
+            facts = (self.folder / name).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return ListedFile(name, facts.st_size, str(facts.st_mtime_ns)) if stat.S_ISREG(facts.st_mode) else None
 
     def list(self) -> Iterator[ListedFile]:
         """Yield every file, folders included recursively; files and folders whose names begin with a dot are left out.

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.engine.attempts import TaskDiffersError, open_attempt, publish
+from pipeline.engine.attempts import Target, TaskDiffersError, open_attempt, publish
 from pipeline.engine.driver import Driver
 from pipeline.engine.executors import LocalExecutor, WorkerLostError
 from pipeline.engine.progress import Progress
@@ -159,7 +159,8 @@ def attempt(tmp_path: Path, text: str, outputs: Path | None = None) -> None:
     """Run the task as a host that knows of no other attempt would."""
     stage = FolderStore(tmp_path / "stage")
     digest = task("a").digest
-    with open_attempt(stage, FolderStore(outputs) if outputs else None, digest, label="stage task a") as own:
+    target = Target(stage, FolderStore(outputs) if outputs else None, None)
+    with open_attempt(target, digest, label="stage task a") as own:
         publish(own, stage_tasks.write_file(own.folder, {"name": "a", "text": text}, lambda done, made: None))
 
 

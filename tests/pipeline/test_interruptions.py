@@ -18,7 +18,7 @@ import pytest
 import xxhash
 
 from shards.stores.files import lock_folder
-from tests.support.builds import command, digests, real_documents, recipe_text, run_build, write_corpus
+from tests.support.builds import command, digests, real_documents, recipe_text, run_build, wait_until, write_corpus
 
 SECONDS = 60
 
@@ -79,13 +79,6 @@ def session_processes(leader: int) -> list[psutil.Process]:
         except (ProcessLookupError, psutil.NoSuchProcess):
             continue
     return found
-
-
-def wait_until(condition: object, what: str) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, f"waited {SECONDS} s for {what}"
-        time.sleep(0.02)
 
 
 def running_worker(work: Path) -> int | None:

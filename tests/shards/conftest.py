@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import tokenizers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from tests.support.servers.objects import ObjectServer, moto_store
 from tests.support.shard_sets import Plan, plan_set, write_set
 
 SPECIAL_TOKENS = ["<|endoftext|>", "<|pad|>"]
@@ -68,10 +66,3 @@ def good_set(_shared_plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Pa
     folder = tmp_path_factory.mktemp("good") / "set"
     write_set(folder, _shared_plan)
     return folder
-
-
-@pytest.fixture(scope="session")
-def moto() -> Iterator[ObjectServer]:
-    """Run an S3 server for the session; its buckets are shared by the tests of a process."""
-    with moto_store() as server:
-        yield server

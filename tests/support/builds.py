@@ -6,6 +6,8 @@ import hashlib
 import json
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -120,3 +122,11 @@ def digests(out: Path) -> dict[str, str]:
 def list_spans_of(source: SourceRecipe) -> list[Span]:
     """Return all spans of all files of a source, in order."""
     return list_spans(source, list_files(source))
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
+    """Wait until a condition holds; fail if it takes longer than `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}"
+        time.sleep(0.02)

@@ -1,0 +1,204 @@
+"""Builds whose work folder and set lie in an object store: the same bytes as on disk, one driver at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline.engine.lease import Lease, LeaseLostError
+from pipeline.engine.receipts import read_receipt
+from shards.stores.files import FolderBusyError, unique_name
+from shards.stores.open import open_writable_store
+from tests.support.builds import command, digests, recipe_text, run_build, wait_until, write_corpus
+from tests.support.servers.objects import ObjectServer, aws_environment, rclone_store
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The recipe of the small corpus."""
+    folder = tmp_path_factory.mktemp("remote")
+    write_corpus(folder / "corpus")
+    path = folder / "recipe.toml"
+    path.write_text(recipe_text(folder / "corpus"))
+    return path
+
+
+@pytest.fixture(scope="module")
+def expected(recipe: Path) -> dict[str, str]:
+    """The files of the set on disk."""
+    run_build(recipe, recipe.parent / "set")
+    return digests(recipe.parent / "set")
+
+
+@pytest.fixture
+def bucket(moto: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The address of an empty bucket."""
+    aws_environment(monkeypatch, moto.url)
+    moto.reset()
+    return moto.empty_bucket()
+
+
+def digests_in(place: str) -> dict[str, str]:
+    """Return the SHA-256 of every file in a store."""
+    import hashlib
+
+    store = open_writable_store(place)
+    return {file.name: hashlib.sha256(store.read(file.name)).hexdigest() for file in store.list()}
+
+
+def test_work_and_set_in_a_bucket(recipe: Path, expected: dict[str, str], bucket: str, tmp_path: Path) -> None:
+    out = f"{bucket}/sets/small"
+    scratch = tmp_path / "scratch"
+    first = run_build(recipe, out, "--workers", "2", "--scratch", str(scratch))
+    assert digests_in(out) == expected
+    assert first["work"] == f"{out}.work"
+    assert first["problems"] == []
+    assert not [path for path in scratch.iterdir() if path.name != "cache"]
+    names = [file.name for file in open_writable_store(bucket).list()]
+    assert {name.split("/")[1] for name in names} == {"small", "small.work"}  # leases and probes are gone
+    again = run_build(recipe, out, "--scratch", str(scratch))
+    assert again["tasks_run"] == 0
+    assert digests_in(out) == expected
+
+
+@pytest.mark.parametrize("remote", ["work", "out"])
+def test_one_of_both_in_a_bucket(
+    remote: str, recipe: Path, expected: dict[str, str], bucket: str, tmp_path: Path
+) -> None:
+    places = {name: f"{bucket}/{name}" if name == remote else str(tmp_path / name) for name in ("work", "out")}
+    run_build(recipe, places["out"], "--work", places["work"], "--workers", "2")
+    assert digests_in(places["out"]) == expected
+    assert run_build(recipe, places["out"], "--work", places["work"])["tasks_run"] == 0
+
+
+def test_scratch_apart_from_folders(recipe: Path, expected: dict[str, str], tmp_path: Path) -> None:
+    scratch = ["--scratch", str(tmp_path / "scratch"), "--workers", "2"]
+    run_build(recipe, tmp_path / "set", *scratch)
+    assert digests(tmp_path / "set") == expected
+    assert run_build(recipe, tmp_path / "set")["tasks_run"] == 0
+
+
+def test_a_smaller_set_takes_the_place_of_a_larger_one(recipe: Path, bucket: str, tmp_path: Path) -> None:
+    out, smaller = f"{bucket}/set", ["--set", "mix.tokens=20000", "--set", "shards.tokens=8000"]
+    run_build(recipe, out)
+    before = digests_in(out)
+    run_build(recipe, out, *smaller)
+    run_build(recipe, tmp_path / "set", *smaller)
+    assert digests_in(out) == digests(tmp_path / "set")
+    assert digests_in(out).keys() < before.keys()
+    # The work folder holds what this recipe uses.
+    assert len({file.name.split("/")[0] for file in open_writable_store(f"{out}.work/mix").list()}) == 1
+
+
+def test_damaged_objects_are_made_again(recipe: Path, expected: dict[str, str], bucket: str) -> None:
+    out = f"{bucket}/set"
+    run_build(recipe, out)
+    work = open_writable_store(f"{out}.work")
+    damaged = sorted(file.name for file in work.list() if file.name.endswith(("tokens.bin", "kept.bin")))
+    for name in damaged[:2]:
+        work.put(name, b"~" + work.read(name)[1:])
+    open_writable_store(out).delete_all()
+    said = run_build(recipe, out)["stderr"]
+    assert said.count("runs again") == 2
+    assert digests_in(out) == expected
+
+
+def test_a_kept_tokenizer_in_a_bucket(recipe: Path, bucket: str) -> None:
+    out = f"{bucket}/set"
+    run_build(recipe, out)
+    kept = run_build(recipe, out, "--keep-tokenizer", "--set", "tokenizer.sample_bytes=100 KB")
+    assert kept["ran"]["tokenizer"] == 0
+    resolved = json.loads(open_writable_store(out).read("recipe.json"))
+    assert resolved["tokenizer"]["file"] == "tokenizer.json"
+
+
+def test_killed_and_started_elsewhere(recipe: Path, expected: dict[str, str], bucket: str) -> None:
+    out = f"{bucket}/set"
+    for delay in (1.5, 2.5, 3.5, 4.5):
+        build = subprocess.Popen(command(recipe, out), start_new_session=True, stderr=subprocess.DEVNULL)  # type: ignore[arg-type]
+        time.sleep(delay)
+        os.killpg(build.pid, signal.SIGKILL)
+        build.wait()
+    run_build(recipe, out)  # the lease of this host's process that has ended is taken over at once
+    assert digests_in(out) == expected
+
+
+def test_a_second_driver_is_refused(recipe: Path, bucket: str) -> None:
+    out = f"{bucket}/set"
+    lease = Lease(open_writable_store(f"{out}.work"))
+    refused = run_build(recipe, out, expect=2)
+    assert f"{out}.work: another build is at work here: " in refused["stderr"]
+    assert not list(open_writable_store(out).list())
+    lease.close()
+    run_build(recipe, out)
+
+
+def holds(lease: Lease) -> bool:
+    try:
+        lease.check()
+    except LeaseLostError:
+        return False
+    return True
+
+
+def test_leases(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.engine.lease.RENEW_SECONDS", 0.2)
+    place, records = open_writable_store(f"{bucket}/work"), open_writable_store(f"{bucket}/work.lease")
+    first = Lease(place)
+    first.check()
+    with pytest.raises(FolderBusyError, match=r"another build is at work here: \S+, seen \d s ago"):
+        Lease(place)
+    # Another host takes over a lease that it finds stale: the first one notices.
+    owner = unique_name().replace(unique_name().split("-")[0], "elsewhere")
+    records.put("00000002.json", json.dumps({"owner": owner, "time": time.time()}).encode())
+    wait_until(lambda: not holds(first), "the first to notice")
+    with pytest.raises(LeaseLostError, match="elsewhere"):
+        first.check()
+    first.close()
+    assert [file.name for file in records.list()] == ["00000001.json", "00000002.json"]
+    with pytest.raises(FolderBusyError, match="try again in"):
+        Lease(place)
+    records.put("00000002.json", json.dumps({"owner": owner, "time": time.time() - 100}).encode())
+    with_last = Lease(place)
+    assert [file.name for file in records.list()] == ["00000003.json"]
+    with_last.close()
+    assert not list(records.list())
+
+
+def test_a_store_that_creates_twice_is_refused(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "served" / "bucket").mkdir(parents=True)
+    with rclone_store(tmp_path / "served") as server:
+        aws_environment(monkeypatch, server.url)
+        for options in (["s3://bucket/set"], [str(tmp_path / "set"), "--work", "s3://bucket/work"]):
+            refused = run_build(recipe, *options, expect=2)["stderr"]  # type: ignore[arg-type]
+            assert "cannot create a file only if it is absent" in refused
+            assert "Use Amazon S3" in refused
+    assert not [path for path in (tmp_path / "served").rglob("*") if path.is_file()]
+    assert not (tmp_path / "set").exists()
+
+
+def test_fetched_files_need_a_folder(recipe: Path, bucket: str, tmp_path: Path) -> None:
+    text = recipe.read_text().replace('name = "docs"', 'name = "docs"\ncontent = "software-heritage"')
+    (tmp_path / "recipe.toml").write_text(text.replace('text = "body.content"\n', ""))
+    refused = run_build(tmp_path / "recipe.toml", f"{bucket}/set", expect=2)  # type: ignore[arg-type]
+    assert "which must be a folder of this machine" in refused["stderr"]
+    assert not list(open_writable_store(bucket).list())
+
+
+def test_receipts_name_the_attempt_that_counts(recipe: Path, bucket: str) -> None:
+    out = f"{bucket}/set"
+    run_build(recipe, out)
+    work = open_writable_store(f"{out}.work")
+    (mix,) = {file.name.split("/")[0] for file in work.child("mix").list()}
+    home = work.child("mix").child(mix)
+    home.put("elsewhere-12345678-7-0123456789ab/kept.bin", b"of an attempt that was lost")
+    result = read_receipt(home)
+    assert result is not None
+    run_build(recipe, out)
+    assert {file.name.split("/")[0] for file in home.list()} == {"receipt.json", result["folder"]}
