@@ -63,7 +63,7 @@ def test_errors_are_exceptions(recipe: Path, tmp_path: Path) -> None:
         pipeline.build_set("no-recipe.toml", out=tmp_path / "set")
     with pytest.raises(InputError, match=r"tokenizer\.vocab_size: 9 is too small"):
         pipeline.plan_set(recipe, overrides=["tokenizer.vocab_size=9"])
-    with pytest.raises(InputError, match="Give one with a name"):
+    with pytest.raises(InputError, match="expected one with a name"):
         pipeline.build_set(recipe, out="/")
     with pytest.raises(InputError, match="model_copy"):
         pipeline.build_set(pipeline.load_recipe(recipe), out="set", overrides=["seed=1"])
