@@ -8,7 +8,7 @@ A batch is a few megabytes of text in Arrow buffers; documents never become sepa
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import xxhash
@@ -86,11 +86,15 @@ class Span:
 
     def identity(self) -> dict[str, Any]:
         """Return the fields that determine the span's content, for digests; not the path of fetched documents."""
-        return asdict(self) | ({"url": ""} if self.format == "documents" else {})
+        values = {name: getattr(self, name) for name in _SPAN_FIELDS}  # `asdict` takes five times as long
+        return values | ({"url": ""} if self.format == "documents" else {})
 
     def label(self, documents: str) -> str:
         """Return the span's provenance, `file@revision#rg0-12`; `documents` is the digest of the span's documents."""
         return f"{self.name}@{self.revision or documents}#{self.part}"
+
+
+_SPAN_FIELDS = tuple(field.name for field in fields(Span))
 
 
 @dataclass(frozen=True, slots=True)

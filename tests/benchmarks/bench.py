@@ -184,6 +184,12 @@ def _scale(work: Path, quick: bool) -> Figures:
     return bench_scale(work, quick=quick)
 
 
+def _small_files(work: Path, quick: bool) -> Figures:
+    from tests.benchmarks.small_files import bench_small_files
+
+    return bench_small_files(work, quick=quick)
+
+
 TOPICS: dict[str, Callable[[Path, bool], Figures]] = {
     "build": _build,
     "validate": _validate,
@@ -197,6 +203,7 @@ TOPICS: dict[str, Callable[[Path, bool], Figures]] = {
     "stages": _stages,
     "memory": _memory,
     "scale": _scale,
+    "small_files": _small_files,
 }
 
 
