@@ -6,7 +6,7 @@ STAMP := $(VENV)/.stamp
 EXPORTS_VENV := .venv-exports
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-exports check bench clean
+.PHONY: help env demo test test-long test-exports check bench clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -24,6 +24,9 @@ demo: $(STAMP)  ## corpus, shards, validation, training and samples on this mach
 
 test: $(STAMP)  ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-long: $(STAMP)  ## run the tests of clusters that take minutes: nodes and drivers that are killed, large arrays
+	TOKENMILL_LONG=1 $(BIN)/python -m pytest tests/pipeline/test_clusters_long.py
 
 test-exports: $(STAMP) $(EXPORTS_VENV)/.stamp  ## read exports with the libraries they are for, in an environment of their own
 	rm -rf out/test-exports

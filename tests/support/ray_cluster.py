@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 _NODE = {"object_store_memory": 80 << 20, "include_dashboard": False}
+_START_SECONDS = 180
 _ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 """Environment in which Ray takes 127.0.0.1 as a host's address. Read when Ray is imported."""
 
@@ -38,8 +39,9 @@ class RayCluster:
 
     def add_node(self) -> Any:
         """Add a node with one CPU and return it."""
-        node = self._cluster.add_node(**_NODE, num_cpus=1)
+        node = self._cluster.add_node(wait=False, **_NODE, num_cpus=1)
         self.nodes.append(node)
+        self._cluster.wait_for_nodes(timeout=_START_SECONDS)
         return node
 
     def kill_node(self, node: Any) -> None:
@@ -51,7 +53,6 @@ class RayCluster:
         try:
             for _ in range(2):
                 self.add_node()
-            self._cluster.wait_for_nodes()
         except BaseException:
             self._stop()
             raise

@@ -1,0 +1,192 @@
+"""Builds on real clusters under everything that goes wrong there. Minutes: they run if `TOKENMILL_LONG` is set."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.engine.slurm_executor import SlurmExecutor
+from pipeline.engine.tasks import Call, Task, digest_of
+from shards.stores.store import FolderStore
+from tests.support.builds import digests
+from tests.support.ray_cluster import RayCluster
+from tests.support.slurm_cluster import SlurmCluster
+
+pytestmark = [
+    pytest.mark.skipif(not os.environ.get("TOKENMILL_LONG"), reason="takes minutes: set TOKENMILL_LONG=1"),
+    pytest.mark.timeout(1800),
+]
+STAGES = ("tokenizer", "encode", "mix", "assemble")
+
+
+@pytest.fixture(scope="module")
+def recipe(corpora: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a recipe of three sources, 87/10/3, whose tasks take seconds."""
+    path = tmp_path_factory.mktemp("recipe") / "real.toml"
+    path.write_text(f"""
+name = "real"
+[[sources]]
+name = "fineweb-edu"
+paths = ["{corpora.resolve()}/fineweb_edu/*.parquet"]
+weight = 87
+[[sources]]
+name = "finemath"
+paths = ["{corpora.resolve()}/finemath/*.parquet"]
+weight = 10
+[[sources]]
+name = "python"
+paths = ["{sysconfig.get_path("stdlib")}/asyncio/*.py"]
+weight = 3
+[tokenizer]
+vocab_size = 8000
+[mix]
+when_short = "shrink"
+[split]
+val_tokens = 20_000
+[shards]
+tokens = 100_000
+""")
+    return path
+
+
+@pytest.fixture(scope="module")
+def local(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return the digests of the set that one local worker builds."""
+    folder = tmp_path_factory.mktemp("local")
+    build(recipe, folder / "one", "--workers", "1")
+    build(recipe, folder / "two", "--workers", "2")
+    assert digests(folder / "one") == digests(folder / "two")
+    return digests(folder / "one")
+
+
+def start(recipe: Path, out: Path, *flags: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "pipeline", "build", str(recipe), "--out", str(out), *flags]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def build(recipe: Path, out: Path, *flags: str, environment: dict[str, str] | None = None) -> str:
+    return finish(start(recipe, out, *flags, environment=environment))
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    """Return what a build prints until it ends, with no error."""
+    output, _ = process.communicate(timeout=900)
+    assert process.returncode == 0, output
+    return output
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 300) -> Any:
+    until = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    return found
+
+
+def kill_drivers(recipe: Path, out: Path, flags: list[str], environment: dict[str, str], longest: float) -> None:
+    """Start the build, kill it at ten random moments, and let it end."""
+    moments = random.Random(out.name)
+    for _ in range(10):
+        process = start(recipe, out, *flags, environment=environment)
+        time.sleep(moments.uniform(0.5, longest))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    build(recipe, out, *flags, environment=environment)
+
+
+def test_ray_nodes_that_die_in_every_stage(
+    recipe: Path, local: dict[str, str], ray_cluster: RayCluster, tmp_path: Path
+) -> None:
+    flags = ["--engine", "ray", "--ray-address", ray_cluster.address]
+    process = start(recipe, tmp_path / "set", *flags, environment=ray_cluster.environment)
+    for stage, following in zip(STAGES, (*STAGES[1:], "build.json"), strict=True):
+        work = tmp_path / "set.work"
+        wait_for(lambda: list((work / stage).glob(".*.tmp")) or (work / following).exists())  # noqa: B023
+        for node in list(ray_cluster.nodes):
+            ray_cluster.kill_node(node)
+        for _ in range(2):
+            ray_cluster.add_node()
+    output = finish(process)
+    assert output.count("its node died; it runs again") >= len(STAGES) - 1  # the mix is over in no time
+    assert digests(tmp_path / "set") == local
+
+
+def test_ray_drivers_that_are_killed(
+    recipe: Path, local: dict[str, str], ray_cluster: RayCluster, tmp_path: Path
+) -> None:
+    flags = ["--engine", "ray", "--ray-address", ray_cluster.address]
+    kill_drivers(recipe, tmp_path / "set", flags, ray_cluster.environment, longest=15)
+    assert digests(tmp_path / "set") == local
+
+
+def test_slurm_elements_and_nodes_that_are_lost(
+    recipe: Path, local: dict[str, str], slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    def running(stage: str) -> list[str]:
+        columns = ["--noheader", "--array", "--states=RUNNING", "--format=%i|%j"]
+        rows = [line.split("|") for line in slurm.run("squeue", *columns).split()]
+        return [job for job, name in rows if name.startswith(f"tokenmill-{stage}")]
+
+    flags = ["--engine", "slurm", "--slurm", "time=10"]
+    process = start(recipe, tmp_path / "set", *flags, environment=slurm.environment)
+    wait_for(lambda: running("encode"))
+    slurm.run("scancel", running("encode")[0])
+    requeued = wait_for(lambda: running("encode"))[0]
+    slurm.run("scontrol", "requeue", requeued)
+    reason = ("squeue", "--noheader", "--array", f"--job={requeued}", "--format=%r")
+    wait_for(lambda: slurm.run(*reason).strip() == "BeginTime")
+    slurm.run("scontrol", "update", f"jobid={requeued}", "StartTime=now")
+    wait_for(lambda: len(running("assemble")) == 2)
+    slurm.kill_node("n1")
+    time.sleep(2)
+    slurm.start_node("n1")
+    output = finish(process)
+    assert "ended as CANCELLED; it runs again" in output
+    assert digests(tmp_path / "set") == local
+
+
+def test_slurm_drivers_that_are_killed(
+    recipe: Path, local: dict[str, str], slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    flags = ["--engine", "slurm", "--slurm", "time=10"]
+    kill_drivers(recipe, tmp_path / "set", flags, slurm.environment, longest=10)
+    assert digests(tmp_path / "set") == local
+
+
+def test_slurm_runs_more_tasks_than_an_array_may_have(
+    slurm: SlurmCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in slurm.environment.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "work").mkdir()
+    stage = FolderStore(tmp_path / "work/stage")
+    payloads = [{"name": f"t{number}", "text": "x"} for number in range(1500)]
+    tasks = [Task(digest_of(payload), payload, 1) for payload in payloads]
+    calls = [Call("tests.support.stage_tasks:write_file", task, stage, None) for task in tasks]
+    ended: dict[int, int] = {}
+    executor = SlurmExecutor(["time=10"])
+    assert executor.workers == 1001
+    executor.run(calls, lambda number, done, made: ended.update({number: made}))
+    assert ended == dict.fromkeys(range(1500), 1)
+
+
+def test_slurm_gives_up_a_task_that_needs_more_time(slurm: SlurmCluster, tmp_path: Path, monkeypatch: Any) -> None:
+    for name, value in slurm.environment.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "work").mkdir()
+    payload = {"name": "a", "gate": str(tmp_path / "never"), "began": str(tmp_path / "a")}
+    task = Task(digest_of(payload), payload, 1, "a")
+    call = Call("tests.support.stage_tasks:wait_for_gate", task, FolderStore(tmp_path / "work/stage"), None)
+    with pytest.raises(RuntimeError, match=r"stage task a: was not finished when the time of its job was over"):
+        SlurmExecutor(["time=1"]).run([call], lambda *_: None)
+    assert not list((tmp_path / "work/stage").glob(".*.tmp"))  # it was given time to clean up
