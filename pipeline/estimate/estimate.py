@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -235,10 +236,13 @@ def estimate(
     )
     if work_scheme or out_scheme:
         size = _build_size(recipe, found)
-        traffic = count_traffic(size, work=bool(work_scheme), out=bool(out_scheme))
-        parts = ((work_scheme, True, False), (out_scheme, False, True))
-        usd = sum(request_usd(count_traffic(size, work=w, out=o), scheme) for scheme, w, o in parts if scheme)
-        found = replace(found, traffic=traffic, request_usd=usd)
+        count = partial(count_traffic, size, workers=workers)
+        usd = 0.0
+        if work_scheme:
+            usd += request_usd(count(work=True, out=False), work_scheme)
+        if out_scheme:
+            usd += request_usd(count(work=False, out=True), out_scheme)
+        found = replace(found, traffic=count(work=bool(work_scheme), out=bool(out_scheme)), request_usd=usd)
     if pilot is None:
         return found
     time = _estimate_time(recipe, found, selections, pilot, workers)

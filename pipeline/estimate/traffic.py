@@ -62,11 +62,12 @@ class BuildSize:
     set_bytes: int
 
 
-def count_traffic(size: BuildSize, *, work: bool, out: bool) -> tuple[StageTraffic, ...]:
+def count_traffic(size: BuildSize, *, workers: int, work: bool, out: bool) -> tuple[StageTraffic, ...]:
     """Return the traffic of each stage that has some.
 
     Args:
         size: the build.
+        workers: processes that assemble.
         work: whether the work folder is on an object store.
         out: whether the set is.
     """
@@ -87,15 +88,16 @@ def count_traffic(size: BuildSize, *, work: bool, out: bool) -> tuple[StageTraff
         # Each run's receipt, rows and checksums; then a bit for each document.
         stages.append(StageTraffic("mix", 3 * runs, 5, int(rows_bytes * checked), size.documents // 8))
     if work or out:
-        # A task: of each run rows and tokens, each with its checksums, and the receipt.
-        reads = tasks * (5 * runs + 4) if work else 0
+        # A task: rows and tokens of each run; the mix's four files; its own receipt. A process: each run's receipt and
+        # checksums, once.
+        reads = tasks * (2 * runs + 7) + min(tasks, workers) * 2 * runs if work else 0
         read_bytes = int((size.set_tokens_bytes + rows_bytes) * checked) if work else 0
-        writes = 2 * tasks if work else 0
+        writes = tasks if work else 0
         if out:
             writes += size.shards * (_put_requests(_mean(size.set_bytes, size.shards)) + 2) + _listings(3 * size.shards)
         stages.append(StageTraffic("assemble", reads, writes, read_bytes, size.set_bytes if out else 0))
     if out:
-        ranges = size.set_bytes // REQUEST_BYTES + 4 * size.shards
+        ranges = size.set_bytes // REQUEST_BYTES + 10 * size.shards  # sizes, sidecars, seek tables, document tables
         stages.append(StageTraffic("validate", ranges, _listings(3 * size.shards), size.set_bytes, 0))
     return tuple(stages)
 

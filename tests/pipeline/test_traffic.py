@@ -1,0 +1,88 @@
+"""What `plan` says of requests to an object store, compared with the requests of the build."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pipeline
+from pipeline.estimate.traffic import BuildSize, count_traffic, request_usd
+from tests.support.builds import recipe_text, run_build, write_corpus
+from tests.support.servers.loopback import Record
+from tests.support.servers.objects import ObjectServer, Proxy, aws_environment
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The recipe of the small corpus, with 52 shards."""
+    folder = tmp_path_factory.mktemp("traffic")
+    write_corpus(folder / "corpus")
+    path = folder / "recipe.toml"
+    path.write_text(recipe_text(folder / "corpus", shard_tokens="1_500"))
+    return path
+
+
+def test_the_plan_foresees_the_requests_of_a_build(
+    recipe: Path, moto: ObjectServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    moto.reset()
+    moto.empty_bucket()
+    with Proxy(moto) as proxy:
+        aws_environment(monkeypatch, proxy.url)
+        planned = pipeline.plan_set(recipe, out="s3://bucket/set", workers=2).traffic
+        assert proxy.requests == []  # a plan asks the store for nothing
+        run_build(recipe, "s3://bucket/set", "--workers", "2", "--scratch", str(tmp_path / "scratch"))
+        records = proxy.requests
+    assert [stage.stage for stage in planned] == ["encode", "mix", "assemble", "validate"]
+
+    def is_read(record: Record) -> bool:
+        return record.method in ("GET", "HEAD") and "list-type" not in record.query
+
+    reads = sum(stage.reads for stage in planned)
+    writes = sum(stage.writes for stage in planned)
+    assert 0.8 < reads / sum(map(is_read, records)) < 1.25
+    assert 0.7 < writes / sum(not is_read(record) for record in records) < 1.25
+    runs = [
+        record for record in records if record.path.endswith(("/tokens.bin", "/documents.npy")) and not is_read(record)
+    ]
+    assert len(runs) == 2 * 3  # three units
+    assert 0.8 < planned[0].written_bytes / sum(record.received_bytes for record in runs) < 1.25
+
+
+def test_only_what_is_in_a_store_is_counted() -> None:
+    size = BuildSize(
+        runs=100, documents=10**6, encoded_bytes=10**10, shards=50, set_tokens_bytes=10**10, set_bytes=10**10
+    )
+    work = count_traffic(size, workers=8, work=True, out=False)
+    out = count_traffic(size, workers=8, work=False, out=True)
+    both = count_traffic(size, workers=8, work=True, out=True)
+    assert [stage.stage for stage in work] == ["encode", "mix", "assemble"]
+    assert [stage.stage for stage in out] == ["assemble", "validate"]
+    for name in ("reads", "writes", "read_bytes", "written_bytes"):
+        parts = sum(getattr(stage, name) for stage in (*work, *out))
+        assert sum(getattr(stage, name) for stage in both) == parts
+    assert count_traffic(size, workers=8, work=False, out=False) == ()
+    usd = request_usd(both, "s3")
+    assert usd == pytest.approx(sum(s.reads for s in both) * 0.4e-6 + sum(s.writes for s in both) * 5e-6)
+
+
+def plan(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pipeline", "plan", *arguments], capture_output=True, text=True, timeout=120
+    )
+
+
+def test_a_cluster_needs_its_workers_and_has_a_price(recipe: Path) -> None:
+    refused = plan(str(recipe), "--engine", "slurm")
+    assert refused.returncode == 2
+    assert "--engine slurm needs --workers" in refused.stderr
+    cluster = ("--engine", "slurm", "--workers", "64", "--cpus-per-node", "10", "--node-usd-per-hour", "2")
+    found = json.loads(plan(str(recipe), *cluster, "--work", "s3://b/work", "--out", "s3://b/out", "--json").stdout)
+    assert found["time"]["workers"] == 64
+    assert found["nodes_usd"] == pytest.approx(7 * 2 * found["time"]["total_s"] / 3600)
+    assert found["request_usd"] > 0
+    assert found["time"]["longest_stage"] in ("tokenizer", "encode", "mix", "assemble", "validate")
