@@ -19,7 +19,6 @@ from typing import Any
 from tests.benchmarks.material import (
     MB,
     ROOT,
-    SPECIAL_TOKENS,
     corpus_files,
     corpus_folder,
     median,
@@ -103,7 +102,6 @@ def recipe_text(files: list[Path], tokenizer: Path) -> str:
             "weight = 1",
             "[tokenizer]",
             f"file = {json.dumps(str(tokenizer))}",
-            f"special_tokens = {json.dumps(SPECIAL_TOKENS)}",
             f"[split]\nval_tokens = {VAL_TOKENS}",
             f"[shards]\ntokens = {SHARD_TOKENS}",
             "",
