@@ -19,9 +19,9 @@ class RayCluster:
     """A head and two nodes, between `with` and its end. Programs reach it at `address`."""
 
     def __init__(self) -> None:
+        os.environ.update(_ON_LOOPBACK)
         pytest.importorskip("ray", reason="Ray is not installed: pip install 'tokenmill[ray]'")
         self._before = {process.pid for process in psutil.Process().children(recursive=True)}
-        os.environ.update(_ON_LOOPBACK)
         from ray.cluster_utils import Cluster
 
         self._cluster: Any = Cluster(initialize_head=True, head_node_args={**_NODE, "num_cpus": 0})
