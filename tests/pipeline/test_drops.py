@@ -132,7 +132,7 @@ def write_recipe(folder: Path, name: str, first: str = "", extra: str = "") -> P
 
 def snapshot(work: Path) -> dict[str, int]:
     """Return the files of the stages that a block list must not touch, with their times."""
-    files = [file for stage in ("tokenizer", "encode") for file in (work / stage).rglob("*") if file.is_file()]
+    files = [file for stage in ("tokenizer", "encode") for file in (work / stage).glob("*/*")]
     return {str(file): file.stat().st_mtime_ns for file in files}
 
 
