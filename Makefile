@@ -25,8 +25,8 @@ demo: $(STAMP)  ## corpus, shards, validation, training and samples on this mach
 test: $(STAMP)  ## run the tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-test-long: $(STAMP)  ## run the tests of clusters that take minutes: nodes and drivers that are killed, large arrays
-	TOKENMILL_LONG=1 $(BIN)/python -m pytest tests/pipeline/test_clusters_long.py
+test-long: $(STAMP)  ## run the tests that take many minutes: clusters whose nodes and drivers are killed, trainings side by side
+	TOKENMILL_LONG_TESTS=1 $(BIN)/python -m pytest tests/pipeline/test_clusters_long.py tests/trainer/test_baselines.py
 
 test-exports: $(STAMP) $(EXPORTS_VENV)/.stamp  ## read exports with the libraries they are for, in an environment of their own
 	rm -rf out/test-exports

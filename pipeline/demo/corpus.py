@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-import os
 import re
 import sys
 import sysconfig
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.demo.docstrings import MIN_CHARS, Docstring, SourceFile, harvest
+from shards.stores.files import TMP_SUFFIX, unique_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -262,7 +262,7 @@ def _write_part(path: Path, rows: list[dict[str, Any]], schema: pa.Schema) -> No
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{unique_name()}{TMP_SUFFIX}")
     try:
         # from_pylist fills a missing key with null, which is what an unknown column is to hold.
         table = pa.Table.from_pylist(rows, schema=schema)

@@ -1,4 +1,4 @@
-"""Builds on real clusters under everything that goes wrong there. Minutes: they run if `TOKENMILL_LONG` is set."""
+"""Builds on real clusters under everything that goes wrong there. Minutes: set `TOKENMILL_LONG_TESTS` to run them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.ray_cluster import RayCluster
 from tests.support.slurm_cluster import SlurmCluster
 
 pytestmark = [
-    pytest.mark.skipif(not os.environ.get("TOKENMILL_LONG"), reason="takes minutes: set TOKENMILL_LONG=1"),
+    pytest.mark.skipif(not os.environ.get("TOKENMILL_LONG_TESTS"), reason="takes minutes: set TOKENMILL_LONG_TESTS=1"),
     pytest.mark.timeout(1800),
 ]
 STAGES = ("tokenizer", "encode", "mix", "assemble")

@@ -16,7 +16,7 @@ from pipeline.engine.receipts import read_receipt
 from shards.stores.files import FolderBusyError, unique_name
 from shards.stores.open import open_writable_store
 from tests.support.builds import command, digests, recipe_text, run_build, wait_until, write_corpus
-from tests.support.servers.objects import ObjectServer, aws_environment, rclone_store
+from tests.support.servers.objects import ObjectServer, Proxy, aws_environment, rclone_store
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +65,21 @@ def test_work_and_set_in_a_bucket(recipe: Path, expected: dict[str, str], bucket
     again = run_build(recipe, out, "--scratch", str(scratch))
     assert again["tasks_run"] == 0
     assert digests_in(out) == expected
+
+
+def test_every_fifth_request_fails(
+    recipe: Path, expected: dict[str, str], moto: ObjectServer, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Proxy(moto) as proxy:
+        aws_environment(monkeypatch, proxy.url)
+        proxy.faults.every(5, "reset", "503", "short", "stall", stall_s=0.3)
+        result = run_build(recipe, f"{bucket}/set", "--workers", "2")
+        failed = [record.fault for record in proxy.requests if record.fault]
+    assert len(failed) > 40
+    assert set(failed) == {"reset", "503", "short", "stall"}
+    assert result["problems"] == []
+    aws_environment(monkeypatch, moto.url)
+    assert digests_in(f"{bucket}/set") == expected
 
 
 @pytest.mark.parametrize("remote", ["work", "out"])
