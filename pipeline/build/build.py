@@ -9,6 +9,7 @@ The stages are in `pipeline.build.stages`; only the work folder's build.json hol
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
@@ -31,13 +32,15 @@ from pipeline.engine.progress import Progress
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.hub import pin_revisions
 from pipeline.sources.selection import Unread, open_sources
-from shards.format.manifest import Manifest
+from shards.format.manifest import MANIFEST_FILE, Manifest
 from shards.stores.files import lock_folder
 from shards.stores.open import open_writable_store
 from shards.stores.probe import probe, require_abilities
 from shards.stores.store import WritableStore
 from shards.validation.validate import Level, ValidationResult, validate
 
+SUMMARY_FILE = "build.json"
+"""Of the last build: its times, and the SHA-256 of the manifest of the set that it found valid in full."""
 _WORK_NAME = re.compile(
     r"fetch|tokenizer|encode|mix|assemble|cache|build\.json|revisions\.json|encoder-[0-9a-f]{16}\.json|\..+\.tmp"
 )
@@ -85,7 +88,8 @@ def build(
         work: runs, receipts and build.json, in a folder or an object store; keep it to make re-runs cheap.
         executor: where the tasks run.
         progress: shows the stages and prints notes.
-        level: how the finished set is validated. After a build that ran no task, the level is "quick".
+        level: how the finished set is validated. If this very set has been found valid in full before, and no task
+            ran, the level is "quick".
         tokenizer_choice: "keep": use the tokenizer in the work folder, even if the sources' files have changed.
         scratch: where tasks write, on the machine that runs them; None: beside their files if these lie in a folder,
             else in the system's folder for temporary files.
@@ -130,14 +134,17 @@ def build(
         _prune(context)
 
         # Validate the finished set.
-        level = level if any(stage.ran for stage in context.stages.values()) else "quick"
+        digest = hashlib.sha256(out_store.read(MANIFEST_FILE)).hexdigest()
+        known_valid = not any(stage.ran for stage in context.stages.values()) and _is_known_valid(work_store, digest)
+        level = "quick" if known_valid else level
         validating = time.perf_counter()
         threads = min(executor.workers, len(os.sched_getaffinity(0)))
         validation = validate(str(out_store), level=level, threads=threads)
         now = time.perf_counter()
         progress.note(f"validate: {level} level in {now - validating:.1f} s")
         report = BuildResult(manifest, validation, context.stages, unread, tuple(context.notes), now - started)
-        _write_times(work_store, executor.workers, report, validating=now - validating)
+        valid = not validation.problems and (known_valid or level == "full")
+        _write_summary(work_store, executor.workers, report, validating=now - validating, valid=digest if valid else "")
     return report
 
 
@@ -240,12 +247,20 @@ def _prune_attempts(context: BuildContext, stage: str, used: set[str]) -> None:
             store.delete(file.name)
 
 
-def _write_times(work: WritableStore, workers: int, report: BuildResult, *, validating: float) -> None:
-    times = {
+def _is_known_valid(work: WritableStore, manifest_sha256: str) -> bool:
+    """Return whether an earlier build has found this set valid in full."""
+    try:
+        return json.loads(work.read(SUMMARY_FILE))["validate"]["valid"] == manifest_sha256
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _write_summary(work: WritableStore, workers: int, report: BuildResult, *, validating: float, valid: str) -> None:
+    summary = {
         "seconds": report.seconds,
         "workers": workers,
         "text_bytes": report.text_bytes,
         "stages": {name: stage.summary() for name, stage in report.stages.items()},
-        "validate": {"level": report.validation.level, "seconds": validating},
+        "validate": {"level": report.validation.level, "seconds": validating, "valid": valid},
     }
-    work.put("build.json", (json.dumps(times, indent=2) + "\n").encode())
+    work.put(SUMMARY_FILE, (json.dumps(summary, indent=2) + "\n").encode())

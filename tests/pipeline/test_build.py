@@ -168,6 +168,16 @@ def test_a_smaller_set_leaves_no_old_shard(recipe: Path, tmp_path: Path) -> None
     assert not after["problems"]
 
 
+def test_a_set_is_validated_in_full_once(recipe: Path, tmp_path: Path) -> None:
+    """A build that is killed while it validates leaves a finished set, which the next build validates."""
+    out = tmp_path / "set"
+    levels = ("quick", "full", "full")
+    said = [run_build(recipe, out, "--validate", level)["stderr"] for level in levels]
+    assert [text.partition("validate: ")[2].partition(" level")[0] for text in said] == ["quick", "full", "quick"]
+    (tmp_path / "set.work" / "build.json").unlink()
+    assert "validate: full level" in run_build(recipe, out)["stderr"]
+
+
 def test_an_altered_shard_is_written_again(recipe: Path, tmp_path: Path) -> None:
     out = tmp_path / "set"
     run_build(recipe, out)
