@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import signal
 import sys
@@ -54,6 +55,8 @@ def run_process(arguments: list[str]) -> NoReturn:
     exit_code = main(arguments)
     sys.stdout.flush()
     sys.stderr.flush()
+    if exit_code:
+        gc.collect()  # with an error's traceback goes what it held: os._exit would leave its semaphores behind
     os._exit(exit_code)  # all is written; sys.exit would wait 0.2 s for the fork server to unload its libraries
 
 

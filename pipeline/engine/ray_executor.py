@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import socket
 import time
 from collections import deque
@@ -121,12 +122,13 @@ class RayExecutor:
         self._ray.shutdown()
 
     def _connect(self, address: str | None) -> None:
-        if address and "://" in address:
+        named = address in ("auto", "local")
+        if address and not named and ("://" in address or not re.fullmatch(r".+:\d+", address)):
             raise RayError(
                 f"Ray address {address!r}: expected HOST:PORT, as `ray start --head` prints it. Start the build on a "
                 "node of the cluster, for example with `ray job submit`."
             )
-        if address and address not in ("auto", "local"):
+        if address and not named:
             host, _, port = address.rpartition(":")
             try:
                 _check_speaks_grpc(host, int(port))

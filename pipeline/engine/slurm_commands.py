@@ -16,7 +16,9 @@ _GIVE_UP_SECONDS = 1800.0
 _PAUSE_SECONDS = 5.0
 _PASSING = ("unable to contact", "timed out", "connection refused", "temporarily", "zero bytes were transmitted")
 """Parts of the messages of a controller that restarts or is overloaded."""
-OWN_OPTIONS = ("array", "comment", "job-name", "parsable", "signal", "wrap", "wait", "test-only")
+OWN_OPTIONS = (
+    "array", "comment", "error", "job-name", "open-mode", "output", "parsable", "signal", "test-only", "wait", "wrap"
+)  # fmt: skip
 """Options of sbatch that the executor sets itself."""
 
 
@@ -55,7 +57,7 @@ def parse_options(options: Sequence[str]) -> list[str]:
         key, _, value = option.lstrip("-").partition("=")
         if not key or key != key.strip() or "\n" in value:
             raise SlurmError(f"--slurm {option!r}: expected KEY=VALUE, an option of sbatch such as time=2:00:00")
-        if key in OWN_OPTIONS:
+        if any(own.startswith(key) for own in OWN_OPTIONS):  # sbatch accepts the beginning of an option's name
             raise SlurmError(f"--slurm {key}: the build sets this option of sbatch itself. Leave it out.")
         arguments.append(f"--{option.lstrip('-')}")
     return arguments

@@ -55,6 +55,8 @@ _AWS_ROLES = (
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
 _VARIABLES = re.compile(r"(AWS|GOOGLE|AZURE)_\w+")
+_REFUSED = re.compile(r"\bsource: (\w+)")
+"""The name of what obstore finds wrong with its settings, such as `MissingSecretAccessKey`."""
 
 
 class StoreAddressError(InputError):
@@ -142,9 +144,29 @@ def _note_fork() -> None:
 
 @functools.lru_cache(maxsize=16)
 def _connect(scheme: str, bucket: str, variables: frozenset[tuple[str, str]]) -> Connection:
+    from obstore.exceptions import BaseError
+
     make = {"s3": _make_s3, "gs": _make_google, "az": _make_azure}[scheme]
-    settings, single, parts = make(bucket, dict(variables))
+    try:
+        settings, single, parts = make(bucket, dict(variables))
+    except BaseError as error:  # its text may quote an account's key; the name of its kind does not
+        kind = _REFUSED.search(str(error))
+        found = f" ({kind[1]})" if kind else ""
+        message = f"{scheme}://{bucket}: the credentials in the environment cannot be used{found}"
+        raise InputError(f"{message}. {say_variables(scheme)}") from None
     return Connection(settings, single, parts)
+
+
+def say_variables(scheme: str) -> str:
+    """Return the sentence that names the variables of a kind of store."""
+    if scheme == "s3":
+        return (
+            "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_REGION, AWS_ENDPOINT_URL), or AWS_PROFILE; "
+            "AWS_SKIP_SIGNATURE=true reads a public bucket."
+        )
+    if scheme == "gs":
+        return "Set GOOGLE_APPLICATION_CREDENTIALS to the file of a service account."
+    return "Set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY."
 
 
 os.register_at_fork(after_in_child=_note_fork)
@@ -235,7 +257,9 @@ def _shown(endpoint: str) -> str:
         parts = urlsplit(endpoint)
         port = parts.port
     except ValueError:
-        raise InputError("the endpoint is not an address like https://HOST:PORT. Correct it.") from None
+        parts, port = urlsplit(""), None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InputError("the endpoint is not an address like https://HOST:PORT. Correct it.")
     return f"{parts.scheme}://{parts.hostname}{f':{port}' if port else ''}"
 
 

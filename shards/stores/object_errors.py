@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from shards.errors import InputError
-from shards.stores.object_client import ObjectAddress, Settings
+from shards.stores.object_client import ObjectAddress, Settings, say_variables
 from shards.stores.retry import TRANSIENT_STATUSES, TransientError
 
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -119,7 +119,7 @@ def to_store_error(
         message = f"the bucket lies in another region than {settings.region!r}"
         return StoreError(f"{what}: {message}. Set AWS_REGION to {right}.")
     if "169.254.169.254" in found.text or "metadata.google.internal" in found.text:
-        return StoreError(f"{what}: no credentials: {settings.credentials}. {_say_variables(address.scheme)}")
+        return StoreError(f"{what}: no credentials: {settings.credentials}. {say_variables(address.scheme)}")
     if found.status == 401 or found.code in _REFUSED_KEYS_CODES:
         remedy = "They are wrong or have expired: renew them"
         return StoreError(f"{what}: {where} refuses the {settings.credentials} ({found.shown}). {remedy}.")
@@ -141,7 +141,7 @@ def to_store_error(
         return StoreError(f"{what}: {where} answered {found.shown} to a request to {doing}. Is the endpoint right?")
     if found.kind:
         return StoreError(f"{what}: what listens at {where} is not an object store. Correct the endpoint.")
-    return StoreError(f"{what}: cannot {doing}: {type(error).__name__}. {_say_variables(address.scheme)}")
+    return StoreError(f"{what}: cannot {doing}: {type(error).__name__}. {say_variables(address.scheme)}")
 
 
 def _passing(found: Failure, what: str, settings: Settings) -> PassingStoreError | None:
@@ -157,14 +157,3 @@ def _passing(found: Failure, what: str, settings: Settings) -> PassingStoreError
         why = {"Timeout": "did not answer in time", "Request": "closed the connection"}
         return PassingStoreError(f"{what}: {settings.endpoint} {why.get(found.kind, 'broke off its answer')}")
     return None
-
-
-def _say_variables(scheme: str) -> str:
-    if scheme == "s3":
-        return (
-            "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_REGION, AWS_ENDPOINT_URL), or AWS_PROFILE; "
-            "AWS_SKIP_SIGNATURE=true reads a public bucket."
-        )
-    if scheme == "gs":
-        return "Set GOOGLE_APPLICATION_CREDENTIALS to the file of a service account."
-    return "Set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY."

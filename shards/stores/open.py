@@ -56,11 +56,14 @@ def absolute_place(place: str | os.PathLike[str]) -> str:
     """Return the address of a place to write to, right in any working directory: a path from the root, or the URL.
 
     Raises:
-        StoreAddressError: the place is an address of an unknown kind, or has no name.
+        StoreAddressError: the place is an address of an unknown kind, or is a whole bucket or has no name.
         InputError: the environment cannot be used.
     """
     store = open_writable_store(place)
     address = str(store if store.folder is None else store.folder.absolute())
+    if isinstance(store, ObjectStore) and not store.address.prefix:
+        remedy = f"Give a folder in it: {address}/NAME."
+        raise StoreAddressError(f"{address}: a whole bucket; a build also writes beside its places. {remedy}")
     if not address.rstrip("/").rpartition("/")[2]:
         raise StoreAddressError(f"{place}: cannot be used as a place to write to: expected one with a name.")
     return address

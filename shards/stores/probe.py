@@ -49,8 +49,8 @@ def probe(store: WritableStore) -> Abilities:
         OSError: the same, for a folder.
     """
     name = f".tokenmill-probe-{uuid.uuid4().hex}"
+    first = store.create(name, _CONTENT)
     try:
-        first = store.create(name, _CONTENT)
         creates_once = first and not store.create(name, _CONTENT[::-1])
         return Abilities(str(store), creates_once, _reads_ranges(store, name, creates_once=creates_once))
     finally:

@@ -146,6 +146,7 @@ def test_addresses_without_a_ray(tmp_path: Path, run_cli: Callable[..., Any], we
             nobody: f"no Ray at {nobody}: [Errno 111] Connection refused. Start a cluster with `ray start --head`",
             web_server: f"no Ray at {web_server}: what listens there is not a Ray head",
             "ray://head:10001": "Ray address 'ray://head:10001': expected HOST:PORT",
+            "head": "Ray address 'head': expected HOST:PORT",
         }.items():
             done = run_cli("build", recipe, "--out", "x", "--engine", "ray", "--ray-address", address)
             assert done.returncode == 2

@@ -17,7 +17,7 @@ from shards.stores import objects
 from shards.stores.object_client import StoreAddressError, connect
 from shards.stores.object_errors import RangesError, StoreError
 from shards.stores.objects import ObjectStore, open_objects
-from shards.stores.open import open_store
+from shards.stores.open import absolute_place, open_store
 from shards.stores.probe import probe, require_abilities
 from tests.support.servers.http11 import Request, Response
 from tests.support.servers.objects import (
@@ -251,6 +251,53 @@ def test_an_endpoint_that_is_not_an_address_is_not_repeated(monkeypatch):
     with pytest.raises(InputError, match="the endpoint is not an address") as error:
         open_store(PLACE)
     assert SECRET_KEY not in f"{error.value}"
+
+
+@pytest.mark.parametrize("endpoint", ["host:9000", "garbage", "https://", "ftp://host"])
+def test_an_endpoint_that_is_no_url(monkeypatch, endpoint):
+    aws_environment(monkeypatch, endpoint)
+    with pytest.raises(InputError, match="the endpoint is not an address like https://HOST:PORT"):
+        open_store(PLACE)
+
+
+@pytest.mark.parametrize(
+    ("place", "environment", "message"),
+    [
+        (
+            PLACE,
+            {"AWS_ACCESS_KEY_ID": ACCESS_KEY},
+            r"s3://bucket: .* \(MissingSecretAccessKey\). Set AWS_ACCESS_KEY_ID",
+        ),
+        (
+            PLACE,
+            {"AWS_SECRET_ACCESS_KEY": SECRET_KEY},
+            r"s3://bucket: .* \(MissingAccessKeyId\). Set AWS_ACCESS_KEY_ID",
+        ),
+        ("az://c/x", {}, r"az://c: .* \(MissingAccount\). Set AZURE_STORAGE_ACCOUNT_NAME"),
+        (
+            "az://c/x",
+            {"AZURE_STORAGE_ACCOUNT_NAME": "a", "AZURE_STORAGE_ACCOUNT_KEY": SECRET_KEY},
+            r"az://c: .* \(InvalidAccessKey\). Set AZURE",
+        ),
+        ("gs://b/x", {"GOOGLE_APPLICATION_CREDENTIALS": "/absent"}, r"gs://b: .* \(OpenCredentials\). Set GOOGLE"),
+    ],
+)
+def test_incomplete_credentials_are_explained_and_not_repeated(tmp_path, monkeypatch, place, environment, message):
+    aws_environment(monkeypatch, "http://127.0.0.1:9")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in [name for name in os.environ if name.startswith(("AWS_ACCESS", "AWS_SECRET", "AZURE_", "GOOGLE_"))]:
+        monkeypatch.delenv(name)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=message) as error:
+        open_store(place)
+    assert SECRET_KEY not in str(error.value)
+
+
+def test_a_whole_bucket_is_no_place_to_write_to(store):
+    with pytest.raises(StoreAddressError, match=rf"a whole bucket; .* Give a folder in it: s3://{BUCKET}/NAME"):
+        absolute_place(f"s3://{BUCKET}/")
+    assert absolute_place(f"s3://{BUCKET}/a") == f"s3://{BUCKET}/a"
 
 
 def test_plain_http_to_another_machine_is_refused_unless_accepted(monkeypatch):
