@@ -37,11 +37,11 @@ def add_command(commands: Subparsers) -> None:
     )
     parser.add_argument(
         "--out",
-        metavar="DIR",
+        metavar="PLACE",
         help="where the set will be: check that it fits on the disk of this folder (default: the working directory), "
         "or count the requests to s3://BUCKET/PREFIX (or gs, az)",
     )
-    parser.add_argument("--work", metavar="DIR", help="the same for the work folder (default: OUT.work)")
+    parser.add_argument("--work", metavar="PLACE", help="the same for the work folder (default: OUT.work)")
     machines = parser.add_argument_group("machines")
     machines.add_argument(
         "--engine",

@@ -16,9 +16,7 @@ _GIVE_UP_SECONDS = 1800.0
 _PAUSE_SECONDS = 5.0
 _PASSING = ("unable to contact", "timed out", "connection refused", "temporarily", "zero bytes were transmitted")
 """Parts of the messages of a controller that restarts or is overloaded."""
-OWN_OPTIONS = (
-    "array", "comment", "error", "job-name", "open-mode", "output", "parsable", "signal", "test-only", "wait", "wrap"
-)  # fmt: skip
+OWN_OPTIONS = ("array", "comment", "job-name", "parsable", "signal", "wrap", "wait", "test-only")
 """Options of sbatch that the executor sets itself."""
 
 

@@ -362,8 +362,9 @@ class _Stage:
                 "What is finished is kept."
             )
         if name == "FAILED" and read_results(job.store, index) is None and state and state.reason != _KILLED:
+            none = "(no output)" if job.store.folder else "(not kept in a bucket; --slurm output=FILE keeps them)"
             raise RunError(
-                f"Slurm job {job.id}_{index} ended before its first task began. Its last lines:\n{log or '(no output)'}"
+                f"Slurm job {job.id}_{index} ended before its first task began. Its last lines:\n{log or none}"
                 "\nThe nodes must have this Python and Tokenmill under the same path; --slurm-setup 'COMMAND' runs "
                 "a command before."
             )

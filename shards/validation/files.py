@@ -82,7 +82,9 @@ def check_structure(store: Store) -> Structure:
     except ShardSetError as error:
         return Structure(None, error.problems)
     except OSError as error:
-        return Structure(None, [Problem("file_unreadable", MANIFEST_FILE, f"cannot be read: {error.strerror}")])
+        return Structure(
+            None, [Problem("file_unreadable", MANIFEST_FILE, f"cannot be read: {error.strerror or error}")]
+        )
 
     found = Structure(shard_set)
     found.problems += _check_foreign(manifest, listing)
@@ -200,7 +202,7 @@ def _check_seek_table(shard: Shard, size: int) -> list[Problem]:
         message = f"holds {other} bytes a token; expected {shard.dtype.itemsize} by the manifest's {shard.dtype.name}"
         return [Problem("dtype_mismatch", file.name, message)]
     except OSError as error:
-        return [Problem("file_unreadable", file.name, f"cannot be read: {error.strerror}")]
+        return [Problem("file_unreadable", file.name, f"cannot be read: {error.strerror or error}")]
     return []
 
 
@@ -217,7 +219,7 @@ def _check_sidecar(store: Store, manifest: Manifest, entry: ShardEntry) -> list[
     except ShardSetError as error:
         return problems + error.problems
     except OSError as error:
-        return [Problem("file_unreadable", file.path, f"cannot be read: {error.strerror}")]
+        return [Problem("file_unreadable", file.path, f"cannot be read: {error.strerror or error}")]
     expected = Sidecar(
         name=entry.name,
         split=entry.split,

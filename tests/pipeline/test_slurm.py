@@ -78,7 +78,6 @@ def test_a_build_gives_the_bytes_of_a_local_one(
         (["time=banana"], "Invalid --time specification"),
         (["array=0-3"], "--slurm array: the build sets this option"),
         (["arr=0-3"], "--slurm arr: the build sets this option"),
-        (["output=own.log"], "--slurm output: the build sets this option"),
         (["mem=400G"], "Requested node configuration is not available"),
     ],
 )

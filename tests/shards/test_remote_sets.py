@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from shards.stores.objects import open_objects
 from shards.validation.validate import validate
 from tests.support import faults_documents, faults_metadata, faults_tokens
 from tests.support.faults import FAULTS
+from tests.support.servers.http11 import Request, Response
 from tests.support.servers.objects import BUCKET, ObjectServer, Proxy, aws_environment
 from tests.support.shard_sets import write_set
 
@@ -98,6 +100,20 @@ def test_validation_makes_few_requests_and_survives_failures(remote, server, mon
         proxy.faults.every(5, "reset", "503", "short", "stall", stall_s=0.2)
         assert validate(remote, level="full", threads=2).ok
         assert "503" in {record.fault for record in proxy.requests}
+
+
+@pytest.mark.parametrize("name", ["train-00000.json", "train-00000.bin.zst", "train-00000.docs.parquet"])
+def test_a_file_that_vanishes_during_validation_is_named(remote, server, monkeypatch, name):
+    class Vanishing(Proxy):
+        def _pass_on(self, request: Request) -> Response:
+            gone = request.method == "GET" and request.target.endswith(f"/{name}")
+            return super()._pass_on(replace(request, target=f"{request.target}.gone") if gone else request)
+
+    with Vanishing(server) as proxy:
+        aws_environment(monkeypatch, proxy.url)
+        problems = validate(remote, level="full").problems
+    assert [(found.kind, found.where) for found in problems] == [("file_unreadable", name)]
+    assert f"cannot be read: {remote}/{name}: does not exist" in str(problems[0])
 
 
 def test_commands_print_what_they_print_for_a_folder(remote, good_set, tmp_path, capsys):
