@@ -249,7 +249,10 @@ def test_where_the_archive_is_and_where_the_work_lies_decide_nothing(
         build(recipe, tmp_path / "b", mirror, "--work", str(tmp_path / "elsewhere"))
     assert digests(tmp_path / "a") == digests(tmp_path / "b")
     for stage in ("fetch", "tokenizer", "encode", "mix", "assemble"):
-        names = [{path.name for path in (tmp_path / work / stage).iterdir()} for work in ("a.work", "elsewhere")]
+        names = [
+            {path.parent.name for path in (tmp_path / work / stage).glob("*/receipt.json")}
+            for work in ("a.work", "elsewhere")
+        ]
         assert names[0] == names[1], stage
 
 

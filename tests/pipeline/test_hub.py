@@ -122,11 +122,16 @@ def test_statistics_that_rule_out_a_row_group_save_its_bytes(
     assert dropped[f"not char_count > {middle}"] == sum(value <= middle for value in table["char_count"].to_pylist())
 
 
+def with_tokenizer_of(folder: Path) -> tuple[str, str]:
+    """Return the flags of a build that trains no tokenizer: its first requests for text are those of encoding."""
+    return "--set", f"tokenizer={{file = '{folder / 'tokenizer.json'}'}}"
+
+
 def test_every_fifth_request_fails_and_the_bytes_are_the_same(
     hub: Hub, run: Command, local: dict[str, Any], tmp_path: Path
 ) -> None:
     hub.faults.every(5, stall_s=4.0)
-    out = run.build(hub_recipe(tmp_path / "hub.toml"), "set")
+    out = run.build(hub_recipe(tmp_path / "hub.toml"), "set", *with_tokenizer_of(tmp_path / "local"))
     receipts = [json.loads(path.read_text()) for path in tmp_path.glob("set.work/encode/*/receipt.json")]
     assert sum(receipt["result"]["retries"] for receipt in receipts) > 0
     failed = {request.fault for request in hub.requests if request.fault}
@@ -149,8 +154,9 @@ def test_a_server_that_is_gone_stops_the_build_which_then_reads_the_rest(
 
     hub.faults.every(1, "stall", stall_s=0.05)
     threading.Thread(target=go, daemon=True).start()
+    tokenizer = with_tokenizer_of(tmp_path / "local")
     arguments = ("--out", tmp_path / "set", "--workers", "1", "--give-up-after", "2")
-    said = run("build", recipe, *arguments, expect=2)
+    said = run("build", recipe, *arguments, *tokenizer, expect=2)
     assert "gave up after" in said
     assert "run the same command again" in said
     assert not (tmp_path / "set" / "manifest.json").exists()
@@ -159,7 +165,7 @@ def test_a_server_that_is_gone_stops_the_build_which_then_reads_the_rest(
     assert files
     hub.faults.off()
     before = len(hub.requests)
-    out = run.build(recipe, "set")
+    out = run.build(recipe, "set", *tokenizer)
     assert without_provenance(out) == local
     again = [request.path for request in hub.requests[before:]]
     assert again

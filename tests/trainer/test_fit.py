@@ -178,7 +178,7 @@ def test_the_shipped_demo_recipe_gets_a_vocabulary(trainer: Any, shard_set: Shar
     assumed = trainer.run("fit", demo, "--gpu-memory", "24GB", "--json")
     assert assumed.returncode == 0, assumed.stderr
     assert "demo: no model.vocab_size; 50,257 ids are assumed, as GPT-2 has" in assumed.stderr
-    assert "Name the shard set with --shards DIR, or add --set model.vocab_size=N." in assumed.stderr
+    assert "Name the shard set with --shards SET, or add --set model.vocab_size=N." in assumed.stderr
     of_set = trainer.run("fit", demo, "--gpu-memory", "24GB", "--shards", shard_set.path, "--json")
     assert (of_set.returncode, of_set.stderr) == (0, "")
     sizes = [json.loads(done.stdout)["vocab_size"] for done in (assumed, of_set)]
