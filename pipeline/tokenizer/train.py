@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.timer import Timer
+from pipeline.sources.network.retry import count_retries
 from pipeline.tokenizer.checks import TokenizerError
 from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR, TokenizerTask, draw_sample, iter_sample
 from shards.format.tokenizer import byte_characters
@@ -63,7 +64,9 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, in
     """
     timer = Timer()
     sample = folder / "sample.bin"
+    retries = count_retries()
     drawn = draw_sample(sample, task, report)
+    retries = count_retries() - retries
     timer.lap("sample_s")
     recipe = task.recipe
     assert recipe.vocab_size is not None  # the recipe's check: given unless `file` is
@@ -89,6 +92,7 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, in
         "tokenizer": recipe.model_dump(),
         "sample": {source.name: facts for source, facts in zip(task.sources, drawn, strict=True)},
         "sample_weights": weights,
+        "retries": retries,
         "files": {TOKENIZER_FILE: write_checksummed(folder / TOKENIZER_FILE, text.encode())},
         "seconds": timer.seconds,
     }

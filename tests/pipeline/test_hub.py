@@ -139,6 +139,13 @@ def test_every_fifth_request_fails_and_the_bytes_are_the_same(
     assert without_provenance(out) == local
 
 
+def test_failures_while_the_sample_is_drawn_are_counted(hub: Hub, run: Command, tmp_path: Path) -> None:
+    hub.faults.every(5, stall_s=4.0)
+    run.build(hub_recipe(tmp_path / "hub.toml"), "set")
+    (receipt,) = [json.loads(path.read_text()) for path in tmp_path.glob("set.work/tokenizer/*/receipt.json")]
+    assert receipt["result"]["retries"] > 0
+
+
 def test_a_server_that_is_gone_stops_the_build_which_then_reads_the_rest(
     hub: Hub, run: Command, local: dict[str, Any], tmp_path: Path
 ) -> None:
