@@ -22,6 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet  # pyright: ignore[reportUnusedImport]
 import tokenizers  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
+import pipeline.engine.tasks  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
 _POLL_SECONDS = 0.1
 
 
