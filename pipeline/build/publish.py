@@ -117,10 +117,13 @@ def publish(
         unread: the unread parts of each source.
         shards: the shards' entries, in order.
     """
-    # Attempts that were killed or overtaken, on whatever host.
+    # What attempts and probes that were killed have left, on whatever host.
     for path in out.folder.iterdir() if out.folder else ():
         if _TEMPORARY.fullmatch(path.name):
             delete_path(path)
+    for file in list(out.list()):  # a folder's list leaves them out
+        if _TEMPORARY.fullmatch(file.name):
+            out.delete(file.name)
 
     # The tokenizer and the recipe.
     texts = {TOKENIZER_FILE: tokenizer.text, RECIPE_FILE: _move_recipe(recipe, out).to_json()}

@@ -11,6 +11,7 @@ import uuid
 from dataclasses import dataclass
 
 from shards.errors import TokenmillError
+from shards.stores.files import TMP_SUFFIX
 from shards.stores.object_errors import RangesError, StoreError
 from shards.stores.store import WritableStore
 
@@ -42,13 +43,13 @@ class Abilities:
 
 
 def probe(store: WritableStore) -> Abilities:
-    """Create a file twice, read a range of it, and delete it. Its name begins with `.tokenmill-probe-`.
+    """Create a file twice, read a range of it, and delete it. The file is `.tokenmill-probe.ID.tmp`, a temporary one.
 
     Raises:
         TokenmillError: the store cannot be written to at all.
         OSError: the same, for a folder.
     """
-    name = f".tokenmill-probe-{uuid.uuid4().hex}"
+    name = f".tokenmill-probe.{uuid.uuid4().hex}{TMP_SUFFIX}"
     first = store.create(name, _CONTENT)
     try:
         creates_once = first and not store.create(name, _CONTENT[::-1])

@@ -133,6 +133,14 @@ def test_a_kept_tokenizer_in_a_bucket(recipe: Path, bucket: str) -> None:
     assert resolved["tokenizer"]["file"] == "tokenizer.json"
 
 
+def test_what_a_killed_probe_leaves_is_no_strange_file(recipe: Path, expected: dict[str, str], bucket: str) -> None:
+    out = f"{bucket}/set"
+    for place in (out, f"{out}.work"):
+        open_writable_store(place).put(".tokenmill-probe.0123456789abcdef.tmp", b"0123456789")
+    run_build(recipe, out)
+    assert digests_in(out) == expected
+
+
 def test_killed_and_started_elsewhere(recipe: Path, expected: dict[str, str], bucket: str) -> None:
     out = f"{bucket}/set"
     for delay in (1.5, 2.5, 3.5, 4.5):
