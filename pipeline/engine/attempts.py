@@ -12,6 +12,7 @@ its name in the task's folder, and the receipt, created only if there is none, s
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import tempfile
@@ -26,7 +27,7 @@ import xxhash
 from pipeline.engine.receipts import CHECKSUMS_FILE, RECEIPT_FILE, load_receipt, seal, seal_checksums, write_receipt
 from shards.errors import RunError
 from shards.stores.files import TMP_SUFFIX, is_abandoned, sync_folder, unique_name
-from shards.stores.store import WritableStore
+from shards.stores.store import FolderStore, WritableStore
 
 
 class TaskDiffersError(RunError):
@@ -160,25 +161,29 @@ def _name_folder(attempt: Attempt, result: dict[str, Any]) -> None:
     """Rename the attempt's folder to the task's digest, unless another attempt has been faster."""
     stage = attempt.folder.parent
     final, old = stage / attempt.digest, stage / f".old.{attempt.name}{TMP_SUFFIX}"
-    while True:
-        try:
-            attempt.folder.rename(final)
-        except OSError:
-            if not final.exists():
-                raise
-        else:
-            break
-        if _is_second(attempt, result):
-            return
-        # A folder without a receipt is of a task that must run again: move it out of the way.
-        shutil.rmtree(old, ignore_errors=True)
-        with contextlib.suppress(FileNotFoundError):
-            final.rename(old)
+    try:
+        while True:
+            try:
+                attempt.folder.rename(final)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+            else:
+                sync_folder(stage)
+                return
+            if _is_second(attempt, result):
+                return
+            # A folder without a receipt is of a task that must run again: move it out of the way.
+            with contextlib.suppress(FileNotFoundError):
+                final.rename(old)
             if (old / RECEIPT_FILE).exists():  # another attempt has put its own there in between
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError):  # and a third one has taken its place
                     old.rename(final)
-    sync_folder(stage)
-    shutil.rmtree(old, ignore_errors=True)
+                if (overtaken := load_receipt(FolderStore(old))) is not None:
+                    check_equal(attempt.label, overtaken, result)
+            shutil.rmtree(old, ignore_errors=True)
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def check_equal(task: str, first: dict[str, Any], second: dict[str, Any]) -> None:
