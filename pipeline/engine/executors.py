@@ -139,6 +139,11 @@ class LocalExecutor:
         pool = self._pool or self._start_pool()
         futures: dict[Future[Outcome], int] = {}
         waiting = iter(numbers)
+
+        def end(number: int, outcome: Outcome) -> None:
+            outcomes[number] = outcome
+            advance(number, outcome.bytes, outcome.tokens)
+
         try:
             while True:
                 with hide_main_module():
@@ -149,17 +154,15 @@ class LocalExecutor:
                 finished, _ = wait(futures, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
                 for future in finished:
                     outcome = future.result()
-                    number = futures.pop(future)
-                    outcomes[number] = outcome
-                    advance(number, outcome.bytes, outcome.tokens)
+                    end(futures.pop(future), outcome)
                 for number, done, made in self._slots.busy():
                     if number not in outcomes:
                         advance(number, done, made)
         except BrokenProcessPool:
             self.close()
-            outcomes.update(
-                (number, future.result()) for future, number in futures.items() if future.exception() is None
-            )
+            for future, number in futures.items():
+                if future.exception() is None:
+                    end(number, future.result())
             left = [number for number in futures.values() if number not in outcomes]
             at_work = {number for number, _, _ in self._slots.busy()}
             return [number for number in left if number in at_work] or left or [next(waiting)]

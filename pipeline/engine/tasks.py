@@ -74,7 +74,7 @@ class Outcome:
 
     bytes: int = 0
     tokens: int = 0
-    """What the task last reported."""
+    """What the task last reported, in this attempt or in the one that finished before."""
     damage: tuple[str, str, str] | None = None
     """The damaged file of an earlier task that kept this one from finishing, as `WorkFileDamagedError` takes it."""
 
@@ -100,11 +100,13 @@ def run_call(call: Call, report: Report) -> Outcome:
         report(done_bytes, tokens)
 
     try:
-        if load_receipt(call.stage.child(call.task.digest)) is None:
-            target = Target(call.stage, call.outputs, call.scratch)
-            with open_attempt(target, call.task.digest, label=str(call)) as attempt:
-                result = _load_function(call.function)(attempt.folder, call.task.payload, keep)
-                publish(attempt, result)
+        receipt = load_receipt(call.stage.child(call.task.digest))
+        if receipt is not None:
+            return Outcome(*receipt.get("reported", done))
+        target = Target(call.stage, call.outputs, call.scratch)
+        with open_attempt(target, call.task.digest, label=str(call)) as attempt:
+            result = _load_function(call.function)(attempt.folder, call.task.payload, keep)
+            publish(attempt, result | {"reported": done})
     except WorkFileDamagedError as damage:
         return Outcome(*done, (damage.place, damage.name, damage.reason))
     return Outcome(*done)
