@@ -13,6 +13,7 @@ import pytest
 
 from pipeline.build.load import SHIPPED, load_recipe
 from pipeline.recipe import reference as keys
+from pipeline.recipe.presets import PRESETS, Preset
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from shards.errors import InputError
 from shards.terminal.recipes import find_recipe
@@ -120,6 +121,7 @@ def test_every_key_has_a_row_with_its_meaning() -> None:
     sections = (Recipe.model_fields[name].annotation for name in ("tokenizer", "mix", "split", "shards"))
     expected = ["name", "seed", "drop_hashes", "drop_if_matches", *SourceRecipe.model_fields]
     expected += [key for section in sections for key in section.model_fields]  # type: ignore[union-attr]
+    expected += [*PRESETS, *Preset.model_fields, *(key for preset in PRESETS.values() for key in preset.limit_keys())]
     assert names == expected
     for row in rows:
         assert len(row) == 4, row

@@ -7,6 +7,7 @@ tokenizer's bytes, and the versions of our code and of the libraries that matter
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import astuple
 from functools import partial
 from importlib.metadata import version
 from typing import Any, cast
@@ -16,7 +17,9 @@ import numpy as np
 from pipeline import assemble
 from pipeline.build.context import BuildContext
 from pipeline.build.publish import clear_output
+from pipeline.clean.limits import check_encoded
 from pipeline.clean.malformed import check_malformed
+from pipeline.clean.measures import measure
 from pipeline.clean.patterns import check_matches
 from pipeline.encode import encode
 from pipeline.encode.run import Run, RunList, token_dtype
@@ -126,6 +129,7 @@ def run_encode(
         if dropped := check_malformed(source, own):
             context.driver.progress.note_once(dropped)
         check_matches(source, own)
+        check_encoded(source, own)
     _check_sources_left(context, recipe, runs, encoded)
     return runs, encoded
 
@@ -142,7 +146,7 @@ def _check_sources_left(context: BuildContext, recipe: Recipe, runs: list[Run], 
             listed = ", ".join(f"{count} because {reason}" for reason, count in reasons.items()) or "there were none"
             raise mix.MixError(
                 f"source {source.name!r}: no document is left ({listed}). Correct `keep`, `text`, "
-                "`drop_if_matches` or the length bounds."
+                "`drop_if_matches`, `clean` or the length bounds."
             )
 
 
@@ -269,8 +273,15 @@ def _name_unit(source: SourceRecipe, unit: Unit) -> str:
 
 
 def reading_of(source: SourceRecipe) -> dict[str, Any]:
-    """Return the keys of a source that determine the documents of given spans: not its name, weight or paths."""
+    """Return the keys of a source that determine the documents of given spans: not its name, weight or paths.
+
+    Of presets with `when = "mix"` only the measures count: their limits are applied later.
+    """
     elsewhere = {"weight", "name", "license", "paths", "repo", "config", "split", "revision"}
-    elsewhere |= {"max_missing", "max_dropped", "max_malformed"}
+    elsewhere |= {"max_missing", "max_dropped", "max_malformed", "clean"}
     unused: set[str] = set() if source.drop_if_matches else {"drop_if_matches"}  # earlier digests stay valid
-    return source.model_dump(exclude=elsewhere | unused)
+    reading = source.model_dump(exclude=elsewhere | unused)
+    if source.clean:
+        limits = [astuple(limit) for limit in source.clean.limits("encode")]
+        reading["clean"] = [measure.CODE_VERSION, limits, source.clean.mix_measures()]
+    return reading

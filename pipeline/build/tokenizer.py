@@ -83,9 +83,10 @@ def _weights(recipe: Recipe) -> dict[str, float]:
 def _make_task(context: BuildContext, recipe: Recipe) -> tuple[Task, int]:
     """Return the training task, and the bytes of text that it should draw."""
     section, weights = recipe.tokenizer, _weights(recipe)
+    sources = tuple(source.model_copy(update={"clean": source.clean.for_sample()}) for source in recipe.sources)
     payload = sample.TokenizerTask(
         section,
-        tuple(recipe.sources),
+        sources,
         _sample_spans(context, section.sample_bytes, weights),
         tuple(weights[source.name] for source in recipe.sources),
         recipe.seed,
@@ -93,7 +94,7 @@ def _make_task(context: BuildContext, recipe: Recipe) -> tuple[Task, int]:
     identity = {
         "code": [train.CODE_VERSION, *map(version, ("gigatoken", "tokenizers", "pyarrow"))],
         "tokenizer": section.model_dump(),
-        "sources": [[source.name, reading_of(source)] for source in recipe.sources],
+        "sources": [[source.name, reading_of(source)] for source in sources],
         "spans": [[span.identity() for span in own] for own in payload.spans],
         "seed": recipe.seed,
     }

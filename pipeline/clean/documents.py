@@ -8,13 +8,14 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow import as_large_binary, unwrap_mask, wrap_mask
+from pipeline.clean.limits import Fallen, FallenDocument, find_kept
 from pipeline.clean.patterns import Match, find_matches, to_receipt
 from pipeline.sources.base import TextBatch
 from pipeline.sources.kinds import read_span
@@ -87,6 +88,14 @@ class DocumentStream:
         """Some of the documents that `drop_if_matches` dropped, as JSON values."""
         self.malformed: list[str] = []
         """Some of the malformed records, each with its file and record."""
+        self.fallen: list[dict[str, Any]] = []
+        """Some of the documents that presets with `when = "encode"` dropped, as JSON values."""
+        self._fallen = Fallen()
+
+    @property
+    def dropped_by_preset(self) -> dict[str, int]:
+        """How many documents each preset with `when = "encode"` would have dropped alone."""
+        return dict(self._fallen.presets)
 
     def __iter__(self) -> Iterator[tuple[npt.NDArray[np.uint32], Documents]]:
         """Yield documents, possibly none, with the index of each one's span. Small batches are joined, also over spans.
@@ -117,7 +126,12 @@ class DocumentStream:
         if len(pending) > 1:
             text = pa.concat_arrays([part.text for part in pending])
             batch = TextBatch(text, np.concatenate([part.rows for part in pending]))
-        documents = clean_batch(self._source, batch, self.dropped, self._shown)
+        documents = clean_batch(self._source, batch, self.dropped, self._shown, self._fallen)
+        for place, limit, value, text in self._fallen.shown[len(self.fallen) :]:
+            document = FallenDocument(
+                names[place >> 32], place & 0xFFFFFFFF, limit.reason, limit.measure, value, limit.value, text
+            )
+            self.fallen.append({"preset": limit.preset, "document": asdict(document)})
         for match in self._shown[len(self.matches) :]:
             row = match.row & 0xFFFFFFFF
             self.matches += to_receipt([replace(match, row=row)], names[match.row >> 32])
@@ -126,7 +140,11 @@ class DocumentStream:
 
 
 def clean_batch(
-    source: SourceRecipe, batch: TextBatch, dropped: Counter[str], shown: list[Match] | None = None
+    source: SourceRecipe,
+    batch: TextBatch,
+    dropped: Counter[str],
+    shown: list[Match] | None = None,
+    fallen: Fallen | None = None,
 ) -> Documents:
     """Drop the rows that cannot be encoded, or that the recipe drops.
 
@@ -135,6 +153,7 @@ def clean_batch(
         batch: rows of it.
         dropped: the counts by reason are added to it.
         shown: some of the documents that the source's `drop_if_matches` drops are added to it.
+        fallen: what the source's presets with `when = "encode"` drop is added to it.
     """
     dropped.update(batch.rejected)
     text, rows = as_large_binary(batch.text), batch.rows
@@ -153,6 +172,10 @@ def clean_batch(
         text, rows = text.filter(wrap_mask(kept)), rows[kept]
     if source.drop_if_matches and len(text):
         kept = ~find_matches(text, rows, source.drop_if_matches, dropped, shown)
+        if not kept.all():
+            text, rows = text.filter(wrap_mask(kept)), rows[kept]
+    if source.clean:
+        kept = find_kept(text, rows, source, dropped, fallen)
         if not kept.all():
             text, rows = text.filter(wrap_mask(kept)), rows[kept]
     return Documents(text, rows)

@@ -18,7 +18,8 @@ import pyarrow as pa
 import xxhash
 
 from pipeline.clean.documents import Documents, DocumentStream
-from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE
+from pipeline.clean.measures.measure import measure_documents
+from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, MEASURES_DTYPE, MEASURES_FILE, TOKENS_FILE
 from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.timer import Timer
 from pipeline.recipe.schema import SourceRecipe
@@ -70,6 +71,8 @@ class _Encoded:
     tokens: npt.NDArray[np.unsignedinteger]
     offsets: npt.NDArray[np.int64]
     rows: npt.NDArray[np.void]
+    measures: npt.NDArray[np.float32] | None
+    """`(documents, measures)`; None if the source is not cleaned when the set is mixed."""
 
 
 def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], None]) -> dict[str, Any]:
@@ -83,7 +86,7 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
     Returns:
         The run's facts: labels of its spans, documents, tokens, text_bytes, counts of dropped rows by reason, some of
         the documents that matched a pattern, some of the malformed records, the number of retried requests, and
-        seconds by step.
+        seconds by step. If the source is cleaned: what presets dropped here, and the names of the run's measures.
 
     Raises:
         SourceError: the data cannot be read as the recipe says.
@@ -101,9 +104,13 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
         timer.lap("read_s")
         rows = _start_rows(documents, spans)
         timer.lap("hash_s")
+        measures = None
+        if names := task.source.clean.mix_measures():
+            measures = measure_documents(documents.text, names)
+            timer.lap("measure_s")
         ids, offsets = encoder.encode(documents.text)
         timer.lap("encode_s")
-        part = _Encoded(_narrow(ids, task), offsets, rows)
+        part = _Encoded(_narrow(ids, task), offsets, rows, measures)
         part.rows["length"] = np.diff(offsets) + 1
         timer.lap("narrow_s")
         checked += _check_reference(encoder, documents, part, task, done=checked)
@@ -116,7 +123,12 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
     # Sort by hash and write.
     rows, files = _write_run(folder, parts, task)
     timer.lap("write_s")
-    return {
+    cleaned: dict[str, Any] = {}
+    if task.source.clean.presets("encode"):
+        cleaned["fallen"] = {"presets": stream.dropped_by_preset, "shown": stream.fallen}
+    if names := task.source.clean.mix_measures():
+        cleaned["measures"] = names
+    return cleaned | {
         "labels": _span_labels(rows, task.unit),
         "documents": len(rows),
         "tokens": tokens,
@@ -198,7 +210,7 @@ def _check_reference(encoder: Encoder, documents: Documents, part: _Encoded, tas
 def _write_run(
     folder: Path, parts: list[_Encoded], task: EncodeTask
 ) -> tuple[npt.NDArray[np.void], dict[str, dict[str, Any]]]:
-    """Write the documents in hash order, EOS after each. Equal hashes keep their order in the source."""
+    """Write the documents in hash order, EOS after each, and their measures. Equal hashes keep the source's order."""
     rows = np.concatenate([part.rows for part in parts]) if parts else np.zeros(0, DOCUMENT_DTYPE)
     order = np.lexsort((rows["hash_lo"], rows["hash_hi"]))
     rows = rows[order]
@@ -216,6 +228,10 @@ def _write_run(
     buffer = io.BytesIO()  # if numpy itself writes to a full disk, the error number is lost
     np.save(buffer, rows)
     files = {TOKENS_FILE: file.facts(), DOCUMENTS_FILE: write_checksummed(folder / DOCUMENTS_FILE, buffer.getvalue())}
+    if names := task.source.clean.mix_measures():
+        found = [part.measures for part in parts if part.measures is not None]
+        measures = np.concatenate([*found, np.zeros((0, len(names)), MEASURES_DTYPE)])[order]
+        files[MEASURES_FILE] = write_checksummed(folder / MEASURES_FILE, measures.data)
     return rows, files
 
 

@@ -1,8 +1,9 @@
 """A run: the encoded documents of one unit, sorted by content hash.
 
 `tokens.bin` holds the documents' tokens, EOS included, one after the other; `documents.npy` holds one row per
-document, in the same order. Because runs are sorted, any range of hashes is one contiguous slice of both files.
-Opening a run reads its receipt; every range of the two files is compared with its checksums as it is read.
+document, in the same order. Because runs are sorted, any range of hashes is one contiguous slice of both files. If the
+source is cleaned when the set is mixed, `measures.bin` holds each document's measures, again in that order.
+Opening a run reads its receipt; every range of the files is compared with its checksums as it is read.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 TOKENS_FILE = "tokens.bin"
 DOCUMENTS_FILE = "documents.npy"
+MEASURES_FILE = "measures.bin"
 
 DOCUMENT_DTYPE = np.dtype(
     [
@@ -42,6 +44,8 @@ DOCUMENT_DTYPE = np.dtype(
         ("row", "<u4"),  # row in the span
     ]
 )
+MEASURES_DTYPE = np.dtype("<f4")
+"""Of `measures.bin`, row-major `(documents, measures)`."""
 SLACK = 6.0
 """Standard deviations by which a search reads further than it expects to need: it reads again once in a million."""
 LEAST_SLACK = 64
@@ -95,6 +99,17 @@ class Run:
     def num_documents(self) -> int:
         """The number of documents."""
         return self.output.result["documents"]
+
+    @property
+    def measures(self) -> list[str]:
+        """Names of the measures of each document; none if the source is not cleaned when the set is mixed."""
+        return self.output.result.get("measures", [])
+
+    def read_measures(self, first: int, last: int) -> npt.NDArray[np.float32]:
+        """Read the measures of the documents [first, last), float32 `(last - first, measures)`."""
+        size = MEASURES_DTYPE.itemsize * len(self.measures)
+        data = self.output.read(MEASURES_FILE, first * size, last * size)
+        return np.frombuffer(data, MEASURES_DTYPE).reshape(last - first, len(self.measures))
 
     def read_documents(self, first: int, last: int) -> npt.NDArray[np.void]:
         """Read the rows of the documents [first, last), `DOCUMENT_DTYPE (last - first,)`."""
@@ -196,18 +211,19 @@ def load_runs(address: str) -> tuple[Run, ...]:
 
 @contextmanager
 def fetched_documents(runs: Sequence[Run], scratch: Path) -> Generator[list[Run]]:
-    """Give runs whose rows were fetched from a remote store into a temporary folder; they have no tokens.
+    """Give runs whose rows and measures were fetched from a remote store into a temporary folder; they have no tokens.
 
     A reader of many small ranges would wait for each: a request takes longer than its bytes. Scratch: 36 bytes a
-    document.
+    document, and 4 for each of its measures.
     """
     with TemporaryDirectory(dir=scratch) as folder:
 
         def fetch(number: int, run: Run) -> Run:
             own = Path(folder, str(number))
             own.mkdir()
-            files = {DOCUMENTS_FILE: write_checksummed(own / DOCUMENTS_FILE, run.output.read(DOCUMENTS_FILE))}
-            write_receipt(own, {"documents": run.num_documents, "files": files})
+            names = [DOCUMENTS_FILE, *([MEASURES_FILE] if run.measures else [])]
+            files = {name: write_checksummed(own / name, run.output.read(name)) for name in names}
+            write_receipt(own, {"documents": run.num_documents, "measures": run.measures, "files": files})
             return Run(str(own), run.source, run.dtype)
 
         with ThreadPoolExecutor(CONNECTIONS) as pool:

@@ -76,9 +76,10 @@ class Preset(Settings):
     name: ClassVar[str]
     """The preset's name in a recipe."""
 
-    when: Literal["mix", "encode"] = "mix"
+    when: Literal["mix", "encode", "off"] = "mix"
     """`mix`: measured when documents are encoded, and dropped when the set is mixed: moving a limit encodes nothing
-    again. `encode`: dropped before encoding, for limits that drop most of a source."""
+    again. `encode`: dropped before encoding, for limits that drop most of a source. `off`: the preset is not used: for
+    one source, where the recipe has it for all."""
     max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.3
     """The build stops, and shows some of them, when the preset drops a larger share of the documents."""
 

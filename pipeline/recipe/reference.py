@@ -18,6 +18,8 @@ from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from pipeline.recipe.cleaning import CleanRecipe
+from pipeline.recipe.presets import PRESETS, Preset
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.values import Name, parse_count, parse_size
 from shards.errors import InputError
@@ -47,7 +49,19 @@ def to_markdown() -> str:
             parts.append(
                 f"{title}: {about[0].lower()}{about[1:]}{required}\n\n{_table(model, list(model.model_fields))}"
             )
+            if model is CleanRecipe:
+                parts += _preset_tables()
     return "\n\n".join(parts)
+
+
+def _preset_tables() -> list[str]:
+    """Return the keys that every preset has, and the limits of each."""
+    keys = _table(Preset, list(Preset.model_fields))
+    parts = [f"`[clean.PRESET]`, and `[sources.clean.PRESET]` for one source: the keys of every preset.\n\n{keys}"]
+    for name, preset in PRESETS.items():
+        about = inspect.cleandoc(preset.__doc__ or "")
+        parts.append(f"`[clean.{name}]`: {about[0].lower()}{about[1:]}\n\n{_table(preset, preset.limit_keys())}")
+    return parts
 
 
 def write_into(path: Path) -> bool:
@@ -83,8 +97,14 @@ def _section(model: type[BaseModel], name: str) -> tuple[type[BaseModel], bool] 
     """Return the model of a field that is a table, and whether there may be many."""
     annotation: Any = model.model_fields[name].annotation
     many = get_origin(annotation) is list
-    inner = get_args(annotation)[0] if many else annotation
-    return (inner, many) if inspect.isclass(inner) and issubclass(inner, BaseModel) else None
+    models = _models_of(get_args(annotation)[0] if many else annotation)
+    return (models[0], many) if models else None
+
+
+def _models_of(annotation: Any) -> list[type[BaseModel]]:
+    """Return the model of a table, or of one that may be absent; else nothing."""
+    parts = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    return [part for part in parts if inspect.isclass(part) and issubclass(part, BaseModel)]
 
 
 def _table(model: type[BaseModel], names: list[str]) -> str:
@@ -104,7 +124,7 @@ def _default_text(field: FieldInfo, is_size: bool) -> str:
     value: Any = field.get_default(call_default_factory=True)
     if value is None or value is PydanticUndefined:
         return "none"
-    if value in ([], {}):
+    if value in ([], {}, CleanRecipe()):
         return "empty"
     if isinstance(value, int) and is_size:
         scale = next((scale for scale in _SIZES if value % scale == 0), 1)
@@ -119,6 +139,8 @@ def _default_text(field: FieldInfo, is_size: bool) -> str:
 def _type_text(annotation: Any, metadata: list[Any]) -> str:
     """Describe a type in words: `whole number ≥ 1`, `list of text`."""
     origin, arguments = get_origin(annotation), get_args(annotation)
+    if _models_of(annotation):
+        return "table"
     if annotation == Name or (annotation is str and metadata and metadata == list(get_args(Name)[1].metadata)):
         return "name"
     if origin is Annotated:

@@ -12,6 +12,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, JsonValue, PositiveFloat, PrivateAttr, model_validator
 
 from pipeline.recipe import paths
+from pipeline.recipe.cleaning import CleanRecipe
 from pipeline.recipe.values import (
     Count,
     Name,
@@ -27,6 +28,11 @@ from shards.config import Settings
 DEFAULT_EOS_TOKEN = "<|endoftext|>"
 NUM_BYTES = 256
 """Entries that a byte-level vocabulary always has."""
+
+
+def _is_off(clean: CleanRecipe) -> bool:
+    """Return whether a recipe says nothing of cleaning: it is then written as before there was any."""
+    return not clean
 
 
 class SourceRecipe(Settings):
@@ -83,6 +89,8 @@ class SourceRecipe(Settings):
     max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.01
     """The build stops, and shows some of them, when `drop_if_matches` drops a larger share of the documents: patterns
     are for what is rare, and one document in a hundred more often means a wrong pattern than a bad source."""
+    clean: CleanRecipe = Field(default_factory=CleanRecipe, exclude_if=_is_off)
+    """The same as the recipe's `clean`, for this source alone: each table here takes the place of the one there."""
 
     _folder: Path = PrivateAttr(default_factory=Path)
 
@@ -180,16 +188,19 @@ class Recipe(Settings):
     mix: MixRecipe = MixRecipe()
     split: SplitRecipe = SplitRecipe()
     shards: ShardsRecipe = ShardsRecipe()
+    clean: CleanRecipe = Field(default_factory=CleanRecipe, exclude_if=_is_off)
+    """For all sources without a table of their own for the preset. The set's `recipe.json` has them in each source."""
     _folder: Path = PrivateAttr(default_factory=Path)
 
     @model_validator(mode="after")
-    def _give_patterns_to_sources(self) -> Self:
-        """Put the patterns for all into each source: from here on, a source alone says what is read of it."""
-        if self.drop_if_matches:
-            for index, source in enumerate(self.sources):
-                patterns = list(dict.fromkeys([*self.drop_if_matches, *source.drop_if_matches]))
-                self.sources[index] = source.model_copy(update={"drop_if_matches": patterns})
-            object.__setattr__(self, "drop_if_matches", [])
+    def _give_to_sources(self) -> Self:
+        """Put patterns and presets for all into each source: from here on, a source alone says what is read of it."""
+        for index, source in enumerate(self.sources):
+            patterns = list(dict.fromkeys([*self.drop_if_matches, *source.drop_if_matches]))
+            given = {"drop_if_matches": patterns, "clean": source.clean.with_defaults(self.clean)}
+            self.sources[index] = source.model_copy(update=given)
+        object.__setattr__(self, "drop_if_matches", [])
+        object.__setattr__(self, "clean", CleanRecipe())
         return self
 
     @property

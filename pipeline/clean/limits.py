@@ -1,0 +1,204 @@
+"""Limits on measures of documents: which documents fall, why, and when the build stops over it.
+
+Presets with `when = "encode"` drop their documents here. Those with `when = "mix"` are applied by
+`pipeline.mix.cleaning` to the measures that lie beside the runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from pipeline.clean.measures.measure import measure_documents
+from shards.errors import InputError
+from shards.terminal.display import printable
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from pipeline.recipe.presets import Limit, Preset
+    from pipeline.recipe.schema import SourceRecipe
+
+SHOWN = 10
+"""Documents that a build shows when it stops, and that an encode task keeps of each preset."""
+TEXT_CHARACTERS = 100
+"""The text of a document that is shown there."""
+
+
+class CleaningError(InputError):
+    """A preset drops more of a source than its recipe allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class FallenDocument:
+    """A document that fell, as an error shows it."""
+
+    place: str
+    """The label of its span."""
+    row: int
+    reason: str
+    measure: str
+    value: float
+    limit: float
+    text: str
+    """Its first characters."""
+
+    def __str__(self) -> str:
+        found = f"{self.measure} is {self.value:.6g}, limit {self.limit:.6g}"
+        return f"{printable(self.place)} row {self.row}: {self.reason}: {found}: {printable(self.text)}"
+
+
+@dataclass(slots=True)
+class Fallen:
+    """The documents of some spans that fell before encoding."""
+
+    presets: Counter[str] = field(default_factory=Counter[str])
+    """How many of them each preset would drop alone, by its name."""
+    shown: list[tuple[int, Limit, float, str]] = field(default_factory=list[Any])
+    """Some of each preset's: the row, the first limit that it breaks, its measure, the beginning of its text."""
+
+
+def find_fallen(
+    values: npt.NDArray[np.float32], names: Sequence[str], limits: Sequence[Limit]
+) -> npt.NDArray[np.bool_]:
+    """Return which documents each limit drops.
+
+    Args:
+        values: `(documents, names)`.
+        names: the measures in `values`.
+        limits: their measures are among the names.
+
+    Returns:
+        `(limits, documents)`.
+    """
+    fallen = np.zeros((len(limits), len(values)), bool)
+    for number, limit in enumerate(limits):
+        fallen[number] = limit.find_fallen(values[:, names.index(limit.measure)])
+    return fallen
+
+
+def count_first(fallen: npt.NDArray[np.bool_], limits: Sequence[Limit], dropped: Counter[str]) -> None:
+    """Add to `dropped` how many documents fall, each under the first of its reasons."""
+    first = fallen.argmax(axis=0)[fallen.any(axis=0)]
+    for number, count in enumerate(np.bincount(first, minlength=len(limits)).tolist()):
+        if count:
+            dropped[limits[number].reason] += count
+
+
+def find_kept(
+    text: pa.LargeStringArray,
+    rows: npt.NDArray[np.unsignedinteger],
+    source: SourceRecipe,
+    dropped: Counter[str],
+    fallen: Fallen | None = None,
+) -> npt.NDArray[np.bool_]:
+    """Find the documents that the source's presets with `when = "encode"` leave.
+
+    Args:
+        text: the documents, `(documents,)`, without nulls, none empty.
+        rows: their rows.
+        source: the source.
+        dropped: the counts by reason are added to it.
+        fallen: what fell is added to it.
+
+    Returns:
+        Which documents stay, `(documents,)`.
+    """
+    limits = source.clean.limits("encode")
+    names = sorted({limit.measure for limit in limits})
+    if not limits or not len(text):
+        return np.ones(len(text), bool)
+    values = measure_documents(text, names)
+    found = find_fallen(values, names, limits)
+    count_first(found, limits, dropped)
+    if fallen is not None:
+        for preset in dict.fromkeys(limit.preset for limit in limits):
+            own = [number for number, limit in enumerate(limits) if limit.preset == preset]
+            hit = np.flatnonzero(found[own].any(axis=0))
+            room = max(0, SHOWN - fallen.presets[preset])
+            fallen.presets[preset] += len(hit)
+            for index in hit[:room].tolist():
+                limit = limits[own[int(found[own, index].argmax())]]
+                start = str(memoryview(cast("Any", text)[index].as_buffer())[: 4 * TEXT_CHARACTERS], "utf-8", "ignore")
+                value = float(values[index, names.index(limit.measure)])
+                fallen.shown.append((int(rows[index]), limit, value, start[:TEXT_CHARACTERS]))
+    return np.logical_not(found.any(axis=0))
+
+
+def check_encoded(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> None:
+    """Check that no preset drops more of a source before encoding than its recipe allows.
+
+    Args:
+        source: the source.
+        results: the results of encoding its units: `documents` left, `dropped` by reason, what `to_receipt` returned.
+
+    Raises:
+        CleaningError: with counts and documents.
+    """
+    results = list(results)
+    reasons = {limit.reason for limit in source.clean.limits("encode")}
+    if not reasons:
+        return
+    fell = sum(count for done in results for reason, count in done["dropped"].items() if reason in reasons)
+    documents = fell + sum(done["documents"] for done in results)
+    presets: Counter[str] = Counter()
+    for done in results:
+        presets.update(done["fallen"]["presets"])
+    items = [item for done in results for item in done["fallen"]["shown"]]
+    check_dropped(
+        source,
+        source.clean.presets("encode"),
+        documents=documents,
+        dropped=presets,
+        show=lambda name: [FallenDocument(**item["document"]) for item in items if item["preset"] == name],
+    )
+
+
+def check_dropped(
+    source: SourceRecipe,
+    presets: Iterable[Preset],
+    *,
+    documents: int,
+    dropped: Mapping[str, int],
+    show: Callable[[str], Sequence[FallenDocument]],
+) -> None:
+    """Check that no preset drops more of a source than its recipe allows.
+
+    Args:
+        source: the source.
+        presets: the presets that were applied.
+        documents: how many documents they were applied to.
+        dropped: how many of them each preset drops, by its name.
+        show: returns some of those.
+
+    Raises:
+        CleaningError: with counts and documents of every preset that drops too many.
+    """
+    faults: list[str] = []
+    for preset in presets:
+        count = dropped.get(preset.name, 0)
+        if count <= preset.max_dropped * documents:
+            continue
+        share = count / documents
+        enough = min(1.0, math.ceil(share * 100) / 100)
+        table = f"[sources.clean.{preset.name}]"
+        moved = "mixed again" if preset.when == "mix" else "encoded again"
+        faults.append(
+            "\n".join(
+                [
+                    f"source {source.name!r}: clean.{preset.name} drops {count:,} of {documents:,} documents "
+                    f"({share:.2%}), more than max_dropped = {preset.max_dropped} allows. Such as:",
+                    *(f"  {document}" for document in show(preset.name)[:SHOWN]),
+                    f"Move the limits, then the source is {moved}; or set max_dropped = {enough} in its {table} to go "
+                    "on without them, then nothing is encoded again.",
+                ]
+            )
+        )
+    if faults:
+        raise CleaningError("\n".join(faults))

@@ -1,0 +1,198 @@
+"""The `clean` tables of a recipe: which presets a source gets, what they leave, what their limits decide."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pipeline.build.stages import reading_of
+from pipeline.clean import limits as limits_module
+from pipeline.clean.documents import clean_batch
+from pipeline.clean.limits import CleaningError, Fallen, check_encoded
+from pipeline.clean.measures import measure
+from pipeline.encode.run import Run
+from pipeline.engine.tasks import digest_of
+from pipeline.recipe.cleaning import CleanRecipe
+from pipeline.recipe.presets import PRESETS
+from pipeline.recipe.schema import Recipe, SourceRecipe
+from pipeline.sources.base import TextBatch
+from tests.support.builds import run_build
+from tests.support.good_recipe import GOOD, faults_of
+
+AS_BEFORE = {
+    "name": "kept",
+    "drop_if_matches": ["PersonX"],
+    "sources": [
+        {"name": "a", "paths": ["x/*.jsonl"], "weight": 2.0, "min_bytes": 20},
+        {"name": "b", "kind": "hub", "repo": "o/n", "weight": 1.0, "keep": {"score": ">= 3"}},
+    ],
+    "tokenizer": {"vocab_size": 1000},
+}
+
+
+def source_of(clean: dict[str, Any]) -> SourceRecipe:
+    """Return a source as a recipe gives it."""
+    source = {"name": "a", "paths": ["x"], "weight": 1, "clean": clean}
+    return Recipe.model_validate({"name": "r", "sources": [source], "tokenizer": {"vocab_size": 300}}).sources[0]
+
+
+def test_every_preset_has_a_table() -> None:
+    assert list(CleanRecipe.model_fields) == list(PRESETS)
+
+
+def test_a_recipe_without_cleaning_is_what_it_was() -> None:
+    """The digests and the text are those of the version before there was cleaning."""
+    for empty in ({}, {"clean": {}}, {"clean": {"gopher": {"when": "off"}}}):
+        sources = [source | ({"clean": {}} if empty else {}) for source in AS_BEFORE["sources"]]
+        recipe = Recipe.model_validate(AS_BEFORE | empty | {"sources": sources})
+        found = [digest_of(reading_of(source)) for source in recipe.sources]
+        assert found == ["ac1f6382d2684f9e7e81685483f2fe2c", "c8e500542f7a5865244d1de470095e1e"]
+        text = hashlib.sha256(recipe.to_json().encode()).hexdigest()
+        assert text == "271915dfb3554a327167a177a76509dc94c2492c35c9ca0144ac6b6e023d2260"
+
+
+def test_presets_for_all_go_to_the_sources_without_a_table(load: Any) -> None:
+    tables = """
+[clean.gopher]
+min_words = 7
+[clean.code]
+"""
+    own = GOOD.replace("weight = 87", 'weight = 87\n[sources.clean.gopher]\nmax_words = "off"')
+    own = own.replace("weight = 3.5", 'weight = 3.5\n[sources.clean.gopher]\nwhen = "off"')
+    prose, code = load(own + tables).sources
+    assert prose.clean.gopher.min_words == 50
+    assert prose.clean.gopher.max_words == "off"
+    assert prose.clean.code.max_longest_line_bytes == 1000
+    assert code.clean.gopher is None
+    assert [preset.name for preset in code.clean.presets()] == ["code"]
+    again = Recipe.model_validate(json.loads(load(own + tables).to_json()))
+    assert [source.clean for source in again.sources] == [prose.clean, code.clean]
+    assert again.to_json() == load(own + tables).to_json()
+
+
+def test_every_fault_of_the_tables_is_told(load: Any) -> None:
+    tables = """
+[clean.gophre]
+[clean.gopher]
+min_word = 3
+max_words = -1
+min_mean_word_chars = "of"
+max_dropped = 2
+when = "later"
+[clean.code]
+min_alphanumeric = 1.5
+"""
+    faults = faults_of(load, GOOD + tables)
+    for expected in [
+        "clean.gophre: unknown key. Did you mean 'gopher'?",
+        "clean.gopher.min_word: unknown key. Did you mean 'min_words'?",
+        'clean.gopher.max_words: expected a number from 0, or "off"; got -1',
+        "clean.gopher.min_mean_word_chars: expected a number from 0, or \"off\"; got 'of'",
+        "clean.gopher.max_dropped: Input should be less than or equal to 1; got 2",
+        "clean.gopher.when: Input should be 'mix', 'encode' or 'off'; got 'later'",
+        'clean.code.min_alphanumeric: expected a number from 0 to 1, or "off"; got 1.5',
+    ]:
+        assert expected in faults
+    assert len(faults) == 7
+    (fault,) = faults_of(load, GOOD + "[clean.gopher]\nmin_words = 9\nmax_words = 8\n")
+    assert fault.startswith("clean.gopher: min_words is above max_words")
+
+
+def test_limits_of_the_mix_decide_nothing_of_what_is_encoded() -> None:
+    moved = [{}, {"min_words": 3}, {"min_words": "off"}, {"max_dropped": 0.9}]
+    assert len({digest_of(reading_of(source_of({"gopher": keys}))) for keys in moved}) == 1
+    early = [keys | {"when": "encode"} for keys in moved]
+    assert len({digest_of(reading_of(source_of({"gopher": keys}))) for keys in early}) == 3  # max_dropped never does
+    on = [{"gopher": {}}, {"code": {}}, {"gopher": {}, "code": {}}, {}]
+    assert len({digest_of(reading_of(source_of(clean))) for clean in on}) == 4
+
+
+def test_the_sample_is_cleaned_by_the_published_limits_of_the_mix() -> None:
+    moved = [{}, {"min_words": 3}, {"min_words": "off"}]
+    samples = [source_of({"gopher": keys}).clean.for_sample() for keys in moved]
+    assert [limit.value for limit in samples[1].limits("encode")] == [
+        limit.value for limit in PRESETS["gopher"]().limits()
+    ]
+    assert samples[0] == samples[1] == samples[2]
+    own = source_of({"gopher": {"min_words": 3, "when": "encode"}}).clean.for_sample()
+    assert own.limits("encode")[0].value == 3
+    assert not source_of({}).clean.for_sample()
+
+
+def test_a_change_of_the_measures_code_encodes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = [digest_of(reading_of(source_of(clean))) for clean in ({}, {"gopher": {}})]
+    monkeypatch.setattr(measure, "CODE_VERSION", measure.CODE_VERSION + 1)
+    after = [digest_of(reading_of(source_of(clean))) for clean in ({}, {"gopher": {}})]
+    assert [one == other for one, other in zip(before, after, strict=True)] == [True, False]
+
+
+TEXTS = ["some words\n" * 30, "few words", "x" * 2000, "a b c\n" * 60, "", "some words\n" * 40]
+"""Two good documents; too few words; both presets; mean word too short; dropped for being empty."""
+
+
+def test_documents_fall_before_encoding_under_their_first_reason() -> None:
+    source = source_of({"gopher": {"when": "encode"}, "code": {"when": "encode"}})
+    dropped: Counter[str] = Counter()
+    fallen = Fallen()
+    batch = TextBatch(pa.array(TEXTS, pa.large_string()), np.arange(6, dtype=np.uint32))
+    documents = clean_batch(source, batch, dropped, fallen=fallen)
+    assert documents.rows.tolist() == [0, 5]
+    assert documents.text.to_pylist() == [TEXTS[0], TEXTS[5]]
+    assert dropped == {"text is empty": 1, "gopher: min_words": 2, "gopher: min_mean_word_chars": 1}
+    assert fallen.presets == {"gopher": 3, "code": 1}
+    assert [(row, limit.key, value) for row, limit, value, _ in fallen.shown if limit.preset == "gopher"] == [
+        (1, "min_words", 2.0),
+        (2, "min_words", 1.0),
+        (3, "min_mean_word_chars", 1.0),
+    ]
+
+
+def test_a_preset_of_the_mix_drops_nothing_before_encoding() -> None:
+    dropped: Counter[str] = Counter()
+    batch = TextBatch(pa.array(TEXTS, pa.large_string()), np.arange(6, dtype=np.uint32))
+    assert clean_batch(source_of({"gopher": {}}), batch, dropped).rows.tolist() == [0, 1, 2, 3, 5]
+
+
+def result(documents: int, fell: int) -> dict[str, Any]:
+    """Return what a task says that dropped so many documents."""
+    item = {"place": "a@1#rg0", "row": 7, "reason": "gopher: min_words", "measure": "words", "value": 2.0}
+    item |= {"limit": 50.0, "text": "<script>\x1b[2J"}
+    shown = [{"preset": "gopher", "document": item}] * min(fell, limits_module.SHOWN)
+    dropped = {"gopher: min_words": fell, "text is null": 500}
+    return {"documents": documents, "dropped": dropped, "fallen": {"presets": {"gopher": fell}, "shown": shown}}
+
+
+def test_too_many_that_fall_stop_the_build_and_are_shown() -> None:
+    source = source_of({"gopher": {"when": "encode", "max_dropped": 0.1}})
+    check_encoded(source, [result(90, 10), result(90, 10)])
+    with pytest.raises(CleaningError) as caught:
+        check_encoded(source, [result(90, 10), result(90, 11)])
+    message = str(caught.value)
+    assert "source 'a': clean.gopher drops 21 of 201 documents (10.45%), more than max_dropped = 0.1 allows" in message
+    assert message.count("a@1#rg0 row 7: gopher: min_words: words is 2, limit 50: <script>\\x1b[2J") == 10
+    assert "set max_dropped = 0.11 in its [sources.clean.gopher]" in message
+
+
+def test_a_run_has_the_measures_of_its_documents(tmp_path: Path) -> None:
+    texts = [f"number {n} " + "word " * (n % 90) for n in range(200)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(
+        f'name = "r"\n[[sources]]\nname = "a"\npaths = ["{tmp_path}/a.jsonl"]\nweight = 1\n'
+        "[sources.clean.gopher]\nmax_dropped = 1\n[tokenizer]\nvocab_size = 270\n"
+    )
+    run_build(recipe, tmp_path / "set")
+    (folder,) = [path for path in (tmp_path / "set.work/encode").iterdir() if path.is_dir()]
+    run = Run(str(folder), 0, "<u2")
+    assert run.measures == sorted(PRESETS["gopher"].measures())
+    rows = run.read_documents(0, run.num_documents)
+    expected = measure.measure_documents(pa.array(texts, pa.large_string()), run.measures)[rows["row"]]
+    assert np.array_equal(run.read_measures(0, 200), expected)
+    assert np.array_equal(run.read_measures(17, 31), expected[17:31])
