@@ -114,8 +114,7 @@ def test_ray_nodes_that_die_in_every_stage(
         wait_for(lambda: list((work / stage).glob(".*.tmp")) or (work / following).exists())  # noqa: B023
         for node in list(ray_cluster.nodes):
             ray_cluster.kill_node(node)
-        for _ in range(2):
-            ray_cluster.add_node()
+        ray_cluster.add_nodes(2)
     output = finish(process)
     assert output.count("its node died; it runs again") >= len(STAGES) - 1  # the mix is over in no time
     assert digests(tmp_path / "set") == local

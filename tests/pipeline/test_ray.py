@@ -3,123 +3,118 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.builds import digests
-from tests.support.ray_cluster import RayCluster
-from tests.support.small_recipe import write_small_recipe
-
-STAGE = """
-import json, sys
-from pathlib import Path
 from pipeline.engine import ray_executor
+from pipeline.engine.executors import WorkerLostError
+from pipeline.engine.ray_executor import RayExecutor
+from pipeline.engine.remote import WorkerDiffersError
 from pipeline.engine.tasks import Call, Task, digest_of
 from shards.stores.store import FolderStore
+from tests.support.builds import build_here, digests, wait_until
+from tests.support.ray_cluster import RayCluster
+from tests.support.small_recipe import write_small_recipe
+from tests.support.stage_tasks import TaskError
 
-address, stage, function, payloads = sys.argv[1:]
-stage = Path(stage)
-stage.parent.mkdir(exist_ok=True)
-payloads = json.loads(payloads)
-tasks = [Task(digest_of(payload), payload, 10, payload["name"]) for payload in payloads]
-calls = [Call(f"tests.support.stage_tasks:{function}", task, FolderStore(stage), None) for task in tasks]
-executor = ray_executor.RayExecutor(address, say=print)
-counts = {}
-try:
-    print(executor.run(calls, lambda number, done, made: counts.update({number: (done, made)})))
-except Exception as error:
-    print(type(error).__name__, error)
-print(counts)
-executor.close()
-"""
-"""Runs a stage in a process of its own: a process joins one Ray cluster at a time."""
+SAID: list[str] = []
+"""What the executor has said in this test."""
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[list[RayExecutor]]:
+    """This process's connection to the cluster, while it is open: a process has one at a time."""
+    opened: list[RayExecutor] = []
+    yield opened
+    disconnect(opened)
+
+
+def disconnect(opened: list[RayExecutor]) -> None:
+    while opened:
+        opened.pop().close()
 
 
 @pytest.fixture
-def run_stage(ray_cluster: RayCluster, tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
-    """Return `run(function, payloads, before="")`: a process that runs the stage and prints how it ended."""
-    import json
-
-    def run(function: str, payloads: list[dict[str, Any]], before: str = "") -> subprocess.Popen[str]:
-        arguments = [ray_cluster.address, str(tmp_path / "work/stage"), function, json.dumps(payloads)]
-        code = STAGE.replace("executor = ", before + "\nexecutor = ", 1)
-        return subprocess.Popen(
-            [sys.executable, "-c", code, *arguments],
-            env=ray_cluster.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    return run
+def executor(ray_cluster: RayCluster, connection: list[RayExecutor]) -> RayExecutor:
+    """An executor on the cluster, whose worker processes have loaded the libraries."""
+    if not connection:
+        connection.append(RayExecutor(ray_cluster.address, say=SAID.append))
+    SAID.clear()
+    return connection[0]
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 60) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.1)
+def make_calls(stage: Path, function: str, payloads: list[dict[str, Any]]) -> list[Call]:
+    stage.parent.mkdir(exist_ok=True)
+    tasks = [Task(digest_of(payload), payload, 10, payload["name"]) for payload in payloads]
+    return [Call(f"tests.support.stage_tasks:{function}", task, FolderStore(stage), None) for task in tasks]
+
+
+def run(executor: RayExecutor, calls: list[Call]) -> dict[int, tuple[int, int]]:
+    """Run calls and return what each reported last: (bytes done, tokens made)."""
+    counts: dict[int, tuple[int, int]] = {}
+    assert executor.run(calls, lambda number, done, made: counts.update({number: (done, made)})) == []
+    return counts
 
 
 def test_a_build_gives_the_bytes_of_a_local_one(
     tmp_path: Path, ray_cluster: RayCluster, run_cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = write_small_recipe(tmp_path)
-    local = run_cli("build", recipe, "--out", "local", "--workers", "1")
-    assert local.returncode == 0, local.stderr
+    build_here(recipe, tmp_path / "local")
     monkeypatch.setenv("RAY_ADDRESS", ray_cluster.address)
     done = run_cli("build", recipe, "--out", "ray", "--engine", "ray")
     assert done.returncode == 0, done.stderr
     assert digests(tmp_path / "ray") == digests(tmp_path / "local")
 
 
-def test_a_task_that_raises_ends_the_stage(run_stage: Callable[..., subprocess.Popen[str]]) -> None:
-    output, _ = run_stage("write_file", [{"name": "bad", "text": "x", "fail": True}]).communicate(timeout=60)
-    assert "TaskError halfway" in output
-
-
-def test_a_task_whose_process_dies_runs_again_until_it_is_hopeless(
-    run_stage: Callable[..., subprocess.Popen[str]], tmp_path: Path
+def test_other_versions_on_the_nodes_are_refused(
+    ray_cluster: RayCluster, connection: list[RayExecutor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    disconnect(connection)
+    monkeypatch.setattr(ray_executor, "list_versions", lambda: {"Python": "3.0", "tokenmill": "0.0.1"})
+    with pytest.raises(WorkerDiffersError, match=r"the driver has 3\.0; tokenmill"):
+        RayExecutor(ray_cluster.address)
+
+
+def test_a_task_that_raises_ends_the_stage(executor: RayExecutor, tmp_path: Path) -> None:
+    calls = make_calls(tmp_path / "work/stage", "write_file", [{"name": "bad", "text": "x", "fail": True}])
+    with pytest.raises(TaskError, match="halfway"):
+        run(executor, calls)
+
+
+def test_a_task_whose_process_dies_runs_again_until_it_is_hopeless(executor: RayExecutor, tmp_path: Path) -> None:
     deaths = tmp_path / "deaths"
-    payloads = [
-        {"name": name, "times": times, "deaths": str(deaths)} for name, times in {"a": 2, "b": 0, "c": 9}.items()
-    ]
-    output, _ = run_stage("die_or_write", payloads[:2]).communicate(timeout=60)
-    assert "{0: (2, 1), 1: (2, 1)}" in output or "{0: (0, 0), 1: (2, 1)}" in output, output
+    times = {"a": 2, "b": 0, "c": 9}
+    payloads = [{"name": name, "times": count, "deaths": str(deaths)} for name, count in times.items()]
+    counts = run(executor, make_calls(tmp_path / "work/stage", "die_or_write", payloads[:2]))
+    assert counts == {0: (2, 1), 1: (2, 1)}
     assert deaths.read_text().split() == ["a", "a"]
-    output, _ = run_stage("die_or_write", payloads[2:]).communicate(timeout=60)
-    assert "WorkerLostError stage task c: lost 3 times" in output
+    assert len(SAID) == 2
+    with pytest.raises(WorkerLostError, match="stage task c: lost 3 times"):
+        run(executor, make_calls(tmp_path / "work/stage", "die_or_write", payloads[2:]))
 
 
-def test_a_node_that_dies_takes_no_task_with_it(
-    run_stage: Callable[..., subprocess.Popen[str]], ray_cluster: RayCluster, tmp_path: Path
-) -> None:
+def test_a_node_that_dies_takes_no_task_with_it(executor: RayExecutor, ray_cluster: RayCluster, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     payloads = [{"name": name, "gate": str(gate), "began": str(tmp_path / name)} for name in "abcd"]
-    process = run_stage("wait_for_gate", payloads)
-    wait_for(lambda: sum((tmp_path / name).exists() for name in "abcd") == 2)
-    ray_cluster.kill_node(ray_cluster.nodes[0])
-    ray_cluster.add_node()
-    wait_for(
-        lambda: sum((tmp_path / name).read_text().count("began") for name in "abcd" if (tmp_path / name).exists()) > 2
-    )
-    gate.touch()
-    output, _ = process.communicate(timeout=60)
-    assert "its node died; it runs again" in output
-    assert "{0: (1, 1), 1: (1, 1), 2: (1, 1), 3: (1, 1)}" in output, output
+    calls = make_calls(tmp_path / "work/stage", "wait_for_gate", payloads)
 
+    def begun() -> int:
+        return sum((tmp_path / name).read_text().count("began") for name in "abcd" if (tmp_path / name).exists())
 
-def test_other_versions_on_the_nodes_are_refused(run_stage: Callable[..., subprocess.Popen[str]]) -> None:
-    versions = 'ray_executor.list_versions = lambda: {"Python": "3.0", "tokenmill": "0.0.1"}'
-    output, _ = run_stage("write_file", [{"name": "a", "text": "x"}], before=versions).communicate(timeout=60)
-    assert "the driver has 3.0; tokenmill" in output
+    with ThreadPoolExecutor(1) as thread:
+        counts = thread.submit(run, executor, calls)
+        wait_until(lambda: begun() == 2, "two tasks")
+        ray_cluster.kill_node(ray_cluster.nodes[0])
+        ray_cluster.add_nodes(1)
+        wait_until(lambda: begun() > 2, "a third one")
+        gate.touch()
+        assert counts.result(timeout=60) == dict.fromkeys(range(4), (1, 1))
+    assert [line for line in SAID if "its node died; it runs again" in line]
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -15,7 +16,7 @@ from pipeline.engine.lease import Lease, LeaseLostError
 from pipeline.engine.receipts import read_receipt
 from shards.stores.files import FolderBusyError, unique_name
 from shards.stores.open import open_writable_store
-from tests.support.builds import command, digests, recipe_text, run_build, wait_until, write_corpus
+from tests.support.builds import build_here, command, digests, recipe_text, run_build, wait_until, write_corpus
 from tests.support.servers.objects import ObjectServer, Proxy, aws_environment, rclone_store
 
 
@@ -32,7 +33,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def expected(recipe: Path) -> dict[str, str]:
     """The files of the set on disk."""
-    run_build(recipe, recipe.parent / "set")
+    build_here(recipe, recipe.parent / "set")
     return digests(recipe.parent / "set")
 
 
@@ -42,6 +43,26 @@ def bucket(moto: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> str:
     aws_environment(monkeypatch, moto.url)
     moto.reset()
     return moto.empty_bucket()
+
+
+@pytest.fixture(scope="module")
+def objects(recipe: Path, moto: ObjectServer) -> dict[str, bytes]:
+    """Everything that a build leaves in a bucket, by name; its set is `set`."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        aws_environment(monkeypatch, moto.url)
+        moto.reset()
+        store = open_writable_store(moto.empty_bucket())
+        build_here(recipe, f"{store}/set")
+        return {file.name: store.read(file.name) for file in store.list()}
+
+
+@pytest.fixture
+def built(objects: dict[str, bytes], bucket: str) -> str:
+    """The address of a set that is built, its work beside it."""
+    store = open_writable_store(bucket)
+    for name, content in objects.items():
+        store.put(name, content)
+    return f"{bucket}/set"
 
 
 def digests_in(place: str) -> dict[str, str]:
@@ -62,7 +83,7 @@ def test_work_and_set_in_a_bucket(recipe: Path, expected: dict[str, str], bucket
     assert not [path for path in scratch.iterdir() if path.name != "cache"]
     names = [file.name for file in open_writable_store(bucket).list()]
     assert {name.split("/")[1] for name in names} == {"small", "small.work"}  # leases and probes are gone
-    again = run_build(recipe, out, "--scratch", str(scratch))
+    again = build_here(recipe, out, "--scratch", str(scratch))
     assert again["tasks_run"] == 0
     assert digests_in(out) == expected
 
@@ -72,8 +93,9 @@ def test_every_fifth_request_fails(
 ) -> None:
     with Proxy(moto) as proxy:
         aws_environment(monkeypatch, proxy.url)
-        proxy.faults.every(5, "reset", "503", "short", "stall", stall_s=0.3)
-        result = run_build(recipe, f"{bucket}/set", "--workers", "2")
+        monkeypatch.setattr("shards.stores.retry.FIRST_PAUSE_S", 0.01)
+        proxy.faults.every(5, "reset", "503", "short", "stall", stall_s=0.1)
+        result = build_here(recipe, f"{bucket}/set")
         failed = [record.fault for record in proxy.requests if record.fault]
     assert len(failed) > 40
     assert set(failed) == {"reset", "503", "short", "stall"}
@@ -87,79 +109,72 @@ def test_one_of_both_in_a_bucket(
     remote: str, recipe: Path, expected: dict[str, str], bucket: str, tmp_path: Path
 ) -> None:
     places = {name: f"{bucket}/{name}" if name == remote else str(tmp_path / name) for name in ("work", "out")}
-    run_build(recipe, places["out"], "--work", places["work"], "--workers", "2")
+    build_here(recipe, places["out"], "--work", places["work"])
     assert digests_in(places["out"]) == expected
-    assert run_build(recipe, places["out"], "--work", places["work"])["tasks_run"] == 0
+    assert build_here(recipe, places["out"], "--work", places["work"])["tasks_run"] == 0
 
 
 def test_scratch_apart_from_folders(recipe: Path, expected: dict[str, str], tmp_path: Path) -> None:
-    scratch = ["--scratch", str(tmp_path / "scratch"), "--workers", "2"]
-    run_build(recipe, tmp_path / "set", *scratch)
+    build_here(recipe, tmp_path / "set", "--scratch", str(tmp_path / "scratch"))
     assert digests(tmp_path / "set") == expected
-    assert run_build(recipe, tmp_path / "set")["tasks_run"] == 0
+    assert build_here(recipe, tmp_path / "set")["tasks_run"] == 0
 
 
-def test_a_smaller_set_takes_the_place_of_a_larger_one(recipe: Path, bucket: str, tmp_path: Path) -> None:
-    out, smaller = f"{bucket}/set", ["--set", "mix.tokens=20000", "--set", "shards.tokens=8000"]
-    run_build(recipe, out)
-    before = digests_in(out)
-    run_build(recipe, out, *smaller)
-    run_build(recipe, tmp_path / "set", *smaller)
-    assert digests_in(out) == digests(tmp_path / "set")
-    assert digests_in(out).keys() < before.keys()
+def test_a_smaller_set_takes_the_place_of_a_larger_one(recipe: Path, built: str, tmp_path: Path) -> None:
+    smaller = ["--set", "mix.tokens=20000", "--set", "shards.tokens=8000"]
+    before = digests_in(built)
+    build_here(recipe, built, *smaller)
+    build_here(recipe, tmp_path / "set", *smaller)
+    assert digests_in(built) == digests(tmp_path / "set")
+    assert digests_in(built).keys() < before.keys()
     # The work folder holds what this recipe uses.
-    assert len({file.name.split("/")[0] for file in open_writable_store(f"{out}.work/mix").list()}) == 1
+    assert len({file.name.split("/")[0] for file in open_writable_store(f"{built}.work/mix").list()}) == 1
 
 
-def test_damaged_objects_are_made_again(recipe: Path, expected: dict[str, str], bucket: str) -> None:
-    out = f"{bucket}/set"
-    run_build(recipe, out)
-    work = open_writable_store(f"{out}.work")
+def test_damaged_objects_are_made_again(recipe: Path, expected: dict[str, str], built: str) -> None:
+    work = open_writable_store(f"{built}.work")
     damaged = sorted(file.name for file in work.list() if file.name.endswith(("tokens.bin", "kept.bin")))
     for name in damaged[:2]:
         work.put(name, b"~" + work.read(name)[1:])
-    open_writable_store(out).delete_all()
-    said = run_build(recipe, out)["stderr"]
+    open_writable_store(built).delete_all()
+    said = build_here(recipe, built)["stderr"]
     assert said.count("runs again") == 2
-    assert digests_in(out) == expected
+    assert digests_in(built) == expected
 
 
-def test_a_kept_tokenizer_in_a_bucket(recipe: Path, bucket: str) -> None:
-    out = f"{bucket}/set"
-    run_build(recipe, out)
-    kept = run_build(recipe, out, "--keep-tokenizer", "--set", "tokenizer.sample_bytes=100 KB")
+def test_a_kept_tokenizer_in_a_bucket(recipe: Path, built: str) -> None:
+    kept = build_here(recipe, built, "--keep-tokenizer", "--set", "tokenizer.sample_bytes=100 KB")
     assert kept["ran"]["tokenizer"] == 0
-    resolved = json.loads(open_writable_store(out).read("recipe.json"))
+    resolved = json.loads(open_writable_store(built).read("recipe.json"))
     assert resolved["tokenizer"]["file"] == "tokenizer.json"
 
 
-def test_what_a_killed_probe_leaves_is_no_strange_file(recipe: Path, expected: dict[str, str], bucket: str) -> None:
-    out = f"{bucket}/set"
-    for place in (out, f"{out}.work"):
+def test_what_a_killed_probe_leaves_is_no_strange_file(recipe: Path, expected: dict[str, str], built: str) -> None:
+    for place in (built, f"{built}.work"):
         open_writable_store(place).put(".tokenmill-probe.0123456789abcdef.tmp", b"0123456789")
-    run_build(recipe, out)
-    assert digests_in(out) == expected
+    build_here(recipe, built)
+    assert digests_in(built) == expected
 
 
 def test_killed_and_started_elsewhere(recipe: Path, expected: dict[str, str], bucket: str) -> None:
-    out = f"{bucket}/set"
-    for delay in (1.5, 2.5, 3.5, 4.5):
-        build = subprocess.Popen(command(recipe, out), start_new_session=True, stderr=subprocess.DEVNULL)  # type: ignore[arg-type]
-        time.sleep(delay)
+    out, store = f"{bucket}/set", open_writable_store(bucket)
+    for done in (r"set\.work/tokenizer/.*", r"set\.work/encode/.*/receipt\.json", r"set/train-00002\.bin\.zst"):
+        build = subprocess.Popen(command(recipe, out), start_new_session=True, stderr=subprocess.DEVNULL)
+        wait_until(lambda: any(re.fullmatch(done, file.name) for file in store.list()), done, pause_s=0.1)  # noqa: B023
         os.killpg(build.pid, signal.SIGKILL)
         build.wait()
-    run_build(recipe, out)  # the lease of this host's process that has ended is taken over at once
+    build_here(recipe, out)  # the lease of this host's process that has ended is taken over at once
     assert digests_in(out) == expected
 
 
-def test_a_second_driver_is_refused(recipe: Path, bucket: str) -> None:
-    out = f"{bucket}/set"
-    lease = Lease(open_writable_store(f"{out}.work"))
-    refused = run_build(recipe, out, expect=2)
-    assert f"{out}.work: another build is at work here: " in refused["stderr"]
-    assert not list(open_writable_store(out).list())
+def test_a_second_driver_is_refused(recipe: Path, built: str) -> None:
+    lease = Lease(open_writable_store(f"{built}.work"))
+    open_writable_store(built).delete_all()
+    refused = build_here(recipe, built, expect=2)
+    assert f"{built}.work: another build is at work here: " in refused["stderr"]
+    assert not list(open_writable_store(built).list())
     lease.close()
-    run_build(recipe, out)
+    build_here(recipe, built)
 
 
 def holds(lease: Lease) -> bool:
@@ -199,7 +214,7 @@ def test_a_store_that_creates_twice_is_refused(recipe: Path, tmp_path: Path, mon
     with rclone_store(tmp_path / "served") as server:
         aws_environment(monkeypatch, server.url)
         for options in (["s3://bucket/set"], [str(tmp_path / "set"), "--work", "s3://bucket/work"]):
-            refused = run_build(recipe, *options, expect=2)["stderr"]  # type: ignore[arg-type]
+            refused = build_here(recipe, *options, expect=2)["stderr"]
             assert "cannot create a file only if it is absent" in refused
             assert "Use Amazon S3" in refused
     assert not [path for path in (tmp_path / "served").rglob("*") if path.is_file()]
@@ -209,19 +224,17 @@ def test_a_store_that_creates_twice_is_refused(recipe: Path, tmp_path: Path, mon
 def test_fetched_files_need_a_folder(recipe: Path, bucket: str, tmp_path: Path) -> None:
     text = recipe.read_text().replace('name = "docs"', 'name = "docs"\ncontent = "software-heritage"')
     (tmp_path / "recipe.toml").write_text(text.replace('text = "body.content"\n', ""))
-    refused = run_build(tmp_path / "recipe.toml", f"{bucket}/set", expect=2)  # type: ignore[arg-type]
+    refused = build_here(tmp_path / "recipe.toml", f"{bucket}/set", expect=2)
     assert "which must be a folder of this machine" in refused["stderr"]
     assert not list(open_writable_store(bucket).list())
 
 
-def test_receipts_name_the_attempt_that_counts(recipe: Path, bucket: str) -> None:
-    out = f"{bucket}/set"
-    run_build(recipe, out)
-    work = open_writable_store(f"{out}.work")
+def test_receipts_name_the_attempt_that_counts(recipe: Path, built: str) -> None:
+    work = open_writable_store(f"{built}.work")
     (mix,) = {file.name.split("/")[0] for file in work.child("mix").list()}
     home = work.child("mix").child(mix)
     home.put("elsewhere-12345678-7-0123456789ab/kept.bin", b"of an attempt that was lost")
     result = read_receipt(home)
     assert result is not None
-    run_build(recipe, out)
+    build_here(recipe, built)
     assert {file.name.split("/")[0] for file in home.list()} == {"receipt.json", result["folder"]}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipeline.__main__ import main
 from pipeline.engine import slurm_commands
 from pipeline.engine.executors import WorkerLostError
 from pipeline.engine.receipts import read_receipt
@@ -19,7 +19,7 @@ from pipeline.engine.slurm_executor import SlurmExecutor
 from pipeline.engine.tasks import Call, Task, digest_of
 from shards.errors import InputError, RunError
 from shards.stores.store import FolderStore
-from tests.support.builds import digests
+from tests.support.builds import build_here, digests, wait_until
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.small_recipe import write_small_recipe
 
@@ -40,32 +40,24 @@ def in_slurm(slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> SlurmClust
         monkeypatch.delenv(name)
     for name, value in slurm.environment.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr("pipeline.engine.slurm_executor._POLL_SECONDS", (0.1, 0.5))
+    monkeypatch.setattr("pipeline.engine.slurm_executor._BEGIN_SECONDS", 1.0)
     slurm.wait_until_idle()
     return slurm
 
 
-def wait_for(condition: Callable[[], Any], seconds: float = 60) -> Any:
-    until = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < until
-        time.sleep(0.1)
-    return found
-
-
 def test_a_build_gives_the_bytes_of_a_local_one(
-    tmp_path: Path, in_slurm: SlurmCluster, run_cli: Callable[..., Any]
+    tmp_path: Path, in_slurm: SlurmCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = write_small_recipe(tmp_path)
-    local = run_cli("build", recipe, "--out", "local", "--workers", "1")
-    assert local.returncode == 0, local.stderr
-    options = ["--engine", "slurm", "--slurm", "time=5", "--slurm", "mem=500M"]
-    shown = run_cli("build", recipe, "--out", "slurm", *options, "--dry-run")
-    assert shown.returncode == 0, shown.stderr
-    assert "#SBATCH --time=5\n#SBATCH --mem=500M\n" in shown.stdout
+    command = ["build", str(recipe), "--out", str(tmp_path / "slurm"), "--engine", "slurm"]
+    command += ["--slurm", "time=5", "--slurm", "mem=500M"]
+    assert main([*command, "--dry-run"]) == 0
+    assert "#SBATCH --time=5\n#SBATCH --mem=500M\n" in capsys.readouterr().out
     assert not list(tmp_path.glob("slurm*"))  # nothing is written, nothing submitted
     assert in_slurm.run("squeue", "--noheader") == ""
-    done = run_cli("build", recipe, "--out", "slurm", *options)
-    assert done.returncode == 0, done.stderr
+    assert main(command) == 0, capsys.readouterr().err
+    build_here(recipe, tmp_path / "local")
     assert digests(tmp_path / "slurm") == digests(tmp_path / "local")
     assert not list((tmp_path / "slurm.work").glob("*/.slurm*"))
 
@@ -115,7 +107,7 @@ def test_a_task_that_raises_ends_the_stage(tmp_path: Path, in_slurm: SlurmCluste
     )
     with pytest.raises(RuntimeError, match=r"a task raised TaskError on its node:[\s\S]*halfway"):
         SlurmExecutor(OPTIONS).run(calls, lambda *_: None)
-    assert wait_for(lambda: in_slurm.run("squeue", "--noheader") == "")
+    wait_until(lambda: in_slurm.run("squeue", "--noheader") == "", "the other element to end")
 
 
 def test_a_task_whose_process_dies_runs_again_until_it_is_hopeless(tmp_path: Path, in_slurm: SlurmCluster) -> None:
@@ -135,12 +127,13 @@ def test_an_element_that_is_cancelled_or_requeued_runs_again(tmp_path: Path, in_
     calls = make_calls(tmp_path / "work/stage", payloads, "wait_for_gate")
 
     def disturb() -> None:
-        wait_for(lambda: (tmp_path / "a").exists() and (tmp_path / "b").exists())
+        wait_until(lambda: (tmp_path / "a").exists() and (tmp_path / "b").exists(), "both elements")
         job = in_slurm.run("squeue", "--noheader", "--format=%F").split()[0]
         in_slurm.run("scancel", f"{job}_0")
         in_slurm.run("scontrol", "requeue", f"{job}_1")
         requeued = ("squeue", "--noheader", "--array", f"--job={job}_1", "--format=%r")
-        wait_for(lambda: in_slurm.run(*requeued).strip() == "BeginTime")  # Slurm waits for two minutes
+        # Slurm waits for two minutes.
+        wait_until(lambda: in_slurm.run(*requeued).strip() == "BeginTime", "the requeued element", pause_s=0.1)
         gate.touch()
         in_slurm.run("scontrol", "update", f"jobid={job}_1", "StartTime=now")
 
@@ -177,7 +170,7 @@ def test_a_driver_that_is_killed_goes_on_with_its_job(tmp_path: Path, in_slurm: 
     if child == 0:
         SlurmExecutor(OPTIONS).run(calls, lambda *_: None)
         os._exit(0)
-    wait_for(lambda: (tmp_path / "a").exists() and (tmp_path / "b").exists())
+    wait_until(lambda: (tmp_path / "a").exists() and (tmp_path / "b").exists(), "both elements")
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     said: list[str] = []
