@@ -13,6 +13,8 @@ import pytest
 
 from pipeline.build.load import SHIPPED, load_recipe
 from pipeline.recipe import reference as keys
+from pipeline.recipe.cleaning import CleanRecipe
+from pipeline.recipe.filters import FILTERS
 from pipeline.recipe.presets import PRESETS, Preset
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from shards.errors import InputError
@@ -77,19 +79,15 @@ def test_the_others(load: Load) -> None:
 
 def test_the_recipes_in_the_readme_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / "recipes/README.md").read_text(encoding="utf-8")
-    example, cleaning, patterns = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    example, patterns = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    for file in ("notes/a/b.md", "crawl/a.parquet", "code/a.parquet"):
+    for file in ("notes/a/b.md", "crawl/a.parquet"):
         (tmp_path / file).parent.mkdir(parents=True)
         (tmp_path / file).write_bytes(b"a file")
-    (tmp_path / "r.toml").write_text(patterns + example + cleaning)
+    (tmp_path / "r.toml").write_text(patterns + example)
     recipe = load_recipe(tmp_path / "r.toml")
     assert recipe.mix.tokens == 500_000_000
     assert len(recipe.sources[0].drop_if_matches) == 2
-    assert [[preset.name for preset in source.clean.presets()] for source in recipe.sources] == [
-        *[["gopher"]] * 3,
-        ["gopher", "code"],
-    ]
 
 
 # --- The tables of keys ---
@@ -125,7 +123,12 @@ def test_every_key_has_a_row_with_its_meaning() -> None:
     sections = (Recipe.model_fields[name].annotation for name in ("tokenizer", "mix", "split", "shards"))
     expected = ["name", "seed", "drop_hashes", "drop_if_matches", *SourceRecipe.model_fields]
     expected += [key for section in sections for key in section.model_fields]  # type: ignore[union-attr]
-    expected += [*PRESETS, *Preset.model_fields, *(key for preset in PRESETS.values() for key in preset.limit_keys())]
+    expected += [
+        *CleanRecipe.model_fields,
+        *Preset.model_fields,
+        *(key for preset in PRESETS.values() for key in preset.limit_keys()),
+    ]
+    expected += [key for model in FILTERS.values() for key in model.ordered_keys()]
     assert names == expected
     for row in rows:
         assert len(row) == 4, row

@@ -19,11 +19,15 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pipeline.build.context import BuildContext
 from pipeline.build.publish import OutputError, check_output, publish
 from pipeline.build.stages import needs_fetch, run_assemble, run_encode_and_mix, run_fetch
 from pipeline.build.tokenizer import TokenizerChoice, run_tokenizer
+from pipeline.clean.filters import count_masked
+from pipeline.clean.personal_data import MaskedCounts
+from pipeline.encode.run import RunList
 from pipeline.engine.attempts import delete_path
 from pipeline.engine.driver import Driver, StageResult
 from pipeline.engine.executors import Executor
@@ -55,6 +59,8 @@ class BuildResult:
     stages: dict[str, StageResult]
     unread: dict[str, Unread]
     """The unread parts of each source, by name."""
+    masked: dict[str, MaskedCounts]
+    """What was masked in the documents of each source, by name; only sources with any."""
     notes: tuple[str, ...]
     seconds: float
 
@@ -142,10 +148,20 @@ def build(
         validation = validate(str(out_store), level=level, threads=threads)
         now = time.perf_counter()
         progress.note(f"validate: {level} level in {now - validating:.1f} s")
-        report = BuildResult(manifest, validation, context.stages, unread, tuple(context.notes), now - started)
+        masked = _count_masked(recipe, runs, encoded)
+        report = BuildResult(manifest, validation, context.stages, unread, masked, tuple(context.notes), now - started)
         valid = not validation.problems and (known_valid or level == "full")
         _write_summary(work_store, executor.workers, report, validating=now - validating, valid=digest if valid else "")
     return report
+
+
+def _count_masked(recipe: Recipe, runs: RunList, encoded: list[dict[str, Any]]) -> dict[str, MaskedCounts]:
+    found: dict[str, MaskedCounts] = {}
+    for index, source in enumerate(recipe.sources):
+        own = (result for run, result in zip(runs.runs, encoded, strict=True) if run.source == index)
+        if counts := count_masked(own):
+            found[source.name] = counts
+    return found
 
 
 def _check_places(out: WritableStore, work: WritableStore, recipe: Recipe) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow import as_large_binary, unwrap_mask, wrap_mask
+from pipeline.clean.filters import Filtered, apply_personal_data
 from pipeline.clean.limits import Fallen, FallenDocument, find_kept
 from pipeline.clean.patterns import Match, find_matches, to_receipt
 from pipeline.sources.base import TextBatch
@@ -91,6 +92,13 @@ class DocumentStream:
         self.fallen: list[dict[str, Any]] = []
         """Some of the documents that presets with `when = "encode"` dropped, as JSON values."""
         self._fallen = Fallen()
+        self._filtered = Filtered()
+        self._shown_filtered: list[dict[str, Any]] = []
+
+    @property
+    def filtered(self) -> dict[str, Any]:
+        """What filters did, as JSON values."""
+        return self._filtered.to_json(self._shown_filtered)
 
     @property
     def dropped_by_preset(self) -> dict[str, int]:
@@ -126,12 +134,15 @@ class DocumentStream:
         if len(pending) > 1:
             text = pa.concat_arrays([part.text for part in pending])
             batch = TextBatch(text, np.concatenate([part.rows for part in pending]))
-        documents = clean_batch(self._source, batch, self.dropped, self._shown, self._fallen)
+        documents = clean_batch(self._source, batch, self.dropped, self._shown, self._fallen, self._filtered)
         for place, limit, value, text in self._fallen.shown[len(self.fallen) :]:
             document = FallenDocument(
                 names[place >> 32], place & 0xFFFFFFFF, limit.reason, limit.measure, value, limit.value, text
             )
             self.fallen.append({"preset": limit.preset, "document": asdict(document)})
+        for document in self._filtered.shown[len(self._shown_filtered) :]:
+            placed = replace(document, row=document.row & 0xFFFFFFFF, place=names[document.row >> 32])
+            self._shown_filtered.append(asdict(placed))
         for match in self._shown[len(self.matches) :]:
             row = match.row & 0xFFFFFFFF
             self.matches += to_receipt([replace(match, row=row)], names[match.row >> 32])
@@ -145,8 +156,9 @@ def clean_batch(
     dropped: Counter[str],
     shown: list[Match] | None = None,
     fallen: Fallen | None = None,
+    filtered: Filtered | None = None,
 ) -> Documents:
-    """Drop the rows that cannot be encoded, or that the recipe drops.
+    """Drop the rows that cannot be encoded, or that the recipe drops; mask what it masks.
 
     Args:
         source: the source.
@@ -154,6 +166,7 @@ def clean_batch(
         dropped: the counts by reason are added to it.
         shown: some of the documents that the source's `drop_if_matches` drops are added to it.
         fallen: what the source's presets with `when = "encode"` drop is added to it.
+        filtered: what the source's filters do is added to it.
     """
     dropped.update(batch.rejected)
     text, rows = as_large_binary(batch.text), batch.rows
@@ -175,6 +188,8 @@ def clean_batch(
         if not kept.all():
             text, rows = text.filter(wrap_mask(kept)), rows[kept]
     if source.clean:
+        filtered = Filtered() if filtered is None else filtered
+        text, rows = apply_personal_data(text, rows, source, dropped, filtered)
         kept = find_kept(text, rows, source, dropped, fallen)
         if not kept.all():
             text, rows = text.filter(wrap_mask(kept)), rows[kept]

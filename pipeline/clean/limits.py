@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
+    from pipeline.recipe.filters import Filter
     from pipeline.recipe.presets import Limit, Preset
     from pipeline.recipe.schema import SourceRecipe
 
@@ -83,21 +84,10 @@ def find_fallen(
     return fallen
 
 
-def find_first(fallen: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """Return the first limit that drops each document, -1 where none does, `(documents,)`.
-
-    Args:
-        fallen: which documents each limit drops, `(limits, documents)`.
-    """
-    first = np.full(fallen.shape[1], -1, np.int64)
-    for number in reversed(range(len(fallen))):
-        first[fallen[number]] = number
-    return first
-
-
-def count_first(first: npt.NDArray[np.int64], limits: Sequence[Limit], dropped: Counter[str]) -> None:
-    """Add to `dropped` how many documents fall, each under its first reason, as `find_first` returns it."""
-    for number, count in enumerate(np.bincount(first[first >= 0], minlength=len(limits)).tolist()):
+def count_first(fallen: npt.NDArray[np.bool_], limits: Sequence[Limit], dropped: Counter[str]) -> None:
+    """Add to `dropped` how many documents fall, each under the first of its reasons."""
+    first = fallen.argmax(axis=0)[fallen.any(axis=0)]
+    for number, count in enumerate(np.bincount(first, minlength=len(limits)).tolist()):
         if count:
             dropped[limits[number].reason] += count
 
@@ -127,8 +117,7 @@ def find_kept(
         return np.ones(len(text), bool)
     values = measure_documents(text, names)
     found = find_fallen(values, names, limits)
-    first = find_first(found)
-    count_first(first, limits, dropped)
+    count_first(found, limits, dropped)
     if fallen is not None:
         for preset in dict.fromkeys(limit.preset for limit in limits):
             own = [number for number, limit in enumerate(limits) if limit.preset == preset]
@@ -140,7 +129,7 @@ def find_kept(
                 start = str(memoryview(cast("Any", text)[index].as_buffer())[: 4 * TEXT_CHARACTERS], "utf-8", "ignore")
                 value = float(values[index, names.index(limit.measure)])
                 fallen.shown.append((int(rows[index]), limit, value, start[:TEXT_CHARACTERS]))
-    return first < 0
+    return np.logical_not(found.any(axis=0))
 
 
 def check_encoded(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> None:
@@ -174,17 +163,17 @@ def check_encoded(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> No
 
 def check_dropped(
     source: SourceRecipe,
-    presets: Iterable[Preset],
+    presets: Iterable[Preset | Filter],
     *,
     documents: int,
     dropped: Mapping[str, int],
-    show: Callable[[str], Sequence[FallenDocument]],
+    show: Callable[[str], Sequence[object]],
 ) -> None:
     """Check that no preset drops more of a source than its recipe allows.
 
     Args:
         source: the source.
-        presets: the presets that were applied.
+        presets: the presets, or filters, that were applied.
         documents: how many documents they were applied to.
         dropped: how many of them each preset drops, by its name.
         show: returns some of those.
@@ -207,7 +196,7 @@ def check_dropped(
                     f"source {source.name!r}: clean.{preset.name} drops {count:,} of {documents:,} documents "
                     f"({share:.2%}), more than max_dropped = {preset.max_dropped} allows. Such as:",
                     *(f"  {document}" for document in show(preset.name)[:SHOWN]),
-                    f"Move the limits, then the source is {moved}; or set max_dropped = {enough} in its {table} to go "
+                    f"Change its keys, then the source is {moved}; or set max_dropped = {enough} in its {table} to go "
                     "on without them, then nothing is encoded again.",
                 ]
             )

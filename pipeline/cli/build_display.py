@@ -25,6 +25,7 @@ def build_json(report: BuildResult, out: str, work: str) -> dict[str, Any]:
         "warnings": mix_warnings(manifest),
         "mix": [entry.model_dump() for entry in manifest.mix],
         "sources": [entry.model_dump() for entry in manifest.sources],
+        "masked": report.masked,
         "drop_hashes": [entry.model_dump() for entry in manifest.drop_hashes],
         "unread": {name: asdict(unread) for name, unread in report.unread.items()},
         "splits": {name: entry.model_dump() for name, entry in manifest.splits.items()},
@@ -40,6 +41,11 @@ def print_build(report: BuildResult, out: str, work: str) -> None:
     lines = [f"look: {warning}" for warning in mix_warnings(manifest)]
     for source in manifest.sources:
         lines += [f"dropped from {source.name}: {count:,} ({reason})" for reason, count in source.dropped.items()]
+        masked = report.masked.get(source.name, {})
+        lines += [
+            f"masked in {source.name}: {counts['occurrences']:,} of {kind} in {counts['documents']:,} documents"
+            for kind, counts in masked.items()
+        ]
     for entry in manifest.drop_hashes:
         found = f"{entry.found:,} of {entry.hashes:,} hashes found, {entry.documents:,} documents dropped"
         lines.append(f"block list {entry.file}: {found}")

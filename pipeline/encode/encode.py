@@ -86,7 +86,7 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
     Returns:
         The run's facts: labels of its spans, documents, tokens, text_bytes, counts of dropped rows by reason, some of
         the documents that matched a pattern, some of the malformed records, the number of retried requests, and
-        seconds by step. If the source is cleaned: what presets dropped here, and the names of the run's measures.
+        seconds by step. If the source is cleaned: what presets and filters did here, the names of the run's measures.
 
     Raises:
         SourceError: the data cannot be read as the recipe says.
@@ -126,6 +126,8 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
     cleaned: dict[str, Any] = {}
     if task.source.clean.presets("encode"):
         cleaned["fallen"] = {"presets": stream.dropped_by_preset, "shown": stream.fallen}
+    if task.source.clean.filters():
+        cleaned["filtered"] = stream.filtered
     if names := task.source.clean.mix_measures():
         cleaned["measures"] = names
     return cleaned | {

@@ -1,4 +1,4 @@
-"""The `clean` tables of a recipe: which presets are on, and with which limits."""
+"""The `clean` tables of a recipe: which presets and filters are on, and with which limits."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
+from pipeline.recipe.filters import Filter, PersonalData
 from pipeline.recipe.presets import Code, Gopher, Limit, Preset
 from shards.config import Settings
 
@@ -17,22 +18,28 @@ def _is_none(value: Any) -> bool:
 class CleanRecipe(Settings):
     """Presets that drop whole documents. A table turns its preset on, even when it is empty; each limit in it replaces
     the published one, and `"off"` turns one limit off. The order of the presets and of their limits is the order in
-    which a document's first reason is looked for.
+    which a document's first reason is looked for. Filters look at documents before they are encoded.
     """
 
     gopher: Gopher | None = Field(default=None, exclude_if=_is_none)
     """Quality of prose (Rae et al. 2021)."""
     code: Code | None = Field(default=None, exclude_if=_is_none)
     """Source code: data, generated and minified files (Chen et al. 2021, Li et al. 2023)."""
+    personal_data: PersonalData | None = Field(default=None, exclude_if=_is_none)
+    """A filter: personal data and secrets are masked, or their documents dropped."""
 
     def __bool__(self) -> bool:
-        """Return whether a preset is on."""
-        return bool(self.presets())
+        """Return whether a preset or a filter is on."""
+        return any(table.is_on for table in self._tables().values())
 
     def presets(self, when: Literal["mix", "encode"] | None = None) -> list[Preset]:
         """Return the presets that are on, in order; those that drop documents at `when` alone if it is given."""
-        given = (getattr(self, name) for name in type(self).model_fields)
-        return [preset for preset in given if preset is not None and preset.when in ((when,) if when else _ON)]
+        given = [table for table in self._tables().values() if isinstance(table, Preset) and table.is_on]
+        return [preset for preset in given if when in (None, preset.when)]
+
+    def filters(self) -> list[Filter]:
+        """Return the filters that are on, in order."""
+        return [table for table in self._tables().values() if isinstance(table, Filter) and table.is_on]
 
     def limits(self, when: Literal["mix", "encode"]) -> list[Limit]:
         """Return the limits that are applied at `when`, in order."""
@@ -47,18 +54,17 @@ class CleanRecipe(Settings):
 
         So the tokenizer stays when such a limit is moved or turned off.
         """
-        return self._of(
-            preset if preset.when == "encode" else preset.published().model_copy(update={"when": "encode"})
-            for preset in self.presets()
-        )
+        moved = {
+            preset.name: preset.published().model_copy(update={"when": "encode"}) for preset in self.presets("mix")
+        }
+        return self.model_copy(update=moved)
 
     def with_defaults(self, others: CleanRecipe) -> Self:
-        """Return the presets that are on; those of `others` take the place of the ones without a table here."""
-        own = {name: getattr(self, name) or getattr(others, name) for name in type(self).model_fields}
-        return self._of(preset for preset in own.values() if preset is not None and preset.when in _ON)
+        """Return the tables that are on; those of `others` take the place of the ones without a table here."""
+        own: dict[str, Any] = others._tables() | self._tables()
+        return type(self)(**{name: table for name, table in own.items() if table.is_on})
 
-    def _of(self, presets: Any) -> Self:
-        return type(self)(**{preset.name: preset for preset in presets})
-
-
-_ON = ("mix", "encode")
+    def _tables(self) -> dict[str, Preset | Filter]:
+        """Return the tables that are given, by name, in order."""
+        given = {name: getattr(self, name) for name in type(self).model_fields}
+        return {name: table for name, table in given.items() if table is not None}

@@ -91,6 +91,11 @@ class Preset(Settings):
                 raise ValueError(f"min_{limit.measure} is above {limit.key}: every document would be dropped")
         return self
 
+    @property
+    def is_on(self) -> bool:
+        """Whether the preset is used."""
+        return self.when != "off"
+
     @classmethod
     def limit_keys(cls) -> list[str]:
         """Return the keys of the limits, in order: a document that several would drop is counted for the first."""

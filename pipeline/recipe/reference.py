@@ -19,9 +19,11 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from pipeline.recipe.cleaning import CleanRecipe
+from pipeline.recipe.filters import FILTERS
 from pipeline.recipe.presets import PRESETS, Preset
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.values import Name, parse_count, parse_size
+from shards.config import Settings
 from shards.errors import InputError
 
 BEGIN = "<!-- keys of the data recipe: written by `python -m pipeline keys --into recipes/README.md` -->"
@@ -55,12 +57,15 @@ def to_markdown() -> str:
 
 
 def _preset_tables() -> list[str]:
-    """Return the keys that every preset has, and the limits of each."""
+    """Return the keys that every preset has, the limits of each, and the keys of each filter."""
     keys = _table(Preset, list(Preset.model_fields))
     parts = [f"`[clean.PRESET]`, and `[sources.clean.PRESET]` for one source: the keys of every preset.\n\n{keys}"]
     for name, preset in PRESETS.items():
         about = inspect.cleandoc(preset.__doc__ or "")
         parts.append(f"`[clean.{name}]`: {about[0].lower()}{about[1:]}\n\n{_table(preset, preset.limit_keys())}")
+    for name, model in FILTERS.items():
+        about = inspect.cleandoc(model.__doc__ or "")
+        parts.append(f"`[clean.{name}]`: {about[0].lower()}{about[1:]}\n\n{_table(model, model.ordered_keys())}")
     return parts
 
 
@@ -81,10 +86,13 @@ def write_into(path: Path) -> bool:
 
 
 def field_docs(model: type[BaseModel]) -> dict[str, str]:
-    """Return the docstrings that stand below a model's fields, each on one line."""
+    """Return the docstrings that stand below the fields of a model and of its bases, each on one line."""
+    found: dict[str, str] = {}
+    for parent in model.__bases__:
+        if parent not in (BaseModel, Settings) and issubclass(parent, BaseModel):
+            found |= field_docs(parent)
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     assert isinstance(body, ast.ClassDef)
-    found: dict[str, str] = {}
     for statement, after in zip(body.body, body.body[1:], strict=False):
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             value = after.value if isinstance(after, ast.Expr) else None

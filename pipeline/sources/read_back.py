@@ -1,7 +1,4 @@
-"""Read documents back by their provenance, for `python -m shards validate --against-sources`.
-
-The package's entry points of the group `tokenmill.sources` name `read_documents`.
-"""
+"""Read the rows of a source back by the provenance of their documents; `pipeline.clean.read_back` masks their text."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 from __future__ import annotations
@@ -28,8 +25,7 @@ def read_documents(source: dict[str, Any], unit: str, rows: list[int]) -> list[b
     Raises:
         SourceError: the file is missing, or no longer has such a part.
     """
-    keys = {key: value for key, value in source.items() if key != "folder"}
-    recipe, files = _find_files(SourceRecipe.model_validate(keys), Path(str(source.get("folder", ""))))
+    recipe, files = _find_files(parse_source(source), Path(str(source.get("folder", ""))))
     name, _, rest = unit.rpartition("@")
     part = rest.rpartition("#")[2]
     if recipe.kind == "files" and part == "file":
@@ -52,6 +48,11 @@ def read_documents(source: dict[str, Any], unit: str, rows: list[int]) -> list[b
     from pipeline.sources.software_heritage.archive import read_back
 
     return read_back(recipe, documents)
+
+
+def parse_source(source: dict[str, Any]) -> SourceRecipe:
+    """Return the source of a set's recipe.json, to which a `folder` was added."""
+    return SourceRecipe.model_validate({key: value for key, value in source.items() if key != "folder"})
 
 
 def _find_files(source: SourceRecipe, folder: Path) -> tuple[SourceRecipe, list[File]]:

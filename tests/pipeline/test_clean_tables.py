@@ -20,6 +20,7 @@ from pipeline.clean.measures import measure
 from pipeline.encode.run import Run
 from pipeline.engine.tasks import digest_of
 from pipeline.recipe.cleaning import CleanRecipe
+from pipeline.recipe.filters import FILTERS
 from pipeline.recipe.presets import PRESETS
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import TextBatch
@@ -44,7 +45,7 @@ def source_of(clean: dict[str, Any]) -> SourceRecipe:
 
 
 def test_every_preset_has_a_table() -> None:
-    assert list(CleanRecipe.model_fields) == list(PRESETS)
+    assert list(CleanRecipe.model_fields) == [*PRESETS, *FILTERS]
 
 
 def test_a_recipe_without_cleaning_is_what_it_was() -> None:

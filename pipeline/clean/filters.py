@@ -1,0 +1,169 @@
+"""Filters: the steps of cleaning that read the text of every document before it is encoded.
+
+They come after the lengths and `drop_if_matches`. A filter may drop documents, counted by reason; masking personal data
+is the only step that changes text.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipeline.arrow import wrap_mask
+from pipeline.clean import personal_kinds
+from pipeline.clean.limits import SHOWN, TEXT_CHARACTERS, check_dropped
+from pipeline.clean.personal_data import (
+    Masked,
+    MaskedCounts,
+    find_documents,
+    kinds_of,
+    mask_documents,
+    mask_text,
+    reason_of,
+)
+from pipeline.recipe.filters import Filter, PersonalData
+from shards.terminal.display import printable
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from pipeline.recipe.schema import SourceRecipe
+
+
+@dataclass(frozen=True, slots=True)
+class FilteredDocument:
+    """A document that a filter dropped, as an error shows it."""
+
+    step: str
+    """The table in `clean`."""
+    row: int
+    reason: str
+    text: str = ""
+    """Its first characters; empty if it was dropped for what must not be shown."""
+    place: str = ""
+    """The label of its span."""
+
+    def __str__(self) -> str:
+        text = f": {printable(self.text)}" if self.text else ""
+        return f"{printable(self.place)} row {self.row}: {self.reason}{text}"
+
+
+@dataclass(slots=True)
+class Filtered:
+    """What filters did to the documents of some spans."""
+
+    masked: Masked = field(default_factory=Masked)
+    steps: Counter[str] = field(default_factory=Counter[str])
+    """Dropped documents, by the table in `clean`."""
+    shown: list[FilteredDocument] = field(default_factory=list[FilteredDocument])
+    """Some of each table's."""
+
+    def to_json(self, shown: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return what a run's receipt says of filters."""
+        return {"masked": self.masked.to_json(), "steps": dict(self.steps), "shown": shown}
+
+
+def identity_of(table: Filter) -> list[Any]:
+    """Return what decides a filter's result, for digests."""
+    assert isinstance(table, PersonalData)
+    return [table.name, personal_kinds.CODE_VERSION, table.action, table.all_kinds]
+
+
+def apply_personal_data(
+    text: pa.LargeStringArray,
+    rows: npt.NDArray[np.unsignedinteger],
+    source: SourceRecipe,
+    dropped: Counter[str],
+    filtered: Filtered,
+) -> tuple[pa.LargeStringArray, npt.NDArray[np.unsignedinteger]]:
+    """Mask the personal data of documents, or drop the documents that hold some, as the source says.
+
+    Args:
+        text: the documents, `(documents,)`, without nulls.
+        rows: their rows.
+        source: the source.
+        dropped: the counts by reason are added to it.
+        filtered: what was done is added to it.
+
+    Returns:
+        The documents that are left, and their rows.
+    """
+    table = source.clean.personal_data
+    if table is None or not table.is_on or not len(text):
+        return text, rows
+    if table.action == "mask":
+        return mask_documents(text, table.all_kinds, filtered.masked), rows
+    found = {index: reason_of(kind) for index, kind in find_documents(text, table.all_kinds).items()}
+    return _drop(table.name, found, text, rows, dropped, filtered, show_text=False)
+
+
+def _drop(
+    step: str,
+    found: dict[int, str],
+    text: pa.LargeStringArray,
+    rows: npt.NDArray[np.unsignedinteger],
+    dropped: Counter[str],
+    filtered: Filtered,
+    *,
+    show_text: bool,
+) -> tuple[pa.LargeStringArray, npt.NDArray[np.unsignedinteger]]:
+    """Drop some documents, each for its reason."""
+    if not found:
+        return text, rows
+    dropped.update(found.values())
+    for index in list(found)[: max(0, SHOWN - filtered.steps[step])]:
+        start = str(text[index].as_py())[:TEXT_CHARACTERS] if show_text else ""
+        filtered.shown.append(FilteredDocument(step, int(rows[index]), found[index], start))
+    filtered.steps[step] += len(found)
+    kept = np.ones(len(text), bool)
+    kept[list(found)] = False
+    return text.filter(wrap_mask(kept)), rows[kept]
+
+
+def mask_as_recipe(source: SourceRecipe, text: bytes) -> bytes:
+    """Return a document of a source as its set holds it: with personal data masked if the recipe says so."""
+    table = source.clean.personal_data
+    if table is None or table.action != "mask":
+        return text
+    return mask_text(text, kinds_of(table.all_kinds))
+
+
+def check_filtered(source: SourceRecipe, results: Sequence[dict[str, Any]]) -> None:
+    """Check that no filter drops more of a source than its recipe allows.
+
+    Args:
+        source: the source.
+        results: the results of encoding its units.
+
+    Raises:
+        CleaningError: with counts and documents.
+    """
+    tables = source.clean.filters()
+    if not tables:
+        return
+    steps: Counter[str] = Counter()
+    for done in results:
+        steps.update(done["filtered"]["steps"])
+    shown = [FilteredDocument(**item) for done in results for item in done["filtered"]["shown"]]
+    check_dropped(
+        source,
+        tables,
+        documents=steps.total() + sum(done["documents"] for done in results),
+        dropped=steps,
+        show=lambda name: [document for document in shown if document.step == name],
+    )
+
+
+def count_masked(results: Iterable[dict[str, Any]]) -> MaskedCounts:
+    """Return what was masked in the units with these results, by kind."""
+    masked = Masked()
+    for done in results:
+        for kind, counts in done.get("filtered", {}).get("masked", {}).items():
+            masked.documents[kind] += counts["documents"]
+            masked.occurrences[kind] += counts["occurrences"]
+    return masked.to_json()

@@ -1,0 +1,162 @@
+"""Personal data in documents: found on Arrow columns, masked or reason to drop the document, counted by kind.
+
+One pass of RE2 over all text finds the documents that may have some, at 400 to 800 MB of text per second and core; only
+these, 7 % of web pages and 20 % of source files, are searched. What takes the place of a hit is chosen by the hit and
+by the content hash of the document's original text: never by a counter, so that no order of work changes the output.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from pipeline.arrow import unwrap_mask, wrap_numbers
+from pipeline.clean.personal_kinds import GROUPS, Kind
+from shards.format.hashes import hash_document
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from pipeline.recipe.filters import PersonalKind
+
+
+MaskedCounts = dict[str, dict[str, int]]
+"""`{kind: {"documents": count, "occurrences": count}}`, as in a run's receipt."""
+
+
+@dataclass(slots=True)
+class Masked:
+    """What was masked, by kind."""
+
+    documents: Counter[str] = field(default_factory=Counter[str])
+    occurrences: Counter[str] = field(default_factory=Counter[str])
+
+    def to_json(self) -> MaskedCounts:
+        """Return the counts as JSON values."""
+        return {
+            kind: {"documents": self.documents[kind], "occurrences": count}
+            for kind, count in sorted(self.occurrences.items())
+        }
+
+
+def reason_of(kind: str) -> str:
+    """Return how the documents that `action = "drop"` drops are counted."""
+    return f"personal data: {kind}"
+
+
+def mask_documents(text: pa.LargeStringArray, kinds: Sequence[PersonalKind], masked: Masked) -> pa.LargeStringArray:
+    """Return the documents with placeholders for personal data.
+
+    Args:
+        text: the documents, `(documents,)`, without nulls.
+        kinds: what to look for.
+        masked: the counts are added to it.
+    """
+    offsets, data = _buffers(text)
+    lengths = np.diff(offsets)
+    changed: dict[int, bytes] = {}
+    for index, found in _candidates(text, tuple(kinds)):
+        original = bytes(data[offsets[index] : offsets[index + 1]])
+        after = mask_text(original, found, masked)
+        if after != original:
+            changed[index] = after
+            lengths[index] = len(after)
+    if not changed:
+        return text
+    pieces: list[memoryview | bytes] = []
+    done = 0
+    for index, after in changed.items():
+        pieces += [data[offsets[done] : offsets[index]], after]
+        done = index + 1
+    pieces.append(data[offsets[done] : offsets[-1]])
+    edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+    buffers = [None, pa.py_buffer(edges.data), pa.py_buffer(b"".join(pieces))]
+    return pa.Array.from_buffers(pa.large_string(), len(text), buffers)  # pyright: ignore[reportReturnType]
+
+
+def mask_text(original: bytes, kinds: Sequence[Kind], masked: Masked | None = None) -> bytes:
+    """Return one document's text with placeholders for its personal data."""
+    seed: int | None = None
+    after = original
+    found: Counter[str] = Counter()
+    for kind in kinds:
+        pieces: list[bytes] = []
+        done = 0
+        for start, stop in kind.find(after):
+            if seed is None:
+                seed = int.from_bytes(hash_document(original)[:8], "big")
+            chosen = xxhash.xxh3_64_intdigest(after[start:stop], seed) % len(kind.placeholders)
+            pieces += [after[done:start], kind.placeholders[chosen]]
+            done = stop
+            found[kind.name] += 1
+        if pieces:
+            after = b"".join([*pieces, after[done:]])
+    if masked is not None:
+        masked.occurrences.update(found)
+        masked.documents.update(found.keys())
+    return after
+
+
+def find_documents(text: pa.LargeStringArray, kinds: Sequence[PersonalKind]) -> dict[int, str]:
+    """Return the documents that hold personal data, in order, each with its kind.
+
+    Args:
+        text: the documents, `(documents,)`, without nulls.
+        kinds: what to look for; of several in a document, the first in the order of `GROUPS` is returned.
+    """
+    offsets, data = _buffers(text)
+    found: dict[int, str] = {}
+    for index, candidates in _candidates(text, tuple(kinds)):
+        document = bytes(data[offsets[index] : offsets[index + 1]])
+        name = next((kind.name for kind in candidates if any(True for _ in kind.find(document))), None)
+        if name is not None:
+            found[index] = name
+    return found
+
+
+def kinds_of(names: Sequence[PersonalKind]) -> tuple[Kind, ...]:
+    """Return the kinds of these names, in the order of `GROUPS`."""
+    return tuple(kind for group in _groups_of(tuple(names)) for kind in group)
+
+
+def _candidates(text: pa.LargeStringArray, names: tuple[PersonalKind, ...]) -> list[tuple[int, list[Kind]]]:
+    """Return the documents that match a hint, in order, each with the kinds of the groups whose hints it matches."""
+    import pyarrow.compute as pc
+
+    groups = _groups_of(names)
+    left = np.flatnonzero(unwrap_mask(pc.match_substring_regex(text, _join_hints(kinds_of(names)))))
+    if not len(left):
+        return []
+    held = text.take(wrap_numbers(pa.int64(), left))
+    matches = np.array([unwrap_mask(pc.match_substring_regex(held, _join_hints(group))) for group in groups])
+    return [
+        (index, [kind for number in np.flatnonzero(column) for kind in groups[number]])
+        for index, column in zip(left.tolist(), matches.T, strict=True)
+    ]
+
+
+@lru_cache(maxsize=16)
+def _groups_of(names: tuple[PersonalKind, ...]) -> list[tuple[Kind, ...]]:
+    groups = (tuple(kind for kind in group if kind.name in names) for group in GROUPS)
+    return [group for group in groups if group]
+
+
+def _join_hints(kinds: Sequence[Kind]) -> str:
+    return "|".join(f"(?:{kind.hint})" for kind in kinds)
+
+
+def _buffers(text: pa.LargeStringArray) -> tuple[npt.NDArray[np.int64], memoryview]:
+    """Return the offsets of the documents, int64 `(documents + 1,)`, and the bytes that they point into."""
+    if not len(text):
+        return np.zeros(1, np.int64), memoryview(b"")
+    _, offsets, data = text.buffers()
+    edges = np.frombuffer(cast("Any", offsets), np.int64)
+    return edges[text.offset : text.offset + len(text) + 1], memoryview(data or b"")

@@ -1,0 +1,330 @@
+"""Kinds of personal data: what counts as a hit, and what takes its place.
+
+A kind has a pattern for Python's `re` over bytes, and a hint in RE2's syntax: every text with a hit also matches the
+hint, so that one fast pass of RE2 finds the few documents that are searched. Patterns are of ASCII: any byte of another
+character is a boundary. Every repetition is bounded or cannot begin again inside itself, so that the time is linear in
+the text. A pattern begins with characters, not with a look back: `re` then skips to these, twice as fast.
+
+A placeholder is never a hit: masking masked text changes nothing.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from pipeline.recipe.filters import PersonalKind
+
+CODE_VERSION = 1
+"""Increase when the same text would be masked in another way."""
+
+_LEAST_DISTINCT = 4
+"""The second half of a key has as many different characters; of 10 random ones of 32, one in ten million has fewer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of personal data."""
+
+    name: PersonalKind
+    hint: str
+    """In RE2's syntax: every text with a hit matches it."""
+    placeholders: tuple[bytes, ...]
+    find: Callable[[bytes], Iterator[tuple[int, int]]]
+    """Yields the places (start, stop) of the hits in a text, in order; they do not overlap."""
+
+
+def _find_matches(
+    pattern: re.Pattern[bytes], accepts: Callable[[bytes, int, int], bool], data: bytes
+) -> Iterator[tuple[int, int]]:
+    """Yield the places that a pattern finds and a rule accepts: of the pattern's named group, if it has one."""
+    for match in pattern.finditer(data):
+        start, stop = match.span(match.lastgroup or 0)
+        stop = start + len(data[start:stop].rstrip())
+        if accepts(data, start, stop):
+            yield start, stop
+
+
+def _kind(
+    name: PersonalKind,
+    hint: str,
+    pattern: bytes,
+    placeholders: tuple[bytes, ...],
+    accepts: Callable[[bytes, int, int], bool],
+) -> Kind:
+    """Return a kind that a pattern for Python's `re` finds; `accepts` says whether a place (start, stop) is a hit."""
+    return Kind(name, hint, placeholders, partial(_find_matches, re.compile(pattern), accepts))
+
+
+# E-mail addresses.
+
+_RESERVED_DOMAINS = re.compile(
+    rb"(?:.*\.)?(?:example\.(?:com|net|org)|example|internal|invalid|local|localdomain|localhost|test)"
+)
+"""Names for documentation and tests (RFC 2606, RFC 6761, RFC 6762)."""
+_FILE_ENDINGS = frozenset(
+    b"bmp css csv dll docx exe gif htm html ico jpeg jpg js json jsx less pdf png scss svg toml ts tsx txt webp xml "
+    b"yaml yml".split()
+)
+"""Endings of names such as `logo@2x.png`. None is a top-level domain."""
+
+_LOCAL = re.compile(rb"(?<![A-Za-z0-9_%+])[A-Za-z0-9_%+](?:[A-Za-z0-9._%+-]{0,62}[A-Za-z0-9_%+-])?\Z")
+_MOST_LOCAL_BYTES = 64
+_DOMAIN = re.compile(
+    rb"@((?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.){1,8}"
+    rb"(?:[A-Za-z]{2,24}|xn--[A-Za-z0-9-]{2,58}[A-Za-z0-9]))(?![A-Za-z0-9_(@-]|\.[0-9])"
+)
+
+
+def _find_emails(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the places of e-mail addresses: from each @ to both sides."""
+    done = 0
+    at = data.find(b"@")
+    while at >= 0:
+        domain = _DOMAIN.match(data, at)
+        local = _LOCAL.search(data, max(done, at - _MOST_LOCAL_BYTES), at) if domain else None
+        if domain and local and _is_email(local[0].lower(), domain[1].lower()):
+            done = domain.end()
+            yield local.start(), done
+        at = data.find(b"@", max(done, at + 1))
+
+
+def _is_email(local: bytes, domain: bytes) -> bool:
+    if local == b"git" or domain.rpartition(b".")[2] in _FILE_ENDINGS:
+        return False
+    return not _RESERVED_DOMAINS.fullmatch(domain)
+
+
+_EMAIL = Kind(
+    "email",
+    r"[A-Za-z0-9_%+-]@[A-Za-z0-9][A-Za-z0-9-]*\.[A-Za-z0-9]",
+    (
+        b"email@example.com",
+        b"firstname.lastname@example.org",
+        b"user@example.net",
+        b"contact@example.com",
+        b"info@example.org",
+        b"name@example.net",
+        b"someone@example.com",
+        b"nobody@example.org",
+    ),
+    _find_emails,
+)
+
+# Addresses of the internet.
+
+_NOT_PUBLIC_V4 = [
+    ipaddress.IPv4Network(network)
+    for network in (
+        *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
+        *("192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24"),
+        *("203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
+    )
+]
+"""IANA's registry of special-purpose addresses, and multicast. `is_global` differs between versions of Python."""
+_FINEWEB = frozenset(b"22.214.171.124 126.96.36.199 220.127.116.11 184.108.40.206 188.8.131.52 18.104.22.168".split())
+"""What FineWeb has put in the place of addresses: they answer no one (datatrove, `PIIFormatter`)."""
+_VERSION_BEFORE = re.compile(
+    rb"(?i:\b(?:v|ver)|version[_s]*|release|build|section|chapter|clause|rule|figure|table|appendix|definition|theorem"
+    rb"|lemma|proposition|corollary|remark)[s\s:=\"'.(]{0,5}\Z|[=<>~!^]=[ ]?\Z|(?:\A|[\s(\"';])[A-Z][A-Za-z]{0,30}/\Z"
+)
+_VERSION_LOOK_BACK = 40
+
+
+def _is_public_v4(data: bytes, start: int, stop: int) -> bool:
+    parts = data[start:stop].split(b".")
+    if max(map(len, parts)) == 1 or data[start:stop] in _FINEWEB:
+        return False
+    if _VERSION_BEFORE.search(data[max(0, start - _VERSION_LOOK_BACK) : start]):
+        return False
+    try:
+        address = ipaddress.IPv4Address(data[start:stop].decode("ascii"))  # refuses 256 and 01
+    except ValueError:
+        return False
+    return not any(address in network for network in _NOT_PUBLIC_V4)
+
+
+_IPV4 = _kind(
+    "ipv4",
+    r"[0-9]\.[0-9]{1,3}\.[0-9]{1,3}\.[0-9]",
+    rb"[0-9](?<![0-9A-Za-z_.][0-9])(?<![A-Za-z]-[0-9])[0-9]{0,2}(?:\.[0-9]{1,3}){3}"
+    rb"(?![0-9A-Za-z_]|\.[0-9]|[+~][0-9A-Za-z]|-[A-Za-z])",
+    tuple(f"192.0.2.{number}".encode() for number in (1, 17, 42, 64, 99, 128, 177, 200)),
+    _is_public_v4,
+)
+
+_DOCUMENTATION_V6 = [ipaddress.IPv6Network("2001:db8::/32"), ipaddress.IPv6Network("3fff::/20")]
+_LEAST_V6_GROUPS = 3
+
+
+def _is_public_v6(data: bytes, start: int, stop: int) -> bool:
+    text = data[start:stop].decode("ascii")
+    if sum(map(bool, text.split(":"))) < _LEAST_V6_GROUPS:  # `2000::2` is a slice in Python
+        return False
+    try:
+        address = ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return not any(address in network for network in _DOCUMENTATION_V6)
+
+
+_IPV6 = _kind(
+    "ipv6",
+    r"[23][0-9A-Fa-f]{3}::?[0-9A-Fa-f]{1,4}:",
+    # The addresses in use today, 2000::/3: `abc::def` is C++.
+    rb"[23](?<![0-9A-Za-z_:.][23])[0-9A-Fa-f]{3}(?:::?[0-9A-Fa-f]{1,4}){1,7}(?:::)?(?![0-9A-Za-z_]|:[0-9A-Fa-f:])",
+    tuple(f"2001:db8::{number:x}".encode() for number in (0x1, 0x17, 0x2A, 0x64, 0x99, 0xABC, 0x1F0, 0xC0DE)),
+    _is_public_v6,
+)
+
+# Card numbers.
+
+_TEST_CARDS = (
+    b"4111111111111111",
+    b"4012888888881881",
+    b"4242424242424242",
+    b"5555555555554444",
+    b"5105105105105100",
+    b"378282246310005",
+    b"371449635398431",
+    b"6011111111111117",
+)
+"""Numbers that payment services publish for tests."""
+_LENGTHS = (
+    *((222, 272, {16}), (300, 305, {14}), (340, 349, {15}), (352, 358, {16}), (360, 369, {14}), (370, 379, {15})),
+    *((380, 399, {14}), (400, 499, {13, 16, 19}), (510, 559, {16}), (601, 601, {16}), (620, 629, {16, 17, 18, 19})),
+    *((644, 659, {16}),),
+)
+"""First three digits, from and to, and the lengths that their issuers use (ISO/IEC 7812)."""
+
+
+def _is_card(data: bytes, start: int, stop: int) -> bool:
+    digits = data[start:stop].translate(None, b" -")
+    issuer = int(digits[:3])
+    if digits in _TEST_CARDS or not any(a <= issuer <= b and len(digits) in sizes for a, b, sizes in _LENGTHS):
+        return False
+    return _luhn(digits) and len(set(digits)) > 2
+
+
+def _luhn(digits: bytes) -> bool:
+    """Return whether a number's last digit is the check digit of the others (ISO/IEC 7812-1, annex B)."""
+    values = [digit - 48 for digit in reversed(digits)]
+    return (sum(values[::2]) + sum(sum(divmod(2 * value, 10)) for value in values[1::2])) % 10 == 0
+
+
+_CARD = _kind(
+    "card_number",
+    r"[2-6][0-9]{12}|[2-6][0-9]{3}[ -][0-9]{4}[ -][0-9]{4}[ -][0-9]{4}|[2-6][0-9]{3}[ -][0-9]{6}[ -][0-9]{4}",
+    rb"[2-6](?<![0-9A-Za-z_.][2-6])(?<![0-9A-Za-z][+-][2-6])"
+    rb"(?:[0-9]{12,18}|[0-9]{3}([ -])[0-9]{4}\1[0-9]{4}\1[0-9]{4}|[0-9]{3}([ -])[0-9]{6}\2[0-9]{4,5})"
+    rb"(?![0-9A-Za-z_]|[.-][0-9])",
+    _TEST_CARDS,
+    _is_card,
+)
+
+# Keys and tokens.
+
+
+def _is_random(data: bytes, start: int, stop: int) -> bool:
+    """Return whether the second half of a key, without its prefix, has the characters of a key: `xxxx` is none."""
+    return len(set(data[(start + stop) // 2 : stop])) >= _LEAST_DISTINCT
+
+
+def _token(name: PersonalKind, pattern: str, *, placeholder: str, size: int, hint: str | None = None) -> Kind:
+    """Return a kind of token: a fixed beginning, then characters that no person chose.
+
+    Args:
+        name: the kind.
+        pattern: in the syntax of `re` and RE2 alike.
+        placeholder: the fixed beginning.
+        size: characters after it.
+        hint: in RE2's syntax; the pattern when None.
+    """
+    bounded = rf"(?<![A-Za-z0-9_-])(?:{pattern})(?![A-Za-z0-9_-])".encode()
+    return _kind(name, hint or pattern, bounded, tuple(f"{placeholder}{c * size}".encode() for c in "x0"), _is_random)
+
+
+_BASE64_RUN = re.compile(rb"[A-Za-z0-9+/=]{40}")
+_MOST_KEY_BYTES = 20_000
+
+
+def _is_key_body(data: bytes, start: int, stop: int) -> bool:
+    return stop - start <= _MOST_KEY_BYTES and _BASE64_RUN.search(data, start, stop) is not None
+
+
+def _is_aws_key(data: bytes, start: int, stop: int) -> bool:
+    return _is_random(data, start, stop) and not data[start:stop].endswith((b"EXAMPLE", b"EXAMPLEKEY"))
+
+
+_KEYS = (
+    _kind(
+        "private_key",
+        r"-----BEGIN ([A-Z0-9]+ )*PRIVATE KEY( BLOCK)?-----",
+        # What stands between the two lines is the hit, without the white space around it.
+        rb"-----BEGIN (?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY(?: BLOCK)?-----\s*+"
+        rb"(?P<body>[^-]*+(?:-(?!----)[^-]*+)*+)"
+        rb"-----END (?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY(?: BLOCK)?-----",
+        (b"EXAMPLE", b"REDACTED"),
+        _is_key_body,
+    ),
+    # AWS: Identity and Access Management, unique identifiers. Its examples end with EXAMPLE or EXAMPLEKEY.
+    _kind(
+        "aws_key",
+        r"A[KSBC][IC]A[A-Z2-7]{16}",
+        rb"A(?<![A-Za-z0-9_]A)(?:KIA|SIA|BIA|CCA)[A-Z2-7]{16}(?![A-Za-z0-9_])",
+        (b"AKIAIOSFODNN7EXAMPLE",),
+        _is_aws_key,
+    ),
+    _kind(
+        "aws_key",
+        r"(?i:secret_?access_?key|aws_?secret)",
+        rb"(?i:secret_?access_?key|aws_?secret(?:_?key)?)[\"']?[ \t]{0,8}(?:=>|[:=])[ \t]{0,8}[\"']?"
+        rb"(?P<secret>[A-Za-z0-9/+]{40})(?![A-Za-z0-9/+=])",
+        (b"wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",),
+        _is_aws_key,
+    ),
+    # The formats that the services document for scanners of secrets.
+    _token(
+        "github_token", "gh[pousr]_[A-Za-z0-9]{36,251}", placeholder="ghp_", size=36, hint="gh[pousr]_[A-Za-z0-9]{36}"
+    ),
+    _token("github_token", "github_pat_[A-Za-z0-9]{22}_[A-Za-z0-9]{59}", placeholder="github_pat_", size=22),
+    _token("gitlab_token", "glpat-[A-Za-z0-9_-]{20}", placeholder="glpat-", size=20),
+    _token("google_key", "AIza[A-Za-z0-9_-]{35}", placeholder="AIza", size=35),
+    _token("huggingface_token", "hf_[A-Za-z]{34}", placeholder="hf_", size=34),
+    _token(
+        "openai_key",
+        "sk-[A-Za-z0-9_-]{20,100}T3BlbkFJ[A-Za-z0-9_-]{20,100}",
+        placeholder="sk-",
+        size=48,
+        hint="T3BlbkFJ",
+    ),
+    _token(
+        "anthropic_key",
+        "sk-ant-[a-z]{3,8}[0-9]{2}-[A-Za-z0-9_-]{80,120}",
+        placeholder="sk-ant-",
+        size=95,
+        hint="sk-ant-",
+    ),
+    _token(
+        "slack_token",
+        "xox[abeoprs]-[0-9]{8,16}-[A-Za-z0-9-]{10,200}",
+        placeholder="xoxb-",
+        size=48,
+        hint="xox[abeoprs]-",
+    ),
+    _token("stripe_key", "[sr]k_live_[A-Za-z0-9]{24,247}", placeholder="sk_live_", size=24, hint="[sr]k_live_"),
+    _token("npm_token", "npm_[A-Za-z0-9]{36}", placeholder="npm_", size=36),
+    _token(
+        "pypi_token",
+        "pypi-AgEIcHlwaS5vcmc[A-Za-z0-9_-]{50,1000}",
+        placeholder="pypi-",
+        size=64,
+        hint="pypi-AgEIcHlwaS5vcmc",
+    ),
+)
+
+GROUPS: tuple[tuple[Kind, ...], ...] = (_KEYS, (_CARD,), (_EMAIL,), (_IPV4,), (_IPV6,))
+"""Every kind, in the order in which they are looked for; a name may have several. Hints of a group are joined."""

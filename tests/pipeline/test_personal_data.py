@@ -1,0 +1,423 @@
+"""Personal data: every planted piece is masked, nothing else changes, and no order of work changes the outcome."""
+
+from __future__ import annotations
+
+import json
+import random
+import sysconfig
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shards
+from pipeline.build.stages import reading_of
+from pipeline.clean import personal_kinds
+from pipeline.clean.personal_data import Masked, find_documents, kinds_of, mask_documents, mask_text
+from pipeline.clean.personal_kinds import GROUPS
+from pipeline.engine.tasks import digest_of
+from pipeline.recipe.filters import PERSONAL_KINDS
+from pipeline.recipe.schema import Recipe, SourceRecipe
+from shards.validation.validate import validate
+from tests.support.builds import digests, real_documents, run_build
+from tests.support.good_recipe import GOOD, faults_of
+from tests.support.personal_data import luhn, plant
+from tests.support.servers import corpora
+
+KINDS = kinds_of(PERSONAL_KINDS)
+PLACEHOLDERS = [placeholder for kind in KINDS for placeholder in kind.placeholders]
+PLANTED = 208
+"""13 of each kind."""
+
+
+def hits(text: str) -> list[tuple[str, str]]:
+    """Return what counts as personal data in a text: kind and hit."""
+    data = text.encode()
+    return [(kind.name, data[a:b].decode()) for kind in KINDS for a, b in kind.find(data)]
+
+
+def masked(texts: list[str]) -> tuple[list[str], Masked]:
+    counts = Masked()
+    array = pa.array(["john@gmail.com", *texts, "john@gmail.com"], pa.large_string()).slice(1, len(texts))
+    found = mask_documents(array, PERSONAL_KINDS, counts)
+    found.validate(full=True)
+    return [str(text) for text in found.to_pylist()], counts
+
+
+def source_files() -> list[str]:
+    """Return Python files: of the corpora where they are, else of the standard library."""
+    folder = corpora.find()
+    if folder is None:
+        paths = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+        return [path.read_text(encoding="utf-8", errors="replace") for path in paths]
+    import gzip
+    import tarfile
+
+    with tarfile.open(folder / "python_edu/swh_content.tar") as archive:
+        members = [archive.extractfile(member) for member in archive if member.isfile()]
+        return [gzip.decompress(file.read()).decode("utf-8", "replace") for file in members if file is not None]
+
+
+def test_every_planted_piece_is_masked_and_nothing_else_changes() -> None:
+    rng = random.Random(1)
+    files = [text for text in source_files() if not hits(text)]
+    texts: list[str] = []
+    around: list[tuple[str, str]] = []
+    pieces = plant(PLANTED)
+    for text, piece in zip(rng.choices(files, k=PLANTED), pieces, strict=True):
+        at = rng.choice([index for index, letter in enumerate(text) if letter == "\n"]) + 1
+        begin, end = piece.text.split(piece.secret)
+        around.append((text[:at] + begin, end + text[at:]))
+        texts.append(text[:at] + piece.text + text[at:])
+    after, counts = masked(texts)
+    for text, (begin, end), piece in zip(after, around, pieces, strict=True):
+        assert text.startswith(begin)
+        assert text.endswith(end)
+        placeholders = [placeholder.decode() for kind in kinds_of([piece.kind]) for placeholder in kind.placeholders]
+        assert text[len(begin) : len(text) - len(end)] in placeholders, piece
+    assert counts.occurrences == counts.documents == Counter(piece.kind for piece in pieces)
+    assert sum(find_documents(pa.array(texts, pa.large_string()), PERSONAL_KINDS)) == sum(range(PLANTED))
+
+
+CLEAN = """
+@property
+@functools.lru_cache(maxsize=None)
+user@host, root@localhost, git@github.com:owner/repo.git, me@example.com, you@mail.example.org, a@b.test, x@y.local
+icon@2x.png, logo@3x.jpg, package@1.2.3, numpy@1.26.4.post1
+C = A@B.T; D = A@weights.transpose(1, 0); E = x@W.dot(y); "%s@%s" % (a, b); f"{user}@{host}"
+version 12.34.56.78, v12.34.56.78, __version__ = '12.34.56.78', "version": "12.34.56.78", requests>=12.34.56.78
+numpy==12.34.56.78, Firefox/12.34.56.78, lib-12.34.56.78, 12.34.56.78-beta, 12.34.56.78.9, x12.34.56.78, 12.34.56.78+git
+1.2.3.4, 8.8.8.8, 1.0.0.0, Section 12.34.56.78, see Proposition 12.34.56.78
+10.20.30.40, 127.0.0.1, 169.254.10.10, 172.16.254.1, 192.168.178.20, 100.64.10.10, 255.255.255.0, 224.0.0.251, 0.0.0.10
+192.0.2.44, 198.51.100.17, 203.0.113.99, 12.34.56.256, 12.034.56.78, 12.34.56, 12.34.56.789
+2026-11-22 12:34:56, 00:1a:2b:3c:4d:5e, std::cout, abc::def, fe80::1:2:3, ::1, 2001:db8::8a2e:370:7334, x[2000::2]
+2606:4700:4700:1:2:3:4:5:6, 2606::1::2, 20230:1:2::, fd12:3456:789a:1::1
+4111 1111 1111 1111, 4242424242424242, 378282246310005, 4111-1111-1111-1112, 5555555555554445, 1234567812345670
+0.4539578763621486, 4539578763621486.5, a4539578763621486, 4539578763621487, 4539 5787 6362 1487, 4444444444444448
+AKIAIOSFODNN7EXAMPLE, aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY, secret_access_key = None
+ghp_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx, hf_token, sk-learn, sk-ant-, AIza, npm_config_registry
+glpat-00000000000000000000
+-----BEGIN PUBLIC KEY-----
+MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEAuV7f0S9CVzXxFxkOEVGbKY
+-----END PUBLIC KEY-----
+-----BEGIN RSA PRIVATE KEY-----
+...
+-----END RSA PRIVATE KEY-----
+"""
+
+
+@pytest.mark.parametrize("line", CLEAN.strip().splitlines())
+def test_what_is_none(line: str) -> None:
+    assert hits(line) == []
+    assert masked([line])[0] == [line]
+
+
+def test_blocks_that_are_none() -> None:
+    assert hits(CLEAN) == []
+
+
+FOUND = {
+    "<john@gmail.com>": "john@gmail.com",
+    "mailto:John.Doe+tag@mail.co.uk?subject=x": "John.Doe+tag@mail.co.uk",
+    "...jane@web.de.": "jane@web.de",
+    "jane@web.de, and": "jane@web.de",
+    "https://bob:secret1@host.org/x": "secret1@host.org",
+    "jo@xn--mnchen-3ya.de": "jo@xn--mnchen-3ya.de",
+    "wröte@kö.de x@ab.cd": "x@ab.cd",
+    "ping 93.184.216.34:80": "93.184.216.34",
+    "http://93.184.216.34/x": "93.184.216.34",
+    "from 93.184.216.34 to": "93.184.216.34",
+    "::ffff:93.184.216.34": "93.184.216.34",
+    "93.184.216.34/24": "93.184.216.34",
+    "93.184.216.34.": "93.184.216.34",
+    "[2606:4700:4700::1111]:443": "2606:4700:4700::1111",
+    "2a00:1450:4001:82a::/64": "2a00:1450:4001:82a::",
+    "2606:4700:4700:0:0:0:0:1111": "2606:4700:4700:0:0:0:0:1111",
+    "card 4539578763621486.": "4539578763621486",
+    "4539 5787 6362 1486": "4539 5787 6362 1486",
+    "4539-5787-6362-1486, 123": "4539-5787-6362-1486",
+    "3714 496353 98433": None,
+    '"SecretAccessKey" : "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1eF3hI5kL7n"': "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1eF3hI5kL7n",
+}
+
+
+@pytest.mark.parametrize(("text", "hit"), FOUND.items())
+def test_what_is_one(text: str, hit: str | None) -> None:
+    assert [found for _, found in hits(text)] == ([] if hit is None else [hit])
+
+
+def test_a_key_stays_a_block_and_the_text_between_blocks_stays() -> None:
+    pieces = [piece for piece in plant(PLANTED) if piece.kind == "private_key"]
+    text = f"first {pieces[0].text} between, about a -----BEGIN RSA PRIVATE KEY----- line {pieces[1].text} last"
+    (after,), counts = masked([text])
+    assert counts.occurrences == {"private_key": 2}
+    for piece in pieces[:2]:
+        begin, end = piece.text.split(piece.secret)
+        text = text.replace(piece.text, f"{begin}EXAMPLE{end}")
+        after = after.replace("REDACTED", "EXAMPLE")
+    assert after == text
+
+
+def test_luhn_is_that_of_the_standard() -> None:
+    rng = random.Random(2)
+    numbers = ["".join(rng.choices("0123456789", k=rng.randint(1, 20))) for _ in range(2000)]
+    assert [personal_kinds._luhn(number.encode()) for number in numbers] == list(map(luhn, numbers))
+    assert luhn("79927398713")
+    assert not luhn("79927398710")
+
+
+def test_addresses_that_stay_are_those_of_the_library() -> None:
+    import ipaddress
+
+    rng = random.Random(3)
+    for _ in range(20_000):
+        address = ipaddress.IPv4Address(rng.getrandbits(32))
+        text = str(address)
+        public = not any(address in network for network in personal_kinds._NOT_PUBLIC_V4)
+        assert bool(hits(f"at {text} now")) == public, text
+        if not address.is_global:  # of special use by any version of Python: not public here either
+            assert not public, text
+
+
+ALPHABET = [
+    "@",
+    ".",
+    ":",
+    "-",
+    "::",
+    "/",
+    " ",
+    "\n",
+    "a",
+    "x.com",
+    "8.8.4.10",
+    "93.184",
+    "john",
+    "é",
+    "世",
+    "(",
+    "1",
+    "25",
+]
+ALPHABET += [
+    "2606:47",
+    "453957876362",
+    "1486",
+    "AKIA",
+    "EXAMPLE",
+    "version ",
+    "-----BEGIN PRIVATE KEY-----",
+    "xxxx",
+    "=",
+]
+ALPHABET += ["-----END PRIVATE KEY-----", *(placeholder.decode() for placeholder in PLACEHOLDERS)]
+ALPHABET += [piece.text for piece in plant(32, seed=7)] + [piece.secret for piece in plant(32, seed=8)]
+TEXTS = st.lists(st.sampled_from(ALPHABET), max_size=14).map("".join)
+
+
+@given(TEXTS)
+def test_masking_twice_is_masking_once(text: str) -> None:
+    once = mask_text(text.encode(), KINDS)
+    counts = Masked()
+    assert mask_text(once, KINDS, counts) == once
+    assert not counts.occurrences
+    once.decode()
+
+
+@given(TEXTS)
+def test_every_text_with_a_hit_matches_the_hint_of_its_kind(text: str) -> None:
+    array = pa.array([text], pa.large_string())
+    for kind in KINDS:
+        if any(True for _ in kind.find(text.encode())):
+            assert pc.match_substring_regex(array, kind.hint).to_pylist() == [True], kind.name
+
+
+@given(st.lists(TEXTS, max_size=6), st.randoms(use_true_random=False))
+def test_a_document_is_masked_by_itself_alone(texts: list[str], rng: random.Random) -> None:
+    """The reference masks one text at a time, with every kind, without the fast pass."""
+    reference = Masked()
+    expected = [mask_text(text.encode(), KINDS, reference).decode() for text in texts]
+    found, counts = masked(texts)
+    assert found == expected
+    assert (counts.documents, counts.occurrences) == (reference.documents, reference.occurrences)
+    order = rng.sample(range(len(texts)), len(texts))
+    assert masked([texts[index] for index in order])[0] == [expected[index] for index in order]
+
+
+def test_placeholders_depend_on_the_document_and_on_the_hit() -> None:
+    texts = [f"{number} mail ann@web.de and bob@web.de and ann@web.de" for number in range(50)]
+    after, _ = masked(texts)
+    used = [tuple(word for word in text.split() if "@" in word) for text in after]
+    assert all(first == third for first, _, third in used), "one address has one placeholder in a document"
+    assert len({first for first, _, _ in used}) > 4
+    assert sum(first != second for first, second, _ in used) > 30
+    assert all(placeholder.encode() in PLACEHOLDERS for words in used for placeholder in words)
+
+
+def test_only_the_chosen_kinds_are_looked_for() -> None:
+    text = pa.array(["ann@web.de at 93.184.216.34"], pa.large_string())
+    assert mask_documents(text, ["ipv4"], Masked())[0].as_py().startswith("ann@web.de at 192.0.2.")
+    assert mask_documents(text, ["card_number"], Masked()) is text
+    assert find_documents(text, ["ipv4", "email"]) == {0: "email"}  # not in the order of the argument
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        *("a", "a.", "a@", "a@b.", "@", "1", "1.", "12.34.56.78.", "2606:", "4539 ", "-", "----", "sk-", "xoxb-1", " "),
+        *(
+            "-----BEGIN PRIVATE KEY-----",
+            "-----BEGIN PRIVATE KEY-----a",
+            "secret_access_key = ",
+            "version ",
+            "%40",
+            "a-",
+        ),
+    ],
+)
+def test_no_text_takes_more_than_linear_time(piece: str) -> None:
+    data = (piece * (1 << 20))[: 1 << 20].encode()
+    started = time.process_time()
+    for kind in KINDS:
+        list(kind.find(data))
+    assert time.process_time() - started < 10
+
+
+def test_every_kind_has_a_pattern() -> None:
+    assert {kind.name for kind in KINDS} == set(PERSONAL_KINDS)
+    assert [kind for group in GROUPS for kind in group] == list(KINDS)
+    for placeholder in PLACEHOLDERS:
+        assert hits(f"at {placeholder.decode()} now") == []
+
+
+def source_of(table: dict[str, Any] | None) -> SourceRecipe:
+    source = {"name": "a", "paths": ["x"], "weight": 1, "clean": {} if table is None else {"personal_data": table}}
+    return Recipe.model_validate({"name": "r", "sources": [source], "tokenizer": {"vocab_size": 300}}).sources[0]
+
+
+def test_what_decides_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    def digest(table: dict[str, Any] | None) -> str:
+        return digest_of(reading_of(source_of(table)))
+
+    assert digest(None) == digest({"action": "keep"}) == digest({"action": "keep", "kinds": ["email"]})
+    assert digest({}) == digest({"action": "mask"}) == digest({"max_dropped": 1.0}) != digest(None)
+    assert digest({"kinds": ["email", "ipv4"]}) == digest({"kinds": ["ipv4", "email"]}) != digest({})
+    assert digest({"action": "drop"}) != digest({})
+    assert source_of({}).clean.for_sample() == source_of({}).clean, "the tokenizer learns from masked text"
+    before = digest(None), digest({})
+    monkeypatch.setattr(personal_kinds, "CODE_VERSION", personal_kinds.CODE_VERSION + 1)
+    assert (digest(None) == before[0], digest({}) == before[1]) == (True, False)
+
+
+def test_faults_and_tables_for_all(load: Callable[..., Recipe]) -> None:
+    tables = '[clean.personal_data]\naction = "masks"\nkinds = ["e-mail", "email", "email"]\nkind = ["email"]\n'
+    faults = faults_of(load, GOOD + tables)
+    assert "clean.personal_data.kind: unknown key. Did you mean 'kinds'?" in faults
+    assert any(
+        fault.startswith("clean.personal_data.action: Input should be 'keep', 'mask' or 'drop'") for fault in faults
+    )
+    assert any(fault.startswith("clean.personal_data.kinds.0: Input should be") for fault in faults)
+    assert any(
+        fault.startswith("clean.personal_data.kinds:")
+        for fault in faults_of(load, GOOD + "[clean.personal_data]\nkinds = []\n")
+    )
+    own = GOOD.replace("weight = 3.5", 'weight = 3.5\n[sources.clean.personal_data]\naction = "keep"')
+    prose, code = load(own + '[clean.personal_data]\nkinds = ["email"]\n').sources
+    assert prose.clean.personal_data.all_kinds == ("email",)
+    assert not code.clean
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A folder with a recipe and two sources, the first with personal data; and the texts of the first."""
+    folder = tmp_path_factory.mktemp("personal")
+    documents = real_documents()
+    pieces = plant(PLANTED, seed=4)
+    texts = [f"{text}\n{piece.text}" for text, piece in zip(documents[:PLANTED], pieces, strict=True)]
+    (folder / "first.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    rest = documents[PLANTED : 2 * PLANTED]
+    (folder / "second.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in rest))
+    sources = [
+        f'[[sources]]\nname = "{name}"\nweight = 1\npaths = ["{folder}/{name}.jsonl"]\n' for name in ("first", "second")
+    ]
+    (folder / "recipe.toml").write_text(
+        'name = "p"\n' + "".join(sources) + '[tokenizer]\nvocab_size = 400\n[mix]\nwhen_short = "shrink"\n'
+    )
+    return folder, texts
+
+
+MASK = "clean={personal_data = {}}"
+
+
+def test_a_set_holds_masked_documents(corpus: tuple[Path, list[str]]) -> None:
+    folder, texts = corpus
+    done = run_build(folder / "recipe.toml", folder / "set", "--set", MASK, "--workers", "1")
+    again = run_build(folder / "recipe.toml", folder / "again", "--set", MASK, "--workers", "2")
+    assert digests(folder / "set") == digests(folder / "again")
+    pieces = plant(PLANTED, seed=4)
+    assert done["masked"] == again["masked"]
+    assert list(done["masked"]) == ["first"]
+    assert done["masked"]["first"] == {
+        kind: {"documents": 13, "occurrences": 13} for kind in sorted({piece.kind for piece in pieces})
+    }
+    assert not any(entry["dropped"] for entry in done["sources"])
+    # The content hash is that of the masked text.
+    expected = {xxhash.xxh3_128_hexdigest(mask_text(text.encode(), KINDS)) for text in texts}
+    opened = shards.open_set(folder / "set")
+    held = {
+        row["hash"].hex()
+        for shard in opened.shards
+        for row in shard.documents(["source", "hash"]).to_pylist()
+        if row["source"] == "first"
+    }
+    assert held <= expected
+    assert len(held) > PLANTED / 2
+    # A second build has nothing to do.
+    second = run_build(folder / "recipe.toml", folder / "set", "--set", MASK)
+    assert second["tasks_run"] == 0
+    assert second["masked"] == done["masked"]
+
+
+def test_sources_are_compared_as_they_are_masked(corpus: tuple[Path, list[str]], tmp_path: Path) -> None:
+    folder, _ = corpus
+    for name in ("first.jsonl", "second.jsonl"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    (tmp_path / "recipe.toml").write_text((folder / "recipe.toml").read_text().replace(str(folder), str(tmp_path)))
+    run_build(tmp_path / "recipe.toml", tmp_path / "set", "--set", MASK)
+    found = validate(str(tmp_path / "set"), level="quick", against_sources=500)
+    assert found.problems == []
+    data = (tmp_path / "first.jsonl").read_text()
+    (tmp_path / "first.jsonl").write_text(data.replace("the", "one"))  # of the same length
+    found = validate(str(tmp_path / "set"), level="quick", against_sources=500)
+    assert {problem.kind for problem in found.problems} == {"source_mismatch"}
+
+
+def test_documents_are_dropped_and_no_secret_is_told(
+    corpus: tuple[Path, list[str]], run_cli: Callable[..., Any]
+) -> None:
+    folder, _ = corpus
+    drop = 'sources.first.clean={personal_data = {action = "drop", kinds = ["email", "ipv4", "private_key"]}}'
+    done = run_build(folder / "recipe.toml", folder / "dropped", "--set", drop)
+    dropped = {entry["name"]: entry["dropped"] for entry in done["sources"]}
+    assert dropped == {
+        "first": {f"personal data: {kind}": 13 for kind in ("email", "ipv4", "private_key")},
+        "second": {},
+    }
+    few = drop.replace("]}", "], max_dropped = 0.1}")
+    stopped = run_build(folder / "recipe.toml", folder / "dropped", "--set", few, expect=2)
+    said = stopped["stderr"]
+    assert "source 'first': clean.personal_data drops 39 of 208 documents (18.75%), more than max_dropped = 0.1" in said
+    assert said.count("first.jsonl row ") == 10
+    assert "set max_dropped = 0.19 in its [sources.clean.personal_data]" in said
+    receipts = "".join(path.read_text() for path in (folder / "dropped.work").rglob("*.json"))
+    for piece in plant(PLANTED, seed=4):
+        assert piece.secret not in said
+        assert json.dumps(piece.secret)[1:-1] not in receipts
