@@ -79,15 +79,19 @@ def test_the_others(load: Load) -> None:
 
 def test_the_recipes_in_the_readme_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / "recipes/README.md").read_text(encoding="utf-8")
-    example, patterns = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    example, cleaning, patterns = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    for file in ("notes/a/b.md", "crawl/a.parquet"):
+    for file in ("notes/a/b.md", "crawl/a.parquet", "code/a.parquet"):
         (tmp_path / file).parent.mkdir(parents=True)
         (tmp_path / file).write_bytes(b"a file")
-    (tmp_path / "r.toml").write_text(patterns + example)
+    (tmp_path / "r.toml").write_text(patterns + example + cleaning)
     recipe = load_recipe(tmp_path / "r.toml")
     assert recipe.mix.tokens == 500_000_000
     assert len(recipe.sources[0].drop_if_matches) == 2
+    assert [[preset.name for preset in source.clean.presets()] for source in recipe.sources] == [
+        *[["gopher"]] * 3,
+        ["gopher", "code"],
+    ]
 
 
 # --- The tables of keys ---

@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from pipeline import assemble
+from pipeline.build.alarms import check_mixed, read_cleaning
 from pipeline.build.context import BuildContext
 from pipeline.build.publish import clear_output
 from pipeline.clean.filters import check_filtered, identity_of
@@ -24,8 +25,10 @@ from pipeline.clean.measures import measure
 from pipeline.clean.patterns import check_matches
 from pipeline.encode import encode
 from pipeline.encode.run import Run, RunList, token_dtype
+from pipeline.engine.receipts import WorkFileDamagedError
 from pipeline.engine.tasks import Task, digest_of
 from pipeline.estimate import disk
+from pipeline.mix import cleaning
 from pipeline.mix import cuts as mix
 from pipeline.mix.block_lists import open_lists
 from pipeline.mix.plan import MixPlan, plan_from_dict
@@ -164,7 +167,7 @@ def run_encode_and_mix(
         own, encoded = run_encode(context, recipe, tokenizer)
         runs = RunList(context.work.child("encode"), own)
         context.used["encode"].add(runs.name)
-        planned, folder = run_mix(context, recipe, runs)
+        planned, folder = run_mix(context, recipe, runs, tokenizer)
         if planned is not None:
             for selection in context.selections:
                 if selection.has_more:
@@ -176,10 +179,16 @@ def run_encode_and_mix(
         run_fetch(context, recipe)
 
 
-def run_mix(context: BuildContext, recipe: Recipe, runs: RunList) -> tuple[MixPlan | None, WritableStore]:
+def run_mix(
+    context: BuildContext, recipe: Recipe, runs: RunList, tokenizer: TokenizerInfo
+) -> tuple[MixPlan | None, WritableStore]:
     """Decide which documents go to which shard; return the plan and the folder of the mix task.
 
     If a source is too short and has more, the plan is None, and more of the source has been taken.
+
+    Raises:
+        CleaningError: a preset drops more of a source than its recipe allows.
+        MixError: the sources cannot give what the recipe asks for.
     """
     has_more = tuple(selection.has_more for selection in context.selections)
     identity: dict[str, Any] = {
@@ -193,17 +202,34 @@ def run_mix(context: BuildContext, recipe: Recipe, runs: RunList) -> tuple[MixPl
     }
     if recipe.drop_hashes:
         identity["drop_hashes"] = recipe.drop_hashes  # with each file's SHA-256
+    cleaned = cleaning.cleaned_when_mixed(recipe.sources)
+    if cleaned:
+        limits = [[astuple(limit) for limit in source.clean.limits("mix")] for source in recipe.sources]
+        identity["clean"] = [cleaning.CODE_VERSION, limits]
     payload = mix.MixTask(
         recipe, tuple(open_lists(recipe)), runs.address, has_more, fetch=context.driver.work.folder is None
     )
     task = Task(digest_of(identity), payload, 0, recipe.name)
     before = partial(_list_runs, runs)
     result = context.run_stage("mix", "pipeline.mix.cuts:mix_runs", [task], before=before).results[0]
+    folder = context.work.child("mix").child(task.digest)
+    if cleaned:
+        text = tokenizer.text.encode()
+
+        def check() -> None:
+            try:
+                check_mixed(recipe, read_cleaning(folder), runs.runs, text)
+            except WorkFileDamagedError:
+                runs.write()  # a mix task that is repaired reads it
+                raise
+
+        context.driver.read(check)
+    if "fault" in result:
+        raise mix.MixError(result["fault"])
     for source, needed, found in result["short"]:
         selection = context.selections[int(source)]
         context.say(f"{selection.source.name}: {found:,} of {needed:,} tokens so far; taking more of it")
         selection.take_for(needed, found)
-    folder = context.work.child("mix").child(task.digest)
     if result["short"]:
         return None, folder
     planned = plan_from_dict(result["plan"])

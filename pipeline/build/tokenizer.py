@@ -64,7 +64,7 @@ def run_tokenizer(context: BuildContext, recipe: Recipe, choice: TokenizerChoice
         context.say(f"tokenizer: kept from {context.work}/tokenizer/{task.digest}, trained on the same sample")
     if drawn < _SAMPLE_SHORT * size:
         sizes = f"{drawn / 1e6:,.1f} MB, not {size / 1e6:,.1f}"
-        context.note(f"tokenizer: sampled {sizes}: `keep` or the bounds reject much")
+        context.note(f"tokenizer: sampled {sizes}: `keep`, `clean` or the bounds reject much")
     _note_drops(context, recipe, result["sample"])
     used, wanted = result["sample_weights"], _weights(recipe)
     if used != wanted:

@@ -84,10 +84,21 @@ def find_fallen(
     return fallen
 
 
-def count_first(fallen: npt.NDArray[np.bool_], limits: Sequence[Limit], dropped: Counter[str]) -> None:
-    """Add to `dropped` how many documents fall, each under the first of its reasons."""
-    first = fallen.argmax(axis=0)[fallen.any(axis=0)]
-    for number, count in enumerate(np.bincount(first, minlength=len(limits)).tolist()):
+def find_first(fallen: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """Return the first limit that drops each document, -1 where none does, `(documents,)`.
+
+    Args:
+        fallen: which documents each limit drops, `(limits, documents)`.
+    """
+    first = np.full(fallen.shape[1], -1, np.int64)
+    for number in reversed(range(len(fallen))):
+        first[fallen[number]] = number
+    return first
+
+
+def count_first(first: npt.NDArray[np.int64], limits: Sequence[Limit], dropped: Counter[str]) -> None:
+    """Add to `dropped` how many documents fall, each under its first reason, as `find_first` returns it."""
+    for number, count in enumerate(np.bincount(first[first >= 0], minlength=len(limits)).tolist()):
         if count:
             dropped[limits[number].reason] += count
 
@@ -117,7 +128,8 @@ def find_kept(
         return np.ones(len(text), bool)
     values = measure_documents(text, names)
     found = find_fallen(values, names, limits)
-    count_first(found, limits, dropped)
+    first = find_first(found)
+    count_first(first, limits, dropped)
     if fallen is not None:
         for preset in dict.fromkeys(limit.preset for limit in limits):
             own = [number for number, limit in enumerate(limits) if limit.preset == preset]
@@ -129,7 +141,7 @@ def find_kept(
                 start = str(memoryview(cast("Any", text)[index].as_buffer())[: 4 * TEXT_CHARACTERS], "utf-8", "ignore")
                 value = float(values[index, names.index(limit.measure)])
                 fallen.shown.append((int(rows[index]), limit, value, start[:TEXT_CHARACTERS]))
-    return np.logical_not(found.any(axis=0))
+    return first < 0
 
 
 def check_encoded(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> None:

@@ -1,8 +1,8 @@
-"""Mix: decide which documents go to which shard, from content hashes and lengths alone. Tokens are not read.
+"""Mix: decide which documents go to which shard, from content hashes, lengths and measures. Tokens are not read.
 
 Hash order is the global shuffle. Equal hashes are the same document. Of all copies in all sources, only the first in
 (source, unit, row) order is kept, so that training never sees a copy of a validation document. If a block list has
-the hash, no copy is kept.
+the hash, no copy is kept. Documents that fall by the limits of their source are dropped before that.
 
 Each source is then an axis of tokens in hash order. Validation takes its beginning. Training is cut where the running
 target of each shard is met, at the nearest document boundary. Targets are exact fractions of the total, so rounding
@@ -23,6 +23,7 @@ from typing import Any
 
 from pipeline.encode.run import END_HASH, FIRST_HASH, fetched_documents, load_runs
 from pipeline.mix.block_lists import Blocked, BlockList
+from pipeline.mix.cleaning import Cleaning, cleaned_when_mixed
 from pipeline.mix.index import Axis, Cut, Index
 from pipeline.mix.kept import write_kept
 from pipeline.mix.plan import MixPlan, ShardPlan, Slice, SourceTotals
@@ -176,6 +177,8 @@ def _check_validation(
         if axis.total == 0:
             reasons = ", ".join(f"{count} times {reason}" for reason, count in dropped[s].items()) or "there was none"
             remedy = "A document in two sources stays in the first: change their order, or leave one out"
+            if source.clean.limits("mix"):
+                remedy = f"Move the limits of `clean`, or leave {source.name!r} out. " + remedy
             if demand.recipe.drop_hashes:
                 remedy = "Shorten drop_hashes, or leave the source out. " + remedy
             faults.append(f"source {source.name!r}: no document is left to mix ({reasons}). {remedy}.")
@@ -270,7 +273,9 @@ def _slices_between(source: int, start: Cut, begin: tuple[int, Cut], end: tuple[
 def mix_runs(folder: Path, task: MixTask, report: Any) -> dict[str, Any]:
     """Run the mix stage: write which documents are kept into `folder`, and return the plan for the receipt.
 
-    If sources must be read further, there is no plan; `short` then lists (source, tokens needed, tokens found).
+    If sources must be read further, there is no plan; `short` then lists (source, tokens needed, tokens found). If
+    documents are dropped by their measures, `cleaning.json` says which, also if there is no plan; and a fault of the
+    sources is in the result, as `fault`, so that the build can say first that cleaning drops too much.
 
     Raises:
         MixError: the sources cannot give what the recipe asks for.
@@ -279,9 +284,16 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> dict[str, Any]:
     runs = load_runs(task.runs)
     with fetched_documents(runs, folder) if task.fetch else nullcontext(runs) as own:
         blocked = Blocked(list(task.block_lists)) if task.block_lists else None
-        index = Index(list(own), len(task.recipe.sources), blocked)
+        cleaning = Cleaning(task.recipe.sources) if cleaned_when_mixed(task.recipe.sources) else None
+        index = Index(list(own), len(task.recipe.sources), blocked, cleaning)
+        files = cleaning.write(folder, runs, own) if cleaning else {}
         if short := find_short(task.recipe, index, task.has_more):
             found = index.tokens.sum(axis=0).tolist()
-            return {"short": [[s, needed, found[s]] for s, needed in short.items()], "files": {}}
-        plan = plan_mix(task.recipe, index, task.has_more)
-    return {"plan": plan.to_dict(), "short": [], "files": write_kept(folder, index.kept)}
+            return {"short": [[s, needed, found[s]] for s, needed in short.items()], "files": files}
+        try:
+            plan = plan_mix(task.recipe, index, task.has_more)
+        except MixError as error:
+            if cleaning is None:
+                raise
+            return {"fault": str(error), "short": [], "files": files}
+    return {"plan": plan.to_dict(), "short": [], "files": files | write_kept(folder, index.kept)}

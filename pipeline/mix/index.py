@@ -1,22 +1,23 @@
 """The documents of all runs in hash order: deduplicated, added up by source, and cut at document boundaries.
 
 The hash space is read in partitions of at most about `PARTITION_DOCUMENTS`, one range of each run at a time, so that
-the ranges are long although there are many runs. Only hashes and lengths are kept of what is read. Memory: about 50
-bytes for each document of a partition, and what grows with the corpus: a bit for each document, and 8 bytes for each
-run and partition.
+the ranges are long although there are many runs. Only hashes and lengths are kept of what is read; measures are read
+block by block. Memory: about 50 bytes for each document of a partition, and what grows with the corpus: a bit for each
+document, and 8 bytes for each run and partition.
 """
 
 from __future__ import annotations
 
 import bisect
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipeline.encode.run import END_HASH, FIRST_HASH, HashKey, Run
+from pipeline.mix.cleaning import BLOCK_DOCUMENTS, Block, Cleaning
 from pipeline.mix.kept import Kept
 
 if TYPE_CHECKING:
@@ -78,13 +79,17 @@ class Index:
     """The documents of all runs in hash order, read by partitions of the hash space.
 
     The constructor deduplicates: it finds which documents of the runs are kept, and adds up their tokens. A document
-    that a block list names is dropped with all its copies.
+    that a block list names is dropped with all its copies. Of the others, those that fall by the limits of their source
+    are dropped before copies are looked for.
     """
 
-    def __init__(self, runs: list[Run], num_sources: int, blocked: Blocked | None = None):
+    def __init__(
+        self, runs: list[Run], num_sources: int, blocked: Blocked | None = None, cleaning: Cleaning | None = None
+    ):
         self._runs = runs
         self._sources = np.array([run.source for run in runs], np.int64)
         self._blocked = blocked
+        self._cleaning = cleaning
         total = sum(run.num_documents for run in runs)
         self.bits = max(0, (total // PARTITION_DOCUMENTS).bit_length())
         self.tokens = np.zeros((1 << self.bits, num_sources), np.int64)
@@ -104,15 +109,21 @@ class Index:
         ends = np.cumsum(counts)
         keep = np.ones(len(part.hi), bool)
         order, shared = part.sort(self.bits)
+        listed = None
+        if self._blocked is not None:
+            listed = self._drop_blocked(self._blocked, part, order, ends)
+            keep[listed] = False
         documents = order[shared]  # of equal ones the first is kept
+        if self._cleaning is not None:
+            fell = self._drop_fallen(self._cleaning, number, part, keep)
+            keep[fell] = False
+            documents = documents[~fell[documents]]
         sources = self._sources[np.searchsorted(ends, documents, "right")]
         hi, lo = part.hi[documents], part.lo[documents]
         first_of_kind = np.ones(len(documents), bool)
         first_of_kind[1:] = (hi[1:] != hi[:-1]) | (lo[1:] != lo[:-1])
         keep[documents[~first_of_kind]] = False
-        if self._blocked is not None:
-            listed = self._drop_blocked(self._blocked, part, order, ends)
-            keep[listed] = False
+        if listed is not None:
             first_of_kind |= np.isin(documents, listed)
         self._add_up(number, keep, part.lengths, counts)
         self._count_duplicates(first_of_kind, sources)
@@ -139,6 +150,63 @@ class Index:
             for source in np.flatnonzero(counts).tolist():
                 self.dropped[source][block_list.drop_reason] += int(counts[source])
         return listed
+
+    def _drop_fallen(
+        self, cleaning: Cleaning, number: int, part: Part, open_: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.bool_]:
+        """Return which documents fall by the limits of their source, and count them.
+
+        Args:
+            cleaning: the limits.
+            number: the partition.
+            part: its documents.
+            open_: which of them are not dropped yet, `(documents,)`.
+        """
+        fell = np.zeros(len(open_), bool)
+        for spans in self._measured_spans(cleaning, number):
+            runs = [run for run, _, _, _ in spans]
+            sizes = [last - first for _, _, first, last in spans]
+            own = slice(spans[0][1], spans[0][1] + sum(sizes))
+            source = int(self._sources[runs[0]])
+            block = Block(
+                np.repeat(runs, sizes),
+                np.concatenate([np.arange(first, last) for _, _, first, last in spans]),
+                part.hi[own],
+                part.lo[own],
+                part.lengths[own],
+                np.concatenate([self._runs[run].read_measures(first, last) for run, _, first, last in spans]),
+            )
+            fell[np.flatnonzero(open_[own]) + own.start] = cleaning.add(
+                source, block.only(open_[own]), self.dropped[source]
+            )
+        return fell
+
+    def _measured_spans(self, cleaning: Cleaning, number: int) -> Iterator[list[tuple[int, int, int, int]]]:
+        """Yield the documents of the cleaned sources in a partition, in blocks.
+
+        A block is a list of (run, place of the first document in the partition, first document, last) that follow each
+        other in the partition, all of one source.
+        """
+        first_of, last_of = (self.kept.edges[part].astype(np.int64) for part in (number, number + 1))
+        begins = np.cumsum(last_of - first_of) - (last_of - first_of)
+        pending: list[tuple[int, int, int, int]] = []
+        size = 0
+        for i in np.flatnonzero(last_of > first_of).tolist():
+            source = int(self._sources[i])
+            if pending and source != self._sources[pending[0][0]]:
+                yield pending
+                pending, size = [], 0
+            if source not in cleaning.sources:
+                continue
+            for first in range(int(first_of[i]), int(last_of[i]), BLOCK_DOCUMENTS):
+                last = min(int(last_of[i]), first + BLOCK_DOCUMENTS)
+                pending.append((i, int(begins[i]) + first - int(first_of[i]), first, last))
+                size += last - first
+                if size >= BLOCK_DOCUMENTS:
+                    yield pending
+                    pending, size = [], 0
+        if pending:
+            yield pending
 
     def _add_up(
         self,

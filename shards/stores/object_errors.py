@@ -13,6 +13,9 @@ from shards.errors import InputError
 from shards.stores.object_client import ObjectAddress, Settings, say_variables
 from shards.stores.retry import TRANSIENT_STATUSES, TransientError
 
+UNREACHABLE_S = 30.0
+"""How long a store is tried that never answered this process: its endpoint is probably wrong."""
+
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>\s*([A-Za-z][A-Za-z0-9.]{0,60})\s*</Code>")
 _KIND = re.compile(r"\bkind: (Connect|Timeout|Interrupted|Request|Body|Decode|Unknown)\b")
@@ -61,10 +64,6 @@ class PassingStoreError(TransientError, StoreError):
     """A store cannot be used now, but may work later."""
 
 
-class UnreachableStoreError(PassingStoreError):
-    """Nothing answers at the endpoint: no connection, no such host."""
-
-
 class RangesError(StoreError):
     """A store answers a request for a range with other bytes."""
 
@@ -93,7 +92,7 @@ def read_failure(error: Exception) -> Failure:
 
 
 def to_store_error(
-    error: Exception, *, what: str, doing: str, address: ObjectAddress, settings: Settings
+    error: Exception, *, what: str, doing: str, address: ObjectAddress, settings: Settings, answered: bool
 ) -> StoreError | OSError:
     """Return the error to raise for an error of obstore: `PassingStoreError` if the failure may pass.
 
@@ -103,9 +102,10 @@ def to_store_error(
         doing: `read`, `write`, `list` or `delete`.
         address: the store's address.
         settings: the client's endpoint, region and source of credentials.
+        answered: whether the store has answered this process before.
     """
     found = read_failure(error)
-    passing = _passing(found, what, settings)
+    passing = _passing(found, what, settings, answered=answered)
     if passing is not None:
         return passing
     bucket, where = address.bucket, settings.endpoint
@@ -144,11 +144,11 @@ def to_store_error(
     return StoreError(f"{what}: cannot {doing}: {type(error).__name__}. {say_variables(address.scheme)}")
 
 
-def _passing(found: Failure, what: str, settings: Settings) -> PassingStoreError | None:
+def _passing(found: Failure, what: str, settings: Settings, *, answered: bool) -> PassingStoreError | None:
     """Return the error if the failure may pass, else None."""
     if found.kind == "Connect":
         message = f"nothing answers at {settings.endpoint}. Is the endpoint right, and the network up?"
-        return UnreachableStoreError(f"{what}: {message}")
+        return PassingStoreError(f"{what}: {message}", give_up_s=None if answered else UNREACHABLE_S)
     if "169.254.169.254" in found.text:
         return None
     if found.status in TRANSIENT_STATUSES or found.code in _PASSING_CODES:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from shards.errors import InputError
 from shards.stores.object_client import Connection, ObjectAddress, connect, parse_object_address
-from shards.stores.object_errors import PassingStoreError, StoreError, UnreachableStoreError, to_store_error
+from shards.stores.object_errors import PassingStoreError, StoreError, to_store_error
 from shards.stores.retry import GIVE_UP_S, NOTE_EVERY_S, retry
 from shards.stores.store import ListedFile
 from shards.terminal.display import say
@@ -40,9 +40,6 @@ PARTS_AT_ONCE = 4
 MOST_PARTS = 10_000  # of S3
 
 DELETED_AT_ONCE = 1000  # objects in one request of S3
-
-UNREACHABLE_S = 30.0
-"""How long a store is tried that never answered this process: its endpoint is probably wrong."""
 
 _WRITER = "tokenmillwriter"
 """The metadata key under which an object names the request that wrote it."""
@@ -272,7 +269,6 @@ class ObjectStore:
 
         what = f"{self}/{name}" if name else str(self)
         at = connect(self.address.scheme, self.address.bucket)
-        began = time.monotonic()
 
         def attempt() -> Result:
             try:
@@ -280,12 +276,10 @@ class ObjectStore:
             except (BaseError, FileNotFoundError) as error:
                 if isinstance(error, FileNotFoundError) and error.filename is not None:
                     raise  # a file on this machine
-                known = to_store_error(error, what=what, doing=doing, address=self.address, settings=at.settings)
-                if isinstance(known, UnreachableStoreError):
-                    first = not _traffic.answered(self.address)
-                    if first and time.monotonic() - began > UNREACHABLE_S:
-                        raise StoreError(str(known)) from None
-                raise known from None  # obstore's own text may quote the account's keys
+                answered = _traffic.answered(self.address)
+                raise to_store_error(
+                    error, what=what, doing=doing, address=self.address, settings=at.settings, answered=answered
+                ) from None  # obstore's own text may quote the account's keys
             _traffic.count_answer(self.address)
             return result
 

@@ -1,7 +1,8 @@
 """Retry requests whose failure may pass: one policy for every request over a network.
 
 Pauses grow, with full jitter, unless the server says how long to wait; after `give_up_s` seconds without success the
-last failure is final. The user sees within five seconds what fails, and until when it is retried.
+last failure is final, or sooner if the failure itself says so. The user sees within five seconds that there is no
+answer, or what has failed and until when it is retried.
 """
 
 from __future__ import annotations
@@ -38,10 +39,18 @@ NOTE_EVERY_S = 30.0
 class TransientError(InputError):
     """A failure that may pass: a broken connection, a time-out, a body cut short, HTTP 429 or 5xx."""
 
-    def __init__(self, message: str, *, retry_after_s: float | None = None):
-        """Keep the message and the seconds that the server asks to wait."""
+    def __init__(self, message: str, *, retry_after_s: float | None = None, give_up_s: float | None = None):
+        """Keep the message.
+
+        Args:
+            message: what has failed.
+            retry_after_s: seconds that the server asks to wait.
+            give_up_s: seconds after the first attempt at which this failure is final, if that is sooner than the
+                policy's or the caller's bound: it is probably no failure that passes.
+        """
         super().__init__(message)
         self.retry_after_s = retry_after_s
+        self.give_up_s = give_up_s
 
 
 class StoppedError(InputError):
@@ -77,7 +86,7 @@ def retry(
         what: the request, as the messages name it.
         attempt: raises `TransientError` for a failure that may pass; any other error is final. It may run many times.
         error_type: makes the error of the last failure from its message.
-        give_up_s: seconds after the first attempt; `GIVE_UP_S` when None.
+        give_up_s: seconds after the first attempt; `GIVE_UP_S` when None. A failure may have a smaller bound.
         note: called with a sentence for the user when the first attempt fails or has no answer after `SLOW_S`, and then
             at most every `NOTE_EVERY_S` seconds. Another thread may call it.
         sleep: waits that many seconds; `time.sleep` when None, or a wait that `stop_on` ends.
@@ -91,7 +100,7 @@ def retry(
     sleep = sleep or (stop.wait if stop else time.sleep)
     bound = GIVE_UP_S if give_up_s is None else give_up_s
     started = time.monotonic()
-    reporter = _Reporter(what, note, started + bound)
+    reporter = _Reporter(what, note)
     attempts = 0
     while True:
         attempts += 1
@@ -107,25 +116,26 @@ def retry(
             ceiling = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(attempts, 16))
             pause = random.uniform(0, ceiling) if error.retry_after_s is None else error.retry_after_s
             spent = time.monotonic() - started
-            if spent + pause > bound:
+            last = bound if error.give_up_s is None else min(bound, error.give_up_s)
+            if spent + pause > last:
                 tries = f"{attempts} attempt{'' if attempts == 1 else 's'}"
                 message = f"{what}: gave up after {spent:.0f} s and {tries}; the last one: {_strip(what, error)}"
                 stop = "" if message.endswith("?") else "."
                 raise error_type(f"{message}{stop} Check the network, then run the same command again.") from error
-            reporter.report(_strip(what, error))
+            reporter.report(f"{_strip(what, error)}; trying again until {_clock(last - spent)}")
             sleep(pause)
 
 
 class _Reporter:
     """Reports what fails, seldom enough that a person can read it."""
 
-    def __init__(self, what: str, note: Callable[[str], None] | None, deadline: float):
-        self._what, self._note, self._deadline = what, note, deadline
+    def __init__(self, what: str, note: Callable[[str], None] | None):
+        self._what, self._note = what, note
         self._last: float | None = None
         self._lock = threading.Lock()
 
-    def report(self, reason: str) -> None:
-        """Report why the request failed and until when it is retried, unless a report was made a moment ago."""
+    def report(self, message: str) -> None:
+        """Report what became of the request, unless a report was made a moment ago."""
         if self._note is None:
             return
         with self._lock:
@@ -133,22 +143,26 @@ class _Reporter:
             if self._last is not None and now - self._last < NOTE_EVERY_S:
                 return
             self._last = now
-        until = time.strftime("%H:%M:%S", time.localtime(time.time() + self._deadline - now))
-        self._note(f"{self._what}: {reason}; trying again until {until}")
+        self._note(f"{self._what}: {message}")
 
     @contextlib.contextmanager
     def watch(self) -> Generator[None]:
-        """Report an attempt that has no answer after `SLOW_S`."""
+        """Report an attempt that has no answer after `SLOW_S`. How it fails decides until when it is retried."""
         if self._note is None:
             yield
             return
-        timer = threading.Timer(SLOW_S, self.report, [f"no answer for {SLOW_S:.0f} s"])
+        timer = threading.Timer(SLOW_S, self.report, [f"no answer for {SLOW_S:.0f} s; waiting for it"])
         timer.daemon = True
         timer.start()
         try:
             yield
         finally:
             timer.cancel()
+
+
+def _clock(seconds: float) -> str:
+    """Return the time of day so many seconds from now."""
+    return time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))
 
 
 def _strip(what: str, error: TransientError) -> str:

@@ -149,6 +149,20 @@ def test_a_kept_tokenizer_in_a_bucket(recipe: Path, built: str) -> None:
     assert resolved["tokenizer"]["file"] == "tokenizer.json"
 
 
+def test_relative_paths_become_those_of_the_root(
+    recipe: Path, expected: dict[str, str], built: str, tmp_path: Path
+) -> None:
+    """A recipe with relative paths gives, in a bucket, what the same recipe with absolute paths gives everywhere."""
+    relative = recipe.with_name("relative.toml")
+    relative.write_text(recipe.read_text().replace(f"{recipe.parent}/", ""))
+    assert build_here(relative, built)["tasks_run"] == 0
+    assert digests_in(built) == expected
+    again = tmp_path / "recipe.json"  # wherever it is copied to, it names the same files
+    again.write_bytes(open_writable_store(built).read("recipe.json"))
+    assert build_here(again, built)["ran"]["encode"] == 0
+    assert digests_in(built) == expected
+
+
 def test_what_a_killed_probe_leaves_is_no_strange_file(recipe: Path, expected: dict[str, str], built: str) -> None:
     for place in (built, f"{built}.work"):
         open_writable_store(place).put(".tokenmill-probe.0123456789abcdef.tmp", b"0123456789")

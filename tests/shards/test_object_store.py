@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from shards.errors import InputError
-from shards.stores import objects
+from shards.stores import object_errors, objects
 from shards.stores.object_client import StoreAddressError, connect
 from shards.stores.object_errors import RangesError, StoreError
 from shards.stores.objects import ObjectStore, open_objects
@@ -58,7 +58,7 @@ def proxy(server: ObjectServer, monkeypatch):
 @pytest.fixture
 def impatient(monkeypatch):
     monkeypatch.setattr(objects, "GIVE_UP_S", 0.0)
-    monkeypatch.setattr(objects, "UNREACHABLE_S", 0.0)
+    monkeypatch.setattr(object_errors, "UNREACHABLE_S", 0.0)
 
 
 # --- Requests that fail ---
@@ -244,6 +244,30 @@ def test_an_endpoint_where_nothing_listens(impatient, monkeypatch):
     ) as error:
         open_objects(PLACE).read("x")
     assert SECRET_KEY not in str(error.value)
+
+
+def test_an_endpoint_that_never_answered_is_tried_until_the_time_that_is_printed(monkeypatch, capsys):
+    monkeypatch.setattr(objects, "_traffic", objects._Traffic())
+    monkeypatch.setattr(object_errors, "UNREACHABLE_S", 1.5)
+    aws_environment(monkeypatch, f"http://127.0.0.1:{free_port()}")
+    began = time.time()
+    with pytest.raises(StoreError, match=r"gave up after [01] s and \d+ attempts; the last one: nothing answers at"):
+        open_objects(PLACE).read("x")
+    assert time.time() - began < 1.6
+    printed = capsys.readouterr().err.rstrip().rpartition("; trying again until ")[2]
+    assert printed in {time.strftime("%H:%M:%S", time.localtime(began + 1.5 + late)) for late in (0, 0.3)}
+
+
+def test_an_endpoint_that_answered_before_gets_all_the_time(server, monkeypatch, capsys):
+    monkeypatch.setattr(objects, "_traffic", objects._Traffic())
+    monkeypatch.setattr(object_errors, "UNREACHABLE_S", 0.0)
+    monkeypatch.setattr(objects, "GIVE_UP_S", 1.0)
+    with Proxy(server) as proxy:
+        aws_environment(monkeypatch, proxy.url)
+        open_objects(PLACE).put("x", b"1")
+    with pytest.raises(StoreError, match=r"gave up after [01] s and \d+ attempts; the last one: nothing answers at"):
+        open_objects(PLACE).read("x")
+    assert "trying again until" in capsys.readouterr().err
 
 
 def test_an_endpoint_that_is_not_an_address_is_not_repeated(monkeypatch):

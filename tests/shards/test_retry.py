@@ -59,6 +59,32 @@ def test_it_gives_up_when_the_time_is_up():
     assert len(calls) == 1
 
 
+@pytest.mark.parametrize(("own", "callers"), [(1.2, 600), (600, 1.2), (None, 1.2)])
+def test_the_smaller_bound_counts_and_is_the_time_that_the_user_is_told(own, callers):
+    """A failure that is probably final, such as an endpoint that never answered, says itself how long it is retried."""
+
+    def attempt():
+        raise TransientError("GET /x: nothing answers", give_up_s=own)
+
+    notes, began = [], time.time()
+    with pytest.raises(GaveUpError, match=r"gave up after [01] s and \d+ attempts; the last one: nothing answers\."):
+        retry("GET /x", attempt, error_type=GaveUpError, give_up_s=callers, note=notes.append)
+    assert time.time() - began < 1.3
+    until = {time.strftime("%H:%M:%S", time.localtime(began + 1.2 + late)) for late in (0, 0.1)}
+    assert notes[0].removeprefix("GET /x: nothing answers; trying again until ") in until
+
+
+def test_a_failure_that_passes_after_one_that_would_not_gets_all_the_time():
+    failures = [TransientError("nothing answers", give_up_s=0.5), *[TransientError("HTTP 503", retry_after_s=0.3)] * 3]
+
+    def attempt():
+        if failures:
+            raise failures.pop(0)
+        return "answer"
+
+    assert retry("GET /x", attempt, error_type=GaveUpError, give_up_s=60) == "answer"
+
+
 def test_an_error_that_is_final_is_not_tried_again():
     def attempt():
         raise InputError("HTTP 404")
@@ -87,7 +113,7 @@ def test_an_attempt_that_hangs_is_reported_within_five_seconds(monkeypatch):
         return "answer"
 
     assert retry("GET /x", attempt, error_type=GaveUpError, note=notes.append) == "answer"
-    assert notes[0].startswith("GET /x: no answer for 0 s; trying again until ")
+    assert notes == ["GET /x: no answer for 0 s; waiting for it"]
 
 
 def test_retry_after_is_a_number_or_a_date():

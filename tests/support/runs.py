@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE, HashKey, Run
+from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, MEASURES_FILE, TOKENS_FILE, HashKey, Run
 from pipeline.engine.checksums import checksum_file, write_checksummed
 from pipeline.engine.receipts import write_receipt
 from pipeline.mix.index import Index
@@ -30,9 +31,15 @@ class Document:
         """The tokens, EOS included, `(length,)`."""
         return [10 + (self.key[0] + self.key[1] + i) % 1000 for i in range(self.length - 1)] + [EOS]
 
+    def measure(self, name: str) -> float:
+        """Return a made-up measure of a few values, as float32."""
+        return (self.key[0] // 3 + self.key[1] + len(name)) % 23 / 8
 
-def write_run(folder: Path, source: int, documents: list[Document], *, first_row: int = 0) -> Run:
-    """Write a run of one span; rows are numbered from `first_row`."""
+
+def write_run(
+    folder: Path, source: int, documents: list[Document], *, first_row: int = 0, measures: Sequence[str] = ()
+) -> Run:
+    """Write a run of one span; rows are numbered from `first_row`. With the names of measures, it has those too."""
     folder.mkdir(parents=True)
     places = sorted(range(len(documents)), key=lambda place: documents[place].key)
     rows = np.zeros(len(documents), DOCUMENT_DTYPE)
@@ -47,17 +54,29 @@ def write_run(folder: Path, source: int, documents: list[Document], *, first_row
         DOCUMENTS_FILE: checksum_file(folder / DOCUMENTS_FILE),
         TOKENS_FILE: write_checksummed(folder / TOKENS_FILE, np.array(tokens, "<u2").tobytes()),
     }
-    write_receipt(folder, {"labels": [f"source-{source}@1#file"], "documents": len(rows), "files": files})
+    if measures:
+        values = [[documents[place].measure(name) for name in measures] for place in places]
+        files[MEASURES_FILE] = write_checksummed(folder / MEASURES_FILE, np.array(values, "<f4").tobytes())
+    facts = {"labels": [f"source-{source}@1#file"], "documents": len(rows), "measures": list(measures)}
+    write_receipt(folder, facts | {"files": files})
     return Run(str(folder), source, "<u2")
 
 
-def write_runs(folder: Path, sources: list[list[Document]], cuts: list[list[int]]) -> list[Run]:
-    """Write each source as runs, cut before the given positions."""
+def write_runs(
+    folder: Path, sources: list[list[Document]], cuts: list[list[int]], measures: Sequence[Sequence[str]] = ()
+) -> list[Run]:
+    """Write each source as runs, cut before the given positions, with the measures of each source."""
     runs: list[Run] = []
     for source, documents in enumerate(sources):
         edges = [0, *sorted({min(cut, len(documents)) for cut in cuts[source]}), len(documents)]
         runs += [
-            write_run(folder / f"{source}-{number}", source, documents[first:last], first_row=first)
+            write_run(
+                folder / f"{source}-{number}",
+                source,
+                documents[first:last],
+                first_row=first,
+                measures=measures[source] if measures else (),
+            )
             for number, (first, last) in enumerate(itertools.pairwise(edges))
         ]
     return runs

@@ -1,0 +1,89 @@
+"""Alarms: a build stops when cleaning drops more of a source than its recipe allows, and shows what would go."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pipeline.clean.limits import SHOWN, TEXT_CHARACTERS, FallenDocument, check_dropped
+from pipeline.encode.run import Run
+from pipeline.engine.receipts import TaskOutput
+from pipeline.mix.cleaning import CLEANING_FILE
+from pipeline.recipe.schema import Recipe
+from shards.format.tokenizer import Vocabulary, read_vocabulary
+from shards.stores.store import Store
+
+
+def read_cleaning(folder: Store) -> dict[str, Any]:
+    """Return what the mix task in a folder wrote of the documents that it dropped.
+
+    Raises:
+        WorkFileDamagedError: the file is not as it was written.
+    """
+    return json.loads(bytes(TaskOutput(folder).read(CLEANING_FILE)))
+
+
+def read_start(run: Run, index: int, vocabulary: Vocabulary, *, characters: int) -> str:
+    """Return the beginning of a document's text, from the tokens of its run.
+
+    Raises:
+        WorkFileDamagedError: the run's files are not as they were written.
+    """
+    row = run.read_documents(index, index + 1).copy()
+    row["length"] = min(int(row["length"][0]) - 1, 4 * characters)  # without EOS; a token is a byte at least
+    return vocabulary.decode(run.read_tokens(row)).decode("utf-8", "replace")[:characters]
+
+
+def check_mixed(recipe: Recipe, cleaning: dict[str, Any], runs: Iterable[Run], tokenizer: bytes) -> None:
+    """Check that no preset with `when = "mix"` drops more of a source than its recipe allows.
+
+    Args:
+        recipe: the recipe.
+        cleaning: what `read_cleaning` returned.
+        runs: the runs that were mixed.
+        tokenizer: the `tokenizer.json` that the runs were encoded with.
+
+    Raises:
+        CleaningError: with counts and documents.
+        WorkFileDamagedError: as `read_start`.
+    """
+    found = {entry["name"]: entry for entry in cleaning["sources"]}
+    by_digest = {run.digest: replace(run) for run in runs}  # that read their receipts now: one may have been repaired
+    for source in recipe.sources:
+        if source.name not in found:
+            continue
+        entry = found[source.name]
+        check_dropped(
+            source,
+            source.clean.presets("mix"),
+            documents=entry["read"]["documents"],
+            dropped={name: counts["documents"] for name, counts in entry["presets"].items()},
+            show=_show_documents(entry, by_digest, tokenizer),
+        )
+
+
+def _show_documents(
+    source: dict[str, Any], runs: Mapping[str, Run], tokenizer: bytes
+) -> Callable[[str], list[FallenDocument]]:
+    """Return what finds the documents of a preset with the lowest hashes: a random draw of those that it drops."""
+
+    def show(preset: str) -> list[FallenDocument]:
+        vocabulary = read_vocabulary(tokenizer)
+        own = [(item, limit) for limit in source["limits"] if limit["preset"] == preset for item in limit["random"]]
+        first = {item["hash"]: (item, limit) for item, limit in reversed(own)}
+        return [
+            FallenDocument(
+                item["place"],
+                item["row"],
+                limit["reason"],
+                limit["measure"],
+                item["value"],
+                limit["value"],
+                read_start(runs[item["run"]], item["index"], vocabulary, characters=TEXT_CHARACTERS),
+            )
+            for _, (item, limit) in sorted(first.items())[:SHOWN]
+        ]
+
+    return show

@@ -1,0 +1,229 @@
+"""Builds that clean: what a moved limit costs, when a build stops over one, and that nothing else decides the bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.builds import digests, real_documents, run_build
+
+RECIPE = """
+name = "clean"
+[[sources]]
+name = "prose"
+paths = ["prose*.jsonl"]
+weight = 6
+{prose}
+[[sources]]
+name = "more"
+paths = ["more.jsonl"]
+weight = 3
+{more}
+[tokenizer]
+vocab_size = 400
+sample_bytes = "200 KB"
+[split]
+val_tokens = 3_000
+[shards]
+tokens = 20_000
+{rest}
+"""
+
+
+def write_lines(path: Path, texts: list[str]) -> None:
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two sources of paragraphs, many of them short; 150 paragraphs are in both."""
+    folder = tmp_path_factory.mktemp("clean")
+    documents = real_documents()
+    half = len(documents) // 2
+    write_lines(folder / "prose.jsonl", [*documents[:half], "<script>alert(1)</script> a"])
+    write_lines(folder / "more.jsonl", [*documents[half:], *documents[:150]])
+    return folder
+
+
+def write_recipe(folder: Path, name: str = "recipe.toml", *, prose: str = "", more: str = "", rest: str = "") -> Path:
+    path = folder / name
+    path.write_text(RECIPE.format(prose=prose, more=more, rest=rest))
+    return path
+
+
+GOPHER = "[sources.clean.gopher]\nmin_words = 15\nmax_dropped = 1\nmin_mean_word_chars = 'off'"
+MOVE = "sources.prose.clean.gopher.min_words"
+
+
+@pytest.fixture(scope="module")
+def built(folder: Path) -> dict[str, Any]:
+    return run_build(write_recipe(folder, prose=GOPHER), folder / "set")
+
+
+def source(result: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(entry for entry in result["sources"] if entry["name"] == name)
+
+
+def test_a_moved_limit_mixes_and_assembles_again_and_nothing_else(built: dict[str, Any], folder: Path) -> None:
+    assert built["ran"]["encode"] == 2
+    assert source(built, "prose")["dropped"]["gopher: min_words"] > 5
+    before = digests(folder / "set")
+    moved = run_build(folder / "recipe.toml", folder / "set", "--set", f"{MOVE}=25", "--workers", "1")
+    assert moved["ran"] == moved["ran"] | {"tokenizer": 0, "encode": 0, "mix": 1}
+    assert moved["ran"]["assemble"] > 0
+    assert (
+        source(moved, "prose")["dropped"]["gopher: min_words"] > source(built, "prose")["dropped"]["gopher: min_words"]
+    )
+    run_build(folder / "recipe.toml", folder / "scratch", "--set", f"{MOVE}=25", "--workers", "2")
+    assert digests(folder / "scratch") == digests(folder / "set") != before
+    off = run_build(folder / "recipe.toml", folder / "set", "--set", f"{MOVE}=off")
+    assert (off["ran"]["tokenizer"], off["ran"]["encode"]) == (0, 0)
+    assert "gopher: min_words" not in source(off, "prose")["dropped"]
+    again = run_build(folder / "recipe.toml", folder / "set")
+    assert (again["ran"]["tokenizer"], again["ran"]["encode"]) == (0, 0)
+    assert digests(folder / "set") == before
+
+
+def test_the_counts_add_up_to_the_documents_read(built: dict[str, Any], folder: Path) -> None:
+    for name in ("prose", "more"):
+        entry = source(built, name)
+        lines = len((folder / f"{name}.jsonl").read_text().splitlines())
+        assert entry["documents_available"] + sum(entry["dropped"].values()) == lines
+
+
+def test_of_equal_documents_the_one_that_stays_is_kept(built: dict[str, Any], folder: Path) -> None:
+    """`more` has no limits: it keeps the documents that fall in `prose`."""
+    shared = [json.loads(line)["text"] for line in (folder / "prose.jsonl").read_text().splitlines()][:150]
+    fall = [text for text in shared if len(text.split()) < 15]
+    assert 0 < len(fall) < 150
+    elsewhere = source(built, "more")["dropped"]["duplicate of another source"]
+    assert elsewhere == 150 - sum(source_drops(text) for text in shared)
+
+
+def source_drops(text: str) -> bool:
+    """Reference: the limits of `prose`, in plain Python."""
+    words = text.split()
+    return len(words) < 15 or sum(map(len, words)) / len(words) > 10
+
+
+def test_the_set_is_valid_and_has_a_report(built: dict[str, Any], folder: Path) -> None:
+    for command in ("validate", "report"):
+        arguments = [sys.executable, "-m", "shards", command, str(folder / "set")]
+        arguments += ["--out", str(folder / "report")] if command == "report" else []
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr + done.stdout
+    assert "gopher: min_words" in next((folder / "report").glob("*.html")).read_text()
+    manifest = json.loads((folder / "set/manifest.json").read_text())
+    assert "gopher: min_words" in manifest["sources"][0]["dropped"]
+
+
+def test_turning_a_preset_on_trains_and_encodes(built: dict[str, Any], folder: Path, tmp_path: Path) -> None:
+    on = run_build(folder / "recipe.toml", folder / "set", "--set", "clean.code.max_dropped=1")
+    assert (on["ran"]["tokenizer"], on["ran"]["encode"]) == (1, 2)
+    run_build(folder / "recipe.toml", folder / "set")
+
+
+def test_an_empty_table_does_nothing(folder: Path, tmp_path: Path) -> None:
+    plain = write_recipe(folder, "plain.toml")
+    run_build(plain, tmp_path / "set")
+    before = digests(tmp_path / "set")
+    empty = write_recipe(folder, "empty.toml", prose="[sources.clean]", rest="[clean]")
+    assert run_build(empty, tmp_path / "set")["tasks_run"] == 0
+    assert digests(tmp_path / "set") == before
+    run_build(empty, tmp_path / "anew")
+    assert digests(tmp_path / "anew") == before
+    assert '"clean":' not in (tmp_path / "set/recipe.json").read_text()
+    assert not list((tmp_path / "set.work").glob("*/*/measures.bin"))
+    assert not list((tmp_path / "set.work").glob("*/*/cleaning.json"))
+
+
+def test_too_much_that_falls_when_mixing_stops_the_build(built: dict[str, Any], folder: Path, tmp_path: Path) -> None:
+    strict = ["--set", f"{MOVE}=40", "--set", "sources.prose.clean.gopher.max_dropped=0.2"]
+    refused = run_build(folder / "recipe.toml", folder / "set", *strict, expect=2)["stderr"]
+    assert "source 'prose': clean.gopher drops " in refused
+    assert "more than max_dropped = 0.2 allows" in refused
+    assert refused.count("gopher: min_words: words is ") == 10
+    assert refused.count(", limit 40: ") == 10
+    texts = [json.loads(line)["text"][:30] for line in (folder / "prose.jsonl").read_text().splitlines()]
+    (line, *_) = [line for line in refused.splitlines() if "gopher: min_words: words is " in line]
+    row = int(line.partition(" row ")[2].partition(":")[0])
+    assert texts[row][:20].split("\n")[0] in line
+    share = refused.partition("set max_dropped = ")[2].partition(" ")[0]
+    allowed = run_build(
+        folder / "recipe.toml", folder / "set", *strict[:3], f"sources.prose.clean.gopher.max_dropped={share}"
+    )
+    assert (allowed["ran"]["tokenizer"], allowed["ran"]["encode"], allowed["ran"]["mix"]) == (0, 0, 0)
+    run_build(folder / "recipe.toml", folder / "set")
+
+
+def test_the_alarm_comes_before_the_shortage_that_it_causes(built: dict[str, Any], folder: Path) -> None:
+    strict = ["--set", f"{MOVE}=100000", "--set", "sources.prose.clean.gopher.max_dropped=0.9"]
+    refused = run_build(folder / "recipe.toml", folder / "set", *strict, expect=2)["stderr"]
+    assert "(100.00%), more than max_dropped = 0.9 allows" in refused
+    assert "set max_dropped = 1.0 in" in refused
+    refused = run_build(folder / "recipe.toml", folder / "set", *strict[:2], expect=2)["stderr"]
+    assert "source 'prose': no document is left to mix (" in refused
+    assert "Move the limits of `clean`" in refused
+    assert run_build(folder / "recipe.toml", folder / "set")["ran"]["encode"] == 0
+
+
+def test_too_much_that_falls_before_encoding_stops_the_build(folder: Path, tmp_path: Path) -> None:
+    early = "[sources.clean.gopher]\nmin_words = 40\nwhen = 'encode'"
+    recipe = write_recipe(folder, "early.toml", prose=early)
+    refused = run_build(recipe, tmp_path / "set", expect=2)["stderr"]
+    assert "source 'prose': clean.gopher drops " in refused
+    assert refused.count("gopher: min_words: words is ") == 10
+    recipe = write_recipe(folder, "early.toml", prose=early + "\nmax_dropped = 1")
+    built = run_build(recipe, tmp_path / "set")
+    assert (built["ran"]["tokenizer"], built["ran"]["encode"]) == (0, 0)
+    assert source(built, "prose")["dropped"]["gopher: min_words"] > 100
+    assert not list((tmp_path / "set.work").glob("*/*/measures.bin"))
+    late = write_recipe(folder, "late.toml", prose=early.replace("encode", "mix") + "\nmax_dropped = 1")
+    mixed = run_build(late, tmp_path / "late")
+    assert source(mixed, "prose")["dropped"] == source(built, "prose")["dropped"]
+    everything = write_recipe(folder, "all.toml", prose=early.replace("40", "50_000") + "\nmax_dropped = 1")
+    refused = run_build(everything, tmp_path / "none", expect=2)["stderr"]
+    assert "source 'prose': no document is left (" in refused
+
+
+def flip(path: Path) -> None:
+    """Change one bit in the middle of a file and keep its time, as a disk that fails does."""
+    before = path.stat()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def test_damaged_measures_are_measured_again(built: dict[str, Any], folder: Path, tmp_path: Path) -> None:
+    run_build(folder / "recipe.toml", tmp_path / "set", "--set", f"{MOVE}=25")
+    expected = digests(tmp_path / "set")
+    run_build(folder / "recipe.toml", tmp_path / "set")
+    (measures,) = (tmp_path / "set.work/encode").glob("*/measures.bin")
+    flip(measures)
+    again = run_build(folder / "recipe.toml", tmp_path / "set", "--set", f"{MOVE}=25")
+    assert f"{measures}: damaged" in again["stderr"]
+    assert f"the encode task {measures.parent.name} runs again" in again["stderr"]
+    assert digests(tmp_path / "set") == expected
+    (found,) = (tmp_path / "set.work/mix").glob("*/cleaning.json")
+    flip(found)
+    again = run_build(folder / "recipe.toml", tmp_path / "set", "--set", f"{MOVE}=25")
+    assert f"the mix task {found.parent.name} runs again" in again["stderr"]
+    assert digests(tmp_path / "set") == expected
+
+
+def test_a_kept_tokenizer_and_a_moved_limit_encode_what_is_new(folder: Path, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, prose=GOPHER)
+    for name in ("prose.jsonl", "more.jsonl"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    run_build(recipe, tmp_path / "set")
+    write_lines(tmp_path / "prose-2.jsonl", [f"{n} words " * (n % 30 + 1) for n in range(100)])
+    kept = run_build(recipe, tmp_path / "set", "--keep-tokenizer", "--set", f"{MOVE}=25")
+    assert (kept["ran"]["tokenizer"], kept["ran"]["encode"]) == (0, 1)
+    assert source(kept, "prose")["dropped"]["gopher: min_words"] > 30
