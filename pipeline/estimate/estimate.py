@@ -330,6 +330,7 @@ def _estimate_source(share: float, selection: Selection, ratios: SourcePilot) ->
     stored_bytes = sum(span.stored_bytes for span in spans)
     content_bytes = int(text_bytes * ratios.content_bytes)
     sampled = ratios.encode_s > 0 or not ratios.text
+    read_files = tuple(selection.read_files())
     rows = [span.rows for span in spans if span.rows is not None]
     if len(rows) == len(spans):  # the share of rows kept varies less than the length of documents
         documents = round(sum(rows) * ratios.kept)
@@ -338,7 +339,7 @@ def _estimate_source(share: float, selection: Selection, ratios: SourcePilot) ->
     return SourceEstimate(
         name=selection.source.name,
         share=share,
-        files=len({span.name for span in spans}),
+        files=len(read_files),
         all_files=len(selection.files),
         units=len(selection.units),
         documents=documents,
@@ -353,8 +354,8 @@ def _estimate_source(share: float, selection: Selection, ratios: SourcePilot) ->
         distinct=ratios.distinct,
         has_more=selection.has_more,
         dropped=ratios.dropped,
-        formats=dict(Counter(file.format for file in selection.read_files())),
-        read_files=tuple(selection.read_files()),
+        formats=dict(Counter(file.format for file in read_files)),
+        read_files=read_files,
     )
 
 

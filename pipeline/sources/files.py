@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipeline.recipe import paths
@@ -40,8 +39,11 @@ def list_files(source: SourceRecipe) -> list[File]:
             f"(relative paths begin at {source.folder.absolute()}). "
             "Restore the files, or correct `paths`."
         )
-    folder = posixpath.commonpath([posixpath.dirname(name) for name in files]) or "/"
-    return [replace(files[name], name=_relative(name, folder)) for name in sorted(files)]
+    folder = posixpath.commonpath({posixpath.dirname(name) for name in files}) or "/"
+    return [
+        File(file.url, _relative(name, folder), file.stored_bytes, file.version, file.revision)
+        for name, file in sorted(files.items())
+    ]
 
 
 def _relative(name: str, folder: str) -> str:

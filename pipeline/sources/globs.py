@@ -14,7 +14,7 @@ from pipeline.recipe import paths
 from pipeline.recipe.checks import kind_of, named_sources
 from pipeline.sources.base import File, SourceError
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, version_of_status
-from pipeline.sources.formats.detect import detect_format, format_of_name
+from pipeline.sources.formats.detect import detect_format, ending_of, format_of_name
 
 
 def expand_glob(glob: str) -> list[File]:
@@ -29,9 +29,7 @@ def expand_glob(glob: str) -> list[File]:
         OSError, ValueError, ImportError: the URL cannot be listed, or its protocol is not installed.
     """
     if "://" not in glob and "::" not in glob:
-        found = globbing.glob(os.path.expanduser(glob), recursive=True)
-        files = [file for path in found if (file := _local_file(path)) is not None]
-        return sorted(files, key=lambda file: file.name)
+        return sorted(_list_local(glob), key=lambda file: file.name)
     import fsspec
 
     links = glob.split("::")
@@ -53,15 +51,25 @@ def expand_glob(glob: str) -> list[File]:
     return sorted(files, key=lambda file: file.name)
 
 
-def _local_file(path: str) -> File | None:
-    """Return a path as a file; None if it is none, or is gone. One call of the system, as there may be many files."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    if not stat.S_ISREG(status.st_mode):
-        return None
-    return File(path, _check_name(_absolute(path)), status.st_size, version_of_status(status))
+def _list_local(glob: str) -> Iterator[File]:
+    """Yield the local files that a glob matches. One call of the system for each, as there may be many."""
+    folders: dict[str, str] = {}
+    for path in _match_local(glob):
+        try:
+            status = os.stat(path)
+        except OSError:
+            continue  # a broken link, or gone meanwhile
+        if not stat.S_ISREG(status.st_mode):
+            continue
+        folder, separator, base = path.rpartition(os.sep)
+        if folder not in folders:
+            folders[folder] = _absolute(folder + separator).rstrip("/")
+        name = f"{folders[folder]}/{base}"
+        yield File(path, _check_name(name), status.st_size, version_of_status(status))
+
+
+def _match_local(glob: str) -> list[str]:
+    return globbing.glob(os.path.expanduser(glob), recursive=True)
 
 
 def check_globs(data: dict[str, Any], folder: Path) -> Iterator[str]:
@@ -76,7 +84,7 @@ def check_globs(data: dict[str, Any], folder: Path) -> Iterator[str]:
 
 def _check_glob(place: str, source: dict[str, Any], glob: str, folder: Path) -> Iterator[str]:
     try:
-        files = expand_glob(paths.join(folder, glob))
+        files = _one_of_each_ending(paths.join(folder, glob))
     except (*BROKEN_FILE_ERRORS, ImportError) as error:
         yield f"{place}.paths: {glob!r} cannot be listed: {error}"
         return
@@ -96,8 +104,29 @@ def _check_glob(place: str, source: dict[str, Any], glob: str, folder: Path) -> 
         yield f"{place}.keep: {name!r} has no columns; predicates need parquet or jsonl"
 
 
+def _one_of_each_ending(glob: str) -> list[File]:
+    """Return a file of each ending that a glob matches, sorted by name: their names tell the formats of all files.
+
+    Raises:
+        As `expand_glob`.
+    """
+    files: dict[str, File] = {}
+    if "://" in glob or "::" in glob:
+        for file in expand_glob(glob):
+            files.setdefault(ending_of(file.name), file)
+        return list(files.values())
+    for path in sorted(_match_local(glob)):
+        ending = ending_of(path)
+        if (ending not in files or not path.isascii()) and os.path.isfile(path):
+            files.setdefault(ending, File(path, _check_name(_absolute(path)), 0))
+    return list(files.values())
+
+
 def _find_without_columns(files: list[File], by_name: dict[str, str | None]) -> str | None:
-    """Return the name of the first file without columns; a file is opened only if its name does not give its format."""
+    """Return the name of the first file without columns; a file is opened only if its name does not give its format.
+
+    Here one file of each ending is looked at. `pipeline.sources.formats.readers` refuses the others.
+    """
     for file in files:
         found = by_name[file.name]
         try:

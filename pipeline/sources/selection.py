@@ -14,6 +14,7 @@ The cost is reading the footers of the groups listed: of 2,400 files, 16 if a fe
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import xxhash
 
@@ -87,7 +88,6 @@ class Selection:
         self.whole = tokens is None or small  # a small file may name millions of others
         self.units: list[Unit] = []
         self.seed = seed
-        self._groups = _group_files(self.files, seed)
         self._by_name = {file.name: file for file in self.files}
         self._listed: dict[str, list[Span]] = {}  # by file name
         self._order: list[Span] = []  # of the groups listed so far
@@ -100,6 +100,10 @@ class Selection:
             first_bytes = int(tokens * FIRST_BYTES_PER_TOKEN)
             self._unit_bytes = part_bytes(first_bytes)
             self.take(first_bytes)
+
+    @cached_property
+    def _groups(self) -> list[list[File]]:
+        return _group_files(self.files, self.seed)
 
     @property
     def text_bytes(self) -> int:

@@ -69,6 +69,16 @@ def test_what_would_become_one_raw_document_is_refused(case: str, tmp_path: Path
         assert len(read_all(source(tmp_path / name, format="file"))) == 1, "the remedy works"
 
 
+def test_predicates_are_refused_for_a_file_without_columns(tmp_path: Path, source: Any) -> None:
+    (tmp_path / "a.json").write_bytes(LINES)
+    recipe = source(tmp_path / "*.json", keep={"url": "== https://example.org"})
+    assert len(list_spans_of(recipe)) == 1
+    (tmp_path / "b.json.md").write_bytes(b"# A page")
+    recipe = source(tmp_path / "*.json*", keep={"url": "== https://example.org"})
+    with pytest.raises(SourceError, match=r"b\.json\.md: is read as file and has no columns"):
+        list_spans_of(recipe)
+
+
 FILES = {
     "a.py": b"import os\n\nx = {'a': 1}\n",
     "data.py": b'[\n {"op": "test"},\n]\n',

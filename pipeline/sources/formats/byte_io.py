@@ -55,6 +55,18 @@ def open_file(url: str) -> Generator[BinaryIO]:
         yield cast("BinaryIO", file)
 
 
+def read_head(url: str, count: int) -> bytes:
+    """Return a file's first bytes, fewer if it ends before; without a buffer, as there may be many small files."""
+    if not is_local(url):
+        with open_file(url) as file:
+            return file.read(count)
+    with open(os.path.expanduser(url), "rb", buffering=0) as raw:
+        head = raw.read(count)
+        while len(head) < count and (more := raw.read(count - len(head))):
+            head += more
+    return head
+
+
 def version_of(url: str) -> str:
     """Return a text that changes with the file: size and modification time, or what the file system offers instead.
 

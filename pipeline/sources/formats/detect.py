@@ -12,10 +12,10 @@ import codecs
 import json
 import os
 import re
-from typing import Any, BinaryIO
+from typing import Any
 
 from pipeline.sources.base import SourceError
-from pipeline.sources.formats.byte_io import COMPRESSION, decompress, open_file
+from pipeline.sources.formats.byte_io import COMPRESSION, decompress, open_file, read_head
 
 HEAD_BYTES = 1 << 16
 """Bytes that are read of a file."""
@@ -42,9 +42,15 @@ _LEAST_TABLE_LINES = 3
 """A file whose first lines, this many, have the same number of separators is taken for a table."""
 
 
+def ending_of(name: str) -> str:
+    """Return a name's suffix in lower case, ignoring a compression suffix: `.jsonl` for `a.jsonl.gz`."""
+    base, ending = os.path.splitext(name)
+    return (os.path.splitext(base)[1] if ending in COMPRESSION else ending).lower()
+
+
 def format_of_name(name: str) -> str | None:
     """Return the format that a file's name gives: parquet, jsonl or text; None if it gives none."""
-    return _BY_NAME.get(_inner_ending(name))
+    return _BY_NAME.get(ending_of(name))
 
 
 def detect_format(url: str, name: str) -> str:
@@ -54,11 +60,10 @@ def detect_format(url: str, name: str) -> str:
         SourceError: the content cannot be one document; the message has the remedy.
         OSError: the file cannot be read or decompressed.
     """
-    ending = _inner_ending(name)
+    ending = ending_of(name)
     if found := _BY_NAME.get(ending):
         return found
-    with open_file(url) as raw:
-        head = _read_head(raw, name)
+    head = _read_head(url, name)
     if head.startswith(b"PAR1"):
         return "parquet"
     _refuse_binary(name, head)
@@ -88,15 +93,11 @@ def _compression_of(name: str) -> str | None:
     return COMPRESSION.get(os.path.splitext(name)[1])
 
 
-def _inner_ending(name: str) -> str:
-    """Return a name's suffix in lower case, ignoring a compression suffix: `.jsonl` for `a.jsonl.gz`."""
-    base, ending = os.path.splitext(os.path.basename(name))
-    return (os.path.splitext(base)[1] if ending in COMPRESSION else ending).lower()
-
-
-def _read_head(raw: BinaryIO, name: str) -> bytes:
-    compression = _compression_of(name)
-    return decompress(raw, compression).read(HEAD_BYTES) if compression else raw.read(HEAD_BYTES)
+def _read_head(url: str, name: str) -> bytes:
+    if compression := _compression_of(name):
+        with open_file(url) as raw:
+            return decompress(raw, compression).read(HEAD_BYTES)
+    return read_head(url, HEAD_BYTES)
 
 
 def _refuse_binary(name: str, head: bytes) -> None:
@@ -117,17 +118,21 @@ def _refuse_binary(name: str, head: bytes) -> None:
 def _is_binary(head: bytes) -> bool:
     """Return whether bytes are binary: many are NUL, or some are NUL and the rest is not UTF-8."""
     nulls = head.count(0)
+    if not nulls:
+        return False
     if nulls * 10 > len(head):
         return True
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head)  # a character may be cut at the end
     except UnicodeDecodeError:
-        return nulls > 0
+        return True
     return False
 
 
 def _is_json_lines(head: bytes) -> bool:
     """Return whether most of the first lines are JSON objects, one per line."""
+    if b"{" not in head:
+        return False
     lines = [line for line in head.split(b"\n") if line.strip()]
     if len(head) == HEAD_BYTES and len(lines) == 1:
         return bool(re.match(rb'\s*\{\s*"', head))  # one line, longer than the head

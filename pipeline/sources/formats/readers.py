@@ -43,6 +43,8 @@ def cut_file(
     """
     if format_ == "parquet":
         return parquet.cut_file(source, url, name, version, unit_bytes)
+    if source.keep and format_ != "jsonl":
+        raise SourceError(f"{name}: is read as {format_} and has no columns; predicates need parquet or jsonl.")
     size = int(version.partition(" ")[0])
     compressed = is_compressed(name)
     per_byte = _CONTENT_PER_LINE_BYTE if source.content == "software-heritage" else 1
