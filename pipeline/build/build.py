@@ -35,6 +35,7 @@ from pipeline.engine.lease import Lease
 from pipeline.engine.progress import Progress
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.hub import pin_revisions
+from pipeline.sources.kept_spans import KeptSpans
 from pipeline.sources.selection import Unread, open_sources
 from shards.format.manifest import MANIFEST_FILE, Manifest
 from shards.stores.files import lock_folder
@@ -46,7 +47,7 @@ from shards.validation.validate import Level, ValidationResult, validate
 SUMMARY_FILE = "build.json"
 """Of the last build: its times, and the SHA-256 of the manifest of the set that it found valid in full."""
 _WORK_NAME = re.compile(
-    r"fetch|tokenizer|encode|mix|assemble|cache|build\.json|revisions\.json|encoder-[0-9a-f]{16}\.json|\..+\.tmp"
+    r"fetch|tokenizer|encode|mix|assemble|cache|build\.json|revisions\.json|spans\.json|encoder-[0-9a-f]{16}\.json|\..+\.tmp"
 )
 
 
@@ -111,8 +112,9 @@ def build(
     out_store, work_store = open_writable_store(out), open_writable_store(work)
     _check_places(out_store, work_store, recipe)
     recipe = pin_revisions(recipe, work_store)
-    selections = open_sources(recipe)
+    selections = open_sources(recipe, kept_spans := KeptSpans(work_store))
     with _held(work_store, out_store) as check:
+        kept_spans.save()
         # Run the stages.
         units = [selection.units for selection in selections]
         driver = Driver(
@@ -122,6 +124,7 @@ def build(
         run_fetch(context, recipe)
         tokenizer, recipe = run_tokenizer(context, recipe, tokenizer_choice)
         runs, encoded, mixed, mix_folder = run_encode_and_mix(context, recipe, tokenizer)
+        kept_spans.save()  # of the parts that were taken since
         entries = run_assemble(context, recipe, tokenizer, mixed, runs, mix_folder)
 
         # Write the manifest, and delete what an earlier recipe left.

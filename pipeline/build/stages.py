@@ -26,14 +26,14 @@ from pipeline.clean.patterns import check_matches
 from pipeline.encode import encode
 from pipeline.encode.run import Run, RunList, token_dtype
 from pipeline.engine.receipts import WorkFileDamagedError
-from pipeline.engine.tasks import Task, digest_of
+from pipeline.engine.tasks import JsonText, Task, digest_of
 from pipeline.estimate import disk
 from pipeline.mix import cleaning
 from pipeline.mix import cuts as mix
 from pipeline.mix.block_lists import open_lists
 from pipeline.mix.plan import MixPlan, plan_from_dict
 from pipeline.recipe.schema import Recipe, SourceRecipe
-from pipeline.sources.base import Unit
+from pipeline.sources.base import Unit, spans_to_json
 from pipeline.tokenizer.encoder import TokenizerInfo
 from shards.format.manifest import ShardEntry, Split
 from shards.format.writer import SetProperties, shard_name
@@ -110,7 +110,7 @@ def run_encode(
             identity = {
                 "code": [encode.CODE_VERSION, *libraries],
                 "source": reading_of(source),
-                "spans": unit.identity(),
+                "spans": JsonText(spans_to_json(unit.spans)),
                 "tokenizer": [tokenizer.sha256, tokenizer.eos_id],
             }
             tasks.append(Task(digest_of(identity), payload, unit.text_bytes, _name_unit(source, unit)))

@@ -10,11 +10,11 @@ from pipeline.build.publish import recipe_folder
 from pipeline.build.stages import reading_of
 from pipeline.engine.driver import StageResult
 from pipeline.engine.receipts import RECEIPT_FILE, TaskOutput, read_receipt
-from pipeline.engine.tasks import Task, digest_of
+from pipeline.engine.tasks import JsonText, Task, digest_of
 from pipeline.recipe import paths
 from pipeline.recipe.schema import Recipe, TokenizerRecipe
 from pipeline.recipe.shares import Shares
-from pipeline.sources.base import Span
+from pipeline.sources.base import Span, spans_to_json
 from pipeline.tokenizer import sample, train
 from pipeline.tokenizer.checks import TokenizerError
 from pipeline.tokenizer.encoder import TokenizerInfo, load_tokenizer
@@ -95,7 +95,7 @@ def _make_task(context: BuildContext, recipe: Recipe) -> tuple[Task, int]:
         "code": [train.CODE_VERSION, *map(version, ("gigatoken", "tokenizers", "pyarrow"))],
         "tokenizer": section.model_dump(),
         "sources": [[source.name, reading_of(source)] for source in sources],
-        "spans": [[span.identity() for span in own] for own in payload.spans],
+        "spans": JsonText(f"[{','.join(map(spans_to_json, payload.spans))}]"),
         "seed": recipe.seed,
     }
     size = sum(sample.sample_budgets(payload))

@@ -16,7 +16,7 @@ import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import TypeAdapter
 
@@ -79,10 +79,28 @@ class Outcome:
     """The damaged file of an earlier task that kept this one from finishing, as `WorkFileDamagedError` takes it."""
 
 
+class JsonText(str):
+    """Canonical JSON that is written already, for `digest_of`: sorted keys, no spaces, letters as they are."""
+
+
 def digest_of(value: Any) -> str:
-    """Return a short digest of JSON values: 32 hex digits of the SHA-256 of their canonical text."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    """Return a short digest of JSON values: 32 hex digits of the SHA-256 of their canonical text.
+
+    Args:
+        value: JSON values; those of an outermost dict may be `JsonText`.
+    """
+    if isinstance(value, dict):
+        items = sorted(cast("dict[str, Any]", value).items())
+        text = "{" + ",".join(f"{_canonical(key)}:{_canonical(item)}" for key, item in items) + "}"
+    else:
+        text = _canonical(value)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _canonical(value: Any) -> str:
+    if isinstance(value, JsonText):
+        return value
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def run_call(call: Call, report: Report) -> Outcome:

@@ -8,7 +8,9 @@ A batch is a few megabytes of text in Arrow buffers; documents never become sepa
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from json.encoder import encode_basestring as _quote
 from typing import TYPE_CHECKING, Any, Literal
 
 import xxhash
@@ -84,17 +86,28 @@ class Span:
         """The part of the file: `rg0-12`, `b0-4096` or `file`."""
         return "file" if self.kind == "file" else f"{self.kind}{self.start}-{self.stop}"
 
-    def identity(self) -> dict[str, Any]:
-        """Return the fields that determine the span's content, for digests; not the path of fetched documents."""
-        values = {name: getattr(self, name) for name in _SPAN_FIELDS}  # `asdict` takes five times as long
-        return values | ({"url": ""} if self.format == "documents" else {})
+    def to_json(self) -> str:
+        """Return the fields that determine the span's content, for `JsonText`; not the path of fetched documents.
+
+        It is what `json.dumps` gives for a dict of them, in a fifth of the time.
+        """
+        url = "" if self.format == "documents" else self.url
+        rows = "null" if self.rows is None else self.rows
+        revision = "null" if self.revision is None else _quote(self.revision)
+        return (
+            f'{{"format":{_quote(self.format)},"kind":"{self.kind}","name":{_quote(self.name)},"revision":{revision},'
+            f'"rows":{rows},"start":{self.start},"stop":{self.stop},"stored_bytes":{self.stored_bytes},'
+            f'"text_bytes":{self.text_bytes},"url":{_quote(url)},"version":{_quote(self.version)}}}'
+        )
 
     def label(self, documents: str) -> str:
         """Return the span's provenance, `file@revision#rg0-12`; `documents` is the digest of the span's documents."""
         return f"{self.name}@{self.revision or documents}#{self.part}"
 
 
-_SPAN_FIELDS = tuple(field.name for field in fields(Span))
+def spans_to_json(spans: Iterable[Span]) -> str:
+    """Return what determines the spans' content, for `JsonText`."""
+    return f"[{','.join([span.to_json() for span in spans])}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +122,6 @@ class Unit:
     def text_bytes(self) -> int:
         """Bytes of text, about."""
         return sum(span.text_bytes for span in self.spans)
-
-    def identity(self) -> list[dict[str, Any]]:
-        """Return the fields that determine the unit's content, for digests."""
-        return [span.identity() for span in self.spans]
 
 
 @dataclass(slots=True)

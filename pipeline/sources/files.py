@@ -39,7 +39,7 @@ def list_files(source: SourceRecipe) -> list[File]:
             f"(relative paths begin at {source.folder.absolute()}). "
             "Restore the files, or correct `paths`."
         )
-    folder = posixpath.commonpath({posixpath.dirname(name) for name in files}) or "/"
+    folder = posixpath.commonpath({name.rpartition("/")[0] or "/" for name in files})
     return [
         File(file.url, _relative(name, folder), file.stored_bytes, file.version, file.revision)
         for name, file in sorted(files.items())

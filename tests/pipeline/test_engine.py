@@ -20,7 +20,7 @@ from pipeline.engine.driver import Driver
 from pipeline.engine.executors import LocalExecutor, WorkerLostError
 from pipeline.engine.progress import Progress
 from pipeline.engine.receipts import RECEIPT_FILE, read_receipt
-from pipeline.engine.tasks import Call, Task, digest_of
+from pipeline.engine.tasks import Call, JsonText, Task, digest_of
 from shards.stores.files import FolderBusyError, host_name, lock_folder, unique_name
 from shards.stores.store import FolderStore
 from tests.support import stage_tasks
@@ -56,6 +56,7 @@ def test_digests_depend_on_values_alone() -> None:
     assert digest_of(value) == "9aa47a681f01e692d6278f273d3851fd"
     others = [{"b": [1, 2.5, None, True]}, {**value, "c": 0}, {"b": [2.5, 1, None, True], "a": {"é": "x"}}, [], {}, ""]
     assert len({digest_of(other) for other in [value, *others]}) == 1 + len(others)
+    assert digest_of({**value, "a": JsonText('{"é":"x"}')}) == digest_of(value)
 
 
 def test_only_what_is_missing_runs(run: Any, tmp_path: Path) -> None:

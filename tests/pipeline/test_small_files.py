@@ -1,18 +1,25 @@
-"""Many small files: few tasks, few batches, each file opened once to be planned; what one changed file costs."""
+"""Many small files: few tasks, few batches, each file opened once to be planned, and never again until it changes."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipeline.build.api import build_set, load_recipe
+from pipeline.build.build import BuildResult
 from pipeline.clean.documents import DocumentStream
 from pipeline.sources.base import Span, Unit, make_units
+from pipeline.sources.kept_spans import SPANS_FILE, KeptSpans
 from pipeline.sources.kinds import list_files, list_spans
+from pipeline.sources.selection import open_sources
+from shards.stores.store import FolderStore
+from tests.support.builds import digests
 from tests.support.opened import record_opened
 
 FILES = 400
@@ -64,6 +71,96 @@ def test_a_match_names_its_own_file(files: Any, source: Any) -> None:
     assert [(match["span"], match["row"], match["hit"]) for match in stream.matches] == [
         (f"0{number}.md", 0, f"document {number}") for number in (170, 171, 172)
     ]
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Callable[[Path], BuildResult]:
+    """Return a function that builds a set of a glob."""
+
+    def run(glob: Path) -> BuildResult:
+        return build_set(recipe_of(glob), out=tmp_path / "set", work=tmp_path / "set.work", workers=1)
+
+    return run
+
+
+@pytest.fixture
+def opened_by_listing(tmp_path: Path) -> Callable[[Path], list[str]]:
+    """Return a function that lists a glob as a build does, and gives the files of the glob that it opened."""
+
+    def run(glob: Path) -> list[str]:
+        recipe, kept = load_recipe(recipe_of(glob)), KeptSpans(FolderStore(tmp_path / "set.work"))
+        with record_opened() as opened:
+            open_sources(recipe, kept)
+        return [Path(path).name for path in opened if Path(path).suffix == glob.suffix]
+
+    return run
+
+
+def recipe_of(glob: Path) -> dict[str, Any]:
+    """Return a recipe of one source."""
+    return {
+        "name": "small",
+        "sources": [{"name": "s", "paths": [str(glob)], "weight": 1}],
+        "tokenizer": {"vocab_size": 300, "sample_bytes": "1 MB"},
+        "mix": {"when_short": "shrink"},
+        "split": {"val_tokens": 100},
+    }
+
+
+def test_a_rerun_opens_the_changed_files_alone(files: Any, build: Any, opened_by_listing: Any, tmp_path: Path) -> None:
+    glob = files("md")
+    first = build(glob)
+    assert opened_by_listing(glob) == []
+    again = build(glob)
+    assert (again.tasks_run, again.manifest) == (0, first.manifest)
+    # Another text of the same length, a file that is now JSON lines, one more, and one less.
+    (tmp_path / "0100.md").write_text("DOCUMENT 100")
+    (tmp_path / "0200.md").write_text('{"text": "a record"}\n{"text": "another one"}\n')
+    (tmp_path / "0999.md").write_text("document 999")
+    (tmp_path / "0300.md").unlink()
+    assert set(opened_by_listing(glob)) == {"0100.md", "0200.md", "0999.md"}
+    assert build(glob).manifest.sources[0].documents_available == FILES + 1
+    assert opened_by_listing(glob) == []
+    found = digests(tmp_path / "set")
+    shutil.rmtree(tmp_path / "set")
+    shutil.rmtree(tmp_path / "set.work")
+    build(glob)
+    assert digests(tmp_path / "set") == found, "a first build gives the same set"
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b'{"xxh3_128": "', None])
+def test_kept_spans_that_are_damaged_are_not_used(
+    files: Any, build: Any, opened_by_listing: Any, tmp_path: Path, damage: bytes | None
+) -> None:
+    glob = files("md")
+    build(glob)
+    kept = tmp_path / "set.work" / SPANS_FILE
+    whole = kept.read_bytes()
+    kept.write_bytes(whole.replace(b'"file"', b'"text"', 1) if damage is None else damage)
+    assert len(opened_by_listing(glob)) == FILES
+    assert build(glob).tasks_run == 0
+    assert kept.read_bytes() == whole
+
+
+def test_kept_spans_are_of_one_way_to_read(files: Any, source: Any, tmp_path: Path) -> None:
+    glob = files("jsonl")
+    store = FolderStore(tmp_path / "work")
+    whole = source(glob)
+    kept = KeptSpans(store)
+    spans = kept.list_spans(whole, list_files(whole))
+    kept.save()
+    for recipe, unit_bytes, expected in (
+        (whole, None, 0),
+        (source(glob, weight=2.0, name="other"), None, 0),
+        (source(glob, format="text", separator="\n"), None, 0),  # is not opened to be cut
+        (source(glob, keep={"text": "== document 1"}), None, FILES),
+        (whole, 1 << 20, FILES),
+    ):
+        with record_opened() as opened:
+            found = KeptSpans(store).list_spans(recipe, list_files(recipe), unit_bytes)
+        assert sum(path.endswith(".jsonl") for path in opened) == expected
+        assert found == list_spans(recipe, list_files(recipe), unit_bytes)
+    assert spans == list_spans(whole, list_files(whole))
 
 
 def small(number: int, version: str = "1") -> Span:

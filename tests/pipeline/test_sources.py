@@ -7,6 +7,7 @@ import gzip
 import json
 import zipfile
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +246,18 @@ def test_read_documents_gives_the_same_bytes(
         read_documents(whole.model_dump(), "a.parquet@x#rg7-999", [0])
 
 
+@pytest.mark.parametrize("name", ["a.md", 'quo"te\\.md', "übung 日本\n\t\x7f\u2028.txt", ""])
+def test_the_json_of_a_span_has_all_its_fields(name: str) -> None:
+    spans = [
+        base.Span(f"/d/{name}", name, "1 bytes", "file", "file", 0, 7, 8, 1, 9),
+        base.Span(f"hf://{name}", name, "etag", "parquet", "rg", 3, 4, 1 << 40, None, 0, "0" * 40),
+        base.Span(f"/d/{name}", name, "v", "documents", "b", 0, 1, 1, 1, 1, name),
+    ]
+    expected = [asdict(span) | ({"url": ""} if span.format == "documents" else {}) for span in spans]
+    text = json.dumps(expected, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    assert base.spans_to_json(spans) == text
+
+
 def test_units_of_small_files_and_large_ones() -> None:
     def span(index: int, size: int) -> base.Span:
         return base.Span(f"/{index}", f"{index}", "v", "file", "file", 0, size, size, 1, size)
@@ -254,4 +267,4 @@ def test_units_of_small_files_and_large_ones() -> None:
     assert [span for unit in units for span in unit.spans] == spans
     assert [len(unit.spans) for unit in units] == [3, 3, 1, 1, 1]
     assert {unit.source for unit in units} == {3}
-    assert units[0].identity()[0]["url"] == "/0"
+    assert json.loads(base.spans_to_json(units[0].spans))[0]["url"] == "/0"

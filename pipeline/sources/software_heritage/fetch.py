@@ -23,10 +23,10 @@ import pyarrow as pa
 from pipeline.arrow import as_large_binary
 from pipeline.engine.checksums import checksum_file
 from pipeline.engine.receipts import RECEIPT_FILE, read_receipt
-from pipeline.engine.tasks import Task, digest_of
+from pipeline.engine.tasks import JsonText, Task, digest_of
 from pipeline.engine.timer import Timer
 from pipeline.recipe.schema import SourceRecipe
-from pipeline.sources.base import SourceError, Span, Unit
+from pipeline.sources.base import SourceError, Span, Unit, spans_to_json
 from pipeline.sources.kinds import kind_of
 from pipeline.sources.network.retry import count_retries
 from pipeline.sources.network.settings import network
@@ -68,7 +68,7 @@ class _Wanted:
 def make_task(unit: Unit, source: SourceRecipe, folder: Path) -> Task:
     """Return the task of a unit. Its digest does not include the archive's address: SHA-1 identifies each file."""
     reading = source.model_dump(include=_READING_KEYS)
-    digest = digest_of({"code": CODE_VERSION, "source": reading, "spans": unit.identity()})
+    digest = digest_of({"code": CODE_VERSION, "source": reading, "spans": JsonText(spans_to_json(unit.spans))})
     rows = sum(span.rows if span.rows is not None else span.stored_bytes // _LINE_BYTES for span in unit.spans)
     return Task(digest, FetchTask(unit, source, str(folder / f"{digest}.journal")), rows)
 

@@ -1,0 +1,93 @@
+"""The spans of files, kept in the work folder: a re-run lists its sources, and opens only the files that have changed.
+
+A file's spans are a function of its content, the recipe's keys of the source and our code. The kept ones are used for a
+file of the same address, name and version, which is what decides whether its unit is encoded again, too.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from pipeline.engine.receipts import seal, unseal
+from pipeline.engine.tasks import digest_of
+from pipeline.sources.base import File, Span
+from pipeline.sources.kinds import list_spans
+
+if TYPE_CHECKING:
+    from pipeline.recipe.schema import SourceRecipe
+    from shards.stores.store import WritableStore
+
+SPANS_FILE = "spans.json"
+CODE_VERSION = 1
+"""Increase when the same file would be cut in another way, or refused."""
+
+_Entry = list[Any]
+"""A file's address, its version, and its spans: the fields from `format` to `stored_bytes` of each."""
+
+
+class KeptSpans:
+    """Lists spans, and keeps them in a work folder. Memory: about 0.5 KB a file."""
+
+    def __init__(self, work: WritableStore | None = None):
+        """Use the spans that an earlier build kept in `work`; None: keep nothing."""
+        self._work = work
+        self._used: dict[str, dict[str, _Entry]] = {}
+        self._changed = False
+
+    @cached_property
+    def _kept(self) -> dict[str, dict[str, _Entry]]:
+        try:
+            return unseal(self._work.read(SPANS_FILE)) if self._work is not None else {}
+        except (OSError, ValueError):
+            return {}  # absent or damaged: each file is opened
+
+    def list_spans(self, source: SourceRecipe, files: list[File], unit_bytes: int | None = None) -> list[Span]:
+        """List the spans of several files, in the files' order, as `kinds.list_spans` does.
+
+        Raises:
+            SourceError: with one line for each file that cannot be read, or does not fit the recipe.
+        """
+        if self._work is None:
+            return list_spans(source, files, unit_bytes)
+        key = _key_of(source, unit_bytes)
+        kept, used = self._kept.get(key, {}), self._used.setdefault(key, {})
+        found = {file.name: entry for file in files if (entry := kept.get(file.name)) and _is_of(entry, file)}
+        new: dict[str, list[Span]] = {file.name: [] for file in files if file.name not in found}
+        for span in list_spans(source, [file for file in files if file.name in new], unit_bytes) if new else ():
+            new[span.name].append(span)
+        spans: list[Span] = []
+        for file in files:
+            if (entry := found.get(file.name)) is None:
+                spans += new[file.name]
+                entry = [file.url, file.version, [_to_row(span) for span in new[file.name]]]
+            else:
+                spans += [Span(file.url, file.name, file.version, *row, revision=file.revision) for row in entry[2]]
+            if file.version:  # else the listing does not tell whether the file has changed
+                used[file.name] = entry
+        self._changed |= bool(new.keys() & used.keys())
+        return spans
+
+    def save(self) -> None:
+        """Keep the spans that were listed since this was made, and no others, if some of them are new.
+
+        Raises:
+            OSError: the work folder cannot be written.
+        """
+        if self._work is not None and self._changed:
+            self._work.put(SPANS_FILE, seal(self._used))
+            self._changed = False
+
+
+def _key_of(source: SourceRecipe, unit_bytes: int | None) -> str:
+    reading = source.model_dump(mode="json", exclude={"name", "weight", "license", "paths"})
+    return digest_of([CODE_VERSION, version("pyarrow"), reading, unit_bytes])
+
+
+def _is_of(entry: _Entry, file: File) -> bool:
+    return entry[0] == file.url and entry[1] == file.version
+
+
+def _to_row(span: Span) -> list[Any]:
+    return [span.format, span.kind, span.start, span.stop, span.text_bytes, span.rows, span.stored_bytes]
