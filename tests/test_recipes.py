@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.build.load import SHIPPED, load_recipe
 from pipeline.recipe import reference as keys
-from pipeline.recipe.cleaning import CleanRecipe
+from pipeline.recipe.cleaning import CleanAllRecipe, NearDuplicatesRecipe
 from pipeline.recipe.filters import FILTERS
 from pipeline.recipe.presets import PRESETS, Preset
 from pipeline.recipe.schema import Recipe, SourceRecipe
@@ -128,11 +128,12 @@ def test_every_key_has_a_row_with_its_meaning() -> None:
     expected = ["name", "seed", "drop_hashes", "drop_if_matches", *SourceRecipe.model_fields]
     expected += [key for section in sections for key in section.model_fields]  # type: ignore[union-attr]
     expected += [
-        *CleanRecipe.model_fields,
+        *CleanAllRecipe.model_fields,
         *Preset.model_fields,
         *(key for preset in PRESETS.values() for key in preset.limit_keys()),
     ]
     expected += [key for model in FILTERS.values() for key in model.ordered_keys()]
+    expected += NearDuplicatesRecipe.model_fields
     assert names == expected
     for row in rows:
         assert len(row) == 4, row

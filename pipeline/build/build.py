@@ -47,7 +47,8 @@ from shards.validation.validate import Level, ValidationResult, validate
 SUMMARY_FILE = "build.json"
 """Of the last build: its times, and the SHA-256 of the manifest of the set that it found valid in full."""
 _WORK_NAME = re.compile(
-    r"fetch|tokenizer|encode|mix|assemble|cache|build\.json|revisions\.json|spans\.json|encoder-[0-9a-f]{16}\.json|\..+\.tmp"
+    r"fetch|tokenizer|encode|bands|pairs|similar|mix|assemble|cache|build\.json|revisions\.json|spans\.json"
+    r"|encoder-[0-9a-f]{16}\.json|\..+\.tmp"
 )
 
 

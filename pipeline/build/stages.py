@@ -17,6 +17,7 @@ import numpy as np
 from pipeline import assemble
 from pipeline.build.alarms import check_mixed, read_cleaning
 from pipeline.build.context import BuildContext
+from pipeline.build.near_duplicates import check_near_duplicates, find_similar_pairs
 from pipeline.build.publish import clear_output
 from pipeline.clean.filters import check_filtered, identity_of
 from pipeline.clean.limits import check_encoded
@@ -31,6 +32,7 @@ from pipeline.estimate import disk
 from pipeline.mix import cleaning
 from pipeline.mix import cuts as mix
 from pipeline.mix.block_lists import open_lists
+from pipeline.mix.near_duplicates.drop import SimilarPairs
 from pipeline.mix.plan import MixPlan, plan_from_dict
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import Unit, spans_to_json
@@ -167,7 +169,8 @@ def run_encode_and_mix(
         own, encoded = run_encode(context, recipe, tokenizer)
         runs = RunList(context.work.child("encode"), own)
         context.used["encode"].add(runs.name)
-        planned, folder = run_mix(context, recipe, runs, tokenizer)
+        similar = find_similar_pairs(context, recipe, tokenizer, runs, partial(_list_runs, runs))
+        planned, folder = run_mix(context, recipe, runs, tokenizer, similar)
         if planned is not None:
             for selection in context.selections:
                 if selection.has_more:
@@ -180,14 +183,14 @@ def run_encode_and_mix(
 
 
 def run_mix(
-    context: BuildContext, recipe: Recipe, runs: RunList, tokenizer: TokenizerInfo
+    context: BuildContext, recipe: Recipe, runs: RunList, tokenizer: TokenizerInfo, similar: SimilarPairs | None
 ) -> tuple[MixPlan | None, WritableStore]:
     """Decide which documents go to which shard; return the plan and the folder of the mix task.
 
     If a source is too short and has more, the plan is None, and more of the source has been taken.
 
     Raises:
-        CleaningError: a preset drops more of a source than its recipe allows.
+        CleaningError: a preset, or near-duplicates, drop more of a source than the recipe allows.
         MixError: the sources cannot give what the recipe asks for.
     """
     has_more = tuple(selection.has_more for selection in context.selections)
@@ -206,9 +209,10 @@ def run_mix(
     if cleaned:
         limits = [[astuple(limit) for limit in source.clean.limits("mix")] for source in recipe.sources]
         identity["clean"] = [cleaning.CODE_VERSION, limits]
-    payload = mix.MixTask(
-        recipe, tuple(open_lists(recipe)), runs.address, has_more, fetch=context.driver.work.folder is None
-    )
+    if similar is not None:
+        identity["near_duplicates"] = similar.identity()
+    fetch = context.driver.work.folder is None
+    payload = mix.MixTask(recipe, tuple(open_lists(recipe)), runs.address, has_more, fetch=fetch, similar=similar)
     task = Task(digest_of(identity), payload, 0, recipe.name)
     before = partial(_list_runs, runs)
     result = context.run_stage("mix", "pipeline.mix.cuts:mix_runs", [task], before=before).results[0]
@@ -224,6 +228,8 @@ def run_mix(
                 raise
 
         context.driver.read(check)
+    if "near_duplicates" in result:
+        check_near_duplicates(context, recipe, tokenizer, runs, result["near_duplicates"], note="plan" in result)
     if "fault" in result:
         raise mix.MixError(result["fault"])
     for source, needed, found in result["short"]:

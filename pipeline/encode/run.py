@@ -111,6 +111,11 @@ class Run:
         data = self.output.read(MEASURES_FILE, first * size, last * size)
         return np.frombuffer(data, MEASURES_DTYPE).reshape(last - first, len(self.measures))
 
+    @property
+    def tokens_bytes(self) -> int:
+        """The bytes of its tokens."""
+        return self.output.size(TOKENS_FILE)
+
     def read_documents(self, first: int, last: int) -> npt.NDArray[np.void]:
         """Read the rows of the documents [first, last), `DOCUMENT_DTYPE (last - first,)`."""
         size = DOCUMENT_DTYPE.itemsize

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pipeline.encode.run import DOCUMENT_DTYPE
+from pipeline.mix.near_duplicates.bands import BANDS_BYTES
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
 from pipeline.sources.base import Unit
@@ -23,7 +24,10 @@ def scratch_bytes(recipe: Recipe, unit: Unit) -> int:
     documents = sum(
         span.rows if span.rows is not None else span.text_bytes // GUESSED_DOCUMENT_BYTES + 1 for span in unit.spans
     )
-    return int(tokens * token_size(recipe) + documents * (DOCUMENT_DTYPE.itemsize + 1))
+    row_bytes = DOCUMENT_DTYPE.itemsize + 1
+    if recipe.clean.near_duplicates is not None:
+        row_bytes += BANDS_BYTES
+    return int(tokens * token_size(recipe) + documents * row_bytes)
 
 
 def most_output_bytes(recipe: Recipe, text_bytes: list[int]) -> int:

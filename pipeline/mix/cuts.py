@@ -26,6 +26,7 @@ from pipeline.mix.block_lists import Blocked, BlockList
 from pipeline.mix.cleaning import Cleaning, cleaned_when_mixed
 from pipeline.mix.index import Axis, Cut, Index
 from pipeline.mix.kept import write_kept
+from pipeline.mix.near_duplicates.drop import NearDuplicates, SimilarPairs
 from pipeline.mix.plan import MixPlan, ShardPlan, Slice, SourceTotals
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
@@ -53,6 +54,8 @@ class MixTask:
     """For each source, whether parts of it were not read; empty if all sources were read whole."""
     fetch: bool = False
     """Whether hashes and lengths are fetched into scratch first, from a remote store."""
+    similar: SimilarPairs | None = None
+    """The pairs of similar documents; None if near-duplicates are not looked for."""
 
 
 def find_short(recipe: Recipe, index: Index, has_more: tuple[bool, ...]) -> dict[int, int]:
@@ -274,8 +277,9 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> dict[str, Any]:
     """Run the mix stage: write which documents are kept into `folder`, and return the plan for the receipt.
 
     If sources must be read further, there is no plan; `short` then lists (source, tokens needed, tokens found). If
-    documents are dropped by their measures, `cleaning.json` says which, also if there is no plan; and a fault of the
-    sources is in the result, as `fault`, so that the build can say first that cleaning drops too much.
+    documents are dropped by their measures, `cleaning.json` says which, also if there is no plan; for near-duplicates
+    it is `near_duplicates.parquet`. A fault of the sources is then in the result, as `fault`, so that the build can say
+    first that cleaning drops too much.
 
     Raises:
         MixError: the sources cannot give what the recipe asks for.
@@ -287,13 +291,20 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> dict[str, Any]:
         cleaning = Cleaning(task.recipe.sources) if cleaned_when_mixed(task.recipe.sources) else None
         index = Index(list(own), len(task.recipe.sources), blocked, cleaning)
         files = cleaning.write(folder, runs, own) if cleaning else {}
+        result: dict[str, Any] = {"short": [], "files": files}
+        if task.similar is not None:
+            near = NearDuplicates(index, task.similar)
+            names = [source.name for source in task.recipe.sources]
+            files |= near.write(folder, names, runs)
+            result["near_duplicates"] = near.to_dict(names, runs)
         if short := find_short(task.recipe, index, task.has_more):
             found = index.tokens.sum(axis=0).tolist()
-            return {"short": [[s, needed, found[s]] for s, needed in short.items()], "files": files}
+            return result | {"short": [[s, needed, found[s]] for s, needed in short.items()]}
         try:
             plan = plan_mix(task.recipe, index, task.has_more)
         except MixError as error:
-            if cleaning is None:
+            if cleaning is None and task.similar is None:
                 raise
-            return {"fault": str(error), "short": [], "files": files}
-    return {"plan": plan.to_dict(), "short": [], "files": files | write_kept(folder, index.kept)}
+            return result | {"fault": str(error)}
+    files |= write_kept(folder, index.kept)
+    return result | {"plan": plan.to_dict()}

@@ -87,7 +87,7 @@ class Index:
         self, runs: list[Run], num_sources: int, blocked: Blocked | None = None, cleaning: Cleaning | None = None
     ):
         self._runs = runs
-        self._sources = np.array([run.source for run in runs], np.int64)
+        self.sources = np.array([run.source for run in runs], np.int64)
         self._blocked = blocked
         self._cleaning = cleaning
         total = sum(run.num_documents for run in runs)
@@ -118,7 +118,7 @@ class Index:
             fell = self._drop_fallen(self._cleaning, number, part, keep)
             keep[fell] = False
             documents = documents[~fell[documents]]
-        sources = self._sources[np.searchsorted(ends, documents, "right")]
+        sources = self.sources[np.searchsorted(ends, documents, "right")]
         hi, lo = part.hi[documents], part.lo[documents]
         first_of_kind = np.ones(len(documents), bool)
         first_of_kind[1:] = (hi[1:] != hi[:-1]) | (lo[1:] != lo[:-1])
@@ -144,7 +144,7 @@ class Index:
         """Return which documents are in a block list, and count them."""
         found = blocked.find(part.hi[order], part.lo[order])
         listed = order[found >= 0]
-        sources = self._sources[np.searchsorted(ends, listed, "right")]
+        sources = self.sources[np.searchsorted(ends, listed, "right")]
         for number, block_list in enumerate(blocked.lists):
             counts = np.bincount(sources[found[found >= 0] == number], minlength=len(self.dropped))
             for source in np.flatnonzero(counts).tolist():
@@ -167,7 +167,7 @@ class Index:
             runs = [run for run, _, _, _ in spans]
             sizes = [last - first for _, _, first, last in spans]
             own = slice(spans[0][1], spans[0][1] + sum(sizes))
-            source = int(self._sources[runs[0]])
+            source = int(self.sources[runs[0]])
             block = Block(
                 np.repeat(runs, sizes),
                 np.concatenate([np.arange(first, last) for _, _, first, last in spans]),
@@ -192,8 +192,8 @@ class Index:
         pending: list[tuple[int, int, int, int]] = []
         size = 0
         for i in np.flatnonzero(last_of > first_of).tolist():
-            source = int(self._sources[i])
-            if pending and source != self._sources[pending[0][0]]:
+            source = int(self.sources[i])
+            if pending and source != self.sources[pending[0][0]]:
                 yield pending
                 pending, size = [], 0
             if source not in cleaning.sources:
@@ -233,6 +233,47 @@ class Index:
                 if count:
                     self.dropped[source][reason] += count
 
+    def find(
+        self, hi: npt.NDArray[np.uint64], lo: npt.NDArray[np.uint64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Find the kept documents with given content hashes, of which each is given once, in hash order.
+
+        Returns:
+            The number of each one's run, or -1 if none is kept; and its place in the run; each `(hashes,)`.
+        """
+        runs, places = np.full(len(hi), -1, np.int64), np.full(len(hi), -1, np.int64)
+        for number in range(1 << self.bits if len(hi) else 0):
+            first, last = (self.kept.edges[part] for part in (number, number + 1))
+            for i in np.flatnonzero(last > first).tolist():
+                begin, end = int(first[i]), int(last[i])
+                own = np.flatnonzero(self.kept.mask(i, begin, end))
+                rows = self._runs[i].read_documents(begin, end)[own]
+                found = _find_hashes(rows["hash_hi"], rows["hash_lo"], hi, lo)
+                runs[found[found >= 0]] = i
+                places[found[found >= 0]] = begin + own[found >= 0]
+        return runs, places
+
+    def drop(self, runs: npt.NDArray[np.int64], places: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> None:
+        """Drop documents that `find` has found, and take them out of the sums; their reasons are for the caller.
+
+        Args:
+            runs: the numbers of their runs, `(documents,)`.
+            places: their places in them.
+            lengths: their tokens.
+        """
+        for number in range(1 << self.bits):
+            edges = self.kept.edges[number : number + 2].astype(np.int64)
+            own = (places >= edges[0, runs]) & (places < edges[1, runs])
+            begins = np.cumsum(edges[1] - edges[0]) - (edges[1] - edges[0])
+            bits = np.unpackbits(self.kept.bits_of(number))
+            bits[begins[runs[own]] + places[own] - edges[0, runs[own]]] = 0
+            self.kept.bits_of(number)[:] = np.packbits(bits)
+            for source in np.unique(self.sources[runs[own]]).tolist():
+                of_source = own & (self.sources[runs] == source)
+                self.tokens[number, source] -= int(lengths[of_source].sum())
+                self.documents[source] -= int(of_source.sum())
+                self.longest[number, source] = self.partition(number, source).lengths.max(initial=0)
+
     def block_lists(self) -> tuple[BlockListUse, ...]:
         """Return how many hashes of each block list were found."""
         return () if self._blocked is None else self._blocked.counts()
@@ -246,11 +287,29 @@ class Index:
 
         def rows() -> Iterable[npt.NDArray[np.void]]:
             first, last = (self.kept.edges[part] for part in (number, number + 1))
-            for i in np.flatnonzero((self._sources == source) & (last > first)).tolist():
+            for i in np.flatnonzero((self.sources == source) & (last > first)).tolist():
                 own = int(first[i]), int(last[i])
                 yield self._runs[i].read_documents(*own)[self.kept.mask(i, *own)]
 
         return Part.of(rows())
+
+
+def _find_hashes(
+    hi: npt.NDArray[np.uint64],
+    lo: npt.NDArray[np.uint64],
+    listed_hi: npt.NDArray[np.uint64],
+    listed_lo: npt.NDArray[np.uint64],
+) -> npt.NDArray[np.int64]:
+    """Return where documents are in a list in hash order, -1 for those that are not, `(documents,)`."""
+    found = np.full(len(hi), -1, np.int64)
+    places = np.searchsorted(listed_hi, hi)
+    left = np.arange(len(hi))
+    while len(left := left[places[left] < len(listed_hi)]):
+        left = left[listed_hi[places[left]] == hi[left]]
+        hit = left[listed_lo[places[left]] == lo[left]]
+        found[hit] = places[hit]
+        places[left] += 1
+    return found
 
 
 @dataclass(frozen=True, slots=True)

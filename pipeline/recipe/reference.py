@@ -18,7 +18,7 @@ from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from pipeline.recipe.cleaning import CleanRecipe
+from pipeline.recipe.cleaning import CleanAllRecipe, CleanRecipe, NearDuplicatesRecipe
 from pipeline.recipe.filters import FILTERS
 from pipeline.recipe.presets import PRESETS, Preset
 from pipeline.recipe.schema import Recipe
@@ -51,7 +51,7 @@ def to_markdown() -> str:
             parts.append(
                 f"{title}: {about[0].lower()}{about[1:]}{required}\n\n{_table(model, list(model.model_fields))}"
             )
-            if model is CleanRecipe:
+            if model is CleanAllRecipe:
                 parts += _preset_tables()
     return "\n\n".join(parts)
 
@@ -66,6 +66,9 @@ def _preset_tables() -> list[str]:
     for name, model in FILTERS.items():
         about = inspect.cleandoc(model.__doc__ or "")
         parts.append(f"`[clean.{name}]`: {about[0].lower()}{about[1:]}\n\n{_table(model, model.ordered_keys())}")
+    about = " ".join(inspect.cleandoc(NearDuplicatesRecipe.__doc__ or "").split())
+    fields = list(NearDuplicatesRecipe.model_fields)
+    parts.append(f"`[clean.near_duplicates]`: {about[0].lower()}{about[1:]}\n\n{_table(NearDuplicatesRecipe, fields)}")
     return parts
 
 
@@ -132,7 +135,7 @@ def _default_text(field: FieldInfo, is_size: bool) -> str:
     value: Any = field.get_default(call_default_factory=True)
     if value is None or value is PydanticUndefined:
         return "none"
-    if value in ([], {}, CleanRecipe()):
+    if value in ([], {}, CleanRecipe(), CleanAllRecipe()):
         return "empty"
     if isinstance(value, int) and is_size:
         scale = next((scale for scale in _SIZES if value % scale == 0), 1)

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, JsonValue, PositiveFloat, PrivateAttr, model_validator
 
 from pipeline.recipe import paths
-from pipeline.recipe.cleaning import CleanRecipe
+from pipeline.recipe.cleaning import CleanAllRecipe, CleanRecipe
 from pipeline.recipe.values import (
     Count,
     Name,
@@ -188,7 +188,7 @@ class Recipe(Settings):
     mix: MixRecipe = MixRecipe()
     split: SplitRecipe = SplitRecipe()
     shards: ShardsRecipe = ShardsRecipe()
-    clean: CleanRecipe = Field(default_factory=CleanRecipe, exclude_if=_is_off)
+    clean: CleanAllRecipe = Field(default_factory=CleanAllRecipe, exclude_if=_is_off)
     """For all sources without a table of their own for the preset. The set's `recipe.json` has them in each source."""
     _folder: Path = PrivateAttr(default_factory=Path)
 
@@ -200,7 +200,7 @@ class Recipe(Settings):
             given = {"drop_if_matches": patterns, "clean": source.clean.with_defaults(self.clean)}
             self.sources[index] = source.model_copy(update=given)
         object.__setattr__(self, "drop_if_matches", [])
-        object.__setattr__(self, "clean", CleanRecipe())
+        object.__setattr__(self, "clean", CleanAllRecipe(near_duplicates=self.clean.near_duplicates))
         return self
 
     @property

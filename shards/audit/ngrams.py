@@ -1,8 +1,8 @@
 """Hash n-grams of tokens: equal n-grams have equal hashes in every document and every shard.
 
-An n-gram whose size is a power of two is hashed as a polynomial of random 64-bit values of its tokens (mod 2^64), built
-by doubling, then finalized so that all bits are equally random. Costs about 1 ns a token for each doubling. Two
-different n-grams have the same hash once in 2^64, so comparing millions of them gives no chance matches.
+An n-gram is hashed as a polynomial of random 64-bit values of its tokens (mod 2^64), built by doubling, then finalized
+so that all bits are equally random. Costs about 1 ns a token for each doubling. Two different n-grams have the same
+hash once in 2^64, so comparing millions of them gives no chance matches.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def hash_ngrams(
         tokens: whole documents, `(n,)`.
         starts: their first tokens.
         ends: one past their last, which is EOS and belongs to no n-gram.
-        width: tokens in an n-gram, a power of two.
+        width: tokens in an n-gram.
         values: from `token_values`.
 
     Returns:
@@ -50,11 +50,14 @@ def hash_ngrams(
     hashes = np.full(len(tokens), NO_NGRAM, np.uint64)
     if len(tokens) < width:
         return hashes
-    rolled = values[tokens]
+    single = rolled = values[tokens]
     factor, done = _BASE, 1
-    while done < width:
+    for bit in f"{width:b}"[1:]:
         rolled = rolled[:-done] * np.uint64(factor) + rolled[done:]
         factor, done = factor * factor % 2**64, done * 2
+        if bit == "1":
+            rolled = rolled[:-1] * np.uint64(_BASE) + single[done:]
+            factor, done = factor * _BASE % 2**64, done + 1
     hashes[: len(rolled)] = finalize(rolled)
     for back in range(1, width + 1):
         # A shorter document has its first token marked several times, which is right: no n-gram begins there.

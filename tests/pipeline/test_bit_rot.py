@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 from contextlib import closing
@@ -21,21 +20,12 @@ from pipeline.engine.tasks import Task
 from shards.stores.store import FolderStore
 from tests.support import stage_tasks
 from tests.support.builds import digests, recipe_text, run_build, write_corpus
+from tests.support.damage import flip
 from tests.support.servers import corpora as stand_ins
 from tests.support.servers.bucket import Bucket
 
 TRIES = 12
 """Bytes flipped in each kind of file."""
-
-
-def flip(path: Path, generator: random.Random, place: int | None = None) -> None:
-    """Change one bit of a file, of the byte at a place or of any, and keep its time, as a disk that fails does."""
-    before = path.stat()
-    data = bytearray(path.read_bytes())
-    place = generator.randrange(len(data)) if place is None else place
-    data[place] ^= 1 << generator.randrange(8)
-    path.write_bytes(data)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 RECIPE = """

@@ -56,7 +56,8 @@ def test_every_stage_runs_from_json(tmp_path: Path) -> None:
     )
     # Relative paths and a block list: the recipe's folder is known to the driver alone.
     text = text.replace(str(tmp_path / "corpus"), ".")
-    (tmp_path / "corpus" / "recipe.toml").write_text('drop_hashes = ["block.txt"]\n' + text)
+    text = 'drop_hashes = ["block.txt"]\n' + text + "[clean.near_duplicates]\n"
+    (tmp_path / "corpus" / "recipe.toml").write_text(text)
     recipe = load_recipe(tmp_path / "corpus" / "recipe.toml")
     executors = {"plain": LocalExecutor(1), "json": JsonExecutor()}
     with Bucket(tmp_path / "objects.tar") as server, Network(content_endpoint=f"{server.url}/content").in_effect():
@@ -72,6 +73,7 @@ def test_every_stage_runs_from_json(tmp_path: Path) -> None:
     plain, sent = digests(tmp_path / "plain"), digests(tmp_path / "json")
     assert sent == plain
     functions = {"fetch_unit", "train_tokenizer", "encode_unit", "mix_runs", "assemble_shards"}
+    functions |= {"write_bands", "find_pairs", "compare_pairs"}
     assert executors["json"].sent.keys() == functions
     largest = max(len(text) for text in executors["json"].sent["assemble_shards"])
     assert largest < 4000  # runs are named by reference

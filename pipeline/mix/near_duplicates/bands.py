@@ -1,0 +1,158 @@
+"""The bands stage: the keys of a run's documents, sorted, so that a range of keys is one slice of every run's file.
+
+`bands.bin` has 14 rows a document, of equal documents of the run only for the first; `edges.bin` tells where each
+4096th part of the key space begins. The tokens are read from the run: encoding needs to know nothing of it, and a build
+that looks for near-duplicates later encodes nothing again. Memory: 240 bytes a document, and a chunk of tokens.
+Scratch: 280 bytes a document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipeline.encode.run import Run
+from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
+from pipeline.engine.receipts import TaskOutput
+from pipeline.engine.tasks import digest_of
+from pipeline.mix.near_duplicates import signatures
+from pipeline.mix.near_duplicates.shingles import WIDTH, hash_shingles
+from pipeline.mix.near_duplicates.signatures import BAND_BITS, BANDS, band_keys
+from shards.audit.ngrams import token_values
+from shards.stores.store import Store
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+CODE = [1, signatures.CODE_VERSION, WIDTH]
+"""Change it when a run would give another file."""
+
+BANDS_FILE = "bands.bin"
+EDGES_FILE = "edges.bin"
+BAND_DTYPE = np.dtype(
+    [
+        ("key", "<u8"),  # from `band_keys`
+        ("length", "<u4"),  # tokens of the document, EOS included
+        ("hash", "<u4"),  # the first 4 bytes of its content hash, as a big-endian number
+        ("index", "<u4"),  # its place in the run
+    ]
+)
+BANDS_BYTES = BANDS * BAND_DTYPE.itemsize
+"""Bytes of a document's rows."""
+EDGE_BITS = 12
+"""A range of keys begins at a multiple of 2^-12 of the key space."""
+_EDGE_DTYPE = np.dtype("<u8")
+
+CHUNK_TOKENS = 1 << 17
+"""Tokens whose signatures are made at once, or one longer document."""
+
+
+@dataclass(frozen=True, slots=True)
+class BandsTask:
+    """The input of one bands task; plain data."""
+
+    run: str
+    """The address of the folder of the task that wrote the run."""
+    dtype: str
+    """Of the run's tokens."""
+    vocab_size: int
+
+
+def bands_digest(run_digest: str) -> str:
+    """Return the digest of the task that writes a run's bands; the run's own covers the tokenizer."""
+    return digest_of({"code": CODE, "run": run_digest})
+
+
+def write_bands(folder: Path, task: BandsTask, report: Callable[[int, int], None]) -> dict[str, Any]:
+    """Write the sorted band rows of a run.
+
+    Args:
+        folder: an empty folder.
+        task: the run.
+        report: called with (bytes of tokens, tokens) done so far.
+
+    Returns:
+        The number of distinct documents, of rows, and the files.
+    """
+    run = Run(task.run, 0, task.dtype)
+    rows = run.read_documents(0, run.num_documents)
+    values = token_values(task.vocab_size)
+    keys = np.zeros((len(rows), BANDS), np.uint64)
+    done = 0
+    for first, last in split_documents(rows["length"]):
+        tokens = run.read_tokens(rows[first:last])
+        keys[first:last] = band_keys(*hash_shingles(tokens, rows["length"][first:last].astype(np.int64), values))
+        done += len(tokens)
+        report(done * tokens.itemsize, done)
+
+    # Of documents with the same content the first stands for all.
+    same = (rows["hash_hi"][1:] == rows["hash_hi"][:-1]) & (rows["hash_lo"][1:] == rows["hash_lo"][:-1])
+    distinct = np.flatnonzero(np.append(True, ~same)[: len(rows)])
+    counts = np.zeros(1 << EDGE_BITS, np.int64)
+    with ChecksummedWriter(folder / BANDS_FILE) as file:
+        for band in range(BANDS):
+            own = keys[distinct, band]
+            order = np.argsort(own, kind="stable")
+            documents = distinct[order]
+            sorted_rows = np.zeros(len(documents), BAND_DTYPE)
+            sorted_rows["key"] = own[order]
+            sorted_rows["length"] = rows["length"][documents]
+            sorted_rows["hash"] = rows["hash_hi"][documents] >> np.uint64(32)
+            sorted_rows["index"] = documents
+            file.write(sorted_rows.view(np.uint8).data)
+            counts += np.bincount((own >> np.uint64(64 - EDGE_BITS)).astype(np.int64), minlength=len(counts))
+    edges = np.append(0, np.cumsum(counts)).astype(_EDGE_DTYPE)
+    return {
+        "documents": len(distinct),
+        "rows": int(edges[-1]),
+        "files": {BANDS_FILE: file.facts(), EDGES_FILE: write_checksummed(folder / EDGES_FILE, edges.tobytes())},
+    }
+
+
+def split_documents(
+    lengths: npt.NDArray[np.integer[Any]], chunk_tokens: int = CHUNK_TOKENS
+) -> Iterator[tuple[int, int]]:
+    """Yield ranges of consecutive documents of at most `chunk_tokens` tokens, or of one document that has more."""
+    ends = np.cumsum(lengths, dtype=np.int64)
+    first = done = 0
+    while first < len(ends):
+        last = max(first + 1, int(np.searchsorted(ends, done + chunk_tokens, "right")))
+        yield first, last
+        first, done = last, int(ends[last - 1])
+
+
+def count_ranges(rows: int, range_rows: int) -> int:
+    """Return into how many equal ranges of keys so many rows are divided, a power of two, for `range_rows` in each.
+
+    Bands fill 14 of the 16 parts that the first bits of a key can name.
+    """
+    wanted = rows * (1 << BAND_BITS) / BANDS / range_rows
+    return min(1 << EDGE_BITS, 1 << max(0, int(np.ceil(wanted)) - 1).bit_length())
+
+
+class BandFile:
+    """What a bands task wrote. Reads raise `WorkFileDamagedError` if the files are not as they were written."""
+
+    def __init__(self, store: Store):
+        """Set the store of the task's folder."""
+        self._output = TaskOutput(store)
+
+    def find(self, number: int, ranges: int) -> tuple[int, int]:
+        """Return the rows [first, last) of a range of keys, of so many equal ones."""
+        step = (1 << EDGE_BITS) // ranges
+        places = (number * step, (number + 1) * step)
+        size = _EDGE_DTYPE.itemsize
+        first, last = (
+            int(np.frombuffer(self._output.read(EDGES_FILE, place * size, (place + 1) * size), _EDGE_DTYPE)[0])
+            for place in places
+        )
+        return first, last
+
+    def read(self, first: int, last: int) -> npt.NDArray[np.void]:
+        """Read the rows [first, last), `BAND_DTYPE (last - first,)`."""
+        size = BAND_DTYPE.itemsize
+        return np.frombuffer(self._output.read(BANDS_FILE, first * size, last * size), BAND_DTYPE)

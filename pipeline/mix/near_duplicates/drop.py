@@ -1,0 +1,148 @@
+"""Near-duplicates in the mix: which of the similar documents go, counted by source, and the evidence.
+
+Only documents that nothing else drops take part. The pairs are known by content hash, so copies in several sources are
+one document. `near_duplicates.parquet` has one row for each document that goes, or would go. Memory: about 300 bytes a
+pair at or above `min_jaccard`.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.arrow import wrap_numbers, wrap_texts
+from pipeline.engine.checksums import checksum_file
+from pipeline.mix.near_duplicates.selection import SimilarDocuments, select
+from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, read_similar
+from shards.format.hashes import join_hashes
+from shards.stores.open import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from pipeline.encode.run import Run
+    from pipeline.mix.index import Index
+
+CODE_VERSION = 1
+"""Increase when the same pairs would drop other documents, or give other evidence."""
+
+EVIDENCE_FILE = "near_duplicates.parquet"
+NEAR_DUPLICATE = "near-duplicate"
+NEAR_DUPLICATE_ELSEWHERE = "near-duplicate of another source"
+SHOWN = 10
+"""Documents of each source that the result lists, those with the lowest hashes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimilarPairs:
+    """Where the pairs of similar documents are, and what is made of them; plain data."""
+
+    places: tuple[str, ...]
+    """The addresses of the similar tasks' folders."""
+    compared: int
+    """Pairs that were compared."""
+    min_jaccard: float
+    action: Literal["report", "drop"]
+
+    def identity(self) -> list[Any]:
+        """Return what determines the result, as JSON values."""
+        return [CODE_VERSION, [place.rpartition("/")[2] for place in self.places], self.min_jaccard, self.action]
+
+
+class NearDuplicates:
+    """The near-duplicates of an index: found, and with `action = "drop"` dropped from it."""
+
+    def __init__(self, index: Index, task: SimilarPairs):
+        self._task = task
+        parts = [read_similar(open_store(place), task.min_jaccard) for place in task.places]
+        self._documents = documents = SimilarDocuments.of(np.concatenate([np.zeros(0, SIMILAR_DTYPE), *parts]))
+        self._pairs = len(documents.first)
+        self._runs, self._places = index.find(documents.hi, documents.lo)
+        self._sources = np.where(self._runs >= 0, index.sources[self._runs], -1)
+        self._dropped = select(documents, self._runs >= 0)
+        self._read = index.documents.copy()
+        gone, kept = self._sources[self._dropped.document], self._sources[self._dropped.kept]
+        lengths = documents.lengths[self._dropped.document]
+        self._counts = [
+            {
+                "documents": int((own & inside).sum()),
+                "tokens": int(lengths[own & inside].sum()),
+                "elsewhere_documents": int((own & ~inside).sum()),
+                "elsewhere_tokens": int(lengths[own & ~inside].sum()),
+            }
+            for source in range(len(index.documents))
+            for own, inside in [(gone == source, kept == source)]
+        ]
+        if task.action == "drop":
+            index.drop(self._runs[self._dropped.document], self._places[self._dropped.document], lengths)
+            for counts, dropped in zip(self._counts, index.dropped, strict=True):
+                for reason, key in ((NEAR_DUPLICATE, "documents"), (NEAR_DUPLICATE_ELSEWHERE, "elsewhere_documents")):
+                    if counts[key]:
+                        dropped[reason] += counts[key]
+
+    def write(self, folder: Path, names: Sequence[str], runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
+        """Write the evidence, in the order of the dropped hashes; return its entry for the receipt.
+
+        Args:
+            folder: the task's folder.
+            names: the sources' names.
+            runs: the runs of the index, as the encode stage wrote them.
+        """
+        import pyarrow.parquet as pq
+
+        columns: dict[str, Any] = {"jaccard": wrap_numbers(pa.float64(), self._dropped.jaccard)}
+        digests = [run.digest for run in runs]
+        for end, chosen in (("dropped", self._dropped.document), ("kept", self._dropped.kept)):
+            hashes = join_hashes(self._documents.hi[chosen], self._documents.lo[chosen])
+            columns[f"{end}_hash"] = wrap_numbers(pa.binary(16), hashes)
+            columns[f"{end}_tokens"] = wrap_numbers(pa.uint32(), self._documents.lengths[chosen].astype(np.uint32))
+            columns[f"{end}_source"] = _name(names, self._sources[chosen])
+            columns[f"{end}_run"] = _name(digests, self._runs[chosen])
+            columns[f"{end}_index"] = wrap_numbers(pa.uint32(), self._places[chosen].astype(np.uint32))
+        pq.write_table(pa.table(columns), folder / EVIDENCE_FILE, compression="zstd")
+        return {EVIDENCE_FILE: checksum_file(folder / EVIDENCE_FILE)}
+
+    def to_dict(self, names: Sequence[str], runs: Sequence[Run]) -> dict[str, Any]:
+        """Return the counts, and some documents of each source, as JSON values; the arguments are those of `write`."""
+        return {
+            "action": self._task.action,
+            "min_jaccard": self._task.min_jaccard,
+            "compared": self._task.compared,
+            "pairs": self._pairs,
+            "sources": [
+                {"name": name, "read": int(self._read[source])} | counts | {"shown": self._show(source, runs)}
+                for source, (name, counts) in enumerate(zip(names, self._counts, strict=True))
+            ],
+        }
+
+    def _show(self, source: int, runs: Sequence[Run]) -> list[dict[str, Any]]:
+        own = np.flatnonzero(self._sources[self._dropped.document] == source)[:SHOWN]
+        return [
+            {
+                "jaccard": float(self._dropped.jaccard[place]),
+                "dropped": self._place(int(self._dropped.document[place]), runs),
+                "kept": self._place(int(self._dropped.kept[place]), runs),
+            }
+            for place in own.tolist()
+        ]
+
+    def _place(self, document: int, runs: Sequence[Run]) -> dict[str, Any]:
+        hashes = join_hashes(self._documents.hi[document : document + 1], self._documents.lo[document : document + 1])
+        return {
+            "hash": hashes.tobytes().hex(),
+            "run": runs[int(self._runs[document])].digest,
+            "index": int(self._places[document]),
+            "tokens": int(self._documents.lengths[document]),
+        }
+
+
+def _name(names: Sequence[str], numbers: npt.NDArray[np.int64]) -> Any:
+    codes = wrap_numbers(pa.int32(), numbers.astype(np.int32))
+    return pa.DictionaryArray.from_arrays(codes, wrap_texts(pa.string(), [name.encode() for name in names]))

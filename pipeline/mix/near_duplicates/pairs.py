@@ -1,0 +1,223 @@
+"""The pairs stage: documents with a band in common, which may be near-duplicates.
+
+A task takes one range of keys from the bands of every run. Documents with the same key are a bucket. In a bucket, each
+document is paired with every longer one; in one of more than `MOST_MEMBERS`, with the `CENTERS` longest alone, so that
+the time is bounded. What is left out is counted. The longest ones are those that the selection keeps, so most of the
+rest is found all the same.
+
+A document is known by its run's number and its place in the run; of equal documents the first stands for all. Pairs
+are written sorted by partition, in parts of bounded size. Memory: about 60 bytes a row of the range, and one part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipeline.encode.run import CONNECTIONS, Run, load_runs
+from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
+from pipeline.engine.receipts import TaskOutput
+from pipeline.engine.tasks import digest_of
+from pipeline.mix.near_duplicates.bands import BAND_DTYPE, BandFile, bands_digest
+from shards.audit.ngrams import finalize
+from shards.format.workers import map_in_threads
+from shards.stores.open import open_store
+from shards.stores.store import Store
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+CODE_VERSION = 1
+"""Increase when the same bands would give other pairs."""
+
+RANGE_ROWS = 1 << 23
+"""Band rows that a task reads, about: 600,000 documents of all bands."""
+MOST_MEMBERS = 64
+"""In a larger bucket, documents are paired with its longest ones alone."""
+CENTERS = 16
+"""The number of those."""
+PART_PAIRS = 1 << 21
+"""Pairs that are sorted at once."""
+
+PAIRS_FILE = "pairs.bin"
+EDGES_FILE = "edges.bin"
+PAIR_DTYPE = np.dtype([("longer", "<u8"), ("shorter", "<u8")])
+"""Two documents, as `document_number` gives them; of equally long ones the first has the lower hash."""
+PARTITIONS = 256
+"""Pairs are divided by their longer document, evenly."""
+_EDGE_DTYPE = np.dtype("<u8")
+
+
+@dataclass(frozen=True, slots=True)
+class PairsTask:
+    """The input of one pairs task; plain data."""
+
+    runs: str
+    """The address of the list of runs, of a `RunList`."""
+    bands: str
+    """The address of the bands stage."""
+    number: int
+    """The number of the range of keys."""
+    ranges: int
+    """How many equal ranges there are."""
+
+
+def pairs_digest(runs: str, number: int, ranges: int) -> str:
+    """Return the digest of the task for one of so many ranges; `runs` is from `digest_of_runs`."""
+    return digest_of({"code": CODE_VERSION, "runs": runs, "range": [number, ranges]})
+
+
+def digest_of_runs(runs: Sequence[Run]) -> str:
+    """Return a digest of the bands of runs, in their order: it decides the numbers of documents."""
+    return digest_of([bands_digest(run.digest) for run in distinct_runs(runs)])
+
+
+def distinct_runs(runs: Sequence[Run]) -> list[Run]:
+    """Return each run once: sources that read the same files in the same way share runs."""
+    return list({run.digest: run for run in runs}.values())
+
+
+def find_pairs(folder: Path, task: PairsTask, report: Callable[[int, int], None]) -> dict[str, Any]:
+    """Write the pairs of documents that have a key of the range in common.
+
+    Args:
+        folder: an empty folder.
+        task: the runs and the range.
+        report: called with (bytes of band rows, 0) done so far.
+
+    Returns:
+        The number of pairs, repeated ones included; of buckets that were cut, their documents, and the pairs that were
+        left out; and the files.
+    """
+    rows, documents = _read_repeated(task, report)
+    members = _order_members(rows, documents)
+    cut = {"buckets": 0, "documents": 0, "pairs": 0}
+    edges: list[npt.NDArray[np.int64]] = []
+    pairs = 0
+    with ChecksummedWriter(folder / PAIRS_FILE) as file:
+        for part in _pair_up(*members, cut):
+            ordered, own_edges = _sort_part(part)
+            file.write(ordered.view(np.uint8).data)
+            edges.append(own_edges + pairs)
+            pairs += len(ordered)
+    table = np.array(edges, _EDGE_DTYPE).reshape(-1, PARTITIONS + 1)
+    files = {PAIRS_FILE: file.facts(), EDGES_FILE: write_checksummed(folder / EDGES_FILE, table.tobytes())}
+    return {"pairs": pairs, "cut": cut, "files": files}
+
+
+def _read_repeated(
+    task: PairsTask, report: Callable[[int, int], None]
+) -> tuple[npt.NDArray[np.void], npt.NDArray[np.uint64]]:
+    """Read the range from every run; return the rows whose key is not the only one, and their documents."""
+    runs = distinct_runs(load_runs(task.runs))
+    stores = [open_store(f"{task.bands}/{bands_digest(run.digest)}") for run in runs]
+    files = [BandFile(store) for store in stores]
+    threads = CONNECTIONS if stores and stores[0].request_bytes else 1
+    places = map_in_threads(lambda file: file.find(task.number, task.ranges), files, threads)
+    ends = np.cumsum([last - first for first, last in places])
+    rows = np.empty(int(ends[-1]) if len(ends) else 0, BAND_DTYPE)
+
+    def read(number: int) -> None:
+        first, last = places[number]
+        end = int(ends[number])
+        rows[end - (last - first) : end] = files[number].read(first, last)
+        report(end * BAND_DTYPE.itemsize, 0)
+
+    map_in_threads(read, range(len(files)), threads)
+    keys = rows["key"].copy()
+    keys.sort()
+    repeated = np.unique(keys[1:][keys[1:] == keys[:-1]])
+    del keys
+    places_found = np.flatnonzero(_is_among(rows["key"], repeated))
+    found = rows[places_found]
+    return found, document_number(np.searchsorted(ends, places_found, "right"), found["index"])
+
+
+def _is_among(keys: npt.NDArray[np.uint64], listed: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    """Return which keys are in a sorted list."""
+    if not len(listed):
+        return np.zeros(len(keys), bool)
+    return listed[np.minimum(np.searchsorted(listed, keys), len(listed) - 1)] == keys
+
+
+def document_number(run: npt.NDArray[np.integer[Any]], index: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.uint64]:
+    """Return the numbers of documents from the numbers of their runs and their places in them."""
+    return (run.astype(np.uint64) << np.uint64(32)) | index.astype(np.uint64)
+
+
+def _order_members(
+    rows: npt.NDArray[np.void], documents: npt.NDArray[np.uint64]
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    """Return the documents, bucket by bucket, the longest first, each content once; and how many each bucket has."""
+    order = np.lexsort((documents, rows["hash"], ~rows["length"], rows["key"]))
+    rows, documents = rows[order], documents[order]
+    new_key = np.append(True, rows["key"][1:] != rows["key"][:-1])[: len(rows)]
+    new = (
+        new_key
+        | np.append(True, (rows["length"][1:] != rows["length"][:-1]) | (rows["hash"][1:] != rows["hash"][:-1]))[
+            : len(rows)
+        ]
+    )
+    buckets = np.cumsum(new_key)[new]
+    sizes = np.bincount(buckets)[1:] if len(buckets) else np.zeros(0, np.int64)
+    return documents[new], sizes
+
+
+def _pair_up(
+    documents: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64], cut: dict[str, int]
+) -> Iterator[npt.NDArray[np.void]]:
+    """Yield the pairs of buckets in parts, `PAIR_DTYPE (pairs,)`; count what is left out."""
+    large = sizes[sizes > MOST_MEMBERS].astype(np.int64)
+    cut["buckets"] += len(large)
+    cut["documents"] += int(large.sum())
+    cut["pairs"] += int(((large - CENTERS) * (large - CENTERS - 1) // 2).sum())
+    starts = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    places = np.arange(len(documents)) - starts
+    partners = np.where(np.repeat(sizes > MOST_MEMBERS, sizes), np.minimum(places, CENTERS), places)
+    ends = np.cumsum(partners)
+    first = 0
+    while first < len(documents):
+        done = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, done + PART_PAIRS, "right")))
+        counts = partners[first:last]
+        within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        pairs = np.empty(len(within), PAIR_DTYPE)
+        pairs["longer"] = documents[np.repeat(starts[first:last], counts) + within]
+        pairs["shorter"] = np.repeat(documents[first:last], counts)
+        if len(pairs):
+            yield pairs
+        first = last
+
+
+def _sort_part(pairs: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], npt.NDArray[np.int64]]:
+    """Return the distinct pairs in order of partition, and where each partition begins, `(PARTITIONS + 1,)`."""
+    pairs = distinct_pairs(pairs)
+    partition = (finalize(pairs["longer"]) >> np.uint64(56)).astype(np.int64)
+    edges = np.append(0, np.cumsum(np.bincount(partition, minlength=PARTITIONS)))
+    return pairs[np.argsort(partition, kind="stable")], edges
+
+
+def distinct_pairs(pairs: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+    """Return each pair once, sorted by the longer document, then by the shorter one."""
+    pairs = pairs[np.lexsort((pairs["shorter"], pairs["longer"]))]
+    new = (pairs["longer"][1:] != pairs["longer"][:-1]) | (pairs["shorter"][1:] != pairs["shorter"][:-1])
+    return pairs[np.append(True, new)[: len(pairs)]]
+
+
+def read_pairs(store: Store, first: int, last: int) -> npt.NDArray[np.void]:
+    """Read the pairs of the partitions [first, last) that a task wrote; a pair may be there several times.
+
+    Raises:
+        WorkFileDamagedError: a file is absent or damaged.
+    """
+    output = TaskOutput(store)
+    edges = np.frombuffer(output.read(EDGES_FILE), _EDGE_DTYPE).reshape(-1, PARTITIONS + 1)
+    size = PAIR_DTYPE.itemsize
+    read = partial(output.read, PAIRS_FILE)
+    parts = [np.frombuffer(read(int(part[first]) * size, int(part[last]) * size), PAIR_DTYPE) for part in edges]
+    return np.concatenate([np.zeros(0, PAIR_DTYPE), *parts])

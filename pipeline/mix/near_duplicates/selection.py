@@ -1,0 +1,92 @@
+"""Which of similar documents stay: the longest first, and of the others those that are similar to none that stays.
+
+A document goes because of one that stays, never because of one that goes itself: similarity is not passed on. No two
+documents that stay are similar, so none of the training split is similar to one of the validation split. Memory: about
+200 bytes a pair.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class SimilarDocuments:
+    """Documents of which each is similar to another one, in the order of their hashes; and their pairs."""
+
+    hi: npt.NDArray[np.uint64]
+    """The first 8 bytes of each content hash, `(documents,)`."""
+    lo: npt.NDArray[np.uint64]
+    lengths: npt.NDArray[np.int64]
+    """Tokens, EOS included."""
+    first: npt.NDArray[np.int64]
+    """The place of one document of each pair, `(pairs,)`."""
+    second: npt.NDArray[np.int64]
+    jaccard: npt.NDArray[np.float64]
+
+    @classmethod
+    def of(cls, pairs: npt.NDArray[np.void]) -> SimilarDocuments:
+        """Take them from pairs of `SIMILAR_DTYPE`."""
+        hi, lo = (np.concatenate([pairs[f"{half}_a"], pairs[f"{half}_b"]]) for half in ("hi", "lo"))
+        order = np.lexsort((lo, hi))
+        hi, lo = hi[order], lo[order]
+        new = np.append(True, (hi[1:] != hi[:-1]) | (lo[1:] != lo[:-1]))[: len(hi)]
+        places = np.empty(len(order), np.int64)
+        places[order] = np.cumsum(new) - 1
+        lengths = np.concatenate([pairs["length_a"], pairs["length_b"]])[order][new].astype(np.int64)
+        return cls(hi[new], lo[new], lengths, places[: len(pairs)], places[len(pairs) :], pairs["jaccard"].copy())
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Documents to drop, in the order of their hashes, each with the most similar document that stays."""
+
+    document: npt.NDArray[np.int64]
+    """Places in `SimilarDocuments`, `(dropped,)`."""
+    kept: npt.NDArray[np.int64]
+    jaccard: npt.NDArray[np.float64]
+
+
+def select(documents: SimilarDocuments, alive: npt.NDArray[np.bool_]) -> Dropped:
+    """Choose the documents to drop.
+
+    Args:
+        documents: the documents and their pairs at or above the least similarity.
+        alive: which of them would be in the set otherwise, `(documents,)`; the others count as if they were not there.
+
+    Returns:
+        Those to drop: each is similar to a document that stays and is longer or, if equally long, has a lower hash.
+    """
+    # Number the documents by their precedence: the longest first, of equally long ones the lowest hash.
+    order = np.lexsort((documents.lo, documents.hi, -documents.lengths))
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    both = alive[documents.first] & alive[documents.second]
+    ends = np.stack([rank[documents.first[both]], rank[documents.second[both]]])
+    before, after = ends.min(axis=0), ends.max(axis=0)
+    by_before = np.argsort(before, kind="stable")
+
+    # Go through them in this order: a document that nothing has dropped stays, and drops those similar to it.
+    gone = np.zeros(len(order), bool)
+    centers, counts = np.unique(before, return_counts=True)
+    shorter = after[by_before]
+    stops = np.cumsum(counts)
+    for center, start, stop in zip(centers.tolist(), (stops - counts).tolist(), stops.tolist(), strict=True):
+        if not gone[center]:
+            gone[shorter[start:stop]] = True
+
+    # Of the documents that stay, name the most similar one.
+    jaccard = documents.jaccard[both]
+    found = np.flatnonzero(gone[after] & ~gone[before])
+    found = found[np.lexsort((before[found], -jaccard[found], after[found]))]
+    _, best = np.unique(after[found], return_index=True)
+    best = found[best]
+    document, kept = order[after[best]], order[before[best]]
+    by_hash = np.argsort(document)
+    return Dropped(document[by_hash], kept[by_hash], jaccard[best][by_hash])

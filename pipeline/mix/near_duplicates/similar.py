@@ -1,0 +1,248 @@
+"""The similar stage: the exact Jaccard similarity of each candidate pair, from the documents' tokens.
+
+A task takes the pairs of some partitions, each once, and reads the documents batch by batch. Memory: 100 bytes a pair
+of its partitions, and one batch of tokens, or one pair of longer documents.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, Run, load_runs
+from pipeline.engine.checksums import BLOCK_BYTES, ChecksummedWriter
+from pipeline.engine.receipts import TaskOutput
+from pipeline.engine.tasks import digest_of
+from pipeline.mix.near_duplicates.pairs import PARTITIONS, distinct_pairs, distinct_runs, pairs_digest, read_pairs
+from pipeline.mix.near_duplicates.shingles import hash_shingles
+from shards.audit.ngrams import token_values
+from shards.format.workers import map_in_threads
+from shards.stores.open import open_store
+from shards.stores.store import Store
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+CODE_VERSION = 1
+"""Increase when the same pairs would be compared in another way."""
+
+FLOOR = 0.5
+"""The lowest similarity that is written: `min_jaccard` may move above it, and nothing is compared again."""
+TASK_PAIRS = 1 << 22
+"""Pairs of a task, repeated ones included, as far as there are partitions."""
+BATCH_TOKENS = 1 << 22
+"""Tokens whose shingles are in memory at once."""
+
+READ_BYTES = 8 << 20
+"""Of a run, documents that lie so far apart are read one after the other."""
+
+SIMILAR_FILE = "similar.bin"
+SIMILAR_DTYPE = np.dtype(
+    [
+        ("hi_a", "<u8"),  # the content hash of the longer document, as in `DOCUMENT_DTYPE`
+        ("lo_a", "<u8"),
+        ("hi_b", "<u8"),
+        ("lo_b", "<u8"),
+        ("jaccard", "<f8"),
+        ("length_a", "<u4"),  # tokens, EOS included
+        ("length_b", "<u4"),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SimilarTask:
+    """The input of one similar task; plain data."""
+
+    runs: str
+    """The address of the list of runs, of a `RunList`."""
+    pairs: str
+    """The address of the pairs stage."""
+    pairs_of: str
+    """From `digest_of_runs`: with it, the digests of the pairs tasks are known."""
+    ranges: int
+    """The number of pairs tasks."""
+    number: int
+    """The number of this task."""
+    tasks: int
+    """How many tasks there are; a power of two."""
+    vocab_size: int
+
+
+def similar_digest(pairs_of: str, ranges: int, number: int, tasks: int) -> str:
+    """Return the digest of one of so many tasks."""
+    pairs = [pairs_digest(pairs_of, place, ranges) for place in range(ranges)]
+    return digest_of({"code": CODE_VERSION, "pairs": digest_of(pairs), "partitions": [number, tasks]})
+
+
+def count_tasks(pairs: int) -> int:
+    """Return how many tasks compare so many pairs, a power of two."""
+    return min(PARTITIONS, 1 << max(0, -(-pairs // TASK_PAIRS) - 1).bit_length())
+
+
+def compare_pairs(folder: Path, task: SimilarTask, report: Callable[[int, int], None]) -> dict[str, Any]:
+    """Write the pairs with a Jaccard similarity of at least `FLOOR`.
+
+    Args:
+        folder: an empty folder.
+        task: the pairs and the runs.
+        report: called with (bytes of pairs, tokens compared) done so far.
+
+    Returns:
+        The number of distinct candidate pairs, of similar ones, and the files.
+    """
+    runs = distinct_runs(load_runs(task.runs))
+    step = PARTITIONS // task.tasks
+    pairs = distinct_pairs(
+        np.concatenate(
+            [
+                read_pairs(open_store(f"{task.pairs}/{pairs_digest(task.pairs_of, place, task.ranges)}"), first, last)
+                for place in range(task.ranges)
+                for first, last in [(task.number * step, (task.number + 1) * step)]
+            ]
+        )
+    )
+    documents = _Documents(runs, np.unique(np.concatenate([pairs["longer"], pairs["shorter"]])), task.vocab_size)
+    longer, shorter = documents.find(pairs["longer"]), documents.find(pairs["shorter"])
+    similar = tokens = 0
+    with ChecksummedWriter(folder / SIMILAR_FILE) as file:
+        for first, last in _batches(longer, shorter, documents.rows["length"]):
+            sets = documents.read_shingles(np.unique(np.concatenate([longer[first:last], shorter[first:last]])))
+            tokens += sum(map(len, sets.values()))
+            found = _compare(longer[first:last], shorter[first:last], sets, documents.rows)
+            file.write(found.view(np.uint8).data)
+            similar += len(found)
+            report(last * pairs.dtype.itemsize, tokens)
+    return {"pairs": len(pairs), "similar": similar, "files": {SIMILAR_FILE: file.facts()}}
+
+
+def _batches(
+    longer: npt.NDArray[np.int64], shorter: npt.NDArray[np.int64], lengths: npt.NDArray[np.uint32]
+) -> Iterator[tuple[int, int]]:
+    """Yield ranges of pairs whose documents have `BATCH_TOKENS` together, or a single pair."""
+    first = tokens = 0
+    inside: set[int] = set()
+    for place, pair in enumerate(zip(longer.tolist(), shorter.tolist(), strict=True)):
+        new = [document for document in pair if document not in inside]
+        more = sum(int(lengths[document]) for document in new)
+        if tokens + more > BATCH_TOKENS and place > first:
+            yield first, place
+            first, tokens, inside = place, 0, set[int]()
+            new, more = list(pair), sum(int(lengths[document]) for document in pair)
+        tokens += more
+        inside.update(new)
+    if first < len(longer):
+        yield first, len(longer)
+
+
+def _compare(
+    longer: npt.NDArray[np.int64],
+    shorter: npt.NDArray[np.int64],
+    sets: dict[int, npt.NDArray[np.uint64]],
+    rows: npt.NDArray[np.void],
+) -> npt.NDArray[np.void]:
+    """Return the pairs with a similarity of at least `FLOOR`, `SIMILAR_DTYPE (similar,)`."""
+    values = [jaccard(sets[a], sets[b]) for a, b in zip(longer.tolist(), shorter.tolist(), strict=True)]
+    found = np.array(values, np.float64)
+    chosen = np.flatnonzero(found >= FLOOR)
+    similar = np.zeros(len(chosen), SIMILAR_DTYPE)
+    similar["jaccard"] = found[chosen]
+    for letter, document in (("a", longer[chosen]), ("b", shorter[chosen])):
+        similar[f"hi_{letter}"] = rows["hash_hi"][document]
+        similar[f"lo_{letter}"] = rows["hash_lo"][document]
+        similar[f"length_{letter}"] = rows["length"][document]
+    return similar
+
+
+def jaccard(first: npt.NDArray[np.uint64], second: npt.NDArray[np.uint64]) -> float:
+    """Return the Jaccard similarity of two sorted sets; 0 if their sizes alone keep it below `FLOOR`."""
+    if min(len(first), len(second)) < FLOOR * max(len(first), len(second)):
+        return 0.0
+    both = np.concatenate([first, second])
+    both.sort(kind="stable")  # merges the two
+    common = int((both[1:] == both[:-1]).sum())
+    return common / (len(both) - common)
+
+
+class _Documents:
+    """The documents of a task's pairs, in the order of their numbers."""
+
+    def __init__(self, runs: list[Run], numbers: npt.NDArray[np.uint64], vocab_size: int):
+        self._runs = runs
+        self._numbers = numbers
+        self._values = token_values(vocab_size)
+        self._own = (numbers >> np.uint64(32)).astype(np.int64)
+        self._token_bytes = np.dtype(runs[0].dtype).itemsize if runs else 0
+        self._threads = CONNECTIONS if runs and runs[0].output.store.request_bytes else 1
+        edges = np.searchsorted(self._own, np.arange(len(runs) + 1))
+        index = (numbers & np.uint64(2**32 - 1)).astype(np.int64)
+        pieces = [
+            (run, places)
+            for run, first, last in zip(runs, edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+            for places in _group(index[first:last], index[first:last] + 1, DOCUMENT_DTYPE.itemsize)
+        ]
+        read = map_in_threads(_read_rows, pieces, self._threads)
+        self.rows = np.concatenate([np.zeros(0, DOCUMENT_DTYPE), *read])
+
+    def find(self, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """Return the places of documents in `rows`."""
+        return np.searchsorted(self._numbers, numbers)
+
+    def read_shingles(self, places: npt.NDArray[np.int64]) -> dict[int, npt.NDArray[np.uint64]]:
+        """Return the sorted sets of shingles of documents, given by their places in order."""
+        rows = self.rows[places]
+        pieces: list[tuple[Run, npt.NDArray[np.void]]] = []
+        own = self._own[places]
+        for number in np.unique(own).tolist():
+            part = rows[np.searchsorted(own, number) : np.searchsorted(own, number, "right")]
+            starts = part["start"].astype(np.int64)
+            groups = _group(starts, starts + part["length"], self._token_bytes)
+            ends = list(itertools.accumulate(map(len, groups)))
+            pieces += [
+                (self._runs[number], part[end - len(group) : end]) for end, group in zip(ends, groups, strict=True)
+            ]
+        tokens = list(map_in_threads(_read_tokens, pieces, self._threads))
+        hashes, counts = hash_shingles(np.concatenate(tokens), rows["length"].astype(np.int64), self._values)
+        ends = np.cumsum(counts)
+        return {
+            place: np.unique(hashes[end - count : end])
+            for place, end, count in zip(places.tolist(), ends.tolist(), counts.tolist(), strict=True)
+        }
+
+
+def _group(starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], size: int) -> list[npt.NDArray[np.int64]]:
+    """Divide places in order, of items of `size` bytes, into groups that are read at once: close ones, not too many."""
+    far = starts[1:] - ends[:-1] > BLOCK_BYTES // size
+    far |= starts[1:] // (READ_BYTES // size) != starts[:-1] // (READ_BYTES // size)
+    return np.split(starts, np.flatnonzero(far) + 1) if len(starts) else []
+
+
+def _read_rows(piece: tuple[Run, npt.NDArray[np.int64]]) -> npt.NDArray[np.void]:
+    run, places = piece
+    first = int(places[0])
+    return run.read_documents(first, int(places[-1]) + 1)[places - first]
+
+
+def _read_tokens(piece: tuple[Run, npt.NDArray[np.void]]) -> npt.NDArray[np.unsignedinteger]:
+    """Read the tokens of documents of a run with one read, those between them included, and leave these out."""
+    run, rows = piece
+    tokens = run.read_tokens(rows)
+    lengths = rows["length"].astype(np.int64)
+    starts = rows["start"].astype(np.int64) - int(rows["start"][0])
+    ends = np.cumsum(lengths)
+    return tokens[np.arange(int(ends[-1])) + np.repeat(starts - (ends - lengths), lengths)]
+
+
+def read_similar(store: Store, min_jaccard: float) -> npt.NDArray[np.void]:
+    """Read the pairs that a task found at or above a similarity, `SIMILAR_DTYPE (pairs,)`.
+
+    Raises:
+        WorkFileDamagedError: a file is absent or damaged.
+    """
+    pairs = np.frombuffer(TaskOutput(store).read(SIMILAR_FILE), SIMILAR_DTYPE)
+    return pairs[pairs["jaccard"] >= min_jaccard]

@@ -1,0 +1,404 @@
+"""Near-duplicates: shingles, signatures, candidate pairs, exact similarity and the selection, by slow references."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.encode.run import Run, RunList
+from pipeline.engine.receipts import write_receipt
+from pipeline.mix.block_lists import Blocked, BlockList
+from pipeline.mix.index import Index
+from pipeline.mix.near_duplicates import bands, similar
+from pipeline.mix.near_duplicates import pairs as pairs_module
+from pipeline.mix.near_duplicates.bands import BAND_DTYPE, BandFile, BandsTask, bands_digest, write_bands
+from pipeline.mix.near_duplicates.pairs import CENTERS, PairsTask, digest_of_runs, find_pairs, pairs_digest, read_pairs
+from pipeline.mix.near_duplicates.selection import SimilarDocuments, select
+from pipeline.mix.near_duplicates.shingles import hash_shingles
+from pipeline.mix.near_duplicates.signatures import BANDS, SLOTS, band_keys, make_signatures
+from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, SimilarTask, compare_pairs, similar_digest
+from shards.audit.ngrams import token_values
+from shards.stores.store import FolderStore
+from tests.support.near_duplicates import EOS, jaccard, shingles, write_token_run
+from tests.support.runs import Document, write_runs
+
+VALUES = token_values(1000)
+Tokens = st.lists(st.integers(1, 4), min_size=1, max_size=30)
+
+
+def hashes_of(documents: list[list[int]]) -> list[Any]:
+    """Return the hashes of each document's shingles."""
+    tokens = np.array([token for document in documents for token in [*document, EOS]], np.uint16)
+    lengths = np.array([len(document) + 1 for document in documents])
+    hashes, counts = hash_shingles(tokens, lengths, VALUES)
+    assert counts.sum() == len(hashes)
+    return np.split(hashes, np.cumsum(counts)[:-1])
+
+
+@given(st.lists(Tokens, min_size=1, max_size=12))
+def test_hashes_are_those_of_the_slow_reference(documents: list[list[int]]) -> None:
+    """Equal 5-grams have equal hashes in every document, and others have others."""
+    name: dict[tuple[int, ...], int] = {}
+    for document, hashes in zip(documents, hashes_of(documents), strict=True):
+        grams = [tuple(document[place : place + 5]) for place in range(max(1, len(document) - 4))]
+        assert len(hashes) == len(grams)
+        for gram, value in zip(grams, hashes.tolist(), strict=True):
+            assert name.setdefault(gram, value) == value
+    assert len(set(name.values())) == len(name)
+
+
+@given(Tokens, Tokens)
+def test_similarity_is_that_of_the_slow_reference(first: list[int], second: list[int]) -> None:
+    a, b = (np.unique(hashes) for hashes in hashes_of([first, second]))
+    expected = jaccard(first, second)
+    found = similar.jaccard(a, b)
+    assert found == expected or (found == 0 and expected < similar.FLOOR)
+
+
+def test_a_signature_depends_on_the_set_of_shingles_alone() -> None:
+    generator = np.random.default_rng(3)
+    sets = [generator.integers(0, 2**64, size, np.uint64) for size in (1, 2, 30, 700, 5000)]
+    alone = [make_signatures(own, np.array([len(own)]))[0] for own in sets]
+    repeated = [generator.permutation(np.concatenate([own, own])) for own in sets]
+    together = make_signatures(np.concatenate(repeated), np.array([len(own) for own in repeated]))
+    assert np.array_equal(together, alone)
+    assert together.shape == (5, SLOTS)
+    keys = band_keys(np.concatenate(sets), np.array([len(own) for own in sets]))
+    assert (keys >> np.uint64(60)).tolist() == [list(range(BANDS))] * 5
+    assert len(np.unique(keys)) == 5 * BANDS
+
+
+@pytest.mark.parametrize("size", [40, 120, 1000])
+def test_signatures_agree_as_often_as_theory_says(size: int) -> None:
+    """Slots agree with probability J, bands with J^8; short documents, most of whose slots are filled, too."""
+    generator, pairs = np.random.default_rng(size), 1500
+    for wanted in (0.6, 0.85):
+        common = round(2 * size * wanted / (1 + wanted))
+        exact = common / (2 * size - common)
+        draws = generator.integers(0, 2**64, (pairs, 2 * size - common), np.uint64)
+        first, second = draws[:, :size], np.concatenate([draws[:, :common], draws[:, size:]], axis=1)
+        counts = np.full(pairs, size)
+        a, b = (make_signatures(np.ascontiguousarray(own).ravel(), counts) for own in (first, second))
+        assert (a == b).mean() == pytest.approx(exact, abs=0.015)
+        found = (a == b).reshape(pairs, BANDS, -1).all(axis=2).any(axis=1).mean()
+        assert found == pytest.approx(1 - (1 - exact**8) ** BANDS, abs=0.04)
+
+
+def make_documents(seed: int, count: int = 200) -> list[list[int]]:
+    """Return documents of which many are near-duplicates, some equal and some short."""
+    generator = random.Random(seed)
+    documents: list[list[int]] = []
+    for number in range(count):
+        if number % 3 and documents:
+            document = list(generator.choice(documents))
+            for _ in range(generator.randrange(4)):
+                document[generator.randrange(len(document))] = generator.randrange(1, 900)
+        else:
+            document = [generator.randrange(1, 900) for _ in range(generator.choice((1, 3, 6, 80, 200, 400)))]
+        documents.append(document)
+    return documents
+
+
+def write_corpus(folder: Path, seed: int) -> tuple[list[Run], dict[int, list[int]]]:
+    """Write two runs; return them, and the tokens of each content hash."""
+    documents = make_documents(seed)
+    names: dict[tuple[int, ...], int] = {}
+    generator = random.Random(seed)
+    hashes = [names.setdefault(tuple(document), generator.getrandbits(128)) for document in documents]
+    runs = [
+        write_token_run(folder / f"run-{number}", number, documents[number::2], hashes[number::2])
+        for number in range(2)
+    ]
+    return runs, {value: list(document) for document, value in names.items()}
+
+
+def find_similar(
+    folder: Path, runs: list[Run], *, ranges: int = 1, tasks: int = 1
+) -> tuple[dict[frozenset[int], float], list[dict[str, Any]]]:
+    """Run the three stages as a build does; return the similarity of each pair of hashes, and the pairs' results."""
+    listed = RunList(FolderStore(folder), runs)
+    listed.write()
+
+    def run(stage: str, digest: str, function: Any, payload: Any) -> dict[str, Any]:
+        own = folder / stage / digest
+        own.mkdir(parents=True)
+        result = function(own, payload, lambda done, made: None)
+        write_receipt(own, result)
+        return result
+
+    for item in runs:
+        run("bands", bands_digest(item.digest), write_bands, BandsTask(item.place, item.dtype, 1000))
+    name = digest_of_runs(runs)
+    results = [
+        run("pairs", pairs_digest(name, n, ranges), find_pairs, PairsTask(listed.address, f"{folder}/bands", n, ranges))
+        for n in range(ranges)
+    ]
+    found: dict[frozenset[int], float] = {}
+    for number in range(tasks):
+        digest = similar_digest(name, ranges, number, tasks)
+        task = SimilarTask(listed.address, f"{folder}/pairs", name, ranges, number, tasks, 1000)
+        run("similar", digest, compare_pairs, task)
+        for row in similar.read_similar(FolderStore(folder / "similar" / digest), 0.0).tolist():
+            key = frozenset((row[0] << 64 | row[1], row[2] << 64 | row[3]))
+            assert key not in found
+            assert len(key) == 2
+            found[key] = row[4]
+    return found, results
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_found_pairs_have_their_exact_similarity(seed: int, tmp_path: Path) -> None:
+    runs, tokens = write_corpus(tmp_path, seed)
+    found, _ = find_similar(tmp_path / "work", runs)
+    for pair, value in found.items():
+        first, second = pair
+        assert value == jaccard(tokens[first], tokens[second])
+    expected = {
+        frozenset(pair): jaccard(tokens[pair[0]], tokens[pair[1]])
+        for pair in itertools.combinations(tokens, 2)
+        if jaccard(tokens[pair[0]], tokens[pair[1]]) >= 0.9
+    }
+    assert len(expected) > 10
+    assert expected.keys() <= found.keys()
+
+
+def test_ranges_tasks_parts_and_batches_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, _ = write_corpus(tmp_path, 4)
+    expected, _ = find_similar(tmp_path / "one", runs)
+    monkeypatch.setattr(pairs_module, "PART_PAIRS", 7)
+    monkeypatch.setattr(similar, "BATCH_TOKENS", 500)
+    monkeypatch.setattr(similar, "READ_BYTES", 1000)
+    found, _ = find_similar(tmp_path / "many", runs, ranges=16, tasks=4)
+    assert found == expected
+
+
+def test_bands_do_not_depend_on_chunks_and_leave_copies_out(tmp_path: Path) -> None:
+    runs, tokens = write_corpus(tmp_path, 1)
+    (tmp_path / "bands").mkdir()
+    task = BandsTask(runs[0].place, "<u2", 1000)
+    result = write_bands(tmp_path / "bands", task, lambda done, made: None)
+    write_receipt(tmp_path / "bands", result)
+    file = BandFile(FolderStore(tmp_path / "bands"))
+    rows = file.read(0, result["rows"])
+    assert (np.diff(rows["key"].astype(np.float64)) >= 0).all()
+    documents = runs[0].read_documents(0, runs[0].num_documents)
+    hashes = {(int(row["hash_hi"]) << 64) | int(row["hash_lo"]) for row in documents}
+    assert len(hashes) < len(documents), "there are copies"
+    assert result["rows"] == len(hashes) * BANDS
+    assert np.array_equal(rows["length"], documents["length"][rows["index"]])
+    # Every range begins where its keys do.
+    for ranges in (1, 16, 256):
+        edges = [file.find(number, ranges) for number in range(ranges)]
+        assert [edge for edge, _ in edges[1:]] == [edge for _, edge in edges[:-1]]
+        for number, (first, last) in enumerate(edges):
+            assert {int(key) * ranges >> 64 for key in rows["key"][first:last]} <= {number}
+    # Chunks of one document give the same.
+    chunks = list(bands.split_documents(documents["length"], 1))
+    assert chunks == [(place, place + 1) for place in range(len(documents))]
+    alone = [band_keys(*own_hashes(tokens[key]))[0] for key in sorted(hashes)]
+    assert np.array_equal(np.sort(np.concatenate(alone)), rows["key"])
+
+
+def own_hashes(document: list[int]) -> tuple[Any, Any]:
+    (hashes,) = hashes_of([document])
+    return hashes, np.array([len(hashes)])
+
+
+def write_rows(folder: Path, run: Run, rows: Any) -> None:
+    """Write band rows as `write_bands` does, so that `find_pairs` takes them for a run's."""
+    own = folder / "bands" / bands_digest(run.digest)
+    own.mkdir(parents=True)
+    rows = rows[np.argsort(rows["key"], kind="stable")]
+    edges = np.searchsorted(rows["key"] >> np.uint64(64 - bands.EDGE_BITS), np.arange((1 << bands.EDGE_BITS) + 1))
+    files = {
+        bands.BANDS_FILE: bands.write_checksummed(own / bands.BANDS_FILE, rows.view(np.uint8).data),
+        bands.EDGES_FILE: bands.write_checksummed(own / bands.EDGES_FILE, edges.astype("<u8").tobytes()),
+    }
+    write_receipt(own, {"rows": len(rows), "files": files})
+
+
+def pairs_of_rows(folder: Path, runs: list[Run], ranges: int) -> tuple[list[tuple[int, int]], Counter[str]]:
+    """Return the pairs that `find_pairs` finds, the longer document first, and what it cut."""
+    listed = RunList(FolderStore(folder), runs)
+    listed.write()
+    found: list[tuple[int, int]] = []
+    cut: Counter[str] = Counter()
+    for number in range(ranges):
+        own = folder / f"pairs-{ranges}-{number}"
+        own.mkdir()
+        result = find_pairs(own, PairsTask(listed.address, f"{folder}/bands", number, ranges), lambda done, made: None)
+        write_receipt(own, result)
+        cut.update(result["cut"])
+        found += read_pairs(FolderStore(own), 0, pairs_module.PARTITIONS).tolist()
+    return found, cut
+
+
+def test_pairs_are_those_of_the_slow_reference(tmp_path: Path) -> None:
+    generator = np.random.default_rng(9)
+    runs = [Run(str(tmp_path / f"r{number}"), number, "<u2") for number in range(3)]
+    longer: dict[int, list[tuple[int, int, int]]] = {}
+    for number, run in enumerate(runs):
+        rows = np.zeros(400, BAND_DTYPE)
+        rows["key"] = generator.integers(0, 150, 400, np.uint64) << np.uint64(56)
+        rows["index"] = np.arange(400)
+        rows["length"] = 1 + rows["index"] % 3
+        rows["hash"] = rows["index"] * 3 + number
+        write_rows(tmp_path, run, rows)
+        for row in rows.tolist():
+            longer.setdefault(row[0], []).append((-row[1], row[2], number << 32 | row[3]))
+    expected = {
+        (first[2], second[2])
+        for members in longer.values()
+        for first, second in itertools.combinations(sorted(members), 2)
+    }
+    for ranges in (1, 8):
+        found, cut = pairs_of_rows(tmp_path, runs, ranges)
+        assert set(found) == expected
+        assert not cut["buckets"]
+
+
+def test_equal_documents_are_one_in_a_bucket(tmp_path: Path) -> None:
+    runs = [Run(str(tmp_path / f"r{number}"), number, "<u2") for number in range(2)]
+    for run in runs:
+        write_rows(tmp_path, run, np.array([(5, 10, 77, 0), (5, 10, 78, 1)], BAND_DTYPE))
+    found, _ = pairs_of_rows(tmp_path, runs, 1)
+    assert found == [(0, 1)]
+
+
+def test_a_bucket_that_explodes_is_cut_and_counted(tmp_path: Path) -> None:
+    members = 50_000
+    rows = np.zeros(members, BAND_DTYPE)
+    rows["key"], rows["index"], rows["hash"] = 99, np.arange(members), np.arange(members)
+    rows["length"] = np.random.default_rng(1).permutation(members)
+    run = Run(str(tmp_path / "r"), 0, "<u2")
+    write_rows(tmp_path, run, rows)
+    found, cut = pairs_of_rows(tmp_path, [run], 1)
+    everything = members * (members - 1) // 2
+    assert cut == {"buckets": 1, "documents": members, "pairs": everything - len(found)}
+    assert len(found) == len(set(found)) < CENTERS * members
+    longest = set(np.argsort(-rows["length"].astype(np.int64))[:CENTERS].tolist())
+    assert {first for first, _ in found} == longest
+    # Every other document is compared with each of the longest.
+    partners = Counter(second for _, second in found)
+    assert all(partners[place] == CENTERS for place in range(members) if place not in longest)
+
+
+@st.composite
+def similar_documents(draw: st.DrawFn) -> tuple[SimilarDocuments, Any]:
+    count = draw(st.integers(2, 14))
+    hashes = draw(st.lists(st.integers(0, 5), min_size=count, max_size=count))
+    lengths = draw(st.lists(st.integers(1, 4), min_size=count, max_size=count))
+    keys = [(hashes[place], place) for place in range(count)]
+    chosen = draw(st.sets(st.sampled_from(list(itertools.combinations(range(count), 2))), min_size=1))
+    pairs = np.zeros(len(chosen), SIMILAR_DTYPE)
+    for row, (first, second) in zip(pairs, sorted(chosen), strict=True):
+        row["hi_a"], row["lo_a"] = keys[first]
+        row["hi_b"], row["lo_b"] = keys[second]
+        row["length_a"], row["length_b"] = lengths[first], lengths[second]
+        row["jaccard"] = draw(st.sampled_from((0.8, 0.9)))
+    documents = SimilarDocuments.of(pairs)
+    alive = draw(st.lists(st.booleans(), min_size=len(documents.hi), max_size=len(documents.hi)))
+    return documents, np.array(alive)
+
+
+@settings(max_examples=300)
+@given(similar_documents())
+def test_selection(drawn: tuple[SimilarDocuments, Any]) -> None:
+    documents, alive = drawn
+    assert sorted(zip(documents.hi.tolist(), documents.lo.tolist(), strict=True)) == list(
+        zip(documents.hi.tolist(), documents.lo.tolist(), strict=True)
+    )
+    dropped = select(documents, alive)
+    gone = set(dropped.document.tolist())
+    pairs = {
+        frozenset(pair): value
+        for *pair, value in zip(
+            documents.first.tolist(), documents.second.tolist(), documents.jaccard.tolist(), strict=True
+        )
+    }
+    assert len(gone) == len(dropped.document)
+    assert dropped.document.tolist() == sorted(gone)
+
+    def precedence(place: int) -> tuple[int, int, int]:
+        return -int(documents.lengths[place]), int(documents.hi[place]), int(documents.lo[place])
+
+    # A dropped document is similar to a kept one that goes before it; the evidence names the most similar.
+    for document, kept, value in zip(
+        dropped.document.tolist(), dropped.kept.tolist(), dropped.jaccard.tolist(), strict=True
+    ):
+        assert alive[document]
+        assert alive[kept]
+        assert kept not in gone
+        assert precedence(kept) < precedence(document)
+        others = [pairs.get(frozenset((document, place)), 0) for place in range(len(alive))]
+        stay = [
+            other
+            for place, other in enumerate(others)
+            if alive[place] and place not in gone and precedence(place) < precedence(document)
+        ]
+        assert value == pairs[frozenset((document, kept))] == max(stay)
+    # No two documents that stay are similar.
+    for pair in pairs:
+        if all(alive[place] for place in pair):
+            assert pair & gone
+
+
+def test_a_chain_is_not_closed() -> None:
+    """Each document is similar to the next alone: every second one stays, and none goes for a document that goes."""
+    pairs = np.zeros(9, SIMILAR_DTYPE)
+    pairs["hi_a"], pairs["hi_b"] = np.arange(9), np.arange(1, 10)
+    pairs["length_a"], pairs["length_b"] = 100 - np.arange(9), 99 - np.arange(9)
+    pairs["jaccard"] = 0.9
+    documents = SimilarDocuments.of(pairs)
+    assert select(documents, np.ones(10, bool)).document.tolist() == [1, 3, 5, 7, 9]
+    alive = np.arange(10) != 4
+    assert select(documents, alive).document.tolist() == [1, 3, 6, 8]
+
+
+@pytest.mark.parametrize("bits", [0, 2])
+def test_dropping_from_an_index_is_like_a_block_list(
+    bits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = random.Random(6)
+    keys = [(generator.getrandbits(64), generator.getrandbits(64)) for _ in range(120)]
+    sources = [[Document(key, 1 + key[1] % 90) for key in keys[first : first + 60]] for first in (0, 40, 60)]
+    runs = write_runs(tmp_path, sources, [[20], [], [5, 30]])
+    if bits:
+        monkeypatch.setattr("pipeline.mix.index.PARTITION_DOCUMENTS", 60)
+    plain = Index(runs, 3)
+    assert (plain.bits > 0) == bool(bits)
+    chosen = sorted(generator.sample(keys, 30))
+    longest = max(keys, key=lambda key: key[1] % 90)
+    chosen = sorted({*chosen, longest})
+    (tmp_path / "list").write_text("".join(f"{hi:016x}{lo:016x}\n" for hi, lo in chosen))
+    expected = Index(runs, 3, Blocked([BlockList("list", tmp_path / "list")]))
+
+    absent = (chosen[0][0], chosen[0][1] ^ 1)
+    asked = np.array(sorted([*chosen, absent]), np.uint64)
+    numbers, places = plain.find(asked[:, 0], asked[:, 1])
+    missing = np.flatnonzero(numbers < 0)
+    assert [tuple(asked[place].tolist()) for place in missing] == [absent]
+    found = numbers >= 0
+    lengths = np.array([1 + int(lo) % 90 for lo in asked[found, 1].tolist()])
+    plain.drop(numbers[found], places[found], lengths)
+    assert np.array_equal(plain.tokens, expected.tokens)
+    assert np.array_equal(plain.longest, expected.longest)
+    assert np.array_equal(plain.documents, expected.documents)
+    for number, run in enumerate(runs):
+        own = (number, 0, run.num_documents)
+        assert np.array_equal(plain.kept.mask(*own), expected.kept.mask(*own))
+    assert (plain.find(asked[:, 0], asked[:, 1])[0] == -1).all()
+
+
+def test_shingles_of_the_reference() -> None:
+    """The reference itself, by hand."""
+    assert shingles([1, 2, 3]) == {(1, 2, 3)}
+    assert jaccard([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 7]) == 1 / 3

@@ -1,0 +1,282 @@
+"""Builds that look for near-duplicates: planted ones are found and dropped, and nothing else changes."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from pydoc_data.topics import topics
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import xxhash
+from tokenizers import Tokenizer
+
+from pipeline.build.build import BuildResult, build
+from pipeline.build.load import load_recipe
+from pipeline.clean.limits import CleaningError
+from pipeline.engine.executors import LocalExecutor
+from pipeline.engine.progress import Progress
+from pipeline.engine.receipts import TaskOutput
+from pipeline.mix.near_duplicates.drop import EVIDENCE_FILE
+from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, SIMILAR_FILE
+from shards.stores.store import FolderStore
+from tests.support.builds import digests
+from tests.support.damage import flip
+from tests.support.near_duplicates import Planted, jaccard, plant
+from tests.support.servers import corpora
+
+DROP = 'clean.near_duplicates={action = "drop", max_dropped = 1.0}'
+RECIPE = """
+name = "planted"
+[[sources]]
+name = "odd"
+paths = ["odd.jsonl"]
+weight = 1
+[[sources]]
+name = "even"
+paths = ["even.jsonl"]
+weight = 1
+[tokenizer]
+vocab_size = 2000
+[mix]
+when_short = "shrink"
+[split]
+val_tokens = 20_000
+[shards]
+tokens = 200_000
+"""
+
+
+def small_texts() -> list[str]:
+    """Return texts of about 200 words from Python's own documentation."""
+    words = " ".join(topics[name] for name in sorted(topics)).split()
+    return [" ".join(words[place : place + 200]) for place in range(0, len(words) - 200, 200)]
+
+
+def real_texts() -> list[str]:
+    """Return distinct documents of the corpora that are not too long, of each kind of prose."""
+    folder = corpora.find()
+    assert folder is not None
+    texts: list[str] = []
+    for name in ("fineweb_edu", "finemath", "bulk_prose"):
+        table = pq.read_table(folder / name / "part-00000.parquet", columns=["text"])
+        found = [text for text in table["text"].to_pylist() if 600 < len(text) < 20_000]
+        texts += list(dict.fromkeys(found))[:400]
+    random.Random(2).shuffle(texts)
+    return texts
+
+
+@dataclass
+class Corpus:
+    """A corpus with planted pairs, and builds of it."""
+
+    folder: Path
+    planted: Planted
+
+    def build(self, name: str, *overrides: str, workers: int = 1, work: str | None = None) -> BuildResult:
+        """Build a set with the recipe's keys changed."""
+        with closing(LocalExecutor(workers)) as executor:
+            recipe = load_recipe(self.folder / "recipe.toml", overrides=list(overrides))
+            report = build(
+                recipe,
+                out=self.folder / name,
+                work=self.folder / f"{work or name}.work",
+                executor=executor,
+                progress=Progress(),
+            )
+        assert not report.validation.problems
+        return report
+
+
+def write_corpus(folder: Path, texts: Sequence[str], *, near: int, apart: int) -> Corpus:
+    planted = plant(texts, near=near, apart=apart)
+    lines = [json.dumps({"text": text}) + "\n" for text in planted.documents]
+    lines.append(lines[-1])  # a copy
+    (folder / "even.jsonl").write_text("".join(lines[::2]))
+    (folder / "odd.jsonl").write_text("".join(lines[1::2]))
+    (folder / "recipe.toml").write_text(RECIPE)
+    return Corpus(folder, planted)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    corpus = write_corpus(tmp_path_factory.mktemp("small"), small_texts(), near=120, apart=60)
+    corpus.build("plain")
+    corpus.build("set", DROP)
+    return corpus
+
+
+@pytest.fixture(scope="module", params=["small", "real"])
+def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    if request.param == "small":
+        return request.getfixturevalue("small")
+    if corpora.find() is None:
+        pytest.skip("no corpora")
+    corpus = write_corpus(tmp_path_factory.mktemp("real"), real_texts(), near=300, apart=200)
+    corpus.build("set", DROP, workers=2)
+    return corpus
+
+
+def hashes_in(folder: Path) -> set[str]:
+    """Return the content hashes of a set's documents."""
+    return {value.hex() for path in folder.glob("*.docs.parquet") for value in pq.read_table(path)["hash"].to_pylist()}
+
+
+def test_planted_pairs_are_found_and_the_others_stay(found: Corpus) -> None:
+    planted, tokenizer = found.planted, Tokenizer.from_file(str(found.folder / "set/tokenizer.json"))
+    tokens = {
+        xxhash.xxh3_128_hexdigest(text.encode()): tokenizer.encode(text, add_special_tokens=False).ids
+        for text in planted.documents
+    }
+    named = [xxhash.xxh3_128_hexdigest(text.encode()) for text in planted.documents]
+    exact = {frozenset((named[a], named[b])): jaccard(tokens[named[a]], tokens[named[b]]) for a, b in planted.near}
+    similar: dict[frozenset[str], float] = {}
+    for path in found.folder.glob(f"set.work/similar/*/{SIMILAR_FILE}"):
+        output = TaskOutput(FolderStore(path.parent))
+        for row in np.frombuffer(output.read(SIMILAR_FILE), SIMILAR_DTYPE).tolist():
+            similar[frozenset((f"{row[0]:016x}{row[1]:016x}", f"{row[2]:016x}{row[3]:016x}"))] = row[4]
+
+    # Recall by the exact similarity of what was planted; each pair that was found is one.
+    near = {pair for pair, value in exact.items() if value >= 0.85}
+    assert len(near) > len(exact) / 3
+    assert len(near & similar.keys()) >= 0.98 * len(near)
+    assert len(exact.keys() & similar.keys()) >= 0.9 * len(exact)
+    for pair, value in similar.items():
+        first, second = pair
+        assert value == jaccard(tokens[first], tokens[second])
+
+    # What went is similar to a longer document that stayed; what is not similar stayed.
+    kept = hashes_in(found.folder / "set")
+    (evidence,) = found.folder.glob(f"set.work/mix/*/{EVIDENCE_FILE}")
+    dropped: set[str] = set()
+    for row in pq.read_table(evidence).to_pylist():
+        gone, stays = row["dropped_hash"].hex(), row["kept_hash"].hex()
+        dropped.add(gone)
+        assert gone not in kept
+        assert row["jaccard"] == jaccard(tokens[gone], tokens[stays]) >= 0.8
+        assert row["dropped_tokens"] == len(tokens[gone]) + 1 <= row["kept_tokens"] == len(tokens[stays]) + 1
+    assert len(dropped) >= sum(value >= 0.85 for value in exact.values()) * 0.98
+    for a, b in planted.apart:
+        assert 0.25 < jaccard(tokens[named[a]], tokens[named[b]]) < 0.75
+        assert named[b] not in dropped
+    for pair, value in similar.items():
+        assert value < 0.8 or pair & dropped
+    manifest = json.loads((found.folder / "set/manifest.json").read_text())
+    counted = sum(
+        count for source in manifest["sources"] for reason, count in source["dropped"].items() if "near" in reason
+    )
+    assert counted == len(dropped)
+    # Only a few of the documents that were left are not in the set: what the mix could not use.
+    assert kept <= tokens.keys() - dropped
+
+
+def test_turning_it_on_encodes_nothing_and_moving_it_only_mixes(small: Corpus) -> None:
+    shutil.copytree(small.folder / "plain.work", small.folder / "moved.work")
+    shutil.copytree(small.folder / "plain", small.folder / "moved")
+    on = small.build("moved", DROP)
+    ran = {name: stage.ran for name, stage in on.stages.items()}
+    assert ran.pop("assemble") > 0
+    assert ran == {"tokenizer": 0, "encode": 0, "bands": 2, "pairs": 1, "similar": 1, "mix": 1}
+    assert digests(small.folder / "moved") == digests(small.folder / "set")
+
+    higher = 'clean.near_duplicates={action = "drop", max_dropped = 1.0, min_jaccard = 0.93}'
+    ran = {name: stage.ran for name, stage in small.build("moved", higher).stages.items()}
+    assert ran.pop("assemble") > 0
+    assert ran == {"tokenizer": 0, "encode": 0, "bands": 0, "pairs": 0, "similar": 0, "mix": 1}
+    small.build("scratch", higher)
+    assert digests(small.folder / "moved") == digests(small.folder / "scratch")
+    assert digests(small.folder / "moved") != digests(small.folder / "set")
+
+    # Turned off again, the set is as it was, and the work folder too.
+    small.build("moved")
+    assert digests(small.folder / "moved") == digests(small.folder / "plain")
+    for stage in ("bands", "pairs", "similar"):
+        assert not list((small.folder / "moved.work").glob(f"{stage}/*"))
+
+
+def test_workers_change_nothing(small: Corpus) -> None:
+    small.build("two", DROP, workers=2)
+    assert digests(small.folder / "two") == digests(small.folder / "set")
+
+
+def test_a_report_keeps_every_document(small: Corpus) -> None:
+    report = small.build("report", "clean.near_duplicates={}")
+    changed = {"manifest.json", "recipe.json"}
+    expected, written = digests(small.folder / "plain"), digests(small.folder / "report")
+    assert {name for name in expected if expected[name] != written[name]} == changed
+    notes = [note for note in report.notes if note.startswith("near-duplicates: ")]
+    assert len(notes) == 2
+    assert all('action = "report" keeps them' in note for note in notes)
+    assert list((small.folder / "report.work").glob(f"mix/*/{EVIDENCE_FILE}"))
+
+
+def test_too_many_near_duplicates_stop_the_build(small: Corpus) -> None:
+    with pytest.raises(CleaningError) as raised:
+        small.build("alarm", 'clean.near_duplicates={action = "drop", max_dropped = 0.05}')
+    lines = str(raised.value).splitlines()
+    assert "clean.near_duplicates drops" in lines[0]
+    assert "more than max_dropped = 0.05 allows" in lines[0]
+    shown = [line for line in lines if "similar by" in line]
+    assert len(shown) == 20, "ten of each source"
+    assert any(line.endswith(text[:100]) for line in lines for text in small.planted.documents)
+    # The remedy that it names works, and nothing but the end of the build runs.
+    allowed = lines[-1].partition("max_dropped = ")[2].partition(" ")[0]
+    report = small.build(
+        "alarm", f'clean.near_duplicates={{action = "drop", max_dropped = {max(0.5, float(allowed))}}}'
+    )
+    assert {name: stage.ran for name, stage in report.stages.items() if stage.ran} == {
+        "assemble": report.stages["assemble"].ran
+    }
+    assert digests(small.folder / "alarm").keys() == digests(small.folder / "set").keys()
+
+
+@pytest.mark.parametrize(
+    ("damaged", "readers"),
+    [
+        ("bands/*/bands.bin", ("pairs", "similar", "mix")),
+        ("bands/*/edges.bin", ("pairs", "similar", "mix")),
+        ("pairs/*/pairs.bin", ("similar", "mix")),
+        ("pairs/*/edges.bin", ("similar", "mix")),
+        ("similar/*/similar.bin", ("mix",)),
+    ],
+)
+def test_a_flipped_bit_is_found_and_repaired(
+    damaged: str, readers: tuple[str, ...], small: Corpus, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = small.folder / "damaged.work"
+    shutil.rmtree(work, ignore_errors=True)
+    shutil.copytree(small.folder / "set.work", work)
+    for stage in readers:  # they run again, and read the file
+        shutil.rmtree(work / stage)
+    path = sorted(work.glob(damaged))[0]
+    flip(path, random.Random(damaged))
+    capsys.readouterr()
+    small.build("damaged", DROP)
+    assert digests(small.folder / "damaged") == digests(small.folder / "set")
+    stage = damaged.partition("/")[0]
+    said = capsys.readouterr().err
+    assert f"{path}: damaged" in said
+    assert f"the {stage} task {path.parent.name} runs again" in said
+
+
+def test_pages_of_a_template_stop_nothing(tmp_path: Path) -> None:
+    """Hundreds of documents that share every band: buckets are cut, counted and said, and the longest stays."""
+    texts = [small_texts()[0] + " end" * (number % 7) + f" {number}" for number in range(150)]
+    corpus = write_corpus(tmp_path, [*texts, *small_texts()[100:200]], near=0, apart=0)
+    report = corpus.build("set", DROP)
+    (note,) = (note for note in report.notes if "buckets" in note)
+    assert note.startswith("near-duplicates: ")
+    assert "pairs left out" in note
+    tokenizer = Tokenizer.from_file(str(tmp_path / "set/tokenizer.json"))
+    longest = max(texts, key=lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids))
+    length = len(tokenizer.encode(longest, add_special_tokens=False).ids)
+    (evidence,) = tmp_path.glob(f"set.work/mix/*/{EVIDENCE_FILE}")
+    rows = pq.read_table(evidence).to_pylist()
+    assert len(rows) == len(texts) - 1
+    assert {row["kept_tokens"] for row in rows} == {length + 1}
