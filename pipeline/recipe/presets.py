@@ -121,32 +121,119 @@ class Preset(Settings):
 
 
 class Gopher(Preset):
-    """The rules for quality and repetition of MassiveText (Rae et al. 2021, appendix A.1)."""
+    """The rules for quality and repetition of MassiveText (Rae et al. 2021, appendix A.1.1): for prose, English."""
 
     name = "gopher"
 
     min_words: Amount = 50
-    """Words: Rae et al. drop documents of fewer than 50."""
+    """Words: fewer than 50 (Rae et al. 2021)."""
     max_words: Amount = 100_000
-    """Words: Rae et al. drop documents of more than 100,000."""
+    """Words: more than 100,000 (Rae et al. 2021)."""
     min_mean_word_chars: Amount = 3
-    """Mean length of the words in characters: from 3 ..."""
+    """Mean length of the words: below 3 characters (Rae et al. 2021)."""
     max_mean_word_chars: Amount = 10
-    """... to 10."""
+    """Mean length of the words: above 10 characters (Rae et al. 2021)."""
+    max_hashes_per_word: Amount = 0.1
+    """Number signs for each word: above 0.1 (Rae et al. 2021)."""
+    max_ellipses_per_word: Amount = 0.1
+    """Ellipses for each word: above 0.1 (Rae et al. 2021)."""
+    max_bullet_lines: Share = 0.9
+    """Lines that begin with a bullet: above 90 % (Rae et al. 2021)."""
+    max_ellipsis_lines: Share = 0.3
+    """Lines that end with an ellipsis: above 30 % (Rae et al. 2021)."""
+    min_alphabetic_words: Share = 0.8
+    """Words with a letter: below 80 % (Rae et al. 2021)."""
+    min_stop_words: Amount = 2
+    """Of eight stop words of English, fewer than two occur (Rae et al. 2021)."""
+    max_duplicate_lines: Share = 0.3
+    """Lines that occur before: above 0.30 (Rae et al. 2021, table A1)."""
+    max_duplicate_paragraphs: Share = 0.3
+    """Paragraphs that occur before: above 0.30 (Rae et al. 2021, table A1)."""
+    max_duplicate_line_chars: Share = 0.2
+    """Characters in lines that occur before: above 0.20 (Rae et al. 2021, table A1)."""
+    max_duplicate_paragraph_chars: Share = 0.2
+    """Characters in paragraphs that occur before: above 0.20 (Rae et al. 2021, table A1)."""
+    max_top_2gram_chars: Share = 0.2
+    """Characters in the most frequent 2-gram: above 0.20 (Rae et al. 2021, table A1)."""
+    max_top_3gram_chars: Share = 0.18
+    """Characters in the most frequent 3-gram: above 0.18 (Rae et al. 2021, table A1)."""
+    max_top_4gram_chars: Share = 0.16
+    """Characters in the most frequent 4-gram: above 0.16 (Rae et al. 2021, table A1)."""
+    max_duplicate_5gram_chars: Share = 0.15
+    """Characters in 5-grams that occur before: above 0.15 (Rae et al. 2021, table A1)."""
+    max_duplicate_6gram_chars: Share = 0.14
+    """Characters in 6-grams that occur before: above 0.14 (Rae et al. 2021, table A1)."""
+    max_duplicate_7gram_chars: Share = 0.13
+    """Characters in 7-grams that occur before: above 0.13 (Rae et al. 2021, table A1)."""
+    max_duplicate_8gram_chars: Share = 0.12
+    """Characters in 8-grams that occur before: above 0.12 (Rae et al. 2021, table A1)."""
+    max_duplicate_9gram_chars: Share = 0.11
+    """Characters in 9-grams that occur before: above 0.11 (Rae et al. 2021, table A1)."""
+    max_duplicate_10gram_chars: Share = 0.1
+    """Characters in 10-grams that occur before: above 0.10 (Rae et al. 2021, table A1)."""
+
+
+class C4(Preset):
+    """The rules of C4 that drop whole pages (Raffel et al. 2020, section 2.2): for prose. Its rules for lines edit
+    texts, which cleaning never does: lines that C4 would remove only do not count."""
+
+    name = "c4"
+
+    min_sentences: Amount = 3
+    """Sentences in the lines that C4 would keep: fewer than 3 (Raffel et al. 2020; `c4_utils.py` of TensorFlow
+    Datasets)."""
+    max_lorem_ipsum: Amount = 0
+    """Pages with the phrase lorem ipsum fall (Raffel et al. 2020)."""
+    max_curly_brackets: Amount = 0
+    """Pages with { fall (Raffel et al. 2020)."""
+    max_longest_word_chars: Amount = 1000
+    """Longest word: above 1,000 characters (`c4_utils.py`, which removes the line)."""
+    max_javascript_lines: Share = OFF
+    """Lines that name JavaScript. C4 removes them and publishes no limit for a page, so that this one is off."""
+    max_policy_lines: Share = OFF
+    """Lines that name terms of use, privacy or cookies. C4 removes them and publishes no limit for a page: off."""
+
+
+class Fineweb(Preset):
+    """The rules that FineWeb adds to those of Gopher and C4 (Penedo et al. 2024, section 3.6): for web pages."""
+
+    name = "fineweb"
+
+    min_punctuated_lines: Share = 0.12
+    """Lines that end with punctuation: 0.12 and below fall there, below 0.12 here (Penedo et al. 2024)."""
+    max_duplicate_line_chars: Share = 0.1
+    """Characters in lines that occur before: 0.1 and above fall there, above 0.1 here (Penedo et al. 2024). The default
+    of datatrove's filter is 0.01."""
+    max_short_lines: Share = 0.67
+    """Lines of fewer than 30 characters: 0.67 and above fall there, above 0.67 here (Penedo et al. 2024)."""
+    max_newlines_per_word: Amount = 0.3
+    """Line feeds for each word: above 0.3 (datatrove's `FineWebQualityFilter`, `new_line_ratio`)."""
 
 
 class Code(Preset):
-    """The filters for code of Codex (Chen et al. 2021), StarCoder (Li et al. 2023) and The Stack v2."""
+    """The filters for code of Codex, StarCoder and The Stack v2, and limits against data in the shape of code."""
 
     name = "code"
 
     max_mean_line_bytes: Amount = 100
-    """Mean length of a line in bytes: 100 (Chen et al. 2021, section 3.1; Li et al. 2023)."""
+    """Mean length of all lines: above 100 (Chen et al. 2021, section 3.1; Li et al. 2023: characters)."""
     max_longest_line_bytes: Amount = 1000
-    """Longest line in bytes: 1,000 (Chen et al. 2021, section 3.1; Li et al. 2023)."""
+    """Longest line: above 1,000 (Chen et al. 2021, section 3.1; Li et al. 2023: characters)."""
     min_alphanumeric: Share = 0.25
-    """Share of the characters that are letters and digits: 0.25 (Li et al. 2023)."""
+    """Characters that are letters and digits: below 25 % (Li et al. 2023; Lozhkov et al. 2024: letters)."""
+    max_generated_marks: Amount = 0
+    """Files whose first lines say that they are generated fall (Chen et al. 2021; Lozhkov et al. 2024)."""
+    max_longest_encoded_run: Amount = 1024
+    """Longest run of base64 or hex: above 1,024 (Lozhkov et al. 2024)."""
+    max_encoded: Share = 0.5
+    """Bytes in runs of base64 or hex: above 50 % (Lozhkov et al. 2024)."""
+    min_code_letters: Share = 0.05
+    """Characters that are letters outside strings and numbers: below 5 %. Our own number: 1 % of the modules of
+    Python's standard library are below 7 %, files of tables and word lists at 0 to 2 %."""
+    max_top_name_lines: Share = 0.7
+    """Lines with one and the same name: above 70 %. Our own number: one module of Python's standard library is above,
+    and so are logs, and tables filled from one template."""
 
 
-PRESETS: dict[str, type[Preset]] = {preset.name: preset for preset in (Gopher, Code)}
+PRESETS: dict[str, type[Preset]] = {preset.name: preset for preset in (Gopher, C4, Fineweb, Code)}
 """Name -> model of every preset."""

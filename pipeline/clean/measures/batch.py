@@ -13,17 +13,14 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 NEWLINE = 0x0A
-
-WHITE = np.array(
-    [
-        *(0xC285, 0xC2A0, 0xE19A80, *range(0xE28080, 0xE2808B)),
-        *(0xE280A8, 0xE280A9, 0xE280AF, 0xE2819F, 0xE38080),
-    ],
-    np.uint32,
-)
-"""The UTF-8 of the white space outside ASCII."""
+BLOCK_BYTES = 8
+"""Bytes that are read as one number."""
 
 TableT = TypeVar("TableT")
+
+_WIDE_WHITE = [
+    chr(code).encode() for code in (0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000)
+]
 
 
 class Batch:
@@ -32,6 +29,8 @@ class Batch:
     def __init__(self, data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]):
         self.data, self.offsets = data, offsets
         self.num_bytes = np.diff(offsets)
+        """Bytes of each document, `(documents,)`."""
+        self.is_ascii = bool(data.max() < 0x80)
         self._tables: dict[type[Any], Any] = {}
 
     def __len__(self) -> int:
@@ -44,9 +43,46 @@ class Batch:
             self._tables[key] = kind(self)
         return self._tables[key]
 
-    def count(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def drop_tables(self) -> None:
+        """Free the tables now: they refer to the batch and it to them, so that they would wait for the collector."""
+        self._tables.clear()
+
+    def count(self, mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+        """Return how many bytes of each document a mask of the bytes marks, `(documents,)`."""
+        return np.diff(Ranks(mask).before(self.offsets))
+
+    def count_at(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return how many of some sorted byte positions lie in each document, `(documents,)`."""
         return np.diff(np.searchsorted(positions, self.offsets))
+
+    def matches(self, positions: npt.NDArray[np.int64], pattern: bytes) -> npt.NDArray[np.bool_]:
+        """Return at which positions a pattern begins, `(positions,)`; a position may lie outside the data."""
+        found = (positions >= 0) & (positions <= len(self.data) - len(pattern))
+        inside = positions[found]
+        equal = np.ones(len(inside), bool)
+        for index, byte in enumerate(pattern):
+            equal &= self.data[inside + index] == byte
+        found[found] = equal
+        return found
+
+    def chars_between(self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the number of characters (Unicode code points) of each stretch of bytes."""
+        if self.is_ascii:
+            return stops - starts
+        return stops - starts - (self._continuations.before(stops) - self._continuations.before(starts))
+
+    def read_blocks(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+        """Return the eight bytes at each of some positions as one number, zeros behind the data, `(positions,)`."""
+        return self._blocks[positions]
+
+    def read_prefixes(self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+        """Return the first eight bytes of stretches as numbers, zeros behind a shorter one, `(stretches,)`."""
+        return self.read_blocks(starts) & _FIRST_BYTES[np.minimum(stops - starts, BLOCK_BYTES)]
+
+    @cached_property
+    def num_chars(self) -> npt.NDArray[np.int64]:
+        """Characters (Unicode code points) of each document, `(documents,)`."""
+        return self.chars_between(self.offsets[:-1], self.offsets[1:])
 
     @cached_property
     def newlines(self) -> npt.NDArray[np.int64]:
@@ -54,37 +90,32 @@ class Batch:
         return np.flatnonzero(self.data == NEWLINE)
 
     @cached_property
-    def continuations(self) -> npt.NDArray[np.int64]:
-        """Positions of the bytes that continue a character of UTF-8."""
-        return np.flatnonzero((self.data & 0xC0) == 0x80)
-
-    @cached_property
     def white(self) -> npt.NDArray[np.bool_]:
-        """Which bytes are of white space, `(bytes,)`: all bytes of characters for which `str.isspace` holds."""
+        """Which bytes are white space, `(bytes,)`: every byte of a character that `str.split` splits at."""
         data = self.data
         white = (data == 0x20) | (data - np.uint8(0x09) <= 4) | (data - np.uint8(0x1C) <= 3)
-        # C2 85, C2 A0; E1 9A 80, E2 80 80 to 8A, E2 80 A8, A9, AF, E2 81 9F, E3 80 80
-        (lead,) = np.nonzero((data >= 0xC2) & (data <= 0xE3))
-        for size in (2, 3):
-            at = lead[data[lead] == 0xC2] if size == 2 else lead[data[lead] >= 0xE1]
-            value = np.zeros(len(at), np.uint32)
-            for byte in range(size):
-                value = value << 8 | data[at + byte]
-            at = at[np.isin(value, WHITE)]
-            for byte in range(size):
-                white[at + byte] = True
+        if not self.is_ascii:
+            leads = np.flatnonzero((data == 0xC2) | (data - np.uint8(0xE1) <= 2))
+            for char in _WIDE_WHITE:
+                found = leads[self.matches(leads, char)]
+                for index in range(len(char)):
+                    white[found + index] = True
         return white
 
     @cached_property
-    def word_continuations(self) -> npt.NDArray[np.int64]:
-        """Positions of the bytes that continue a character that is not white space."""
-        return self.continuations[~self.white[self.continuations]]
+    def ascii_letters(self) -> npt.NDArray[np.bool_]:
+        """Which bytes are letters from A to Z or a to z."""
+        return (self.data | np.uint8(0x20)) - np.uint8(0x61) < 26
 
     @cached_property
     def letters(self) -> npt.NDArray[np.bool_]:
-        """Which bytes begin a letter: A to Z, a to z, and every character outside ASCII that is not white space."""
-        ascii_letters = (self.data | 0x20) - np.uint8(0x61) < 26
-        return ascii_letters | ((self.data >= 0xC2) & ~self.white)
+        """Which bytes begin a letter: A to Z, a to z, and letters outside ASCII by `_is_letter_block`."""
+        if self.is_ascii:
+            return self.ascii_letters
+        letters = self.ascii_letters.copy()
+        leads = np.flatnonzero(self.data >= 0xC2)  # each is followed by another byte: the text is valid UTF-8
+        letters[leads] = LETTER_BLOCKS[self.data[leads], self.data[leads + 1]]
+        return letters
 
     @cached_property
     def digits(self) -> npt.NDArray[np.bool_]:
@@ -92,9 +123,57 @@ class Batch:
         return self.data - np.uint8(0x30) < 10
 
     @cached_property
-    def num_chars(self) -> npt.NDArray[np.int64]:
-        """Characters (Unicode code points) of each document."""
-        return self.num_bytes - self.count(self.continuations)
+    def _blocks(self) -> npt.NDArray[np.uint64]:
+        padded = np.concatenate([self.data, np.zeros(BLOCK_BYTES, np.uint8)])
+        return np.ndarray((len(padded) - BLOCK_BYTES + 1,), "<u8", padded, strides=(1,))
+
+    @cached_property
+    def _continuations(self) -> Ranks:
+        return Ranks(self.data.view(np.int8) < -64)
+
+
+class Ranks:
+    """How many of the bytes before a position a mask marks: a bit a byte, and a sum for each 64 of them."""
+
+    def __init__(self, mask: npt.NDArray[np.bool_]):
+        bits = np.zeros((len(mask) // 64 + 1) * 8, np.uint8)
+        bits[: (len(mask) + 7) // 8] = np.packbits(mask, bitorder="little")
+        self._blocks = bits.view("<u8")
+        self._before = sum_before(np.bitwise_count(self._blocks))
+
+    def before(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return how many bytes before each of some positions are marked, int64 `(positions,)`."""
+        blocks = positions >> 6
+        bits = self._blocks[blocks] & _LOW_BITS[positions & 63]
+        return self._before[blocks] + np.bitwise_count(bits)
+
+
+_FIRST_BYTES = np.array([(1 << 8 * size) - 1 for size in range(BLOCK_BYTES + 1)], np.uint64)
+_LOW_BITS = np.array([(1 << count) - 1 for count in range(64)], np.uint64)
+
+
+def _is_letter_block(lead: int, second: int) -> bool:
+    """Return whether characters that begin with two bytes count as letters: a rule for each 64 characters.
+
+    Not letters: U+0080 to U+00BF, the punctuation and symbols from U+2000 to U+2BFF, U+2E00 to U+2E7F and U+3000 to
+    U+303F, private use and what follows it (U+E000 to U+F8FF, U+FE00 to U+FE3F), emoji and other symbols (U+1F000 to
+    U+1FFFF), and what lies above U+E0000.
+    """
+    if lead < 0xE0:
+        return lead != 0xC2
+    if lead == 0xE2:
+        return second >= 0xB0 and second not in (0xB8, 0xB9)
+    if lead == 0xE3:
+        return second != 0x80
+    if lead == 0xEF:
+        return second >= 0xA4 and second != 0xB8
+    return lead != 0xEE and lead < 0xF3 and (lead, second) != (0xF0, 0x9F)
+
+
+LETTER_BLOCKS = np.array(
+    [[lead >= 0xC2 and _is_letter_block(lead, second) for second in range(256)] for lead in range(256)]
+)
+"""`_is_letter_block` as a table, `(256, 256)`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +189,40 @@ class Measure:
 def divide(part: npt.NDArray[Any], whole: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """Return part / whole, 0 where the whole is 0."""
     return np.divide(part, whole, out=np.zeros(len(whole)), where=whole != 0)
+
+
+def sum_parts(values: npt.NDArray[Any], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the sum of the values from offsets[i] to offsets[i + 1], `(len(offsets) - 1,)`; a part may be empty."""
+    return np.diff(sum_before(values)[offsets])
+
+
+def max_parts(values: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the largest value from offsets[i] to offsets[i + 1], `(len(offsets) - 1,)`; 0 where a part is empty."""
+    largest = np.zeros(len(offsets) - 1, np.int64)
+    some = np.diff(offsets) > 0
+    if some.any():
+        largest[some] = np.maximum.reduceat(values, offsets[:-1][some])
+    return largest
+
+
+def sum_before(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return the sum of all values before each one, and of all, int64 `(len(values) + 1,)`."""
+    before = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(values, dtype=np.int64, out=before[1:])
+    return before
+
+
+def find_runs(
+    mask: npt.NDArray[np.bool_], offsets: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Find the longest runs of marked bytes; none goes on from one document to the next.
+
+    Returns:
+        The first position of each run, and the one behind its last.
+    """
+    begins, ends = mask.copy(), mask.copy()
+    np.greater(mask[1:], mask[:-1], out=begins[1:])
+    np.greater(mask[:-1], mask[1:], out=ends[:-1])
+    firsts, lasts = offsets[:-1], offsets[1:] - 1
+    begins[firsts], ends[lasts] = mask[firsts], mask[lasts]
+    return np.flatnonzero(begins), np.flatnonzero(ends) + 1

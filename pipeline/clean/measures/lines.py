@@ -1,56 +1,136 @@
-"""Lines: what line feeds separate. A line feed at the end of a document opens no further line."""
+"""Lines: what line feeds separate. Code counts all lines, prose those that are not blank."""
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.clean.measures.batch import NEWLINE, Batch, Measure, divide
+from pipeline.clean.measures.batch import NEWLINE, Batch, Measure, divide, sum_parts
+from pipeline.clean.measures.words import Words
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+SHORT_CHARS = 30
+"""Lines of fewer characters are short: Penedo et al. 2024, section 3.6."""
+BULLETS = "-•"
+ELLIPSES = ("...", "…")
+PUNCTUATION = ".!?\"'…”’»。！？．｡।॥؟۔։።។။"
+"""Marks at which a line may end: those of C4 and FineWeb, and others that end sentences outside ASCII."""
 
-class Lines:
-    """The lines of a batch, in order, blank ones too; each document has one at least."""
+
+class AllLines:
+    """All lines of a batch, in order, blank ones too; each document has one at least.
+
+    A line feed at the end of a document opens no further line.
+    """
 
     def __init__(self, batch: Batch):
         lasts = batch.offsets[1:]
         unfinished = lasts[batch.data[lasts - 1] != NEWLINE]
         # At one position, the end of a document comes before the line feed that begins the next one.
         ends = np.sort(np.concatenate([batch.newlines * 2 + 1, unfinished * 2]))
-        self.stops = ends >> 1
-        """Position behind each line's last byte, the line feed not counted, `(lines,)`."""
-        self.starts = np.concatenate([[0], ((ends + 1) >> 1)[:-1]])
-        """Position of each line's first byte, `(lines,)`."""
-        self.offsets = np.searchsorted(self.starts, batch.offsets)
-        self.offsets[-1] = len(ends)
-        """The lines of document i are those from offsets[i] to offsets[i + 1], `(documents + 1,)`."""
-
-    @cached_property
-    def count(self) -> npt.NDArray[np.int64]:
-        """Lines of each document, `(documents,)`."""
-        return np.diff(self.offsets)
-
-    @cached_property
-    def num_bytes(self) -> npt.NDArray[np.int64]:
+        starts = np.concatenate([[0], ((ends + 1) >> 1)[:-1]])
+        self.num_bytes = (ends >> 1) - starts
         """Bytes of each line, without its line feed, `(lines,)`."""
-        return self.stops - self.starts
+        self.firsts = np.searchsorted(starts, batch.offsets[:-1])
+        """The first line of each document, `(documents,)`."""
+        self.count = np.diff(self.firsts, append=len(ends))
+        """Lines of each document, `(documents,)`."""
+
+
+class Lines:
+    """The lines of a batch that are not blank, in order: those with a word."""
+
+    def __init__(self, batch: Batch):
+        self._batch = batch
+        words = batch.table(Words)
+        begins = np.zeros(len(words.starts) + 1, bool)
+        begins[np.searchsorted(words.starts, batch.newlines)] = True
+        begins[words.offsets] = True
+        self.firsts = np.flatnonzero(begins[:-1])
+        """The first word of each line, `(lines,)`."""
+        self.lasts = np.append(self.firsts[1:], len(words.starts))[: len(self.firsts)]
+        """The word behind each line's last, `(lines,)`."""
+        self.starts, self.stops = words.starts[self.firsts], words.stops[self.lasts - 1]
+        """Positions of the first byte of each line's first word and behind its last one, `(lines,)`."""
+        self.offsets = np.searchsorted(self.firsts, words.offsets)
+        """The lines of document i are those from offsets[i] to offsets[i + 1], `(documents + 1,)`."""
+        self.count = np.diff(self.offsets)
+        """Lines of each document, `(documents,)`."""
+
+    def end_with(self, endings: tuple[str, ...]) -> npt.NDArray[np.bool_]:
+        """Return which lines end with one of some texts, `(lines,)`."""
+        found = np.zeros(len(self.stops), bool)
+        for ending in map(str.encode, endings):
+            begin = self.stops - len(ending)
+            found |= (begin >= self.starts) & self._batch.matches(begin, ending)
+        return found
+
+    @cached_property
+    def punctuated(self) -> npt.NDArray[np.bool_]:
+        """Which lines end with one of `PUNCTUATION`, `(lines,)`."""
+        lasts = self._batch.data[self.stops - 1]
+        found = _IS_PUNCTUATION[lasts]
+        other = np.flatnonzero(lasts >= 0x80)
+        for mark in _OTHER_PUNCTUATION if len(other) else ():
+            found[other] |= self._batch.matches(self.stops[other] - len(mark), mark)
+        return found
+
+    @cached_property
+    def trailing_off(self) -> npt.NDArray[np.bool_]:
+        """Which lines end with an ellipsis, `(lines,)`."""
+        return self.end_with(ELLIPSES)
+
+    def share(self, marked: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+        """Return the share of each document's lines that a mask of the lines marks, `(documents,)`."""
+        return divide(sum_parts(marked, self.offsets), self.count)
+
+
+_IS_PUNCTUATION = np.isin(np.arange(256), [ord(mark) for mark in PUNCTUATION if mark.isascii()])
+_OTHER_PUNCTUATION = [mark.encode() for mark in PUNCTUATION if not mark.isascii()]
 
 
 def _mean_bytes(batch: Batch) -> npt.NDArray[np.float64]:
-    lines = batch.table(Lines)
-    return divide(np.add.reduceat(lines.num_bytes, lines.offsets[:-1]), lines.count)
+    lines = batch.table(AllLines)
+    return divide(np.add.reduceat(lines.num_bytes, lines.firsts), lines.count)
 
 
 def _longest_bytes(batch: Batch) -> npt.NDArray[np.int64]:
+    lines = batch.table(AllLines)
+    return np.maximum.reduceat(lines.num_bytes, lines.firsts)
+
+
+def _bullets(batch: Batch) -> npt.NDArray[Any]:
     lines = batch.table(Lines)
-    return np.maximum.reduceat(lines.num_bytes, lines.offsets[:-1])
+    marked = np.zeros(len(lines.starts), bool)
+    for bullet in BULLETS:
+        marked |= batch.matches(lines.starts, bullet.encode())
+    return lines.share(marked)
+
+
+def _trailing_off(batch: Batch) -> npt.NDArray[Any]:
+    lines = batch.table(Lines)
+    return lines.share(lines.trailing_off)
+
+
+def _punctuated(batch: Batch) -> npt.NDArray[Any]:
+    lines = batch.table(Lines)
+    return lines.share(lines.punctuated)
+
+
+def _short(batch: Batch) -> npt.NDArray[Any]:
+    lines = batch.table(Lines)
+    return lines.share(batch.chars_between(lines.starts, lines.stops) < SHORT_CHARS)
 
 
 MEASURES = {
-    "mean_line_bytes": Measure("mean length of the lines, in bytes without line feeds", _mean_bytes),
-    "longest_line_bytes": Measure("length of the longest line, in bytes", _longest_bytes),
+    "mean_line_bytes": Measure("mean length of all lines, in bytes without the line feeds", _mean_bytes),
+    "longest_line_bytes": Measure("length of the longest line, in bytes without the line feed", _longest_bytes),
+    "bullet_lines": Measure(f"share of the lines that begin with a bullet ({' or '.join(BULLETS)})", _bullets),
+    "ellipsis_lines": Measure("share of the lines that end with an ellipsis (... or …)", _trailing_off),
+    "punctuated_lines": Measure(f"share of the lines that end with one of {PUNCTUATION}", _punctuated),
+    "short_lines": Measure(f"share of the lines with fewer than {SHORT_CHARS} characters", _short),
 }

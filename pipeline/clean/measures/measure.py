@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.clean.measures import code, lines, words
-from pipeline.clean.measures.batch import Batch
+from pipeline.clean.measures import code, lines, phrases, repetition, sentences, words
+from pipeline.clean.measures.batch import Batch, Measure
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -20,7 +20,14 @@ CODE_VERSION = 1
 SLICE_BYTES = 1 << 20
 """Documents are measured in slices of about this much text: the tables of a slice stay in the processor's cache."""
 
-_ALL = words.MEASURES | lines.MEASURES | code.MEASURES
+_ALL: dict[str, Measure] = {
+    **words.MEASURES,
+    **lines.MEASURES,
+    **repetition.MEASURES,
+    **phrases.MEASURES,
+    **sentences.MEASURES,
+    **code.MEASURES,
+}
 
 MEASURES: dict[str, str] = {name: measure.about for name, measure in _ALL.items()}
 """Name -> what it is, with its unit, in one line."""
@@ -42,6 +49,7 @@ def measure_documents(text: pa.LargeStringArray, names: Sequence[str]) -> npt.ND
         for column, name in enumerate(names):
             found[done : done + len(batch), column] = _ALL[name].take(batch)
         done += len(batch)
+        batch.drop_tables()
     return found
 
 

@@ -1,4 +1,4 @@
-"""Words: maximal runs of characters that are not white space, as Gopher has them.
+"""Words: the longest runs of characters that are not white space, as Gopher has them.
 
 White space is what Python's `str.split` takes for it.
 """
@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.clean.measures.batch import Batch, Measure, divide
+from pipeline.clean.measures.batch import Batch, Measure, divide, find_runs, max_parts, sum_before, sum_parts
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
+"""The words of Rae et al. 2021, appendix A.1."""
 
 
 class Words:
@@ -21,28 +24,27 @@ class Words:
 
     def __init__(self, batch: Batch):
         self._batch = batch
-        inside = ~batch.white
-        begins, ends = inside.copy(), inside.copy()
-        # A word begins after white space or at the first byte of a document.
-        begins[1:] &= batch.white[:-1]
-        ends[:-1] &= batch.white[1:]
-        firsts, lasts = batch.offsets[:-1], batch.offsets[1:] - 1
-        begins[firsts] = inside[firsts]
-        ends[lasts] = inside[lasts]
-        self.starts = np.flatnonzero(begins)
-        """Position of each word's first byte, `(words,)`."""
-        self.stops = np.flatnonzero(ends) + 1
-        """Position behind each word's last byte, `(words,)`."""
+        self.starts, self.stops = find_runs(~batch.white, batch.offsets)
+        """Positions of each word's first byte and behind its last, `(words,)`."""
         self.offsets = np.searchsorted(self.starts, batch.offsets)
         """The words of document i are those from offsets[i] to offsets[i + 1], `(documents + 1,)`."""
         self.count = np.diff(self.offsets)
         """Words of each document, `(documents,)`."""
 
     @cached_property
-    def chars(self) -> npt.NDArray[np.int64]:
-        """Characters of the words of each document, `(documents,)`."""
-        size = np.concatenate([[0], np.cumsum(self.stops - self.starts)])
-        return np.diff(size[self.offsets]) - self._batch.count(self._batch.word_continuations)
+    def num_chars(self) -> npt.NDArray[np.int64]:
+        """Characters of each word, `(words,)`."""
+        return self._batch.chars_between(self.starts, self.stops)
+
+    @cached_property
+    def chars_before(self) -> npt.NDArray[np.int64]:
+        """Characters of all words before each one, and of all, `(words + 1,)`."""
+        return sum_before(self.num_chars)
+
+    @cached_property
+    def document_chars(self) -> npt.NDArray[np.int64]:
+        """Characters of the words of each document: of all its text without white space, `(documents,)`."""
+        return np.diff(self.chars_before[self.offsets])
 
 
 def _count(batch: Batch) -> npt.NDArray[np.int64]:
@@ -51,10 +53,71 @@ def _count(batch: Batch) -> npt.NDArray[np.int64]:
 
 def _mean_chars(batch: Batch) -> npt.NDArray[np.float64]:
     words = batch.table(Words)
-    return divide(words.chars, words.count)
+    return divide(words.document_chars, words.count)
+
+
+def _longest_chars(batch: Batch) -> npt.NDArray[np.int64]:
+    words = batch.table(Words)
+    return max_parts(words.num_chars, words.offsets)
+
+
+def _alphabetic(batch: Batch) -> npt.NDArray[np.float64]:
+    words = batch.table(Words)
+    found = batch.letters[words.starts]
+    # Few words do not begin with a letter: only those are looked through.
+    rest = np.flatnonzero(~found)
+    if len(rest):
+        bounds = np.stack([words.starts[rest], words.stops[rest]], axis=1).ravel()
+        padded = np.append(batch.letters, False)  # the last word may end where the data ends
+        found[rest] = np.logical_or.reduceat(padded, bounds)[::2]
+    return divide(sum_parts(found, words.offsets), words.count)
+
+
+def _stop_words(batch: Batch) -> npt.NDArray[np.int64]:
+    words = batch.table(Words)
+    short = np.flatnonzero(words.stops - words.starts <= max(map(len, STOP_WORDS)))
+    found = np.zeros(len(batch), np.int64)
+    keys = batch.read_prefixes(words.starts[short], words.stops[short])
+    for word in STOP_WORDS:
+        # Setting this bit turns capitals into small letters, and no other byte into one of these letters.
+        small = keys | np.uint64(int.from_bytes(b" " * len(word), "little"))
+        same = short[small == int.from_bytes(word.encode(), "little")]
+        found += np.diff(np.searchsorted(same, words.offsets)) > 0
+    return found
+
+
+def _per_word(batch: Batch, count: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    return divide(count, batch.table(Words).count)
+
+
+def _hashes(batch: Batch) -> npt.NDArray[np.float64]:
+    return _per_word(batch, batch.count(batch.data == ord("#")))
+
+
+def _ellipses(batch: Batch) -> npt.NDArray[np.float64]:
+    dots = batch.data == ord(".")
+    triples = dots[:-2] & dots[1:-1] & dots[2:]
+    count = np.zeros(len(batch), np.int64)
+    if triples.any():
+        starts, stops = find_runs(dots, batch.offsets)
+        count += sum_parts((stops - starts) // 3, np.searchsorted(starts, batch.offsets))
+    if not batch.is_ascii:
+        leads = np.flatnonzero(batch.data == 0xE2)
+        count += batch.count_at(leads[batch.matches(leads, "…".encode())])
+    return _per_word(batch, count)
+
+
+def _newlines(batch: Batch) -> npt.NDArray[np.float64]:
+    return _per_word(batch, batch.count_at(batch.newlines))
 
 
 MEASURES = {
     "words": Measure("words, split at white space", _count),
     "mean_word_chars": Measure("mean length of the words, in characters", _mean_chars),
+    "longest_word_chars": Measure("length of the longest word, in characters", _longest_chars),
+    "alphabetic_words": Measure("share of the words that have a letter", _alphabetic),
+    "stop_words": Measure(f"how many of the words {', '.join(STOP_WORDS)} occur, in any case", _stop_words),
+    "hashes_per_word": Measure("number signs (#) for each word", _hashes),
+    "ellipses_per_word": Measure("ellipses (... or …) for each word", _ellipses),
+    "newlines_per_word": Measure("line feeds for each word", _newlines),
 }
