@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field
 
 from pipeline.recipe.filters import Filter, PersonalData
-from pipeline.recipe.presets import Code, Gopher, Limit, Preset
+from pipeline.recipe.presets import C4, Code, Fineweb, Gopher, Limit, Preset
 from shards.config import Settings
 
 
@@ -20,6 +20,10 @@ class CleanRecipe(Settings):
 
     gopher: Gopher | None = Field(default=None, exclude_if=_is_none)
     """Quality of prose (Rae et al. 2021)."""
+    c4: C4 | None = Field(default=None, exclude_if=_is_none)
+    """Whole pages that C4 drops (Raffel et al. 2020)."""
+    fineweb: Fineweb | None = Field(default=None, exclude_if=_is_none)
+    """Lines of web pages (Penedo et al. 2024)."""
     code: Code | None = Field(default=None, exclude_if=_is_none)
     """Source code: data, generated and minified files (Chen et al. 2021, Li et al. 2023)."""
     personal_data: PersonalData | None = Field(default=None, exclude_if=_is_none)

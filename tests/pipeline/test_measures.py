@@ -205,8 +205,8 @@ def test_the_standard_library_stays() -> None:
 PROSE = (
     "The river rose in the night, and by morning the lower fields were under water. Nobody in the village had seen it "
     "so high. They carried what they could to the church on the hill, and waited there with the animals. "
-    "On the third day the rain stopped.\nThen the men went down to look at the bridge, which had to be rebuilt. It took "
-    "them the whole of the summer, with help from the town.\n"
+    "On the third day the rain stopped.\nThen the men went down to look at the bridge, which had to be rebuilt. "
+    "It took them the whole of the summer, with help from the town.\n"
 )
 
 
@@ -281,12 +281,12 @@ def test_memory_does_not_grow_with_the_batch() -> None:
 
 
 def test_the_page_has_the_table_of_every_preset() -> None:
-    """docs/cleaning.md is written by hand around tables that are compared with the models."""
-    page = (Path(__file__).parents[2] / "docs/cleaning.md").read_text(encoding="utf-8")
+    """docs/presets.md is written by hand around tables that are compared with the models."""
+    page = (Path(__file__).parents[2] / "docs/presets.md").read_text(encoding="utf-8")
     for preset in PRESETS.values():
         about = field_docs(preset)
         rows = [f"| `{key}` | {getattr(preset(), key)} | {about[key]} |" for key in preset.limit_keys()]
         table = "\n".join(["| limit | default | what falls |", "|---|---|---|", *rows])
-        assert table in page, f"docs/cleaning.md lacks this table of {preset.name}:\n{table}"
+        assert table in page, f"docs/presets.md lacks this table of {preset.name}:\n{table}"
     about_measures = "\n".join(f"| `{name}` | {about} |" for name, about in MEASURES.items())
-    assert about_measures in page, f"docs/cleaning.md lacks this table of measures:\n{about_measures}"
+    assert about_measures in page, f"docs/presets.md lacks this table of measures:\n{about_measures}"
