@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.recipe.presets import Gopher
 from tests.support.builds import digests, real_documents, run_build
 
 RECIPE = """
@@ -57,7 +58,9 @@ def write_recipe(folder: Path, name: str = "recipe.toml", *, prose: str = "", mo
     return path
 
 
-GOPHER = "[sources.clean.gopher]\nmin_words = 15\nmax_dropped = 1\nmin_mean_word_chars = 'off'"
+KEPT = ("min_words", "max_words", "max_mean_word_chars")
+OTHERS_OFF = "".join(f"\n{key} = 'off'" for key in Gopher.limit_keys() if key not in KEPT)
+GOPHER = f"[sources.clean.gopher]\nmin_words = 15\nmax_dropped = 1{OTHERS_OFF}"
 MOVE = "sources.prose.clean.gopher.min_words"
 
 

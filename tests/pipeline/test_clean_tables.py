@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -134,7 +135,33 @@ def test_a_change_of_the_measures_code_encodes_again(monkeypatch: pytest.MonkeyP
     assert [one == other for one, other in zip(before, after, strict=True)] == [True, False]
 
 
-TEXTS = ["some words\n" * 30, "few words", "x" * 2000, "a b c\n" * 60, "", "some words\n" * 40]
+WORDS = [
+    "the",
+    "river",
+    "of",
+    "and",
+    "road",
+    "with",
+    "mountain",
+    "letter",
+    "garden",
+    "market",
+    "bridge",
+    "signal",
+    "teacher",
+    "window",
+    "engine",
+    "quiet",
+]
+
+
+def write_prose(seed: int, words: int) -> str:
+    """Return words in an order that repeats nothing, five a line."""
+    chosen = random.Random(seed).choices(WORDS, k=words)
+    return "\n".join(" ".join(chosen[at : at + 5]) for at in range(0, words, 5))
+
+
+TEXTS = [write_prose(1, 60), "few words", "x" * 2000, "a b c\n" * 60, "", write_prose(2, 80)]
 """Two good documents; too few words; both presets; mean word too short; dropped for being empty."""
 
 
@@ -182,7 +209,7 @@ def test_too_many_that_fall_stop_the_build_and_are_shown() -> None:
 
 
 def test_a_run_has_the_measures_of_its_documents(tmp_path: Path) -> None:
-    texts = [f"number {n} " + "word " * (n % 90) for n in range(200)]
+    texts = [f"number {n} {write_prose(n, n % 90)}" for n in range(200)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     recipe = tmp_path / "r.toml"
     recipe.write_text(
