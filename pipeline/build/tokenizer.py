@@ -24,6 +24,8 @@ TokenizerChoice = Literal["recipe", "keep"]
 
 _SAMPLE_SHORT = 0.9
 """A sample smaller than this share of what was asked for is reported."""
+_SAMPLE_FALLEN = 0.3
+"""A sample of which presets drop a larger share of a source is reported."""
 _LASTING_KEYS = ("vocab_size", "special_tokens", "pretokenizer")
 """Keys of the recipe that a kept tokenizer must agree with."""
 
@@ -164,6 +166,12 @@ def _note_drops(context: BuildContext, recipe: Recipe, drawn: dict[str, Any]) ->
             context.note(
                 f"tokenizer: drop_if_matches drops {share:.2%} of what was read of {source.name} for the sample; "
                 f"the build stops after encoding if it does so of all (max_dropped = {source.max_dropped})"
+            )
+        if facts.get("fell", 0) > _SAMPLE_FALLEN * facts.get("measured", 0):
+            late = ', of `when = "mix"` by the published numbers' if source.clean.presets("mix") else ""
+            context.note(
+                f"tokenizer: clean drops {facts['fell'] / facts['measured']:.2%} of what was read of {source.name} for "
+                f"the sample{late}"
             )
     if left_out := sum(facts["left_out"] for facts in drawn.values()):
         longest = f"{sample.MAX_WORD_BYTES:,} bytes"

@@ -33,7 +33,8 @@ def print_plan(recipe: Recipe, estimate: Estimate) -> None:
         lines.append(f"files of {source.name}: {kinds}")
         lines += [f"dropped from {source.name}: {share:.1%} ({reason})" for reason, share in source.dropped.items()]
         if not source.tokens:
-            lines.append(f"look: of the sample of {source.name} no document is left; see `keep` and the length bounds")
+            keys = "`keep`, `clean` and the length bounds"
+            lines.append(f"look: of the sample of {source.name} no document is left; see {keys}")
         asked = source.share * estimate.val_tokens
         if source.tokens and not source.has_more and asked > VALIDATION_PART * source.tokens:
             part = f"{asked / source.tokens:.1%} of {source.name}, more than {VALIDATION_PART:.0%}"
@@ -74,6 +75,13 @@ def _too_many_drops(recipe: Recipe, estimate: Estimate) -> list[str]:
         if share > source.max_dropped:
             limit = f"more than max_dropped = {source.max_dropped}"
             lines.append(f"look: drop_if_matches drops {share:.1%} of {source.name}, {limit}: the build would stop")
+        for preset in source.clean.presets():
+            share = found.presets.get(preset.name, 0.0)
+            if share > preset.max_dropped:
+                limit = f"more than its max_dropped = {preset.max_dropped}"
+                lines.append(
+                    f"look: clean.{preset.name} drops {share:.1%} of {source.name}, {limit}: the build would stop"
+                )
         malformed = found.dropped.get(MALFORMED, 0.0)
         if malformed > source.max_malformed:
             limit = f"more than max_malformed = {source.max_malformed}"
@@ -90,8 +98,8 @@ def _plan_row(source: SourceEstimate) -> dict[str, Any]:
         "files read": f"{source.files:,} of {source.all_files:,}",
         "units": source.units,
         "read": _size(source.stored_bytes),
-        "kept": "unknown" if source.kept is None else f"{source.kept:.1%}",
-        "documents": "unknown" if source.documents is None else f"{source.documents:,}",
+        "kept": "unknown" if source.kept is None else f"{source.kept * source.left_documents:.1%}",
+        "documents": "unknown" if source.documents is None else f"{round(source.documents * source.left_documents):,}",
         "text": _size(source.text_bytes),
         "bytes a token": f"{source.bytes_per_token:.2f}",
         "duplicates": _duplicates(source),

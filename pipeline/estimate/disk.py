@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.encode.run import DOCUMENT_DTYPE
+from pipeline.encode.run import DOCUMENT_DTYPE, MEASURES_DTYPE
 from pipeline.mix.near_duplicates.bands import BANDS_BYTES
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
@@ -24,10 +24,14 @@ def scratch_bytes(recipe: Recipe, unit: Unit) -> int:
     documents = sum(
         span.rows if span.rows is not None else span.text_bytes // GUESSED_DOCUMENT_BYTES + 1 for span in unit.spans
     )
-    row_bytes = DOCUMENT_DTYPE.itemsize + 1
-    if recipe.clean.near_duplicates is not None:
-        row_bytes += BANDS_BYTES
-    return int(tokens * token_size(recipe) + documents * row_bytes)
+    return int(tokens * token_size(recipe) + documents * document_bytes(recipe, unit.source))
+
+
+def document_bytes(recipe: Recipe, source: int) -> int:
+    """Return the scratch bytes of a document beside its tokens: its row, measures and bands, and its bit in the mix."""
+    measures = MEASURES_DTYPE.itemsize * len(recipe.sources[source].clean.mix_measures())
+    bands = BANDS_BYTES if recipe.clean.near_duplicates is not None else 0
+    return DOCUMENT_DTYPE.itemsize + measures + bands + 1
 
 
 def most_output_bytes(recipe: Recipe, text_bytes: list[int]) -> int:

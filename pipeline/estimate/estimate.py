@@ -21,8 +21,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline.encode.run import DOCUMENT_DTYPE
-from pipeline.estimate.disk import COMPRESSED_SHARE, FETCH_SCRATCH_SHARE, GUESSED_DOCUMENT_BYTES, ROW_BYTES, token_size
+from pipeline.encode.run import MEASURES_DTYPE
+from pipeline.estimate.disk import (
+    COMPRESSED_SHARE,
+    FETCH_SCRATCH_SHARE,
+    GUESSED_DOCUMENT_BYTES,
+    ROW_BYTES,
+    document_bytes,
+    token_size,
+)
 from pipeline.estimate.duplicates import Distinct
 from pipeline.estimate.pilot import TABLE_BYTES, Pilot, SourcePilot
 from pipeline.estimate.traffic import BuildSize, StageTraffic, count_traffic, request_usd
@@ -57,9 +64,9 @@ class SourceEstimate:
     all_files: int
     units: int
     documents: int | None
-    """Documents kept; None if neither a footer nor a pilot gives the number."""
+    """Documents encoded; None if neither a footer nor a pilot gives the number."""
     kept: float | None
-    """Share of the rows that is kept; None without a pilot."""
+    """Share of the rows that is encoded; None without a pilot."""
     text_bytes: int
     """Text of the documents kept."""
     stored_bytes: int
@@ -78,6 +85,10 @@ class SourceEstimate:
     """Whether parts of the source stay unread because the build has enough tokens without them."""
     dropped: dict[str, float] = field(default_factory=dict[str, float])
     """Share of the rows dropped, by reason, in the sample."""
+    presets: dict[str, float] = field(default_factory=dict[str, float])
+    """Share of the documents that each preset drops, by its name, in the sample."""
+    left_documents: float = 1.0
+    """Share of the encoded documents that presets with `when = "mix"` leave, in the sample."""
     formats: dict[str, int] = field(default_factory=dict[str, int])
     """Number of files by the format that they are read as."""
     read_files: tuple[ReadFile, ...] = ()
@@ -255,7 +266,14 @@ def estimate(
 
 
 def _build_size(recipe: Recipe, found: Estimate) -> BuildSize:
+    measured = [
+        (own, len(source.clean.mix_measures()))
+        for own, source in zip(found.sources, recipe.sources, strict=True)
+        if source.clean.mix_measures()
+    ]
     return BuildSize(
+        measured_runs=sum(own.units for own, _ in measured),
+        measures_bytes=sum(_documents([own]) * MEASURES_DTYPE.itemsize * number for own, number in measured),
         runs=sum(source.units for source in found.sources),
         documents=_documents(found.sources),
         encoded_bytes=sum(source.encoded_tokens for source in found.sources) * token_size(recipe),
@@ -271,7 +289,8 @@ def _documents(sources: Sequence[SourceEstimate]) -> int:
 
 def _tokens(selection: Selection, ratios: SourcePilot) -> int:
     """Return the tokens that a source offers to the mix."""
-    return int(selection.text_bytes * ratios.text * ratios.distinct.text / ratios.bytes_per_token)
+    left = ratios.left_tokens * ratios.distinct.text
+    return int(selection.text_bytes * ratios.text * left / ratios.bytes_per_token)
 
 
 def _available(
@@ -290,7 +309,12 @@ def _refusal(demand: Demand, selections: list[Selection], pilot: Pilot) -> str:
     for s, (selection, ratios) in enumerate(zip(selections, pilot.sources, strict=True)):
         if selection.has_more or not ratios.text:
             continue
-        if not ratios.distinct.text:
+        if not ratios.left_tokens:
+            faults.append(
+                f"source {selection.source.name!r}: no document is left to mix, `clean` drops all of the sample. Move "
+                "its limits, or leave the source out."
+            )
+        elif not ratios.distinct.text:
             faults.append(
                 f"source {selection.source.name!r}: no document is left to mix, all are duplicates. A document in two "
                 "sources stays in the first: change their order, or leave one out."
@@ -354,6 +378,8 @@ def _estimate_source(share: float, selection: Selection, ratios: SourcePilot) ->
         distinct=ratios.distinct,
         has_more=selection.has_more,
         dropped=ratios.dropped,
+        presets=ratios.presets,
+        left_documents=ratios.left_documents,
         formats=dict(Counter(file.format for file in read_files)),
         read_files=read_files,
     )
@@ -362,10 +388,10 @@ def _estimate_source(share: float, selection: Selection, ratios: SourcePilot) ->
 def _scratch_bytes(recipe: Recipe, sources: tuple[SourceEstimate, ...]) -> int:
     """Return the bytes of runs, files of the archive, and downloads kept for the tokenizer's sample."""
     runs = sum(source.encoded_tokens for source in sources) * token_size(recipe)
-    documents = _documents(sources)
+    rows = sum(_documents([own]) * document_bytes(recipe, index) for index, own in enumerate(sources))
     fetched = sum(source.text_bytes for source in sources if source.content_files) * FETCH_SCRATCH_SHARE
     sampled = min(recipe.tokenizer.sample_bytes, sum(source.download_bytes for source in sources))
-    return int(runs + documents * (DOCUMENT_DTYPE.itemsize + 1) + fetched + sampled)
+    return int(runs + rows + fetched + sampled)
 
 
 def _output_bytes(recipe: Recipe, used: list[int], sources: tuple[SourceEstimate, ...], pilot: Pilot | None) -> int:

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from pipeline.arrow import as_large_binary, wrap_texts
 from pipeline.clean.documents import Documents, DocumentStream, clean_batch
+from pipeline.clean.limits import Fallen
 from pipeline.estimate.duplicates import HashTable
 from pipeline.sources.base import SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import is_compressed, open_file, read_pieces
@@ -60,6 +61,8 @@ class Piece:
     """Some of the documents kept."""
     dropped: Counter[str] = field(default_factory=Counter[str])
     """Dropped rows by reason."""
+    fallen: Counter[str] = field(default_factory=Counter[str])
+    """Documents that each preset with `when = "encode"` would drop alone, by its name."""
     keys: list[bytes] = field(default_factory=list[bytes])
     """SHA-1 of the archive's files that the kept rows name."""
     length: float | None = None
@@ -233,9 +236,12 @@ def _fetch_content(source: SourceRecipe, pieces: list[Piece]) -> ContentSpeed:
         decoded = [decode(gzip.decompress(outcome), source.fallback_encoding) for outcome in fetched]
         texts = wrap_texts(pa.large_binary(), [text for text in decoded if text is not None])
         found: Counter[str] = Counter()
-        documents = clean_batch(source, TextBatch(texts, np.arange(len(texts), dtype=np.uint32)), found)
+        fallen = Fallen()
+        batch = TextBatch(texts, np.arange(len(texts), dtype=np.uint32))
+        documents = clean_batch(source, batch, found, fallen=fallen)
         piece.texts = [bytes(text) for text in documents]
-        piece.dropped.update({reason: round(n * len(piece.keys) / len(keys)) for reason, n in found.items()})
+        for counts, new in ((piece.dropped, found), (piece.fallen, fallen.presets)):
+            counts.update({name: round(n * len(piece.keys) / len(keys)) for name, n in new.items()})
         mean = piece.length or sum(map(len, piece.texts)) / max(1, len(piece.texts))
         piece.documents = len(piece.keys) * len(piece.texts) / max(1, len(keys))
         piece.text_bytes = piece.documents * mean
@@ -248,4 +254,5 @@ def _add(piece: Piece, stream: DocumentStream, documents: Documents) -> None:
     piece.text_bytes += documents.num_bytes
     piece.texts += map(bytes, documents)
     piece.dropped = stream.dropped
+    piece.fallen = Counter(stream.dropped_by_preset)
     piece.rows = int(piece.documents) + stream.dropped.total()

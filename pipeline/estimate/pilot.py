@@ -20,22 +20,27 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 
+from pipeline.arrow import wrap_texts
+from pipeline.clean.documents import clean_batch
 from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, token_dtype
 from pipeline.engine.checksums import checksum_file
 from pipeline.engine.receipts import write_receipt
 from pipeline.estimate.duplicates import Distinct, find_distinct, read_earlier
 from pipeline.estimate.pieces import Extract, read_extract
+from pipeline.mix.cleaning import Cleaning, read_block
 from pipeline.mix.kept import Kept, write_kept
 from pipeline.mix.plan import ShardPlan, Slice
-from pipeline.recipe.schema import Recipe
+from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.recipe.shares import Demand, Shares
-from pipeline.sources.base import Span, Unit
+from pipeline.sources.base import Span, TextBatch, Unit
 from pipeline.sources.selection import Selection
 from pipeline.sources.software_heritage.documents import FORMAT, DocumentWriter
 from pipeline.tokenizer.encoder import TokenizerInfo, load_tokenizer
@@ -80,6 +85,11 @@ class SourcePilot:
     """Bytes fetched from the archive, for each stated byte."""
     distinct: Distinct = field(default_factory=Distinct)
     """The shares that are left without duplicates."""
+    left_tokens: float = 1.0
+    """The share of the tokens of the documents kept that presets with `when = "mix"` leave."""
+    left_documents: float = 1.0
+    presets: dict[str, float] = field(default_factory=dict[str, float])
+    """The share of the documents that each preset drops, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +181,7 @@ def _tokenizer(recipe: Recipe, selections: list[Selection], samples: list[Extrac
     weights = section.sample_weights or {source.name: source.weight for source in recipe.sources}
     shares = Shares(tuple(weights[source.name] for source in recipe.sources)).fractions
     texts = [
-        sample.texts if _is_all(selection, sample) else sample.texts[::2]
+        _clean_sample(selection.source, sample.texts if _is_all(selection, sample) else sample.texts[::2])
         for selection, sample in zip(selections, samples, strict=True)
     ]
     most = min([sum(map(len, own)) / share for own, share in zip(texts, shares, strict=True) if own], default=0)
@@ -193,6 +203,15 @@ def _tokenizer(recipe: Recipe, selections: list[Selection], samples: list[Extrac
     return load_tokenizer(path, eos_token=section.eos_token)
 
 
+def _clean_sample(source: SourceRecipe, texts: list[bytes]) -> list[bytes]:
+    """Return the documents that the build's own sample is drawn from."""
+    if not source.clean.presets("mix"):
+        return texts
+    sampled = source.model_copy(update={"clean": source.clean.for_sample()})
+    batch = TextBatch(wrap_texts(pa.large_binary(), texts), np.arange(len(texts), dtype=np.uint32))
+    return [bytes(text) for text in clean_batch(sampled, batch, Counter())]
+
+
 def _is_all(selection: Selection, sample: Extract) -> bool:
     """Say whether the sample holds all the text of a source."""
     stated, kept = (sum(sizes) for sizes in zip(*((p.stated_bytes, p.text_bytes) for p in sample.pieces), strict=True))
@@ -210,8 +229,12 @@ def _measure_source(
     dropped: dict[str, float] = {}
     for reason, count in (item for piece in pieces for item in piece.dropped.items()):
         dropped[reason] = dropped.get(reason, 0.0) + count / rows
+    limits = recipe.sources[index].clean.limits("encode")
+    reached = documents / max(1, rows) + sum(dropped.get(limit.reason, 0.0) for limit in limits)
+    fallen = sum((piece.fallen for piece in pieces), Counter[str]())
+    presets = {name: count / rows / reached for name, count in fallen.items()}
     if not texts:
-        return SourcePilot(0.0, 0.0, 0.0, dropped, 1.0, 0, sample.cpu_s / stated, 0.0), []
+        return SourcePilot(0.0, 0.0, 0.0, dropped, 1.0, 0, sample.cpu_s / stated, 0.0, presets=presets), []
     # Encode in two halves and time only the second: the encoder is slow until it has cached the common words.
     halves = [half for half in (texts[::2], texts[1::2]) if half]
     folders = [folder / f"{index}-{half}" for half in range(len(halves))]
@@ -219,6 +242,8 @@ def _measure_source(
     text_bytes, tokens = (sum(facts[name] for _, facts in encoded) for name in ("text_bytes", "tokens"))
     timed = encoded[-1][1]
     encode_s = sum(seconds for step, seconds in timed["seconds"].items() if step not in _NOT_ENCODING)
+    cleaned = _clean(recipe, index, [run for run, _ in encoded])
+    dropped |= {reason: share * documents / max(1, rows) for reason, share in cleaned.dropped.items()}
     files = sum(len(piece.keys) for piece in pieces)
     content = sample.content
     measured = SourcePilot(
@@ -232,8 +257,37 @@ def _measure_source(
         encode_s=encode_s / timed["text_bytes"],
         content_files=files / stated,
         content_bytes=files / stated * content.stored_bytes / max(1, content.files) if content else 0.0,
+        left_tokens=cleaned.left_tokens,
+        left_documents=cleaned.left_documents,
+        presets=presets | cleaned.presets,
     )
     return measured, [run for run, _ in encoded]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cleaned:
+    """What presets with `when = "mix"` leave of a source's runs, and drop, as shares of the documents."""
+
+    left_tokens: float = 1.0
+    left_documents: float = 1.0
+    dropped: dict[str, float] = field(default_factory=dict[str, float])
+    presets: dict[str, float] = field(default_factory=dict[str, float])
+
+
+def _clean(recipe: Recipe, index: int, runs: list[Run]) -> _Cleaned:
+    cleaning = Cleaning(recipe.sources)
+    if index not in cleaning.sources:
+        return _Cleaned()
+    dropped: Counter[str] = Counter()
+    for number, run in enumerate(runs):
+        cleaning.add(index, read_block(number, run, 0, run.num_documents), dropped)
+    read, left, presets = cleaning.counts(index)
+    return _Cleaned(
+        left.tokens / read.tokens,
+        left.documents / read.documents,
+        {reason: count / read.documents for reason, count in dropped.items()},
+        {name: counts.documents / read.documents for name, counts in presets.items()},
+    )
 
 
 def _encode(

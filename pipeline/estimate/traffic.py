@@ -60,6 +60,9 @@ class BuildSize:
     set_tokens_bytes: int
     """Bytes of the set's tokens before compression."""
     set_bytes: int
+    measured_runs: int = 0
+    """Runs whose documents have measures."""
+    measures_bytes: int = 0
 
 
 def count_traffic(size: BuildSize, *, workers: int, work: bool, out: bool) -> tuple[StageTraffic, ...]:
@@ -81,12 +84,16 @@ def count_traffic(size: BuildSize, *, workers: int, work: bool, out: bool) -> tu
         # A unit: it looks for its receipt, writes rows, checksums, receipt and tokens; the driver reads the receipt.
         token_parts = runs * _put_requests(_mean(size.encoded_bytes, runs))
         row_parts = runs * _put_requests(_mean(rows_bytes, runs))
-        written = int((size.encoded_bytes + rows_bytes) * checked)
+        row_parts += size.measured_runs * _put_requests(_mean(size.measures_bytes, size.measured_runs))
+        written = int((size.encoded_bytes + rows_bytes + size.measures_bytes) * checked)
+        files = 4 * runs + size.measured_runs
         stages.append(
-            StageTraffic("encode", 2 * runs, token_parts + row_parts + 2 * runs + _listings(4 * runs), 0, written)
+            StageTraffic("encode", 2 * runs, token_parts + row_parts + 2 * runs + _listings(files), 0, written)
         )
-        # Each run's receipt, rows and checksums; then a bit for each document.
-        stages.append(StageTraffic("mix", 3 * runs, 5, int(rows_bytes * checked), size.documents // 8))
+        # Each run's receipt, rows, measures and checksums; then a bit for each document, and what cleaning drops.
+        reads, writes = 3 * runs + size.measured_runs, 6 if size.measured_runs else 5
+        read_bytes = int((rows_bytes + size.measures_bytes) * checked)
+        stages.append(StageTraffic("mix", reads, writes, read_bytes, size.documents // 8))
     if work or out:
         # A task: rows and tokens of each run; the mix's four files; its own receipt. A process: each run's receipt and
         # checksums, once.

@@ -64,6 +64,14 @@ class Block:
         )
 
 
+def read_block(number: int, run: Run, first: int, last: int) -> Block:
+    """Read the documents [first, last) of the run with a number."""
+    rows = run.read_documents(first, last)
+    hi, lo, lengths = (rows[name].copy() for name in ("hash_hi", "hash_lo", "length"))
+    index = np.arange(first, last)
+    return Block(np.full(len(rows), number), index, hi, lo, lengths, run.read_measures(first, last))
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class _Example:
     """A document to show; `distance` and the hash order them."""
@@ -131,7 +139,7 @@ class _Lowest:
         self.found = list(distinct.values())[:EXAMPLES]
 
 
-class _Counts:
+class Counts:
     """Documents and tokens."""
 
     def __init__(self) -> None:
@@ -171,9 +179,9 @@ class _LimitTally:
     """What one limit does to a source."""
 
     def __init__(self) -> None:
-        self.first = _Counts()
-        self.every = _Counts()
-        self.alone = _Counts()
+        self.first = Counts()
+        self.every = Counts()
+        self.alone = Counts()
         self.random = _Lowest()
         self.fallen = _Lowest()
         self.left = _Lowest()
@@ -186,8 +194,8 @@ class _SourceTally:
         self.name = source.name
         self.measures = source.clean.mix_measures()
         self.limits = source.clean.limits("mix")
-        self.read, self.left = _Counts(), _Counts()
-        self.presets = {preset.name: _Counts() for preset in source.clean.presets("mix")}
+        self.read, self.left = Counts(), Counts()
+        self.presets = {preset.name: Counts() for preset in source.clean.presets("mix")}
         self.tallies = [_LimitTally() for _ in self.limits]
         self.histograms = {name: (_Histogram(), _Histogram()) for name in self.measures}
 
@@ -305,6 +313,12 @@ class Cleaning:
         tally = self._tallies[source]
         assert tally is not None
         return tally.add(block, dropped)
+
+    def counts(self, source: int) -> tuple[Counts, Counts, dict[str, Counts]]:
+        """Return how many documents of a source were added, are left, and would be dropped by each preset alone."""
+        tally = self._tallies[source]
+        assert tally is not None
+        return tally.read, tally.left, tally.presets
 
     def write(self, folder: Path, runs: Sequence[Run], rows: Sequence[Run]) -> dict[str, dict[str, Any]]:
         """Write `cleaning.json`, and return its entry for the receipt.

@@ -98,6 +98,9 @@ def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Callable[[int
     if source.drop_if_matches:
         matched = matched_documents(source, stream.dropped)
         facts |= {"looked_at": seen + matched, "matched": matched}
+    if source.clean:
+        fell = sum(stream.dropped.get(limit.reason, 0) for limit in source.clean.limits("encode"))
+        facts |= {"measured": seen + fell, "fell": fell}
     return facts
 
 

@@ -1,0 +1,109 @@
+"""Cleaning before anything is built: what `plan` foresees of it, and what the tokenizer's sample is drawn from."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.estimate.traffic import BuildSize, count_traffic
+from tests.support.builds import digests, run_build
+
+RunCli = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def write_recipe(folder: Path, clean: str) -> Path:
+    """Write a recipe of 400 documents, of which 100 are a few words that no other document has."""
+    rng = random.Random(5)
+    words = ["alpha", "beta", "gamma", "delta", "words", "stand", "here", "that", "differ", "often"]
+    texts = [" ".join(rng.choices(words, k=rng.randint(60, 120))) for _ in range(300)]
+    texts += ["zqxjkv " * 40 + str(number) for number in range(100)]
+    rng.shuffle(texts)
+    (folder / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    path = folder / "recipe.toml"
+    path.write_text(
+        f'name = "a"\n[[sources]]\nname = "s"\nweight = 1\npaths = ["{folder}/a.jsonl"]\n'
+        f"[sources.clean.gopher]\nmin_mean_word_chars = 1\n{clean}\n[tokenizer]\nvocab_size = 290\n"
+    )
+    return path
+
+
+@pytest.mark.parametrize("when", ["mix", "encode"])
+def test_a_plan_says_what_presets_take(when: str, tmp_path: Path, run_cli: RunCli) -> None:
+    recipe = write_recipe(tmp_path, f'when = "{when}"\nmax_dropped = 0.2')
+    said = run_cli("plan", recipe).stdout
+    assert "dropped from s: 25.0% (gopher: min_words)" in said
+    assert "look: clean.gopher drops 25.0% of s, more than its max_dropped = 0.2: the build would stop" in said
+    allowed = "sources.s.clean.gopher.max_dropped=0.25"
+    assert "look:" not in run_cli("plan", recipe, "--set", allowed).stdout
+    planned = json.loads(run_cli("plan", recipe, "--set", allowed, "--json").stdout)["sources"][0]
+    built = run_build(recipe, tmp_path / "set", "--set", allowed)["sources"][0]
+    assert built["documents_available"] == 300
+    assert planned["tokens"] == pytest.approx(built["tokens_available"], rel=0.05)
+    assert planned["documents"] * planned["left_documents"] == pytest.approx(300)
+    assert planned["presets"] == {"gopher": 0.25}
+
+
+def test_a_plan_refuses_what_leaves_nothing(tmp_path: Path, run_cli: RunCli) -> None:
+    recipe = write_recipe(tmp_path, "min_words = 1000\nmax_dropped = 1")
+    done = run_cli("plan", recipe)
+    assert done.returncode == 2
+    assert "source 's': no document is left to mix, `clean` drops all of the sample" in done.stdout + done.stderr
+    assert "look: of the sample of s no document is left; see `keep`, `clean`" in done.stdout
+
+
+def garbage(folder: Path) -> list[str]:
+    """Return the entries that only the documents of a few words can have taught."""
+    vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    return [entry for entry in vocabulary if 1 < len(entry) < 9 and set(entry) & set("zqxjkv")]
+
+
+def test_what_falls_never_becomes_an_entry(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, "max_dropped = 1")
+    run_build(recipe, tmp_path / "set")
+    assert not garbage(tmp_path / "set")
+    before = digests(tmp_path / "set")["tokenizer.json"]
+    # Limits of the mix that are off are still looked at; a preset that is off is not.
+    run_build(recipe, tmp_path / "set", "--set", "sources.s.clean.gopher.min_words=off")
+    assert digests(tmp_path / "set")["tokenizer.json"] == before
+    run_build(recipe, tmp_path / "set", "--set", "sources.s.clean.gopher.when=off")
+    assert garbage(tmp_path / "set")
+    early = ["--set", "sources.s.clean.gopher.when=encode", "--set", "sources.s.clean.gopher.min_words=4"]
+    run_build(recipe, tmp_path / "set", *early)
+    assert garbage(tmp_path / "set")
+
+
+def test_the_build_says_what_the_sample_lost(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, "max_dropped = 1")
+    text = (tmp_path / "a.jsonl").read_text()
+    lines = [line for line in text.splitlines() if "zqxjkv" in line] * 3 + text.splitlines()
+    (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
+    said = run_build(recipe, tmp_path / "set")["stderr"]
+    assert 'clean drops 57.14% of what was read of s for the sample, of `when = "mix"` by the published numbers' in said
+
+
+def test_a_sample_of_which_nothing_is_left(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, "min_words = 1\nmax_dropped = 1\n")
+    lines = [line for line in (tmp_path / "a.jsonl").read_text().splitlines() if "zqxjkv" in line]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
+    refused = run_build(recipe, tmp_path / "set", expect=2)["stderr"]
+    assert "no text is left to train on: `clean` drops all of the sample" in refused
+    run_build(recipe, tmp_path / "set", "--set", "sources.s.clean.gopher.when=encode")
+
+
+def test_measures_are_part_of_the_traffic() -> None:
+    keys: dict[str, Any] = {"runs": 100, "documents": 10**6, "encoded_bytes": 10**9, "shards": 50}
+    keys |= {"set_tokens_bytes": 10**9, "set_bytes": 10**9}
+    plain = count_traffic(BuildSize(**keys), workers=8, work=True, out=True)
+    size = BuildSize(**keys, measured_runs=40, measures_bytes=10**8)
+    measured = count_traffic(size, workers=8, work=True, out=True)
+    assert [stage.stage for stage in measured if stage not in plain] == ["encode", "mix"]
+    assert measured[0].writes == plain[0].writes + 40
+    assert measured[0].written_bytes - plain[0].written_bytes == pytest.approx(10**8, rel=0.01)
+    assert measured[1].reads == plain[1].reads + 40
+    assert measured[1].read_bytes - plain[1].read_bytes == pytest.approx(10**8, rel=0.01)
