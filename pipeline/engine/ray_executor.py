@@ -4,6 +4,9 @@ Ray places the tasks, notices dead nodes and adds nodes. A task gets a call as t
 goes through Ray's object store. At most twice as many tasks as there are CPUs are given to Ray. Its own retries are
 off, because it does not say what it retries: a call whose node died runs again without a bound, a call whose process
 died runs again with a node to itself, at most `MAX_LOSSES` times.
+
+A task asks for no memory. Ray only places tasks by what they ask for: it does not limit them, a task that asks for more
+than any node has waits forever without a word, and what a unit takes is not known before it is read.
 """
 
 # Ray ships no complete types.
@@ -159,8 +162,9 @@ class RayExecutor:
         answered, late = self._ray.wait(asked, num_returns=len(asked), timeout=_PROBE_SECONDS) if asked else ([], [])
         for task in late:  # a busy node: each call is checked too
             self._ray.cancel(task, force=True)
+        errors = self._ray.exceptions
         for task in answered:
-            with contextlib.suppress(self._ray.exceptions.NodeDiedError, self._ray.exceptions.WorkerCrashedError):
+            with contextlib.suppress(errors.NodeDiedError, errors.WorkerCrashedError, errors.OutOfMemoryError):
                 self._get(task)
 
     def _get(self, task: Any) -> Any:
@@ -188,7 +192,7 @@ class RayExecutor:
         except errors.NodeDiedError:
             return _NODE_DIED
         except (errors.WorkerCrashedError, errors.OutOfMemoryError, errors.RaySystemError) as error:
-            how = " ".join(str(error).split())[:600]
+            how = _say_death(error, call)
             losses.add(call, how, _REMEDY)
             return f"its process died ({how:.120})"
 
@@ -228,6 +232,17 @@ def _check_speaks_grpc(host: str, port: int) -> None:
         connection.sendall(_HTTP2_HELLO)
         if connection.recv(9)[3:4] != bytes([_SETTINGS_FRAME]):
             raise OSError("what listens there is not a Ray head (the dashboard has another port)")
+
+
+def _say_death(error: Exception, call: Call) -> str:
+    """Return what Ray says of the end of a call's process; its memory monitor also writes pages of statistics."""
+    text = " ".join(str(error).split())
+    node = re.search(r"\(IP: (\S+), .*? was (\S+ used / \S+ limit)", text)
+    own = re.search(rf"task name={re.escape(str(call))},.*?actual memory used=([^,]+)", text)
+    if node is None:
+        return text[:600].rstrip(".")
+    taken = f" with {own[1]} of memory" if own else ""
+    return f"Ray ended the process{taken}, because its node {node[1]} ran out of memory: {node[2]}"
 
 
 def _check_node(versions: dict[str, str]) -> None:

@@ -1,7 +1,8 @@
 """What runs inside an element of a Slurm job array: its share of a stage's calls, one after the other.
 
 The job's folder, which driver and nodes share, holds `calls` (written by the driver) and `N.results` (by element N). A
-results file is written whole after every call, and says at the end why the element ended.
+results file is written whole after every call, when the process has grown, and at the end, when it says why the
+element ended.
 
 Two minutes before its time is over, Slurm sends USR1: no further call is begun. When it is over, Slurm sends TERM: the
 call at work cleans up and is given up. The driver submits again what is left.
@@ -30,6 +31,8 @@ from shards.stores.store import Store, WritableStore
 
 CALLS_FILE = "calls"
 WARNING_SECONDS = 120
+_GROWTH = 1.25
+"""How much the process grows before it writes how large it is: if it dies, that file is all that is known."""
 _INDEX = struct.Struct("<Q")
 
 End = Literal["all", "time", "error"]
@@ -46,7 +49,7 @@ class ElementResults:
     error: tuple[str, str] | None = None
     """Kind ("input", "run" or a class's name) and message of what a call raised."""
     peak_bytes: int = 0
-    """The most memory that its process has had resident."""
+    """The most memory that its process had resident when it last wrote."""
 
 
 def pack_calls(elements: Sequence[Any]) -> bytes:
@@ -102,7 +105,7 @@ class _Element:
                     return
                 call = call_from_json(text)
                 check_folders(call)
-                self.results.outcomes.append(run_call(call, lambda done, made: None))
+                self.results.outcomes.append(run_call(call, lambda done, made: self._note_memory()))
                 self._write()
             self._write(end="all")
         except Exception as error:  # noqa: BLE001  it goes to the driver, which raises it
@@ -117,16 +120,25 @@ class _Element:
 
     def _write(self, end: End | None = None) -> None:
         results = self.results
+        results.peak_bytes = _peak_bytes()
         data = {
             "outcomes": [[outcome.bytes, outcome.tokens, outcome.damage] for outcome in results.outcomes],
             "end": end,
             "error": results.error,
-            "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
+            "peak_bytes": results.peak_bytes,
         }
         self.job.put(f"{self.number}.results", json.dumps(data).encode())
 
+    def _note_memory(self) -> None:
+        if _peak_bytes() > _GROWTH * self.results.peak_bytes:
+            self._write()
+
     def _on_warning(self, _: int, __: FrameType | None) -> None:
         self.time_is_short = True
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 def _on_end(_: int, __: FrameType | None) -> None:

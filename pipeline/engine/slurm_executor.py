@@ -354,14 +354,13 @@ class _Stage:
         """
         name = state.state if state else "gone from squeue"
         first = self.calls[left[0]]
-        asked = "" if state is None or state.memory in ("", "0") else f", with {state.memory} of memory"
-        log = _read_log(job, index)
+        written, log = read_results(job.store, index), _read_log(job, index)
         if name == "TIMEOUT" and not element.done:
             raise TimeOverError(
                 f"{first}: was not finished when the time of its job was over. Give jobs more: --slurm time=HH:MM:SS. "
                 "What is finished is kept."
             )
-        if name == "FAILED" and read_results(job.store, index) is None and state and state.reason != _KILLED:
+        if name == "FAILED" and written is None and state and state.reason != _KILLED:
             none = "(no output)" if job.store.folder else "(not kept in a bucket; --slurm output=FILE keeps them)"
             raise RunError(
                 f"Slurm job {job.id}_{index} ended before its first task began. Its last lines:\n{log or none}"
@@ -369,7 +368,12 @@ class _Stage:
                 "a command before."
             )
         if name not in _NOBODYS_FAULT and name != "TIMEOUT":
-            how = f"element {job.id}_{index} ended as {name}{asked}" + (f". Its last lines:\n{log}\n" if log else "")
+            how = f"element {job.id}_{index} ended as {name}"
+            if written:
+                how += f", with {written.peak_bytes / 1e9:.2f} GB of memory when it last wrote"
+            if state and state.memory not in ("", "0"):
+                how += f"; its job asked for {state.memory}"
+            how += f". Its last lines:\n{log}\n" if log else ""
             self.losses.add(first, how, "Give jobs more memory: --slurm mem-per-cpu=8G.")
         self.settings.say(f"{first}: its element {job.id}_{index} ended as {name}; it runs again")
         self.suspects.append(left[0])

@@ -20,9 +20,10 @@ import pytest
 from pipeline.build.load import load_recipe
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources import files
-from tests.support.builds import list_spans_of
+from tests.support.builds import build_here, digests, list_spans_of, recipe_text, write_corpus
 from tests.support.good_recipe import GOOD
 from tests.support.ray_cluster import RayCluster
+from tests.support.servers.objects import ObjectServer, aws_environment
 from tests.support.slurm_cluster import SlurmCluster
 
 ROOT = Path(__file__).parents[2]
@@ -65,6 +66,31 @@ def corpora() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no corpora in {folder}; set TOKENMILL_CORPORA to their folder")
     return folder
+
+
+@pytest.fixture(scope="session")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the recipe of a small corpus of three sources, whose paths are absolute."""
+    folder = tmp_path_factory.mktemp("three")
+    write_corpus(folder / "corpus")
+    path = folder / "recipe.toml"
+    path.write_text(recipe_text(folder / "corpus"))
+    return path
+
+
+@pytest.fixture(scope="session")
+def expected(recipe: Path) -> dict[str, str]:
+    """Return the SHA-256 of every file of its set, built on disk by one process."""
+    build_here(recipe, recipe.parent / "set")
+    return digests(recipe.parent / "set")
+
+
+@pytest.fixture
+def bucket(moto: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the address of an empty bucket."""
+    aws_environment(monkeypatch, moto.url)
+    moto.reset()
+    return moto.empty_bucket()
 
 
 @pytest.fixture(scope="session")

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import sysconfig
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from pipeline.engine.executors import WorkerLostError
+from pipeline.engine.ray_executor import RayExecutor
 from pipeline.engine.slurm_executor import SlurmExecutor
 from pipeline.engine.tasks import Call, Task, digest_of
 from shards.stores.store import FolderStore
@@ -189,3 +197,85 @@ def test_slurm_gives_up_a_task_that_needs_more_time(slurm: SlurmCluster, tmp_pat
     with pytest.raises(RuntimeError, match=r"stage task a: was not finished when the time of its job was over"):
         SlurmExecutor(["time=1"]).run([call], lambda *_: None)
     assert not list((tmp_path / "work/stage").glob(".*.tmp"))  # it was given time to clean up
+
+
+LARGE = """
+name = "large"
+[[sources]]
+name = "large"
+paths = ["large.jsonl"]
+weight = 1
+[[sources]]
+name = "small"
+paths = ["small.jsonl"]
+weight = 1
+[tokenizer]
+vocab_size = 1000
+sample_bytes = "300 KB"
+[mix]
+when_short = "shrink"
+"""
+
+
+def kill_readers(file: Path, stage: Path, ended: threading.Event) -> list[float]:
+    """Kill each process that reads a file in an attempt at a task, as the kernel does when memory runs out.
+
+    Returns:
+        When each was killed, by the clock `time.monotonic`.
+    """
+    killed: dict[str, float] = {}
+    while not ended.wait(0.01):
+        for attempt in stage.glob(".*.tmp"):
+            pid = re.fullmatch(r"\..+-(\d+)-[0-9a-f]{12}\.tmp", attempt.name)
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(int(pid[1])) if pid and attempt.name not in killed else None
+                if process and str(file) in {opened.path for opened in process.open_files()}:
+                    process.kill()
+                    killed[attempt.name] = time.monotonic()
+    return list(killed.values())
+
+
+@pytest.mark.parametrize("engine", ["ray", "slurm"])
+def test_a_task_that_dies_of_memory_three_times_ends_the_build(
+    engine: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    (tmp_path / "recipe.toml").write_text(LARGE)
+    for name, count in (("large", 80_000), ("small", 1000)):
+        lines = (json.dumps({"text": f"{name} {n} " + " ".join(str(n * k) for k in range(60))}) for n in range(count))
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    cluster: RayCluster | SlurmCluster = request.getfixturevalue("ray_cluster" if engine == "ray" else "slurm")
+    options = ["--ray-address", cluster.address] if isinstance(cluster, RayCluster) else ["--slurm", "time=5"]
+    ended = threading.Event()
+    with ThreadPoolExecutor(1) as thread:
+        killed = thread.submit(kill_readers, tmp_path / "large.jsonl", tmp_path / "set.work/encode", ended)
+        try:
+            flags = ["--engine", engine, *options]
+            process = start(tmp_path / "recipe.toml", tmp_path / "set", *flags, environment=cluster.environment)
+            output, _ = process.communicate(timeout=200)
+            over = time.monotonic()
+        finally:
+            ended.set()
+    moments = killed.result()
+    assert (process.returncode, len(moments)) == (1, 3), output
+    assert over - moments[-1] < 30  # seconds, on a busy machine too
+    assert "error: encode task large: " in output
+    assert "lost 3 times, most often because memory ran out" in output
+    assert "encode: 1 of 2 units were already encoded" in build(tmp_path / "recipe.toml", tmp_path / "set")
+
+
+def test_ray_ends_a_task_when_memory_runs_out(tmp_path: Path) -> None:
+    """Ray's memory monitor ends processes when a node has used too much: here 1 % of what this machine has."""
+    payload = {"name": "a", "gate": str(tmp_path / "never"), "began": str(tmp_path / "a")}
+    (tmp_path / "work").mkdir()
+    task = Task(digest_of(payload), payload, 1, "large.jsonl b0-100")
+    call = Call("tests.support.stage_tasks:wait_for_gate", task, FolderStore(tmp_path / "work/stage"), None)
+    said: list[str] = []
+    with (
+        RayCluster(memory_usage_threshold=0.01, memory_monitor_refresh_ms=100) as cluster,
+        contextlib.closing(RayExecutor(cluster.address, say=said.append)) as executor,
+        pytest.raises(WorkerLostError, match=r"task large.jsonl b0-100: lost 3 times") as lost,
+    ):
+        executor.run([call], lambda *_: None)
+    assert len(said) == 2
+    how = r"Ray ended the process with \S+GB of memory, because its node \S+ ran out of memory: \S+ used / \S+ limit\."
+    assert re.search(how, str(lost.value)), lost.value

@@ -16,8 +16,10 @@ from pipeline.engine.ray_executor import RayExecutor
 from pipeline.engine.remote import WorkerDiffersError
 from pipeline.engine.tasks import Call, Task, digest_of
 from shards.stores.store import FolderStore
-from tests.support.builds import build_here, digests, wait_until
+from tests.support.builds import digests, digests_in, wait_until
+from tests.support.corrupt_build import MESSAGE, check_what_is_kept, write_corrupt_recipe
 from tests.support.ray_cluster import RayCluster
+from tests.support.servers.objects import ObjectServer, Proxy, aws_environment
 from tests.support.small_recipe import write_small_recipe
 from tests.support.stage_tasks import TaskError
 
@@ -61,14 +63,52 @@ def run(executor: RayExecutor, calls: list[Call]) -> dict[int, tuple[int, int]]:
 
 
 def test_a_build_gives_the_bytes_of_a_local_one(
-    tmp_path: Path, ray_cluster: RayCluster, run_cli: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    recipe: Path,
+    expected: dict[str, str],
+    ray_cluster: RayCluster,
+    run_cli: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    recipe = write_small_recipe(tmp_path)
-    build_here(recipe, tmp_path / "local")
     monkeypatch.setenv("RAY_ADDRESS", ray_cluster.address)
     done = run_cli("build", recipe, "--out", "ray", "--engine", "ray")
     assert done.returncode == 0, done.stderr
-    assert digests(tmp_path / "ray") == digests(tmp_path / "local")
+    assert digests(tmp_path / "ray") == expected
+
+
+def test_a_build_over_a_store_gives_them_too_although_requests_fail(
+    recipe: Path,
+    expected: dict[str, str],
+    ray_cluster: RayCluster,
+    run_cli: Callable[..., Any],
+    moto: ObjectServer,
+    bucket: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    command = ["build", recipe, "--engine", "ray", "--ray-address", ray_cluster.address]
+    done = run_cli(*command, "--out", f"{bucket}/set")
+    assert done.returncode == 0, done.stderr
+    assert digests_in(f"{bucket}/set") == expected
+    with Proxy(moto) as proxy:
+        aws_environment(monkeypatch, proxy.url)
+        proxy.faults.every(5, "reset", "503", "short", "stall", stall_s=0.1)
+        done = run_cli(*command, "--out", f"{bucket}/other")
+        failed = {record.fault for record in proxy.requests if record.fault}
+    assert done.returncode == 0, done.stderr
+    assert failed == {"reset", "503", "short", "stall"}
+    aws_environment(monkeypatch, moto.url)
+    assert digests_in(f"{bucket}/other") == expected
+
+
+@pytest.mark.usefixtures("expected")
+def test_a_row_group_that_is_corrupt_ends_the_build_and_the_rest_is_kept(
+    recipe: Path, ray_cluster: RayCluster, run_cli: Callable[..., Any], tmp_path: Path
+) -> None:
+    corrupt = write_corrupt_recipe(tmp_path, recipe.parent / "set/tokenizer.json")
+    engine = ["--engine", "ray", "--ray-address", ray_cluster.address, "--workers", "1"]
+    done = run_cli("build", corrupt, "--out", "set", *engine)
+    assert (done.returncode, MESSAGE in done.stderr) == (2, True), done.stderr
+    check_what_is_kept(corrupt, tmp_path / "set")
 
 
 def test_other_versions_on_the_nodes_are_refused(

@@ -16,33 +16,8 @@ from pipeline.engine.lease import Lease, LeaseLostError
 from pipeline.engine.receipts import read_receipt
 from shards.stores.files import FolderBusyError, unique_name
 from shards.stores.open import open_writable_store
-from tests.support.builds import build_here, command, digests, recipe_text, run_build, wait_until, write_corpus
+from tests.support.builds import build_here, command, digests, digests_in, run_build, wait_until
 from tests.support.servers.objects import ObjectServer, Proxy, aws_environment, rclone_store
-
-
-@pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The recipe of the small corpus."""
-    folder = tmp_path_factory.mktemp("remote")
-    write_corpus(folder / "corpus")
-    path = folder / "recipe.toml"
-    path.write_text(recipe_text(folder / "corpus"))
-    return path
-
-
-@pytest.fixture(scope="module")
-def expected(recipe: Path) -> dict[str, str]:
-    """The files of the set on disk."""
-    build_here(recipe, recipe.parent / "set")
-    return digests(recipe.parent / "set")
-
-
-@pytest.fixture
-def bucket(moto: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The address of an empty bucket."""
-    aws_environment(monkeypatch, moto.url)
-    moto.reset()
-    return moto.empty_bucket()
 
 
 @pytest.fixture(scope="module")
@@ -63,14 +38,6 @@ def built(objects: dict[str, bytes], bucket: str) -> str:
     for name, content in objects.items():
         store.put(name, content)
     return f"{bucket}/set"
-
-
-def digests_in(place: str) -> dict[str, str]:
-    """Return the SHA-256 of every file in a store."""
-    import hashlib
-
-    store = open_writable_store(place)
-    return {file.name: hashlib.sha256(store.read(file.name)).hexdigest() for file in store.list()}
 
 
 def test_work_and_set_in_a_bucket(recipe: Path, expected: dict[str, str], bucket: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable
@@ -18,8 +19,10 @@ from pipeline.engine.receipts import read_receipt
 from pipeline.engine.slurm_executor import SlurmExecutor
 from pipeline.engine.tasks import Call, Task, digest_of
 from shards.errors import InputError, RunError
+from shards.stores.open import open_writable_store
 from shards.stores.store import FolderStore
-from tests.support.builds import build_here, digests, wait_until
+from tests.support.builds import digests, digests_in, wait_until
+from tests.support.corrupt_build import MESSAGE, check_what_is_kept, write_corrupt_recipe
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.small_recipe import write_small_recipe
 
@@ -47,19 +50,37 @@ def in_slurm(slurm: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> SlurmClust
 
 
 def test_a_build_gives_the_bytes_of_a_local_one(
-    tmp_path: Path, in_slurm: SlurmCluster, capsys: pytest.CaptureFixture[str]
+    recipe: Path,
+    expected: dict[str, str],
+    in_slurm: SlurmCluster,
+    bucket: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    recipe = write_small_recipe(tmp_path)
-    command = ["build", str(recipe), "--out", str(tmp_path / "slurm"), "--engine", "slurm"]
-    command += ["--slurm", "time=5", "--slurm", "mem=500M"]
-    assert main([*command, "--dry-run"]) == 0
+    command = ["build", str(recipe), "--engine", "slurm", "--slurm", "time=5", "--slurm", "mem=500M"]
+    assert main([*command, "--out", str(tmp_path / "set"), "--dry-run"]) == 0
     assert "#SBATCH --time=5\n#SBATCH --mem=500M\n" in capsys.readouterr().out
-    assert not list(tmp_path.glob("slurm*"))  # nothing is written, nothing submitted
+    assert not list(tmp_path.iterdir())  # nothing is written, nothing submitted
     assert in_slurm.run("squeue", "--noheader") == ""
-    assert main(command) == 0, capsys.readouterr().err
-    build_here(recipe, tmp_path / "local")
-    assert digests(tmp_path / "slurm") == digests(tmp_path / "local")
-    assert not list((tmp_path / "slurm.work").glob("*/.slurm*"))
+    # An element for each node, which runs several tasks.
+    command += ["--slurm-elements", "2"]
+    assert main([*command, "--out", str(tmp_path / "set")]) == 0, capsys.readouterr().err
+    assert digests(tmp_path / "set") == expected
+    assert not list((tmp_path / "set.work").glob("*/.slurm*"))
+    assert main([*command, "--out", f"{bucket}/set"]) == 0, capsys.readouterr().err
+    assert digests_in(f"{bucket}/set") == expected
+    assert not [file for file in open_writable_store(f"{bucket}/set.work").list() if "/.slurm" in file.name]
+
+
+@pytest.mark.usefixtures("expected", "in_slurm")
+def test_a_row_group_that_is_corrupt_ends_the_build_and_the_rest_is_kept(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corrupt = write_corrupt_recipe(tmp_path, recipe.parent / "set/tokenizer.json")
+    engine = ["--engine", "slurm", "--slurm", "time=5", "--slurm-elements", "1"]
+    assert main(["build", str(corrupt), "--out", str(tmp_path / "set"), *engine]) == 2
+    assert MESSAGE in capsys.readouterr().err
+    check_what_is_kept(corrupt, tmp_path / "set")
 
 
 @pytest.mark.parametrize(
@@ -116,9 +137,14 @@ def test_a_task_whose_process_dies_runs_again_until_it_is_hopeless(tmp_path: Pat
     executor = SlurmExecutor(OPTIONS)
     executor.run(make_calls(tmp_path / "work/stage", payloads, "die_or_write"), lambda *_: None)
     assert deaths.read_text().split() == ["a", "a"]
-    hopeless = make_calls(tmp_path / "work/stage", [{"name": "c", "times": 9, "deaths": str(deaths)}], "die_or_write")
-    with pytest.raises(WorkerLostError, match=r"stage task c: lost 3 times, .* ended as FAILED"):
+    payload = {"name": "c", "times": 9, "deaths": str(deaths), "bytes": 300_000_000}
+    hopeless = make_calls(tmp_path / "work/stage", [payload], "die_or_write")
+    with pytest.raises(WorkerLostError, match=r"stage task c: lost 3 times, .* ended as FAILED, with") as lost:
         executor.run(hopeless, lambda *_: None)
+    # An element cannot say how it died, but it has written how large it was.
+    said = re.search(r"with (\d\.\d\d) GB of memory when it last wrote", str(lost.value))
+    assert said
+    assert 0.3 < float(said[1]) < 1
 
 
 def test_an_element_that_is_cancelled_or_requeued_runs_again(tmp_path: Path, in_slurm: SlurmCluster) -> None:

@@ -20,6 +20,7 @@ from pipeline.__main__ import main
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import Span
 from pipeline.sources.kinds import list_files, list_spans
+from shards.stores.open import open_writable_store
 
 SPECIAL_TOKENS = ["<|endoftext|>", "<|pad|>"]
 
@@ -131,6 +132,12 @@ def build_here(recipe: Path, out: Path | str, *options: str, expect: int = 0) ->
 def digests(out: Path) -> dict[str, str]:
     """Return the SHA-256 of every file of a set."""
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(out.iterdir())}
+
+
+def digests_in(place: str) -> dict[str, str]:
+    """Return the SHA-256 of every file in an object store."""
+    store = open_writable_store(place)
+    return {file.name: hashlib.sha256(store.read(file.name)).hexdigest() for file in store.list()}
 
 
 def list_spans_of(source: SourceRecipe) -> list[Span]:

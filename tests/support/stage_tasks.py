@@ -35,8 +35,13 @@ def write_file(folder: Path, payload: dict[str, Any], report: Callable[[int, int
 
 
 def die_or_write(folder: Path, payload: dict[str, Any], report: Callable[[int, int], None]) -> dict[str, Any]:
-    """Kill this process, as the kernel does when memory runs out, `payload["times"]` times; then write a file."""
+    """Kill this process, as the kernel does when memory runs out, `payload["times"]` times; then write a file.
+
+    The process has then taken `payload["bytes"]` of memory.
+    """
+    taken = bytearray(b"x") * payload.get("bytes", 0)
     report(1, 0)
+    del taken
     deaths = Path(payload["deaths"])
     before = deaths.read_text().count(f"{payload['name']}\n") if deaths.exists() else 0
     if before < payload["times"]:
