@@ -115,7 +115,6 @@ def build(
     recipe = pin_revisions(recipe, work_store)
     selections = open_sources(recipe, kept_spans := KeptSpans(work_store))
     with _held(work_store, out_store) as check:
-        kept_spans.save()
         # Run the stages.
         units = [selection.units for selection in selections]
         driver = Driver(
@@ -124,6 +123,8 @@ def build(
         context = BuildContext(units, out_store, driver, selections)
         run_fetch(context, recipe)
         tokenizer, recipe = run_tokenizer(context, recipe, tokenizer_choice)
+        if context.stages:  # a dry run ends in its first stage, and writes nothing
+            kept_spans.save()
         runs, encoded, mixed, mix_folder = run_encode_and_mix(context, recipe, tokenizer)
         kept_spans.save()  # of the parts that were taken since
         entries = run_assemble(context, recipe, tokenizer, mixed, runs, mix_folder)
