@@ -6,7 +6,8 @@ because it then searches training for validation's n-grams. The counts are writt
 audit is not one of them, because its result also depends on the version of the audit.
 
 Costs, on one core: about 24 ns a token (40 million tokens a second), of which the counts by source alone are 6 (160
-million), and a second or two at the end.
+million), and a second or two at the end. The search for documents full of concentrated ids, which is made only when
+asked for, takes one and a half times as long again.
 Memory: a histogram a source, and samples of fixed size (`SAMPLED_...`); the longest document; one shard's document
 table at a time. None of it grows with the number of shards.
 
@@ -28,6 +29,7 @@ from typing import Any
 import numpy as np
 
 from shards.audit.check import Check, Example
+from shards.audit.concentrated import PASSES, Concentrated, find_concentrated
 from shards.audit.counts import TOKENS_FILE, write_tokens
 from shards.audit.documents import check_lengths, check_near_duplicates, check_overlap, check_passages, check_repeats
 from shards.audit.ids import (
@@ -86,6 +88,7 @@ class AuditResult:
     rare_below: int = 0
     rates: SampleRates = field(default_factory=SampleRates)
     checks: list[Check] = field(default_factory=list[Check])
+    concentrated: Concentrated | None = None
     seconds: float = 0.0
 
     @property
@@ -128,6 +131,7 @@ def audit(
     out: Path | None = None,
     workers: int = 1,
     rare: int | None = None,
+    listed_share: float | None = None,
     progress: Progress | None = None,
 ) -> AuditResult:
     """Audit a shard set; write `tokens.parquet` and `audit.json`.
@@ -137,6 +141,8 @@ def audit(
         out: the folder to write to; `DIR.audit` next to the set's folder when None. Its two files are replaced.
         workers: number of processes; the report does not depend on it.
         rare: ids that occur less often are rare; None chooses by the size of the set (`ids.rare_below`).
+        listed_share: look for documents with this share of concentrated ids and words, and return them in
+            `concentrated`; None does not look.
         progress: called with tokens done and tokens in all.
 
     Raises:
@@ -154,7 +160,8 @@ def audit(
         raise ShardSetError(structure.problems)
     vocabulary = shard_set.vocabulary
     report = AuditResult(store.folder or str(store), out, shard_set.manifest_sha256, rates=choose_rates(shard_set))
-    totals = _read_shards(shard_set, report.rates, workers, progress)
+    passes = 1 if listed_share is None else 1 + PASSES
+    totals = _read_shards(shard_set, report.rates, workers, _part_of(progress, 0, passes))
     report.shards = len(shard_set.shards)
     report.tokens = sum(split.tokens for split in totals.splits.values())
     report.documents = sum(int(split.lengths.sum()) for split in totals.splits.values())
@@ -171,6 +178,11 @@ def audit(
         check_passages(totals, report.rates),
         check_near_duplicates(totals, report.rates),
     ]
+    if listed_share is not None:
+        rest = _part_of(progress, report.tokens, passes / PASSES)
+        report.concentrated = find_concentrated(
+            shard_set, totals, below=report.rare_below, share=listed_share, workers=workers, progress=rest
+        )
     _show_examples(shard_set, report.checks)
     out.mkdir(parents=True, exist_ok=True)
     write_tokens(out / TOKENS_FILE, totals, vocabulary)
@@ -178,6 +190,13 @@ def audit(
         file.write((format_json(report.to_dict()) + "\n").encode())
     report.seconds = time.perf_counter() - began
     return report
+
+
+def _part_of(progress: Progress | None, before: int, factor: float) -> Progress | None:
+    """Return the progress of a part of the work: `before` tokens were done, and all are `factor` times the part's."""
+    if progress is None:
+        return None
+    return lambda done, total: progress(before + done, round(total * factor))
 
 
 def choose_rates(shard_set: ShardSet) -> SampleRates:

@@ -10,15 +10,16 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from shards.audit.rules import RULES, VERDICT_ADVICE, VERDICT_WORDS
+from shards.audit.rules import LISTED_SHARE, RULES, VERDICT_ADVICE, VERDICT_WORDS
 from shards.errors import InputError
-from shards.terminal.arguments import add_set, add_workers, check_place, positive_number, print_json
+from shards.terminal.arguments import add_set, add_workers, check_place, number_in, positive_number, print_json
 from shards.terminal.command import PROBLEMS, WHOLE
-from shards.terminal.display import plain_table, printable, stdout_console
+from shards.terminal.display import plain_table, print_lines, print_rows, printable, stdout_console
 
 if TYPE_CHECKING:
     from shards.audit.audit import AuditResult
     from shards.audit.check import Check, Finding
+    from shards.audit.concentrated import Concentrated
     from shards.terminal.arguments import Subparsers
 
 _SHOWN_CHARACTERS = 60
@@ -55,6 +56,20 @@ def add_command(commands: Subparsers) -> None:
     parser.add_argument(
         "--rows", type=positive_number, default=10, metavar="N", help="findings to show for each check (default: 10)"
     )
+    parser.add_argument(
+        "--write-block-list",
+        type=Path,
+        metavar="FILE",
+        help="also look for documents full of concentrated ids and words (the set is read three times more), and write "
+        "their hashes, each with the reason, as a block list for a data recipe's drop_hashes",
+    )
+    parser.add_argument(
+        "--listed-share",
+        type=number_in(0.01, 1),
+        metavar="SHARE",
+        help="list documents in which concentrated ids and words are this share of the tokens with letters (default: "
+        f"{LISTED_SHARE:g})",
+    )
     add_workers(parser)
     parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
     parser.set_defaults(run=_run)
@@ -79,18 +94,82 @@ def _run(options: argparse.Namespace) -> int:
 
     check_place(options.set)
     try:
+        listed_share = _check_list(options)
         with show_progress("audit") as progress:
-            report = audit(options.set, out=options.out, workers=options.workers, rare=options.rare, progress=progress)
+            report = audit(
+                options.set,
+                out=options.out,
+                workers=options.workers,
+                rare=options.rare,
+                listed_share=listed_share,
+                progress=progress,
+            )
+        written = _write_list(options, report.concentrated)
     except ShardSetError as error:
         print_set_problems(error.problems, as_json=options.json)
         return PROBLEMS
     except ValueError as error:
         raise InputError(f"audit: {error}") from error
     if options.json:
-        print_json(report.to_dict() | {"out": str(report.out), "seconds": round(report.seconds, 3)})
+        print_json(report.to_dict() | {"out": str(report.out), "seconds": round(report.seconds, 3)} | written)
     else:
         _print_audit(report, rows=options.rows)
+        if report.concentrated is not None:
+            _print_list(report.concentrated, written["block_list"], rows=options.rows)
     return PROBLEMS if report.verdict == "bad" else WHOLE
+
+
+def _check_list(options: argparse.Namespace) -> float | None:
+    """Check the flags of the block list before anything is read. Return the share, None if no list is asked for."""
+    from shards.format.reader import open_set
+    from shards.trace.block_list import check_out, check_unused
+
+    path = options.write_block_list
+    if path is None:
+        if options.listed_share is not None:
+            raise InputError("audit: --listed-share needs --write-block-list FILE.")
+        return None
+    check_out(path, options.set if isinstance(options.set, Path) else None)
+    check_unused(path, open_set(options.set))
+    return LISTED_SHARE if options.listed_share is None else options.listed_share
+
+
+def _write_list(options: argparse.Namespace, found: Concentrated | None) -> dict[str, Any]:
+    """Write the block list where one is asked for; return what `--json` says of it."""
+    from shards.format.reader import open_set
+    from shards.trace.block_list import write_block_list
+
+    if found is None:
+        return {}
+    path = options.write_block_list
+    hashes = write_block_list(path, found, open_set(options.set), found.reasons())
+    return {"block_list": {"file": str(path), "hashes": hashes} | found.to_dict()}
+
+
+def _print_list(found: Concentrated, written: dict[str, Any], *, rows: int) -> None:
+    """Print the concentrated ids and words, the listed documents by source and file, and what to do with the list."""
+    terms = [
+        {
+            "id or word": f'"{term.text}"',
+            "ids": " ".join(map(str, term.ids)),
+            "occurrences": term.half.count,
+            "documents": term.half.documents,
+            "more_than_half_in": f"{term.half.half_documents:,} documents, {term.half.half_tokens:,} tokens",
+            "in_listed": term.listed,
+        }
+        for term in found.terms[:rows]
+    ]
+    shown = f", {rows} of {len(found.terms):,}" if len(found.terms) > rows else ""
+    print_rows(terms, title=f"concentrated ids and words{shown}")
+    sources = [row | {"share": f"{row['share']:.3%}"} for row in found.sources()]
+    print_rows(sources, title=f"documents with a share of {found.share:.0%} concentrated ids and words, or more")
+    print_rows(found.places()[:rows])
+    lines = [f"look: {warning}" for warning in found.warnings()]
+    name = written["file"]
+    lines.append(f"block list: {name}, {written['hashes']:,} hashes, {found.tokens:,} tokens")
+    if found.documents:
+        lines.append(f'read the reasons in it, then put drop_hashes = ["{name}"] into the recipe and build again')
+    print_lines(lines)
 
 
 def _print_audit(report: AuditResult, *, rows: int) -> None:
@@ -107,6 +186,8 @@ def _print_audit(report: AuditResult, *, rows: int) -> None:
         if check.findings and (check.verdict != "ok" or not check.findings[0].examples):
             _print_rows(check, rows)
     console.print(verdicts)
+    if report.concentrated is None and report.check("concentrated").verdict != "ok":
+        print_lines(["--write-block-list FILE lists the documents that are full of concentrated ids and words"])
     speed = report.tokens / max(report.seconds, 1e-9) / 1e6
     figures = (
         f"{report.shards} shards, {report.tokens:,} tokens, {report.documents:,} documents, {report.seconds:.2f} s, "

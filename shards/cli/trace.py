@@ -109,8 +109,11 @@ def _show_place(options: argparse.Namespace) -> int:
 def _show_documents(options: argparse.Namespace, query: Query) -> int:
     from shards.format.reader import open_set
     from shards.terminal.progress import show_progress
+    from shards.trace.block_list import check_unused
     from shards.trace.trace import trace
 
+    if options.out is not None:
+        check_unused(options.out, open_set(options.set))
     with show_progress("trace") as progress:
         found = trace(options.set, query, limit=options.limit or None, workers=options.workers, progress=progress)
     written = _write(options, found, open_set(options.set))

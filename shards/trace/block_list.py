@@ -1,12 +1,13 @@
 """A block list: the content hashes of documents, for a data recipe's `drop_hashes`.
 
-One hash a line in hex; lines that begin with `#` say where they come from. Each document is listed once, in order of
-hashes, so that the file depends only on the documents found.
+One hash a line in hex; lines that begin with `#` say where they come from, and why a document is listed. Each document
+is listed once, in order of hashes, so that the file depends only on the documents found.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -14,14 +15,18 @@ import numpy as np
 
 from shards.errors import InputError
 from shards.format.reader import ShardSet
-from shards.stores.files import atomic_open
+from shards.stores.files import atomic_open, hash_file
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 
+_FIRST = "# Block list: "
+"""How every block list that this module writes begins."""
+
+
 class FoundDocuments(Protocol):
-    """Documents that a trace found: `hashes` uint8 `(documents, 16)`, and the flags of the search (`asked`)."""
+    """Documents that were found: `hashes` uint8 `(documents, 16)`, and the flags of the search (`asked`)."""
 
     @property
     def hashes(self) -> npt.NDArray[np.uint8]: ...
@@ -34,8 +39,8 @@ def check_out(path: Path, set_folder: Path | None) -> None:
     """Check the path of a block list, before anything is searched.
 
     Raises:
-        InputError: the path is in the set's own folder, is a folder, or is in a folder that does not exist or is not
-            writable.
+        InputError: the path is in the set's own folder, is a folder or another file than a block list, or is in a
+            folder that does not exist or is not writable.
     """
     folder = path.absolute().parent
     if set_folder is not None and path.resolve().is_relative_to(set_folder.resolve()):
@@ -46,10 +51,44 @@ def check_out(path: Path, set_folder: Path | None) -> None:
         raise InputError(f"{path}: there is no folder {folder}. Make it, or give another file.")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(f"{path}: the folder {folder} cannot be written to. Give another file.")
+    if path.exists() and not _is_block_list(path):
+        raise InputError(
+            f"{path}: exists, and is no block list: expected its first line to begin with {_FIRST!r}. "
+            "Give another file."
+        )
 
 
-def write_block_list(path: Path, found: FoundDocuments, shard_set: ShardSet) -> int:
+def check_unused(path: Path, shard_set: ShardSet) -> None:
+    """Check that a set was not built with the block list at this path: the set no longer holds its documents.
+
+    Raises:
+        InputError: the file is one of the set's block lists. A new list in its place would let its documents back in.
+        OSError: it cannot be read.
+    """
+    used = {entry.sha256 for entry in shard_set.manifest.drop_hashes}
+    if used and path.exists() and hash_file(path) in used:
+        raise InputError(
+            f"{path}: the set was built with this block list; replaced, its documents would come back. "
+            "Give another file, and name both in drop_hashes."
+        )
+
+
+def _is_block_list(path: Path) -> bool:
+    with path.open("rb") as file:
+        start = file.read(len(_FIRST))
+    return not start or start == _FIRST.encode()
+
+
+def write_block_list(
+    path: Path, found: FoundDocuments, shard_set: ShardSet, reasons: Mapping[bytes, str] | None = None
+) -> int:
     """Write the hashes of the documents found, and return how many there are.
+
+    Args:
+        path: the file.
+        found: the documents.
+        shard_set: their set.
+        reasons: why each hash is listed: a line above the hash.
 
     Raises:
         InputError: as `check_out`.
@@ -57,15 +96,24 @@ def write_block_list(path: Path, found: FoundDocuments, shard_set: ShardSet) -> 
     """
     check_out(path, shard_set.store.folder)
     hashes = np.unique(found.hashes, axis=0)
-    asked = found.asked.encode("unicode_escape").decode("ascii")
+    asked = _in_one_line(found.asked)
     with atomic_open(path) as file:
         head = (
-            f"# Block list: the content hashes (XXH3-128) of {len(hashes)} documents\n"
+            f"{_FIRST}the content hashes (XXH3-128) of {len(hashes)} documents\n"
             f"# set {shard_set.manifest.name}, manifest {shard_set.manifest_sha256}\n"
             f"# found by {asked}\n"
         )
         file.write(head.encode())
         for first in range(0, len(hashes), 1 << 16):
             part = hashes[first : first + (1 << 16)]
-            file.write("".join(f"{bytes(row).hex()}\n" for row in part).encode())
+            lines = (_explain(bytes(row), reasons or {}) + bytes(row).hex() for row in part)
+            file.write("".join(f"{line}\n" for line in lines).encode())
     return len(hashes)
+
+
+def _explain(row: bytes, reasons: Mapping[bytes, str]) -> str:
+    return f"# {_in_one_line(reasons[row])}\n" if row in reasons else ""
+
+
+def _in_one_line(text: str) -> str:
+    return text.encode("unicode_escape").decode("ascii")

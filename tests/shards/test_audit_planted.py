@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from shards.__main__ import main
 from shards.audit.audit import audit
 from shards.cli.inspect_set import find_shard
 from shards.format.reader import open_set
@@ -123,6 +124,11 @@ def test_audit_lists_the_planted_ids_among_the_ten_most_suspicious(planted_set):
             (shown,) = row.shown
             assert (shown["source"], row.values["sources"].keys()) == ("extra", {"extra"})
             assert "Person" in shown["before"] + shown["hit"] + shown["after"]
+
+
+def test_the_audit_names_the_flag_that_lists_their_documents(planted_set, capsys):
+    main(["audit", str(planted_set), "--workers", "1"])
+    assert "--write-block-list FILE lists the documents" in capsys.readouterr().out
 
 
 def test_trace_finds_exactly_the_planted_documents(planted_set, documents, tmp_path):

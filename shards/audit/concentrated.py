@@ -1,0 +1,437 @@
+"""Find documents that are full of concentrated ids and words: template triples, hex tables, log dumps, word lists.
+
+An id is *concentrated* when more than half of its training occurrences lie in documents that hold few of the set's
+tokens (`rules.is_concentrated`). One concentrated id may be the subject of an honest document, which names it now and
+then. Generated documents name several all the time, so a document is listed by the *share* of concentrated ids and
+words in it: their occurrences, by these and all its other tokens with a letter (a log has as many brackets as words). A
+repository needs no rule of its own: an id that one small repository holds is held by few documents.
+
+Three passes read the tokens again. The first counts the documents of each id, and collects candidates among words of
+several tokens; the second counts the documents of these words; the third lists documents of both splits. So every id
+and word that is reported has been counted exactly.
+
+Memory: a few dozen rows for each id and candidate (`Spread`), the candidates (`Candidates`), and the listed documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shards.audit.rules import LOOK_LISTED_SHARE, MIN_LISTED, is_concentrated, most_occurrences
+from shards.audit.spread import Half, Spread, count_pairs
+from shards.audit.words import Candidates, WordFinder, Words
+from shards.format.scan import iter_blocks
+from shards.format.workers import map_tasks
+from shards.trace.locate import find_places
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from shards.audit.totals import Totals
+    from shards.format.reader import ShardSet
+    from shards.format.scan import DocumentBlock
+    from shards.format.tokenizer import Vocabulary
+
+PASSES = 3
+"""How often the tokens of the set are read."""
+
+SHOWN_CHARACTERS = 40
+"""Characters of a word that a block list shows."""
+
+MAX_REASONS = 3
+"""Ids and words that are named for a listed document: the most frequent in it."""
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A concentrated id, or a concentrated word of several tokens.
+
+    Attributes:
+        ids: its ids; one for an id.
+        text: the text of its ids; bytes that are not UTF-8 on their own are spelt out, such as `\\xe2`.
+        half: its counts in training.
+        listed: its occurrences in listed documents of both splits.
+    """
+
+    ids: tuple[int, ...]
+    text: str
+    half: Half
+    listed: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object of the term."""
+        names = ("count", "documents", "half_documents", "half_count", "half_tokens")
+        return {"ids": list(self.ids), "text": self.text, "listed": self.listed} | {
+            name: getattr(self.half, name) for name in names
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ListedDocument:
+    """A document full of concentrated ids and words.
+
+    Attributes:
+        hash: its content hash, 16 bytes.
+        source: its source.
+        unit: its unit.
+        tokens: its tokens, EOS included.
+        share: the share of concentrated ids and words in it.
+        reasons: the ids and words that are most frequent in it: number in `Concentrated.terms`, occurrences in it.
+    """
+
+    hash: bytes
+    source: str
+    unit: str
+    tokens: int
+    share: float
+    reasons: tuple[tuple[int, int], ...]
+
+
+@dataclass
+class Concentrated:
+    """The concentrated ids and words of a set, and the documents that are full of them.
+
+    Attributes:
+        share: documents with this share of concentrated ids and words, or more, are listed.
+        terms: concentrated ids and words, those with the most occurrences in listed documents first.
+        documents: the listed documents of both splits, in the order of the set.
+        source_tokens: tokens of each source in the set, both splits.
+    """
+
+    share: float
+    terms: list[Term]
+    documents: list[ListedDocument]
+    source_tokens: dict[str, int]
+
+    @property
+    def hashes(self) -> npt.NDArray[np.uint8]:
+        """The content hashes of the listed documents, uint8 `(documents, 16)`."""
+        return np.frombuffer(b"".join(document.hash for document in self.documents), np.uint8).reshape(-1, 16)
+
+    @property
+    def asked(self) -> str:
+        """The flags of the search."""
+        return f"audit --listed-share {self.share:g}: documents full of ids and words that few documents hold"
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the listed documents."""
+        return sum(document.tokens for document in self.documents)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object of the result, without the documents, which the block list has."""
+        return {
+            "listed_share": self.share,
+            "documents": len(self.documents),
+            "tokens": self.tokens,
+            "sources": self.sources(),
+            "places": self.places(),
+            "warnings": self.warnings(),
+            "terms": [term.to_dict() for term in self.terms],
+        }
+
+    def sources(self) -> list[dict[str, Any]]:
+        """Return, for each source with listed documents, their number, their tokens, and the share of its tokens."""
+        rows: list[dict[str, Any]] = []
+        for name, tokens in self.source_tokens.items():
+            listed = [document.tokens for document in self.documents if document.source == name]
+            if listed:
+                rows.append(
+                    {"source": name, "documents": len(listed), "tokens": sum(listed), "share": sum(listed) / tokens}
+                )
+        return rows
+
+    def places(self) -> list[dict[str, Any]]:
+        """Return how many listed documents each file has, most first.
+
+        Of files that are one document each, those with the same first folder, such as a repository, count together.
+        """
+        counts: dict[tuple[str, str], int] = {}
+        for document in self.documents:
+            place = (document.source, _place(document.unit))
+            counts[place] = counts.get(place, 0) + 1
+        order = sorted(counts, key=lambda place: (-counts[place], place))
+        return [{"source": source, "place": name, "documents": counts[source, name]} for source, name in order]
+
+    def warnings(self) -> list[str]:
+        """Return a sentence for each source of which the block list takes a large share."""
+        return [
+            f"the block list takes {row['share']:.1%} of the tokens of {row['source']}, more than "
+            f"{LOOK_LISTED_SHARE:.0%}: read some of its documents before you drop them"
+            for row in self.sources()
+            if row["share"] > LOOK_LISTED_SHARE
+        ]
+
+    def reasons(self) -> dict[bytes, str]:
+        """Return why each document is listed: a line of text for each content hash."""
+        lines: dict[bytes, str] = {}
+        for document in self.documents:
+            named = [
+                f'"{_cut(term.text)}" {times:,} times ({times / term.half.count:.2%} of {term.half.count:,} in all)'
+                for term, times in ((self.terms[number], times) for number, times in document.reasons)
+            ]
+            origin = f"{document.source}, {document.unit}: {document.tokens:,} tokens, share {document.share:.0%}"
+            lines.setdefault(document.hash, f"{origin}: {'; '.join(named)}")
+        return lines
+
+
+@dataclass(frozen=True)
+class _IdPass:
+    shard_set: ShardSet
+    judged: npt.NDArray[np.bool_]
+    finder: WordFinder
+
+
+@dataclass(frozen=True)
+class _WordPass:
+    shard_set: ShardSet
+    hashes: npt.NDArray[np.uint64]
+    finder: WordFinder
+
+
+@dataclass(frozen=True)
+class _ListPass:
+    """What documents are searched for: `numbers` has the term of each id, -1 for none, `words` the terms of the words
+    with these `hashes`, sorted. `letters` says which ids have a letter."""
+
+    shard_set: ShardSet
+    share: float
+    letters: npt.NDArray[np.bool_]
+    numbers: npt.NDArray[np.int64]
+    hashes: npt.NDArray[np.uint64]
+    words: npt.NDArray[np.int64]
+    finder: WordFinder
+
+
+def find_concentrated(
+    shard_set: ShardSet,
+    totals: Totals,
+    *,
+    below: int,
+    share: float,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> Concentrated:
+    """Find concentrated ids and words, and the documents that are full of them.
+
+    Args:
+        shard_set: the set.
+        totals: its counts.
+        below: ids and words with fewer occurrences in training are not judged.
+        share: list documents with this share of concentrated ids and words, or more.
+        workers: number of processes; the result does not depend on it.
+        progress: called with tokens done and tokens in all, which are `PASSES` times those of the set.
+
+    Raises:
+        ShardSetError: the set's files are not what the manifest says.
+        ValueError: the tokenizer is not byte-level.
+        OSError: a file cannot be read.
+    """
+    vocabulary, tokens = shard_set.vocabulary, totals.train.tokens
+    counts = totals.train.counts.sum(axis=0)
+    finder = WordFinder(vocabulary)
+    everything = range(len(shard_set.shards))
+    train = [number for number in everything if shard_set.shards[number].entry.split == "train"]
+    reader = _Reader(shard_set, workers, progress)
+
+    # The ids that may be concentrated, and candidates among words.
+    judged = (counts >= below) & (counts <= most_occurrences(tokens)) & _are_text(vocabulary)
+    ids, candidates = Spread(), Candidates()
+    for rows, found in reader.read(_count_ids, _IdPass(shard_set, judged, finder), train):
+        ids.merge(rows)
+        candidates.merge(found)
+
+    # The candidates, counted exactly.
+    chosen = candidates.choose(below)
+    words = Spread()
+    for rows in reader.read(_count_words, _WordPass(shard_set, chosen["hash"], finder), train):
+        words.merge(rows)
+
+    terms = [
+        Term((half.term,), _text(vocabulary, [half.term]), half) for half in _choose(ids, below=below, tokens=tokens)
+    ]
+    numbers = np.full(len(vocabulary), -1, np.int64)
+    numbers[[term.ids[0] for term in terms]] = np.arange(len(terms))
+    halves = _choose(words, below=below, tokens=tokens)
+    known = chosen[[half.term for half in halves]]
+    for half, row in zip(halves, known, strict=True):
+        start, stop = int(row["start"]), int(row["start"] + row["width"])
+        own: list[int] = shard_set.shards[int(row["shard"])].read(start, stop).tolist()
+        terms.append(Term(tuple(own), _text(vocabulary, own), half))
+
+    # The documents that are full of them.
+    word_terms = np.arange(len(terms) - len(halves), len(terms))
+    letters = np.array([_has_letter(entry) for entry in vocabulary.entries], np.bool_) & ~vocabulary.special_mask()
+    search = _ListPass(shard_set, share, letters, numbers, known["hash"], word_terms, finder)
+    documents: list[ListedDocument] = []
+    listed = np.zeros(len(terms), np.int64)
+    for held, part in reader.read(_list_documents, search, everything):
+        listed += held
+        documents += part
+    return _sort_terms(Concentrated(share, terms, documents, _source_tokens(totals)), listed)
+
+
+def _choose(spread: Spread, *, below: int, tokens: int) -> list[Half]:
+    """Return the halves of the concentrated terms, in order of terms."""
+    halves = [Half(*row) for row in spread.halves().tolist() if row[1] >= below]
+    return [half for half in halves if is_concentrated(half.half_count, half.half_tokens, of=tokens)]
+
+
+class _Reader:
+    """Reads the shards of a set several times, and says how far it is."""
+
+    def __init__(self, shard_set: ShardSet, workers: int, progress: Progress | None):
+        self._tokens = [shard.num_tokens for shard in shard_set.shards]
+        self._workers, self._progress = workers, progress
+        self._passes = 0
+
+    def read(self, function: Callable[[Any, int], Any], shared: Any, shards: Sequence[int]) -> Iterator[Any]:
+        """Yield the result of `function(shared, shard)` for each shard, in order."""
+        done, total = self._passes * sum(self._tokens), PASSES * sum(self._tokens)
+        self._passes += 1
+        for shard, result in map_tasks(function, shared, shards, self._workers):
+            yield result
+            done += self._tokens[shard]
+            if self._progress is not None:
+                self._progress(done, total)
+
+
+def _count_ids(search: _IdPass, number: int) -> tuple[npt.NDArray[np.int64], Candidates]:
+    """Return the rows of `Spread` of the judged ids of a shard, and its candidates among words."""
+    spread, candidates = Spread(), Candidates()
+    for block in iter_blocks(search.shard_set, search.shard_set.shards[number]):
+        lengths = block.ends - block.starts
+        places = np.flatnonzero(search.judged[block.tokens])
+        rows = np.repeat(np.arange(len(lengths)), lengths)[places]
+        spread.add(count_pairs(rows, block.tokens[places].astype(np.int64), len(search.judged)), lengths)
+        candidates.add(search.finder.find(block), lengths, shard=number, start=block.start)
+    candidates.rows()
+    return spread.rows(), candidates
+
+
+def _count_words(search: _WordPass, number: int) -> npt.NDArray[np.int64]:
+    """Return the rows of `Spread` of the candidates in a shard."""
+    spread = Spread()
+    for block in iter_blocks(search.shard_set, search.shard_set.shards[number]) if len(search.hashes) else ():
+        words = search.finder.find(block)
+        terms = _find(words, search.hashes)
+        held = terms >= 0
+        spread.add(count_pairs(words.rows[held], terms[held], len(search.hashes)), block.ends - block.starts)
+    return spread.rows()
+
+
+def _list_documents(search: _ListPass, number: int) -> tuple[npt.NDArray[np.int64], list[ListedDocument]]:
+    """Return the occurrences of each term in the listed documents of a shard, and these documents."""
+    shard = search.shard_set.shards[number]
+    size = int((search.numbers >= 0).sum()) + len(search.words)
+    held = np.zeros(size, np.int64)
+    found: list[tuple[int, float, tuple[tuple[int, int], ...]]] = []
+    for block in iter_blocks(search.shard_set, shard) if size else ():
+        rows, terms, others = _find_terms(search, block)
+        times = np.bincount(rows, minlength=len(others))
+        shares = times / np.maximum(times + others, 1)
+        for row in np.flatnonzero((shares >= search.share) & (times >= MIN_LISTED)).tolist():
+            own = terms[rows == row]
+            counts = np.bincount(own, minlength=size)
+            held += counts
+            first = np.argsort(-counts, kind="stable")[:MAX_REASONS]
+            reasons = tuple((term, int(counts[term])) for term in first.tolist() if counts[term])
+            found.append((block.document + row, float(shares[row]), reasons))
+    places = find_places(shard, [document for document, _, _ in found]) if found else []
+    return held, [
+        ListedDocument(bytes.fromhex(place.hash), place.source, place.unit, place.tokens, share, reasons)
+        for place, (_, share, reasons) in zip(places, found, strict=True)
+    ]
+
+
+def _find_terms(
+    search: _ListPass, block: DocumentBlock
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the document and the term of each occurrence of a term, and the other letter tokens of each document.
+
+    A word counts once, and so do the ids in it: as the word.
+
+    Returns:
+        rows: int64 `(occurrences,)`.
+        terms: int64 `(occurrences,)`.
+        others: tokens with a letter that are in no occurrence, int64 `(documents,)`.
+    """
+    terms = search.numbers[block.tokens]
+    others = search.letters[block.tokens]
+    if len(search.words):
+        words = search.finder.find(block)
+        own = _find(words, search.hashes)
+        held = own >= 0
+        starts, stops = words.starts[held], words.starts[held] + words.widths[held]
+        steps = np.zeros(len(terms) + 1, np.int64)
+        steps[starts] = 1
+        steps[stops] -= 1  # words do not overlap, and one may begin where another ends
+        inside = np.cumsum(steps[:-1]) > 0
+        terms[inside] = -1
+        terms[starts] = search.words[own[held]]
+        others &= ~inside
+    others &= terms < 0
+    places = np.flatnonzero(terms >= 0)
+    rows = np.searchsorted(block.ends, places, "right")
+    return rows, terms[places], np.add.reduceat(others, block.starts, dtype=np.int64)
+
+
+def _find(words: Words, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    """Return the index of each word's hash among sorted ones, -1 if it is not there, int64 `(words,)`."""
+    if not len(hashes):
+        return np.full(len(words.hashes), -1, np.int64)
+    at = np.minimum(np.searchsorted(hashes, words.hashes), len(hashes) - 1)
+    return np.where(hashes[at] == words.hashes, at, -1)
+
+
+def _sort_terms(found: Concentrated, listed: npt.NDArray[np.int64]) -> Concentrated:
+    """Return the result with the terms that listed documents hold most first, numbered anew in the reasons."""
+    order: list[int] = np.argsort(-listed, kind="stable").tolist()
+    new = {old: number for number, old in enumerate(order)}
+    found.terms = [replace(found.terms[old], listed=int(listed[old])) for old in order]
+    found.documents = [
+        replace(document, reasons=tuple((new[old], times) for old, times in document.reasons))
+        for document in found.documents
+    ]
+    return found
+
+
+def _source_tokens(totals: Totals) -> dict[str, int]:
+    tokens = sum(split.counts.sum(axis=1) for split in totals.splits.values())
+    return dict(zip(totals.source_names, np.asarray(tokens).tolist(), strict=True))
+
+
+def _are_text(vocabulary: Vocabulary) -> npt.NDArray[np.bool_]:
+    """Return which ids are whole characters, bool `(vocab_size,)`. A part of a character is in many words."""
+    return np.array([_is_text(entry) for entry in vocabulary.entries], np.bool_) & ~vocabulary.special_mask()
+
+
+def _is_text(entry: bytes) -> bool:
+    try:
+        return bool(entry.decode("utf-8").strip())
+    except UnicodeDecodeError:
+        return False
+
+
+def _has_letter(entry: bytes) -> bool:
+    return any(byte >= 0x80 or chr(byte).isalpha() for byte in entry)
+
+
+def _place(unit: str) -> str:
+    """Return the file of a unit, or the first folder of a file that is one document."""
+    name = unit.rsplit("@", 1)[0]
+    return name.partition("/")[0] + "/" if unit.endswith("#file") and "/" in name else name
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
+
+
+def _text(vocabulary: Vocabulary, ids: Sequence[int]) -> str:
+    return vocabulary.decode(ids).decode("utf-8", "backslashreplace")

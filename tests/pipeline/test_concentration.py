@@ -1,0 +1,138 @@
+"""Sixty planted documents, end to end: the audit lists them, a build with the list drops exactly what is listed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import xxhash
+
+import shards
+from tests.support.builds import real_documents, run_build
+from tests.support.planted import LISTS, LOGS, TABLES, TRIPLES, plant
+
+CORPORA = Path(os.environ.get("TOKENMILL_CORPORA", Path(__file__).parents[2] / "../shared/corpora"))
+MOST_OTHERS = 0.02
+"""Share of the other documents that may be listed: those of real text that are full of words of their own."""
+
+
+def write_source(folder: Path, texts: list[str], *, vocab_size: int) -> Path:
+    """Write texts as JSON lines, and a recipe of a set of all of them."""
+    rows = [json.dumps({"text": text}) for text in dict.fromkeys(texts)]
+    (folder / "text.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    path = folder / "recipe.toml"
+    path.write_text(f"""
+name = "planted"
+[[sources]]
+name = "text"
+paths = ["text.jsonl"]
+weight = 1
+[tokenizer]
+vocab_size = {vocab_size}
+[mix]
+tokens = "max"
+[split]
+val_tokens = 20_000
+[shards]
+tokens = 1_000_000
+""")
+    return path
+
+
+def hashes_of(path: Path) -> set[str]:
+    """Return the content hashes of a set's documents."""
+    tables = [shard.documents(["hash"]) for shard in shards.open_set(path).shards]
+    return {row["hash"].hex() for table in tables for row in table.to_pylist()}
+
+
+def audit(path: Path, *options: str, expect: int = 0) -> Any:
+    """Run `tokenmill audit --json` as a person runs it."""
+    command = [sys.executable, "-m", "shards", "audit", str(path), *options, "--json"]
+    done = subprocess.run(command, cwd=path.parent, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == expect, done.stderr + done.stdout[-2000:]
+    return json.loads(done.stdout)
+
+
+def read_list(path: Path) -> dict[str, str]:
+    """Return the hashes of a block list, each with the comment above it."""
+    lines = path.read_text(encoding="ascii").splitlines()
+    assert all(line[0] == "#" for line in lines[:3])
+    return {line: above for above, line in zip(lines[3::2], lines[4::2], strict=True)}
+
+
+def check_planted(folder: Path, recipe: Path, planted: list[str]) -> dict[str, Any]:
+    """Build, audit with a block list, build with the list, and audit again. Return the first audit."""
+    run_build(recipe, folder / "set")
+    before = hashes_of(folder / "set")
+    wanted = {xxhash.xxh3_128_hexdigest(text.encode()) for text in planted}
+    assert len(wanted) == 60
+    assert wanted <= before
+    found = audit(folder / "set", "--write-block-list", "block.txt")
+    listed = read_list(folder / "block.txt")
+    assert wanted <= listed.keys(), "every planted document"
+    assert len(listed.keys() - wanted) <= MOST_OTHERS * len(before)
+    assert found["block_list"]["hashes"] == len(listed)
+
+    text = recipe.read_text()
+    recipe.write_text(f'drop_hashes = ["block.txt"]\n{text}')
+    result = run_build(recipe, folder / "set")
+    assert result["ran"]["encode"] == result["ran"]["tokenizer"] == 0
+    after = hashes_of(folder / "set")
+    assert after == before - listed.keys()
+    again = audit(folder / "set", "--write-block-list", "again.txt")
+    named = {term["text"].strip() for term in again["block_list"]["terms"]}
+    (check,) = [check for check in again["checks"] if check["name"] == "concentrated"]
+    named |= {row["text"].strip() for row in check["rows"]}
+    assert not named & {TRIPLES, LOGS, TABLES, LISTS}
+    refused = subprocess.run(
+        [sys.executable, "-m", "shards", "audit", str(folder / "set"), "--write-block-list", "block.txt"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert refused.returncode == 2
+    assert "the set was built with this block list" in refused.stderr
+    assert read_list(folder / "block.txt") == listed
+    return found
+
+
+def test_planted_documents_are_listed_and_dropped(tmp_path: Path) -> None:
+    root = Path(sysconfig.get_path("stdlib"))
+    files = [
+        file for name in ("", "asyncio", "email", "idlelib", "unittest") for file in sorted((root / name).glob("*.py"))
+    ]
+    code = [file.read_text(encoding="utf-8", errors="replace") for file in files]
+    prose = real_documents()
+    planted = plant(prose)
+    recipe = write_source(tmp_path, [*code, *prose, *planted], vocab_size=3000)
+    found = check_planted(tmp_path, recipe, planted)["block_list"]
+    words = {term["text"].strip(): term for term in found["terms"]}
+    assert {TRIPLES, LOGS, TABLES, LISTS} <= words.keys()
+    text = "\n".join(planted)
+    for word in (TABLES, LISTS):
+        times = len(re.findall(rf"\b{word}\b", text))
+        assert 0 < words[word]["count"] <= times
+        assert 2 * words[word]["half_count"] > words[word]["count"]
+    assert found["places"] == [{"source": "text", "place": "text.jsonl", "documents": found["documents"]}]
+
+
+@pytest.mark.skipif(not (CORPORA / "python_edu").is_dir(), reason=f"no corpora in {CORPORA}")
+def test_planted_documents_are_found_in_real_code(tmp_path: Path) -> None:
+    texts: list[str] = []
+    with tarfile.open(CORPORA / "python_edu/swh_content.tar") as archive:
+        for member in archive:
+            if content := archive.extractfile(member):
+                texts.append(gzip.decompress(content.read()).decode("utf-8", "replace"))
+    planted = plant(texts)
+    check_planted(tmp_path, write_source(tmp_path, [*texts, *planted], vocab_size=8000), planted)
