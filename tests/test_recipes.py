@@ -14,6 +14,7 @@ import pytest
 from pipeline.build.load import SHIPPED, load_recipe
 from pipeline.recipe import reference as keys
 from pipeline.recipe.cleaning import CleanAllRecipe, NearDuplicatesRecipe
+from pipeline.recipe.evaluations import EvaluationRecipe
 from pipeline.recipe.filters import FILTERS
 from pipeline.recipe.presets import PRESETS, Preset
 from pipeline.recipe.schema import Recipe, SourceRecipe
@@ -28,6 +29,7 @@ DATA = sorted((ROOT / "recipes/data").glob("*.toml"))
 FILES = {
     "demo": [f"out/demo-corpus/{name}/part-00000.parquet" for name in ("docs-prose", "docs-maths", "stdlib-code")],
     "local-text": ["data/corpus.txt"],
+    "decontaminated": ["data/corpus.txt", "evals/gsm8k.jsonl", "evals/mmlu.parquet"],
 }
 """Files that a recipe reads, by its folder's place in the project; they are made before it is built."""
 
@@ -134,6 +136,7 @@ def test_every_key_has_a_row_with_its_meaning() -> None:
     ]
     expected += [key for model in FILTERS.values() for key in model.ordered_keys()]
     expected += NearDuplicatesRecipe.model_fields
+    expected += EvaluationRecipe.model_fields
     assert names == expected
     for row in rows:
         assert len(row) == 4, row
@@ -171,5 +174,5 @@ def test_a_file_comes_before_a_shipped_recipe(tmp_path: Path, monkeypatch: pytes
 def test_an_unknown_name_is_answered_with_the_names() -> None:
     with pytest.raises(InputError, match=r"recipe 'tinystorys': no such file here.*Did you mean 'tinystories'\?"):
         find_recipe("tinystorys", SHIPPED)
-    with pytest.raises(InputError, match=r"Expected one of: demo, fineweb-edu-10bt, gpuburnout-1b"):
+    with pytest.raises(InputError, match=r"Expected one of: decontaminated, demo, fineweb-edu-10bt, gpuburnout-1b"):
         find_recipe("zzz", SHIPPED)

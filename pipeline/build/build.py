@@ -23,7 +23,7 @@ from typing import Any
 
 from pipeline.build.context import BuildContext
 from pipeline.build.publish import OutputError, check_output, publish
-from pipeline.build.stages import needs_fetch, run_assemble, run_encode_and_mix, run_fetch
+from pipeline.build.stages import needs_fetch, run_assemble, run_encode_and_mix, run_evaluations, run_fetch
 from pipeline.build.tokenizer import TokenizerChoice, run_tokenizer
 from pipeline.clean.filters import count_masked
 from pipeline.clean.personal_data import MaskedCounts
@@ -47,7 +47,7 @@ from shards.validation.validate import Level, ValidationResult, validate
 SUMMARY_FILE = "build.json"
 """Of the last build: its times, and the SHA-256 of the manifest of the set that it found valid in full."""
 _WORK_NAME = re.compile(
-    r"fetch|tokenizer|encode|bands|pairs|similar|mix|assemble|cache|build\.json|revisions\.json|spans\.json"
+    r"fetch|tokenizer|evaluations|encode|bands|pairs|similar|mix|assemble|cache|build\.json|revisions\.json|spans\.json"
     r"|encoder-[0-9a-f]{16}\.json|\..+\.tmp"
 )
 
@@ -121,11 +121,12 @@ def build(
             work_store, executor, progress, scratch=str(scratch.absolute()) if scratch else None, check=check
         )
         context = BuildContext(units, out_store, driver, selections)
+        evaluations = run_evaluations(context, recipe)
         run_fetch(context, recipe)
         tokenizer, recipe = run_tokenizer(context, recipe, tokenizer_choice)
         if context.stages:  # a dry run ends in its first stage, and writes nothing
             kept_spans.save()
-        runs, encoded, mixed, mix_folder = run_encode_and_mix(context, recipe, tokenizer)
+        runs, encoded, mixed, mix_folder = run_encode_and_mix(context, recipe, tokenizer, evaluations)
         kept_spans.save()  # of the parts that were taken since
         entries = run_assemble(context, recipe, tokenizer, mixed, runs, mix_folder)
 

@@ -19,6 +19,7 @@ from pipeline.build.alarms import check_mixed, read_cleaning
 from pipeline.build.context import BuildContext
 from pipeline.build.near_duplicates import check_near_duplicates, find_similar_pairs
 from pipeline.build.publish import clear_output
+from pipeline.clean.evaluations import items
 from pipeline.clean.filters import check_filtered, identity_of
 from pipeline.clean.limits import check_encoded
 from pipeline.clean.malformed import check_malformed
@@ -84,13 +85,43 @@ def run_fetch(context: BuildContext, recipe: Recipe) -> None:
         ]
 
 
+def run_evaluations(context: BuildContext, recipe: Recipe) -> WritableStore | None:
+    """Read the items of the recipe's evaluation sets; return the folder of the task, or None if there are none.
+
+    Raises:
+        SourceError: a file cannot be read as the recipe says, or a set holds no item.
+    """
+    if not recipe.evaluations:
+        context.used["evaluations"] = set()
+        return None
+    payload = items.make_task(recipe)
+    identity = {
+        "code": [items.CODE_VERSION, version("pyarrow")],
+        "evaluations": [
+            [one.name, reading_of(items.source_of(one, payload.folder)), JsonText(spans_to_json(spans))]
+            for one, spans in zip(payload.evaluations, payload.spans, strict=True)
+        ],
+    }
+    size = sum(span.text_bytes for own in payload.spans for span in own)
+    task = Task(digest_of(identity), payload, size)
+    stage = context.run_stage("evaluations", "pipeline.clean.evaluations.items:read_items", [task])
+    for counts in stage.results[0]["evaluations"]:
+        dropped = sum(counts["dropped"].values())
+        if left_out := counts["too_short"] + dropped:
+            context.note(
+                f"evaluation set {counts['name']!r}: {left_out:,} of {counts['items'] + dropped:,} items are empty or "
+                f"shorter than {items.LEAST_WORDS} words, and not looked for"
+            )
+    return context.work.child("evaluations").child(task.digest)
+
+
 def needs_fetch(recipe: Recipe) -> bool:
     """Return whether rows of a source only name their text."""
     return any(source.content != "column" for source in recipe.sources)
 
 
 def run_encode(
-    context: BuildContext, recipe: Recipe, tokenizer: TokenizerInfo
+    context: BuildContext, recipe: Recipe, tokenizer: TokenizerInfo, evaluations: WritableStore | None
 ) -> tuple[list[Run], list[dict[str, Any]]]:
     """Encode every unit; return the runs in unit order, and the result of encoding each."""
     dtype = token_dtype(tokenizer.vocab_size)
@@ -108,13 +139,16 @@ def run_encode(
                 tokenizer.eos_id,
                 dtype,
                 tokenizer.task,
+                str(evaluations) if evaluations else None,
             )
-            identity = {
+            identity: dict[str, Any] = {
                 "code": [encode.CODE_VERSION, *libraries],
                 "source": reading_of(source),
                 "spans": JsonText(spans_to_json(unit.spans)),
                 "tokenizer": [tokenizer.sha256, tokenizer.eos_id],
             }
+            if evaluations:
+                identity["evaluations"] = _digest_in(evaluations)
             tasks.append(Task(digest_of(identity), payload, unit.text_bytes, _name_unit(source, unit)))
 
     def check_disk(pending: list[Task]) -> None:
@@ -158,7 +192,7 @@ def _check_sources_left(context: BuildContext, recipe: Recipe, runs: list[Run], 
 
 
 def run_encode_and_mix(
-    context: BuildContext, recipe: Recipe, tokenizer: TokenizerInfo
+    context: BuildContext, recipe: Recipe, tokenizer: TokenizerInfo, evaluations: WritableStore | None
 ) -> tuple[RunList, list[dict[str, Any]], MixPlan, WritableStore]:
     """Encode and mix; while the mix needs more of a source that has more, take more of it, encode and mix again.
 
@@ -166,11 +200,11 @@ def run_encode_and_mix(
         The runs in unit order, the result of encoding each, the plan, and the mix task's folder.
     """
     while True:
-        own, encoded = run_encode(context, recipe, tokenizer)
+        own, encoded = run_encode(context, recipe, tokenizer, evaluations)
         runs = RunList(context.work.child("encode"), own)
         context.used["encode"].add(runs.name)
         similar = find_similar_pairs(context, recipe, tokenizer, runs, partial(_list_runs, runs))
-        planned, folder = run_mix(context, recipe, runs, tokenizer, similar)
+        planned, folder = run_mix(context, recipe, runs, tokenizer, similar, evaluations)
         if planned is not None:
             for selection in context.selections:
                 if selection.has_more:
@@ -183,7 +217,12 @@ def run_encode_and_mix(
 
 
 def run_mix(
-    context: BuildContext, recipe: Recipe, runs: RunList, tokenizer: TokenizerInfo, similar: SimilarPairs | None
+    context: BuildContext,
+    recipe: Recipe,
+    runs: RunList,
+    tokenizer: TokenizerInfo,
+    similar: SimilarPairs | None,
+    evaluations: WritableStore | None,
 ) -> tuple[MixPlan | None, WritableStore]:
     """Decide which documents go to which shard; return the plan and the folder of the mix task.
 
@@ -211,8 +250,17 @@ def run_mix(
         identity["clean"] = [cleaning.CODE_VERSION, limits]
     if similar is not None:
         identity["near_duplicates"] = similar.identity()
-    fetch = context.driver.work.folder is None
-    payload = mix.MixTask(recipe, tuple(open_lists(recipe)), runs.address, has_more, fetch=fetch, similar=similar)
+    if evaluations:
+        identity["evaluations"] = [_digest_in(evaluations), [evaluation.action for evaluation in recipe.evaluations]]
+    payload = mix.MixTask(
+        recipe,
+        tuple(open_lists(recipe)),
+        runs.address,
+        has_more,
+        fetch=context.driver.work.folder is None,
+        similar=similar,
+        evaluations=str(evaluations) if evaluations else None,
+    )
     task = Task(digest_of(identity), payload, 0, recipe.name)
     before = partial(_list_runs, runs)
     result = context.run_stage("mix", "pipeline.mix.cuts:mix_runs", [task], before=before).results[0]
@@ -256,7 +304,7 @@ def run_assemble(
     properties = SetProperties(tokenizer.vocab_size, tokenizer.eos_id, tokenizer.sha256, recipe.shards.zstd_level)
     shared = {
         "code": [assemble.CODE_VERSION, *map(version, ("zstandard", "pyarrow"))],
-        "mix": [str(mix_folder).rpartition("/")[2]],
+        "mix": [_digest_in(mix_folder)],
         "seed": recipe.seed,
         "zstd_level": properties.zstd_level,
         "tokenizer": [tokenizer.sha256, tokenizer.vocab_size, tokenizer.eos_id],
@@ -291,6 +339,11 @@ def run_assemble(
         before=prepare,
     )
     return [ShardEntry.model_validate(entry) for item in result.results for entry in item["entries"]]
+
+
+def _digest_in(folder: WritableStore) -> str:
+    """Return the digest of the task whose folder this is."""
+    return str(folder).rpartition("/")[2]
 
 
 def _list_runs(runs: RunList, pending: list[Task]) -> None:

@@ -18,8 +18,16 @@ import pyarrow as pa
 import xxhash
 
 from pipeline.clean.documents import Documents, DocumentStream
+from pipeline.clean.evaluations.hits import HIT_DTYPE, load_finder
 from pipeline.clean.measures.measure import measure_documents
-from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, MEASURES_DTYPE, MEASURES_FILE, TOKENS_FILE
+from pipeline.encode.run import (
+    DOCUMENT_DTYPE,
+    DOCUMENTS_FILE,
+    HITS_FILE,
+    MEASURES_DTYPE,
+    MEASURES_FILE,
+    TOKENS_FILE,
+)
 from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.timer import Timer
 from pipeline.recipe.schema import SourceRecipe
@@ -62,6 +70,8 @@ class EncodeTask:
     dtype: str
     tokenizer_task: str | None = None
     """The address of the folder of the task that trained the tokenizer; None if the recipe names the file."""
+    evaluations: str | None = None
+    """The address of the folder of the task that read the evaluation sets; None if the recipe names none."""
 
 
 @dataclass(slots=True)
@@ -73,6 +83,8 @@ class _Encoded:
     rows: npt.NDArray[np.void]
     measures: npt.NDArray[np.float32] | None
     """`(documents, measures)`; None if the source is not cleaned when the set is mixed."""
+    hits: npt.NDArray[np.void] | None
+    """`HIT_DTYPE (hits,)`; None if the recipe names no evaluation set."""
 
 
 def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], None]) -> dict[str, Any]:
@@ -108,9 +120,13 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
         if names := task.source.clean.mix_measures():
             measures = measure_documents(documents.text, names)
             timer.lap("measure_s")
+        hits = None
+        if task.evaluations:
+            hits = load_finder(task.evaluations).find(documents)
+            timer.lap("hits_s")
         ids, offsets = encoder.encode(documents.text)
         timer.lap("encode_s")
-        part = _Encoded(_narrow(ids, task), offsets, rows, measures)
+        part = _Encoded(_narrow(ids, task), offsets, rows, measures, hits)
         part.rows["length"] = np.diff(offsets) + 1
         timer.lap("narrow_s")
         checked += _check_reference(encoder, documents, part, task, done=checked)
@@ -234,7 +250,24 @@ def _write_run(
         found = [part.measures for part in parts if part.measures is not None]
         measures = np.concatenate([*found, np.zeros((0, len(names)), MEASURES_DTYPE)])[order]
         files[MEASURES_FILE] = write_checksummed(folder / MEASURES_FILE, measures.data)
+    if task.evaluations:
+        files[HITS_FILE] = write_checksummed(folder / HITS_FILE, _sort_hits(parts, order).tobytes())
     return rows, files
+
+
+def _sort_hits(parts: list[_Encoded], order: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
+    """Return all hits in the order of the run's documents, which `order` gives by their places in the parts."""
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    hits = [np.zeros(0, HIT_DTYPE)]
+    done = 0
+    for part in parts:
+        if part.hits is not None:
+            hits.append(part.hits.copy())
+            hits[-1]["document"] = place[hits[-1]["document"] + done]
+        done += len(part.rows)
+    found = np.concatenate(hits)
+    return found[np.argsort(found["document"], kind="stable")]
 
 
 def _span_labels(rows: npt.NDArray[np.void], unit: Unit) -> list[str]:

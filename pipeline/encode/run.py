@@ -2,7 +2,8 @@
 
 `tokens.bin` holds the documents' tokens, EOS included, one after the other; `documents.npy` holds one row per
 document, in the same order. Because runs are sorted, any range of hashes is one contiguous slice of both files. If the
-source is cleaned when the set is mixed, `measures.bin` holds each document's measures, again in that order.
+source is cleaned when the set is mixed, `measures.bin` holds each document's measures, again in that order. If the
+recipe names evaluation sets, `hits.bin` holds where their n-grams occur, document by document.
 Opening a run reads its receipt; every range of the files is compared with its checksums as it is read.
 """
 
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pipeline.clean.evaluations.hits import HIT_DTYPE
 from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.receipts import TaskOutput, seal, unseal, write_receipt
 from shards.errors import RunError
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 TOKENS_FILE = "tokens.bin"
 DOCUMENTS_FILE = "documents.npy"
 MEASURES_FILE = "measures.bin"
+HITS_FILE = "hits.bin"
 
 DOCUMENT_DTYPE = np.dtype(
     [
@@ -115,6 +118,10 @@ class Run:
     def tokens_bytes(self) -> int:
         """The bytes of its tokens."""
         return self.output.size(TOKENS_FILE)
+
+    def read_hits(self) -> npt.NDArray[np.void]:
+        """Read the hits of evaluation items in all documents, `HIT_DTYPE (hits,)`, in the documents' order."""
+        return np.frombuffer(self.output.read(HITS_FILE), HIT_DTYPE)
 
     def read_documents(self, first: int, last: int) -> npt.NDArray[np.void]:
         """Read the rows of the documents [first, last), `DOCUMENT_DTYPE (last - first,)`."""
@@ -216,17 +223,17 @@ def load_runs(address: str) -> tuple[Run, ...]:
 
 @contextmanager
 def fetched_documents(runs: Sequence[Run], scratch: Path) -> Generator[list[Run]]:
-    """Give runs whose rows and measures were fetched from a remote store into a temporary folder; they have no tokens.
+    """Give runs whose files, but for the tokens, were fetched from a remote store into a temporary folder.
 
     A reader of many small ranges would wait for each: a request takes longer than its bytes. Scratch: 36 bytes a
-    document, and 4 for each of its measures.
+    document, 4 for each of its measures, and the hits of evaluation items.
     """
     with TemporaryDirectory(dir=scratch) as folder:
 
         def fetch(number: int, run: Run) -> Run:
             own = Path(folder, str(number))
             own.mkdir()
-            names = [DOCUMENTS_FILE, *([MEASURES_FILE] if run.measures else [])]
+            names = [name for name in run.output.result["files"] if name != TOKENS_FILE]
             files = {name: write_checksummed(own / name, run.output.read(name)) for name in names}
             write_receipt(own, {"documents": run.num_documents, "measures": run.measures, "files": files})
             return Run(str(own), run.source, run.dtype)

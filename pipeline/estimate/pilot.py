@@ -30,6 +30,7 @@ import pyarrow as pa
 
 from pipeline.arrow import wrap_texts
 from pipeline.clean.documents import clean_batch
+from pipeline.clean.evaluations import items
 from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, token_dtype
 from pipeline.engine.checksums import checksum_file
 from pipeline.engine.receipts import write_receipt
@@ -143,7 +144,11 @@ def measure(
         training = time.perf_counter()
         tokenizer = _tokenizer(recipe, selections, samples, folder)
         train_s = time.perf_counter() - training
-        measured = [_measure_source(recipe, index, sample, tokenizer, folder) for index, sample in enumerate(samples)]
+        evaluations = _read_evaluations(recipe, folder / "evaluations")
+        measured = [
+            _measure_source(recipe, index, sample, tokenizer, evaluations, folder)
+            for index, sample in enumerate(samples)
+        ]
         shard = _assemble(recipe, [run for _, runs in measured for run in runs], tokenizer, folder / "mix")
 
     # Duplicates: from the text read, or from an earlier build.
@@ -219,8 +224,22 @@ def _is_all(selection: Selection, sample: Extract) -> bool:
     return whole and sum(map(len, sample.texts)) >= _ALL * kept
 
 
+def _read_evaluations(recipe: Recipe, folder: Path) -> str | None:
+    """Read the items of the recipe's evaluation sets, if it names any; return the address of their folder."""
+    if not recipe.evaluations:
+        return None
+    folder.mkdir()
+    write_receipt(folder, items.read_items(folder, items.make_task(recipe), lambda done, tokens: None))
+    return str(folder)
+
+
 def _measure_source(
-    recipe: Recipe, index: int, sample: Extract, tokenizer: TokenizerInfo, folder: Path
+    recipe: Recipe,
+    index: int,
+    sample: Extract,
+    tokenizer: TokenizerInfo,
+    evaluations: str | None,
+    folder: Path,
 ) -> tuple[SourcePilot, list[Run]]:
     pieces, texts = sample.pieces, sample.texts
     stated = sum(piece.stated_bytes for piece in pieces) or 1.0
@@ -238,7 +257,7 @@ def _measure_source(
     # Encode in two halves and time only the second: the encoder is slow until it has cached the common words.
     halves = [half for half in (texts[::2], texts[1::2]) if half]
     folders = [folder / f"{index}-{half}" for half in range(len(halves))]
-    encoded = [_encode(recipe, index, *half, tokenizer) for half in zip(halves, folders, strict=True)]
+    encoded = [_encode(recipe, index, *half, tokenizer, evaluations) for half in zip(halves, folders, strict=True)]
     text_bytes, tokens = (sum(facts[name] for _, facts in encoded) for name in ("text_bytes", "tokens"))
     timed = encoded[-1][1]
     encode_s = sum(seconds for step, seconds in timed["seconds"].items() if step not in _NOT_ENCODING)
@@ -291,7 +310,7 @@ def _clean(recipe: Recipe, index: int, runs: list[Run]) -> _Cleaned:
 
 
 def _encode(
-    recipe: Recipe, index: int, texts: list[bytes], folder: Path, tokenizer: TokenizerInfo
+    recipe: Recipe, index: int, texts: list[bytes], folder: Path, tokenizer: TokenizerInfo, evaluations: str | None
 ) -> tuple[Run, dict[str, Any]]:
     from pipeline.encode.encode import EncodeTask, encode_unit
 
@@ -308,7 +327,14 @@ def _encode(
     source = recipe.sources[index]
     special_tokens = tuple(tokenizer.special_tokens.items())
     task = EncodeTask(
-        Unit(index, (span,)), source, tokenizer.path, tokenizer.sha256, special_tokens, tokenizer.eos_id, dtype
+        Unit(index, (span,)),
+        source,
+        tokenizer.path,
+        tokenizer.sha256,
+        special_tokens,
+        tokenizer.eos_id,
+        dtype,
+        evaluations=evaluations,
     )
     encoded = encode_unit(folder / "run", task, lambda done, tokens: None)
     write_receipt(folder / "run", encoded)

@@ -138,27 +138,40 @@ class BlockListUse:
         return f"drop_hashes: {found}, {self.documents:,} documents dropped"
 
 
-class Blocked:
-    """All hashes of a recipe's block lists, sorted for search."""
+@dataclass(frozen=True, slots=True)
+class FoundHashes:
+    """Documents that the mix itself has found and drops with all their copies, as if a block list named them."""
 
-    def __init__(self, lists: Sequence[BlockList]):
-        """Read the files.
+    drop_reason: str
+    """The drop reason under which they are counted."""
+    hashes: npt.NDArray[np.uint64]
+    """Distinct, `(hashes, 2)`, first and last 8 bytes."""
+
+
+class Blocked:
+    """All hashes of a recipe's block lists, and those that the mix has found, sorted for search."""
+
+    def __init__(self, lists: Sequence[BlockList], found: Sequence[FoundHashes] = ()):
+        """Read the files of the block lists.
 
         Raises:
             BlockListError: as `BlockList.read`.
         """
-        self.lists = list(lists)
+        self._files = list(lists)
         read = [item.read() for item in lists]
-        self.digests = [digest for _, digest in read]
-        self.sizes = [len(hashes) for hashes, _ in read]
-        rows = np.concatenate([hashes for hashes, _ in read] or [np.zeros((0, 2), np.uint64)])
-        number = np.repeat(np.arange(len(lists), dtype=np.int32), self.sizes)
+        self._digests = [digest for _, digest in read]
+        self.drop_reasons = [item.drop_reason for item in (*lists, *found)]
+        """The drop reason of each list."""
+        hashes = [*(rows for rows, _ in read), *(item.hashes for item in found)]
+        self._sizes = [len(rows) for rows in hashes]
+        rows = np.concatenate([*hashes, np.zeros((0, 2), np.uint64)])
+        number = np.repeat(np.arange(len(hashes), dtype=np.int32), self._sizes)
         order = np.lexsort((number, rows[:, 1], rows[:, 0]))
         self._hi: npt.NDArray[np.uint64] = rows[order, 0]
         self._lo: npt.NDArray[np.uint64] = rows[order, 1]
         self._list = number[order]
-        self._found = np.zeros(len(lists), np.int64)
-        self._documents = np.zeros(len(lists), np.int64)
+        self._found = np.zeros(len(hashes), np.int64)
+        self._documents = np.zeros(len(hashes), np.int64)
 
     def find(self, hi: npt.NDArray[np.uint64], lo: npt.NDArray[np.uint64]) -> npt.NDArray[np.int32]:
         """Find which documents of one part of the hash space are listed, and count them.
@@ -181,17 +194,17 @@ class Blocked:
         place = np.arange(len(owner)) + np.repeat(begin - (np.cumsum(counts) - counts), counts)
         equal = lo[place] == self._lo[owner]
         owner, place = owner[equal], place[equal]
-        self._found += np.bincount(self._list[np.unique(owner)], minlength=len(self.lists))
+        self._found += np.bincount(self._list[np.unique(owner)], minlength=len(self._sizes))
         listed[place[::-1]] = self._list[owner[::-1]]  # equal hashes are in the lists' order: keep the first
-        self._documents += np.bincount(listed[listed >= 0], minlength=len(self.lists))
+        self._documents += np.bincount(listed[listed >= 0], minlength=len(self._sizes))
         return listed
 
     def counts(self) -> tuple[BlockListUse, ...]:
-        """Return the counts so far, one entry per list."""
+        """Return the counts so far, one entry per block list."""
         return tuple(
             BlockListUse(item.name, digest, size, int(found), int(documents))
             for item, digest, size, found, documents in zip(
-                self.lists, self.digests, self.sizes, self._found, self._documents, strict=True
+                self._files, self._digests, self._sizes, self._found, self._documents, strict=False
             )
         )
 

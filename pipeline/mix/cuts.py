@@ -17,13 +17,14 @@ import itertools
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pipeline.encode.run import END_HASH, FIRST_HASH, fetched_documents, load_runs
 from pipeline.mix.block_lists import Blocked, BlockList
 from pipeline.mix.cleaning import Cleaning, cleaned_when_mixed
+from pipeline.mix.contamination import Findings, find_contamination
 from pipeline.mix.index import Axis, Cut, Index
 from pipeline.mix.kept import write_kept
 from pipeline.mix.near_duplicates.drop import NearDuplicates, SimilarPairs
@@ -52,6 +53,8 @@ class MixTask:
     """The address of the list of runs, of a `RunList`."""
     has_more: tuple[bool, ...] = ()
     """For each source, whether parts of it were not read; empty if all sources were read whole."""
+    evaluations: str | None = None
+    """The address of the folder of the task that read the evaluation sets; None if the recipe names none."""
     fetch: bool = False
     """Whether hashes and lengths are fetched into scratch first, from a remote store."""
     similar: SimilarPairs | None = None
@@ -287,11 +290,17 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> dict[str, Any]:
     """
     runs = load_runs(task.runs)
     with fetched_documents(runs, folder) if task.fetch else nullcontext(runs) as own:
-        blocked = Blocked(list(task.block_lists)) if task.block_lists else None
+        contamination = Findings([], [], [], {})
+        if task.evaluations:
+            contamination = find_contamination(folder, task.evaluations, task.recipe.evaluations, runs, own)
+        listed = task.block_lists or contamination.dropped
+        blocked = Blocked(list(task.block_lists), contamination.dropped) if listed else None
         cleaning = Cleaning(task.recipe.sources) if cleaned_when_mixed(task.recipe.sources) else None
         index = Index(list(own), len(task.recipe.sources), blocked, cleaning)
-        files = cleaning.write(folder, runs, own) if cleaning else {}
+        files = contamination.files | (cleaning.write(folder, runs, own) if cleaning else {})
         result: dict[str, Any] = {"short": [], "files": files}
+        if task.evaluations:
+            result["contamination"] = contamination.counts
         if task.similar is not None:
             near = NearDuplicates(index, task.similar)
             names = [source.name for source in task.recipe.sources]
@@ -306,5 +315,6 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> dict[str, Any]:
             if cleaning is None and task.similar is None:
                 raise
             return result | {"fault": str(error)}
+    plan = replace(plan, notes=(*plan.notes, *contamination.notes))
     files |= write_kept(folder, index.kept)
     return result | {"plan": plan.to_dict()}

@@ -145,10 +145,10 @@ class Index:
         found = blocked.find(part.hi[order], part.lo[order])
         listed = order[found >= 0]
         sources = self.sources[np.searchsorted(ends, listed, "right")]
-        for number, block_list in enumerate(blocked.lists):
+        for number, reason in enumerate(blocked.drop_reasons):
             counts = np.bincount(sources[found[found >= 0] == number], minlength=len(self.dropped))
             for source in np.flatnonzero(counts).tolist():
-                self.dropped[source][block_list.drop_reason] += int(counts[source])
+                self.dropped[source][reason] += int(counts[source])
         return listed
 
     def _drop_fallen(

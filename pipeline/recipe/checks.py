@@ -22,12 +22,12 @@ _KEYS_OF_TRAINING = ("vocab_size", "special_tokens", "pretokenizer", "sample_byt
 
 def check_sources(data: dict[str, Any]) -> Iterator[str]:
     """Yield the faults between the keys of each source, and between sources."""
-    sources = named_sources(data)
-    names = [str(source["name"]) for _, source in sources if "name" in source]
-    for name in sorted({name for name in names if names.count(name) > 1}):
-        yield f"sources: {names.count(name)} sources are called {name!r}; expected distinct names"
+    yield from _check_names(data, "evaluations", "evaluation sets")
+    yield from _check_names(data, "sources", "sources")
+    sources = named_tables(data, "sources")
     for place, source in sources:
         yield from _check_source(place, source)
+    names = [str(source["name"]) for _, source in sources if "name" in source]
     section = data.get("tokenizer")
     weights = cast("dict[str, Any]", section).get("sample_weights") if isinstance(section, dict) else None
     if isinstance(weights, dict) and sorted(cast("dict[str, Any]", weights)) != sorted(names):
@@ -66,12 +66,12 @@ def check_tokenizer(data: dict[str, Any]) -> Iterator[str]:
         )
 
 
-def named_sources(data: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Return the sources of a raw recipe of any shape, each with its place in messages, such as `sources.prose`."""
-    sources = data.get("sources")
-    items = cast("list[Any]", sources) if isinstance(sources, list) else []
+def named_tables(data: dict[str, Any], key: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return the `sources` or `evaluations` of a raw recipe of any shape, with their places as in `sources.prose`."""
+    tables = data.get(key)
+    items = cast("list[Any]", tables) if isinstance(tables, list) else []
     named = zip(item_names(items), items, strict=True)
-    return [(f"sources.{name}", cast("dict[str, Any]", item)) for name, item in named if isinstance(item, dict)]
+    return [(f"{key}.{name}", cast("dict[str, Any]", item)) for name, item in named if isinstance(item, dict)]
 
 
 def kind_of(source: dict[str, Any]) -> str:
@@ -80,6 +80,12 @@ def kind_of(source: dict[str, Any]) -> str:
     if isinstance(kind, str) and kind in _REQUIRED_KEY:
         return kind
     return "hub" if "repo" in source else "files"
+
+
+def _check_names(data: dict[str, Any], key: str, what: str) -> Iterator[str]:
+    names = [str(table["name"]) for _, table in named_tables(data, key) if "name" in table]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"{key}: {names.count(name)} {what} are called {name!r}; expected distinct names"
 
 
 def _check_source(place: str, source: dict[str, Any]) -> Iterator[str]:

@@ -41,10 +41,11 @@ def explain(folder: Path, path: str) -> str:
 
 def list_keys(data: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield each table of a raw recipe, of any shape, that may name paths, with the key that names them."""
-    sources = data.get("sources")
-    for source in cast("list[Any]", sources) if isinstance(sources, list) else []:
-        if isinstance(source, dict):
-            yield cast("dict[str, Any]", source), "paths"
+    for name in ("sources", "evaluations"):
+        tables = data.get(name)
+        for table in cast("list[Any]", tables) if isinstance(tables, list) else []:
+            if isinstance(table, dict):
+                yield cast("dict[str, Any]", table), "paths"
     if isinstance(data.get("tokenizer"), dict):
         yield data["tokenizer"], "file"
     yield data, "drop_hashes"

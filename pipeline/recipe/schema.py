@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, JsonValue, PositiveFloat, PrivateAtt
 
 from pipeline.recipe import paths
 from pipeline.recipe.cleaning import CleanAllRecipe, CleanRecipe
+from pipeline.recipe.evaluations import EvaluationRecipe
 from pipeline.recipe.values import (
     Count,
     Name,
@@ -33,6 +34,10 @@ NUM_BYTES = 256
 def _is_off(clean: CleanRecipe) -> bool:
     """Return whether a recipe says nothing of cleaning: it is then written as before there was any."""
     return not clean
+
+
+def _is_empty(tables: list[EvaluationRecipe]) -> bool:
+    return not tables
 
 
 class SourceRecipe(Settings):
@@ -190,6 +195,9 @@ class Recipe(Settings):
     shards: ShardsRecipe = ShardsRecipe()
     clean: CleanAllRecipe = Field(default_factory=CleanAllRecipe, exclude_if=_is_off)
     """For all sources without a table of their own for the preset. The set's `recipe.json` has them in each source."""
+    evaluations: list[EvaluationRecipe] = Field(default_factory=list[EvaluationRecipe], exclude_if=_is_empty)
+    """One table each. The items are looked for when documents are encoded, so that a change of the files, not of
+    `action`, encodes all sources again."""
     _folder: Path = PrivateAttr(default_factory=Path)
 
     @model_validator(mode="after")
@@ -229,9 +237,11 @@ class Recipe(Settings):
             return paths.move(path, old=self._folder, new=folder)
 
         sources = [source.model_copy(update={"paths": list(map(move, source.paths))}) for source in self.sources]
+        evaluations = [one.model_copy(update={"paths": list(map(move, one.paths))}) for one in self.evaluations]
         file = self.tokenizer.file
         tokenizer = self.tokenizer.model_copy(update={"file": None if file is None else move(file)})
-        return self.model_copy(update={"sources": sources, "tokenizer": tokenizer}).in_folder(folder)
+        moved = {"sources": sources, "evaluations": evaluations, "tokenizer": tokenizer}
+        return self.model_copy(update=moved).in_folder(folder)
 
     def to_json(self) -> str:
         """Return the resolved recipe as canonical JSON, as kept in a shard set's recipe.json."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.recipe import paths
-from pipeline.recipe.checks import kind_of, named_sources
+from pipeline.recipe.checks import kind_of, named_tables
 from pipeline.sources.base import File, SourceError
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, version_of_status
 from pipeline.sources.formats.detect import detect_format, ending_of, format_of_name
@@ -74,7 +74,7 @@ def _match_local(glob: str) -> list[str]:
 
 def check_globs(data: dict[str, Any], folder: Path) -> Iterator[str]:
     """Yield the faults of a raw recipe's `paths`: globs that match nothing, keys that do not fit the files."""
-    for place, source in named_sources(data):
+    for place, source in [*named_tables(data, "sources"), *named_tables(data, "evaluations")]:
         globs = source.get("paths")
         if kind_of(source) == "files" and isinstance(globs, list):
             for glob in globs:

@@ -1,0 +1,207 @@
+"""The items of evaluation sets, ready to be looked for: the n-grams of each item.
+
+An item of at least `NGRAM_WORDS` words is looked for by its n-grams of so many words; a shorter one, down to
+`LEAST_WORDS`, by all of its words as one n-gram. Shorter items would be found everywhere: they are counted, and not
+looked for. Memory: about 40 bytes for each word of the items.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipeline.clean.documents import DocumentStream
+from pipeline.clean.evaluations.words import Ngrams, find_words
+from pipeline.engine.checksums import write_checksummed
+from pipeline.engine.receipts import TaskOutput
+from pipeline.recipe.evaluations import EvaluationRecipe
+from pipeline.recipe.schema import Recipe, SourceRecipe
+from pipeline.sources.base import SourceError, Span
+from pipeline.sources.kinds import list_files, list_spans
+from shards.stores.open import open_store
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+CODE_VERSION = 1
+"""Increase when the same files would give other items, or documents other hits."""
+
+NGRAM_WORDS = 13
+"""Words of an n-gram. Source: Brown et al. 2020 (GPT-3), appendix C."""
+LEAST_WORDS = 3
+"""Words of the shortest item that is looked for."""
+ITEMS_FILE = "items.npz"
+
+ITEM_DTYPE = np.dtype(
+    [
+        ("evaluation", "<u4"),  # index of the evaluation set in the recipe
+        ("span", "<u4"),  # index of the item's span in the set
+        ("row", "<u4"),  # row in the span
+        ("words", "<u4"),
+        ("size", "<u4"),  # words of its n-grams; 0: too short to be looked for
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationsTask:
+    """The input of the task that reads the evaluation sets; plain data."""
+
+    evaluations: tuple[EvaluationRecipe, ...]
+    folder: str
+    """Where relative paths of the recipe begin."""
+    spans: tuple[tuple[Span, ...], ...]
+    """Of each evaluation set."""
+
+
+@dataclass(frozen=True)
+class Items:
+    """The items of all evaluation sets, and their n-grams."""
+
+    rows: npt.NDArray[np.void]
+    """`ITEM_DTYPE (items,)`."""
+    ngrams: npt.NDArray[np.uint64]
+    """Hashes of the distinct n-grams, in order, `(ngrams,)`."""
+    beginnings: npt.NDArray[np.uint64]
+    """Hashes of the distinct first `LEAST_WORDS` words of n-grams, `(beginnings,)`."""
+    of_items: npt.NDArray[np.int64]
+    """The distinct n-grams of each item, as places in `ngrams`, item by item, `(pairs,)`."""
+    offsets: npt.NDArray[np.int64]
+    """The n-grams of item i are `of_items[offsets[i]:offsets[i + 1]]`, `(items + 1,)`."""
+
+    @property
+    def sizes(self) -> list[int]:
+        """The sizes of n-grams that there are, in words."""
+        return sorted(set(self.rows["size"].tolist()) - {0})
+
+
+def source_of(evaluation: EvaluationRecipe, folder: str) -> SourceRecipe:
+    """Return the source whose documents are an evaluation set's items."""
+    given = evaluation.model_dump(include={"name", "paths", "format", "text", "separator"})
+    return SourceRecipe(weight=1.0, **given).in_folder(Path(folder))
+
+
+def list_evaluation_spans(evaluation: EvaluationRecipe, folder: str) -> tuple[Span, ...]:
+    """List the spans of an evaluation set's files.
+
+    Raises:
+        SourceError: a file cannot be read, or has no such column.
+    """
+    source = source_of(evaluation, folder)
+    try:
+        return tuple(list_spans(source, list_files(source)))
+    except SourceError as error:
+        raise SourceError(str(error).replace("source ", "evaluation set ", 1)) from error
+
+
+def make_task(recipe: Recipe) -> EvaluationsTask:
+    """Return the task that reads the recipe's evaluation sets.
+
+    Raises:
+        SourceError: as `list_evaluation_spans`.
+    """
+    folder = str(recipe.folder)
+    spans = tuple(list_evaluation_spans(evaluation, folder) for evaluation in recipe.evaluations)
+    return EvaluationsTask(tuple(recipe.evaluations), folder, spans)
+
+
+def read_items(folder: Path, task: EvaluationsTask, report: Callable[[int, int], None]) -> dict[str, Any]:
+    """Read the items of all evaluation sets into `folder`.
+
+    Args:
+        folder: an empty folder.
+        task: the evaluation sets.
+        report: called with the bytes of text done so far.
+
+    Returns:
+        For each set: its items, those too short to be looked for, rows left out by reason, and the names of its spans.
+
+    Raises:
+        SourceError: a file cannot be read as the recipe says, or a set holds no item that can be looked for.
+    """
+    rows: list[npt.NDArray[np.void]] = []
+    ngrams: list[npt.NDArray[np.uint64]] = []
+    counts: list[dict[str, Any]] = []
+    text_bytes = 0
+    for number, (evaluation, spans) in enumerate(zip(task.evaluations, task.spans, strict=True)):
+        stream = DocumentStream(source_of(evaluation, task.folder), spans)
+        own: list[npt.NDArray[np.void]] = []
+        for places, documents in stream:
+            found = np.zeros(len(documents), ITEM_DTYPE)
+            found["evaluation"], found["span"], found["row"] = number, places, documents.rows
+            for place, text in enumerate(documents):
+                found["words"][place], found["size"][place], own_ngrams = find_ngrams(text)
+                ngrams.append(own_ngrams)
+            own.append(found)
+            text_bytes += documents.num_bytes
+            report(text_bytes, 0)
+        items = np.concatenate([*own, np.zeros(0, ITEM_DTYPE)])
+        counts.append(_count(evaluation, items, stream.dropped, spans))
+        rows.append(items)
+    items = collect_items(np.concatenate(rows), ngrams)
+    buffer = io.BytesIO()
+    np.savez(buffer, **asdict(items))
+    return {"evaluations": counts, "files": {ITEMS_FILE: write_checksummed(folder / ITEMS_FILE, buffer.getvalue())}}
+
+
+@lru_cache(maxsize=1)
+def load_items(task: str) -> Items:
+    """Return the items that a task has read. A process reads them once.
+
+    Args:
+        task: the address of the task's folder.
+
+    Raises:
+        WorkFileDamagedError: the file is not as it was written.
+    """
+    data = TaskOutput(open_store(task)).read(ITEMS_FILE)
+    with np.load(io.BytesIO(data)) as arrays:
+        return Items(**{name: arrays[name] for name in arrays})
+
+
+def find_ngrams(text: memoryview) -> tuple[int, int, npt.NDArray[np.uint64]]:
+    """Return an item's words, the size of its n-grams, and these with their beginnings, distinct, uint64 `(ngrams, 2)`.
+
+    The size of an item that is too short is 0.
+    """
+    data = np.frombuffer(text, np.uint8)
+    words, _ = find_words(data, np.array([0, len(data)]))
+    size = min(len(words), NGRAM_WORDS) if len(words) >= LEAST_WORDS else 0
+    if not size:
+        return len(words), 0, np.zeros((0, 2), np.uint64)
+    ngrams = Ngrams(words)
+    hashes = ngrams.hash_all(size)
+    pairs = np.stack([hashes, ngrams.hash_all(LEAST_WORDS)[: len(hashes)]], axis=1)
+    return len(words), size, np.unique(pairs, axis=0)
+
+
+def collect_items(rows: npt.NDArray[np.void], ngrams: list[npt.NDArray[np.uint64]]) -> Items:
+    """Return items from their rows, and from the n-grams that `find_ngrams` gave for each."""
+    pairs = np.concatenate([*ngrams, np.zeros((0, 2), np.uint64)])
+    hashes, of_items = np.unique(pairs[:, 0], return_inverse=True)
+    return Items(rows, hashes, np.unique(pairs[:, 1]), of_items, np.cumsum([0, *map(len, ngrams)]))
+
+
+def _count(
+    evaluation: EvaluationRecipe, items: npt.NDArray[np.void], dropped: Counter[str], spans: Sequence[Span]
+) -> dict[str, Any]:
+    short = int((items["size"] == 0).sum())
+    if short == len(items):
+        why = f"all {short:,} are shorter than {LEAST_WORDS} words" if short else "its files hold none"
+        raise SourceError(
+            f"evaluation set {evaluation.name!r}: no item can be looked for: {why}. Correct `paths` or `text`."
+        )
+    return {
+        "name": evaluation.name,
+        "items": len(items),
+        "too_short": short,
+        "dropped": dict(dropped),
+        "spans": [span.label("file") for span in spans],
+    }

@@ -1,0 +1,28 @@
+"""Evaluation sets: the tables of a recipe that name test items which training must not contain."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from pipeline.recipe.values import Name
+from shards.config import Settings
+
+
+class EvaluationRecipe(Settings):
+    """Test items that documents of the set must not contain."""
+
+    name: Name
+    """The evaluation set's name in counts and messages; distinct."""
+    paths: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
+    """Globs over its files, relative to the recipe's folder. Each must match a file."""
+    format: Literal["auto", "parquet", "jsonl", "text", "file"] = "auto"
+    """As for sources."""
+    text: Annotated[str, Field(min_length=1)] = "text"
+    """Column of the items' text, such as `question`; dots descend into structs."""
+    separator: Annotated[str, Field(min_length=1)] | None = None
+    """The text between two items of a text file."""
+    action: Literal["report", "drop"] = "report"
+    """Count and show the documents that hold an item, or drop them from all sources as well. Changing it encodes
+    nothing again."""
