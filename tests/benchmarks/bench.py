@@ -34,6 +34,8 @@ GOALS = {
     ("audit", "memory_ratio"): ("at most 1.15", lambda value: value <= 1.15),
     ("bpe", "ratio"): ("at least 4", lambda value: value >= 4),
     ("bpe", "merges_identical"): ("yes", bool),
+    ("measures", "prose_ratio"): ("at least 40", lambda value: value >= 40),
+    ("measures", "code_ratio"): ("at least 40", lambda value: value >= 40),
     ("memory", "worker_ratio"): ("at most 1.15", lambda value: value <= 1.15),
     ("memory", "command_ratio"): ("at most 1.15", lambda value: value <= 1.15),
     ("scale", "mix_growth"): ("at most 1.4", lambda value: value <= 1.4),
@@ -184,6 +186,12 @@ def _scale(work: Path, quick: bool) -> Figures:
     return bench_scale(work, quick=quick)
 
 
+def _measures(work: Path, quick: bool) -> Figures:
+    from tests.benchmarks.measures import bench_measures
+
+    return bench_measures(work, quick=quick)
+
+
 def _small_files(work: Path, quick: bool) -> Figures:
     from tests.benchmarks.small_files import bench_small_files
 
@@ -204,6 +212,7 @@ TOPICS: dict[str, Callable[[Path, bool], Figures]] = {
     "memory": _memory,
     "scale": _scale,
     "small_files": _small_files,
+    "measures": _measures,
 }
 
 

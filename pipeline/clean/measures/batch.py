@@ -66,10 +66,16 @@ class Batch:
         return found
 
     def chars_between(self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the number of characters (Unicode code points) of each stretch of bytes."""
+        """Return the characters (Unicode code points) of stretches of bytes that ascend and do not overlap."""
         if self.is_ascii:
             return stops - starts
-        return stops - starts - (self._continuations.before(stops) - self._continuations.before(starts))
+        positions = self._continuations
+        if len(positions) < len(starts):
+            stretch = np.searchsorted(starts, positions, "right") - 1
+            stretch = stretch[(stretch >= 0) & (positions < stops[stretch])]
+            return stops - starts - np.bincount(stretch, minlength=len(starts))
+        ranks = self._continuation_ranks
+        return stops - starts - (ranks.before(stops) - ranks.before(starts))
 
     def read_blocks(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
         """Return the eight bytes at each of some positions as one number, zeros behind the data, `(positions,)`."""
@@ -128,7 +134,12 @@ class Batch:
         return np.ndarray((len(padded) - BLOCK_BYTES + 1,), "<u8", padded, strides=(1,))
 
     @cached_property
-    def _continuations(self) -> Ranks:
+    def _continuations(self) -> npt.NDArray[np.int64]:
+        """Positions of the bytes that continue a character of UTF-8: 0x80 to 0xBF."""
+        return np.flatnonzero(self.data.view(np.int8) < -64)
+
+    @cached_property
+    def _continuation_ranks(self) -> Ranks:
         return Ranks(self.data.view(np.int8) < -64)
 
 

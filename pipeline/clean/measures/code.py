@@ -48,8 +48,9 @@ class EncodedRuns:
         """First position of each run, and its length, `(runs,)`."""
         # Eight bytes at a time: a run has seven full eights at least, so that most text needs no closer look.
         full = np.packbits(mask) == 0xFF
-        eights = ENCODED_RUN_BYTES // 8 - 1
-        if len(full) >= eights and np.lib.stride_tricks.sliding_window_view(full, eights).all(axis=1).any():
+        for _ in range(ENCODED_RUN_BYTES // 8 - 2):
+            full = full[1:] & full[:-1]
+        if full.any():
             starts, stops = find_runs(mask, batch.offsets)
             long = stops - starts >= ENCODED_RUN_BYTES
             self.starts, self.num_bytes = starts[long], (stops - starts)[long]
@@ -91,7 +92,8 @@ def _top_name_lines(batch: Batch) -> npt.NDArray[np.float64]:
     offsets = np.searchsorted(starts, batch.offsets)
     hashes = hash_stretches(batch, starts, stops, np.diff(offsets))
     # Each name once a line; documents differ in the names' hashes already.
-    feeds = np.searchsorted(batch.newlines, starts).view(np.uint64)
+    feeds = np.bincount(np.searchsorted(starts, batch.newlines), minlength=len(starts) + 1)[:-1]
+    feeds = np.cumsum(feeds).view(np.uint64)
     once = find_first(finalize(hashes + finalize(feeds))) == np.arange(len(starts))
     first = find_first(hashes[once])
     count = np.bincount(first, minlength=len(first))

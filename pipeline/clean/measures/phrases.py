@@ -56,8 +56,15 @@ class Phrases:
         lines = self._batch.table(Lines)
         marked = np.zeros(len(lines.starts), bool)
         for phrase in phrases:
+            if b"cookie" in phrase and not self._has_cookies:
+                continue
             marked[np.searchsorted(lines.starts, self.find(phrase), "right") - 1] = True
         return marked
+
+    @cached_property
+    def _has_cookies(self) -> bool:
+        """Whether any of the four phrases with cookies can be found: most batches have none."""
+        return b"cookie" in self.lowered
 
     @cached_property
     def javascript_lines(self) -> npt.NDArray[np.bool_]:

@@ -67,31 +67,29 @@ class NGrams:
     """The n-grams of words that occur more than once in their document."""
 
     def __init__(self, batch: Batch):
-        self._words = words = batch.table(Words)
+        self._words = batch.table(Words)
         self.top: dict[int, npt.NDArray[np.float64]] = {}
         """Size -> share of each document's characters in its most frequent n-gram, `(documents,)`."""
         self.duplicate: dict[int, npt.NDArray[np.float64]] = {}
         """Size -> share of each document's characters in n-grams that occurred before, `(documents,)`."""
         hashes = batch.table(WordHashes).values
-        ends = np.repeat(words.offsets[1:], words.count)  # of each word's document
-        at, keys = np.arange(len(hashes)), hashes
+        at, keys = np.arange(max(len(hashes) - 1, 0)), hashes[:-1] * _BASE + hashes[1:]
         for size in range(2, DUPLICATE_SIZES[-1] + 1):
-            # The n-gram at a word begins with the shorter one there: it can repeat only where that one does, and only
-            # if the shorter one at the next word repeats too. In prose a tenth of the words is left at size 4.
-            left = at + size <= ends[at]
-            left[:-1] &= at[1:] == at[:-1] + 1
-            left[-1:] = False
-            at, keys = at[left], keys[left] * _BASE + hashes[at[left] + size - 1]
             first = find_first(keys)
-            count = np.bincount(first, minlength=len(keys))
-            is_first = first == np.arange(len(keys))
+            repeated = np.flatnonzero(np.bincount(first, minlength=len(keys))[first] > 1)
+            # Those of two documents never repeat: equal words of two documents have other hashes.
+            at, keys, first = at[repeated], keys[repeated], first[repeated]
+            is_first = first == repeated
             if size in TOP_SIZES:
-                best = np.flatnonzero(is_first & (count > 1))
-                self.top[size] = self._share_of_top(at[best], count[best], size)
+                count = np.bincount(first)[first[is_first]]
+                self.top[size] = self._share_of_top(at[is_first], count, size)
             if size in DUPLICATE_SIZES:
                 self.duplicate[size] = self._share_of_duplicates(at[~is_first], size)
-            repeated = count[first] > 1
-            at, keys = at[repeated], keys[repeated]
+            # A longer n-gram can repeat only where this one does, here and at the next word: 5 % of the words of prose
+            # are left at size 4.
+            left = np.flatnonzero(at[1:] == at[:-1] + 1)
+            at = at[left]
+            keys = keys[left] * _BASE + hashes[at + size]
 
     def _share_of_top(
         self, at: npt.NDArray[np.int64], count: npt.NDArray[np.int64], size: int

@@ -32,17 +32,19 @@ def _sentences(batch: Batch) -> npt.NDArray[np.int64]:
     kept &= ~phrases.javascript_lines & ~phrases.policy_lines
     long = np.flatnonzero(words.num_chars > MAX_WORD_CHARS)
     kept[np.searchsorted(lines.firsts, long, "right") - 1] = False
-    ending = _find_ends(batch, words)
-    ending[lines.lasts - 1] = True
-    return sum_parts(sum_parts(ending, np.append(lines.firsts, len(words.starts))) * kept, lines.offsets)
+    in_kept = np.flatnonzero(np.repeat(kept, lines.lasts - lines.firsts))
+    ending = np.zeros(len(words.starts), bool)
+    ending[in_kept] = _find_ends(batch, words.starts[in_kept], words.stops[in_kept])
+    ending[lines.lasts[kept] - 1] = True
+    return sum_parts(ending, words.offsets)
 
 
-def _find_ends(batch: Batch, words: Words) -> npt.NDArray[np.bool_]:
-    """Return behind which words a sentence ends, `(words,)`."""
-    kinds = _KINDS[batch.data[words.stops - 1]]
+def _find_ends(batch: Batch, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Return behind which of some words a sentence ends, `(words,)`."""
+    kinds = _KINDS[batch.data[stops - 1]]
     found = kinds == _END
     at = np.flatnonzero(kinds > _END)  # few words end with a quote, a bracket or a character outside ASCII
-    stops = words.stops[at]
+    stops = stops[at]
     for _ in range(MAX_CLOSERS + 1):
         if not len(at):
             break
@@ -53,7 +55,7 @@ def _find_ends(batch: Batch, words: Words) -> npt.NDArray[np.bool_]:
         for closer in map(str.encode, CLOSERS):
             closed[batch.matches(stops - len(closer), closer)] = len(closer)
         found[at[ended]] = True
-        on = (closed > 0) & (stops - closed > words.starts[at])
+        on = (closed > 0) & (stops - closed > starts[at])
         at, stops = at[on], (stops - closed)[on]
     return found
 

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.clean.measures.batch import Batch, Measure, divide, find_runs, max_parts, sum_before, sum_parts
+from pipeline.clean.measures.batch import (
+    BLOCK_BYTES,
+    Batch,
+    Measure,
+    divide,
+    find_runs,
+    max_parts,
+    sum_before,
+    sum_parts,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -75,15 +84,31 @@ def _alphabetic(batch: Batch) -> npt.NDArray[np.float64]:
 
 def _stop_words(batch: Batch) -> npt.NDArray[np.int64]:
     words = batch.table(Words)
-    short = np.flatnonzero(words.stops - words.starts <= max(map(len, STOP_WORDS)))
-    found = np.zeros(len(batch), np.int64)
-    keys = batch.read_prefixes(words.starts[short], words.stops[short])
-    for word in STOP_WORDS:
-        # Setting this bit turns capitals into small letters, and no other byte into one of these letters.
-        small = keys | np.uint64(int.from_bytes(b" " * len(word), "little"))
-        same = short[small == int.from_bytes(word.encode(), "little")]
-        found += np.diff(np.searchsorted(same, words.offsets)) > 0
-    return found
+    lengths = words.stops - words.starts
+    short = np.flatnonzero(lengths <= max(map(len, STOP_WORDS)))
+    # Setting this bit turns capitals into small letters, and no other byte into a letter.
+    keys = batch.read_prefixes(words.starts[short], words.stops[short]) | _SPACES[lengths[short]]
+    slots = keys * _STOP_FACTOR >> _STOP_SHIFT
+    found = np.flatnonzero(_STOP_KEYS[slots] == keys)
+    occurs = np.zeros((len(batch), len(_STOP_KEYS)), bool)
+    occurs[np.searchsorted(words.offsets, short[found], "right") - 1, slots[found]] = True
+    return occurs.sum(axis=1)
+
+
+def _place_stop_words() -> tuple[np.uint64, npt.NDArray[np.uint64]]:
+    """Return a factor that gives each stop word a slot of its own, by its first bits, and the slots."""
+    keys = np.array([int.from_bytes(word.encode(), "little") for word in STOP_WORDS], np.uint64)
+    factor = np.uint64(0x9E3779B97F4A7C15)
+    while len(set((keys * factor >> _STOP_SHIFT).tolist())) < len(keys):
+        factor += np.uint64(2)
+    slots = np.zeros(1 << 64 - int(_STOP_SHIFT), np.uint64)
+    slots[keys * factor >> _STOP_SHIFT] = keys
+    return factor, slots
+
+
+_SPACES = np.array([int.from_bytes(b" " * size, "little") for size in range(BLOCK_BYTES + 1)], np.uint64)
+_STOP_SHIFT = np.uint64(58)
+_STOP_FACTOR, _STOP_KEYS = _place_stop_words()
 
 
 def _per_word(batch: Batch, count: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
