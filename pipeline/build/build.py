@@ -124,7 +124,7 @@ def build(
         evaluations = run_evaluations(context, recipe)
         run_fetch(context, recipe)
         tokenizer, recipe = run_tokenizer(context, recipe, tokenizer_choice)
-        if context.stages:  # a dry run ends in its first stage, and writes nothing
+        if any(stage.ran for stage in context.stages.values()):  # a dry run runs nothing, and writes nothing
             kept_spans.save()
         runs, encoded, mixed, mix_folder = run_encode_and_mix(context, recipe, tokenizer, evaluations)
         kept_spans.save()  # of the parts that were taken since
