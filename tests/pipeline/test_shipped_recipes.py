@@ -135,6 +135,10 @@ def test_every_shipped_recipe_can_be_planned(recipe: Path, made: corpora.Corpora
                 file = tmp_path / f"{number}.parquet"
                 pq.write_table(own, file)
             values.append(f"sources.{source['name']}.paths=['{file}']")
+    for evaluation in tomllib.loads(text).get("evaluations", []):
+        file = tmp_path / f"{evaluation['name']}.jsonl"
+        file.write_text(json.dumps({evaluation["text"]: "How many eggs are left after the market?"}) + "\n")
+        values.append(f"evaluations.{evaluation['name']}.paths=['{file}']")
     # The texts here are few: a plan of more tokens than they have is refused, as the build is.
     values += ["split.val_tokens=1_000", "mix.when_short=shrink"]
     arguments = [part for value in values for part in ("--set", value)]

@@ -26,6 +26,7 @@ import yaml
 
 FINEWEB, FINEMATH = "HuggingFaceFW/fineweb-edu", "HuggingFaceTB/finemath"
 SMOLLM, STORIES = "HuggingFaceTB/smollm-corpus", "roneneldan/TinyStories"
+CLIMBMIX = "karpathy/climbmix-400b-shuffle"
 S, I32, I64, F64 = pa.string(), pa.int32(), pa.int64(), pa.float64()
 FINEWEB_COLUMNS = {
     "text": S, "id": S, "dump": S, "url": S, "file_path": S, "language": S, "language_score": F64, "token_count": I64,
@@ -76,6 +77,7 @@ def write(out: Path, corpora: Path | None = None) -> Corpora:
     write_finemath(root / FINEMATH, math, pieces)
     write_smollm(root / SMOLLM, web, code, pieces)
     write_stories(root / STORIES, stories)
+    write_climbmix(root / CLIMBMIX, web)
     return Corpora(root, tar, corpora is not None)
 
 
@@ -141,6 +143,13 @@ def write_stories(folder: Path, stories: Path | pa.Table) -> None:
     place(table.slice(0, cut), [folder / "data" / name for name in names])
     place(table.slice(cut), [folder / "data/validation-00000-of-00001-869c898b519ad725.parquet"])
     write_card(folder, {"task_categories": ["text-generation"]})
+
+
+def write_climbmix(folder: Path, web: Path | pa.Table) -> None:
+    """Write ClimbMix's shuffled mirror: numbered files beside the card, with one column, and no configurations."""
+    table = web if isinstance(web, pa.Table) else pq.read_table(web, columns=["text"])
+    place(table.select(["text"]), [folder / f"shard_{index:05d}.parquet" for index in range(PIECES)])
+    write_card(folder, {})
 
 
 def place(source: Path | pa.Table, targets: list[Path]) -> None:
