@@ -1,4 +1,4 @@
-"""The command line of the pipeline: `python -m pipeline build | plan | demo-corpus | keys`."""
+"""The command line of the pipeline: `python -m pipeline build | plan | clean-report | demo-corpus | keys`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import sys
 from typing import Any, NoReturn
 
-from pipeline.cli import build, demo_corpus, keys, plan
+from pipeline.cli import build, clean_report, demo_corpus, keys, plan
 from shards.terminal.command import run_command
 from shards.terminal.program import add_version, called_as
 
@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_version(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (build, plan, demo_corpus, keys):
+    for command in (build, plan, clean_report, demo_corpus, keys):
         command.add_command(commands)
     return parser
 

@@ -17,6 +17,7 @@ WAY = {
     "Build the set": {
         "plan": ("pipeline", "price a build: what it reads, writes and takes; writes nothing"),
         "build": ("pipeline", "build a shard set from a recipe; run it again to go on"),
+        "clean-report": ("pipeline", "show what each limit of the presets drops, to choose limits"),
         "demo-corpus": ("pipeline", "gather the demo's text from this installation"),
         "keys": ("pipeline", "list every key of a data recipe"),
     },

@@ -15,13 +15,13 @@ from typing import Any, cast
 import numpy as np
 
 from pipeline import assemble
-from pipeline.build.alarms import check_mixed, read_cleaning
+from pipeline.build.alarms import check_mixed, note_cleaning, read_cleaning
 from pipeline.build.context import BuildContext
 from pipeline.build.near_duplicates import check_near_duplicates, find_similar_pairs
 from pipeline.build.publish import clear_output
 from pipeline.clean.evaluations import items
 from pipeline.clean.filters import check_filtered, identity_of
-from pipeline.clean.limits import check_encoded
+from pipeline.clean.limits import CleaningError, check_encoded
 from pipeline.clean.malformed import check_malformed
 from pipeline.clean.measures import measure
 from pipeline.clean.patterns import check_matches
@@ -42,6 +42,7 @@ from shards.format.manifest import ShardEntry, Split
 from shards.format.writer import SetProperties, shard_name
 from shards.stores.files import check_room
 from shards.stores.store import WritableStore, require_folder
+from shards.terminal.program import called_as
 
 
 def run_fetch(context: BuildContext, recipe: Recipe) -> None:
@@ -266,16 +267,7 @@ def run_mix(
     result = context.run_stage("mix", "pipeline.mix.cuts:mix_runs", [task], before=before).results[0]
     folder = context.work.child("mix").child(task.digest)
     if cleaned:
-        text = tokenizer.text.encode()
-
-        def check() -> None:
-            try:
-                check_mixed(recipe, read_cleaning(folder), runs.runs, text)
-            except WorkFileDamagedError:
-                runs.write()  # a mix task that is repaired reads it
-                raise
-
-        context.driver.read(check)
+        _check_cleaning(context, recipe, runs, tokenizer, folder)
     if "near_duplicates" in result:
         check_near_duplicates(context, recipe, tokenizer, runs, result["near_duplicates"], note="plan" in result)
     if "fault" in result:
@@ -290,6 +282,31 @@ def run_mix(
     for note in planned.notes:
         context.note(f"mix: {note}")
     return planned, folder
+
+
+def _check_cleaning(
+    context: BuildContext, recipe: Recipe, runs: RunList, tokenizer: TokenizerInfo, folder: WritableStore
+) -> None:
+    """Note for `clean-report` what a mix has dropped; stop the build if a preset drops too much.
+
+    Raises:
+        CleaningError: with counts and documents.
+    """
+    note_cleaning(context, str(folder).rpartition("/")[2], tokenizer)
+    text = tokenizer.text.encode()
+
+    def check() -> None:
+        try:
+            check_mixed(recipe, read_cleaning(folder), runs.runs, text)
+        except WorkFileDamagedError:
+            runs.write()  # a mix task that is repaired reads it
+            raise
+
+    try:
+        context.driver.read(check)
+    except CleaningError as error:
+        command = f"{called_as('pipeline', 'clean-report')} {context.work}"
+        raise CleaningError(f"{error}\n`{command}` shows what falls at each limit.") from None
 
 
 def run_assemble(

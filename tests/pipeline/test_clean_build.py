@@ -230,3 +230,51 @@ def test_a_kept_tokenizer_and_a_moved_limit_encode_what_is_new(folder: Path, tmp
     kept = run_build(recipe, tmp_path / "set", "--keep-tokenizer", "--set", f"{MOVE}=25")
     assert (kept["ran"]["tokenizer"], kept["ran"]["encode"]) == (0, 1)
     assert source(kept, "prose")["dropped"]["gopher: min_words"] > 30
+
+
+def report(place: Path, *options: str, expect: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pipeline", "clean-report", str(place), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == expect, done.stderr + done.stdout
+    return done
+
+
+def test_the_report_shows_the_last_mix_also_one_that_stopped_the_build(built: dict[str, Any], folder: Path) -> None:
+    work = folder / "set.work"
+    texts = [json.loads(line)["text"] for line in (folder / "prose.jsonl").read_text().splitlines()]
+    strict = ["--set", f"{MOVE}=40", "--set", "sources.prose.clean.gopher.max_dropped=0.2"]
+    refused = run_build(folder / "recipe.toml", folder / "set", *strict, expect=2)["stderr"]
+    assert f"`python -m pipeline clean-report {work}` shows what falls at each limit." in refused
+    for minimum, options in ((40, []), (15, None)):
+        if options is None:  # a mix that was done before
+            run_build(folder / "recipe.toml", folder / "set")
+        (source,) = json.loads(report(work, "--json").stdout)["sources"]
+        limit = source["limits"][0]
+        assert (source["name"], limit["reason"], limit["value"]) == ("prose", "gopher: min_words", minimum)
+        short = [text for text in texts if len(text.split()) < minimum]
+        assert limit["every"]["documents"] == len(short)
+        assert {item["text"] for item in limit["random"]} <= {text[:1500] for text in short}
+        for item in (*limit["random"], *limit["fallen"], *limit["left"]):
+            assert item["text"] == texts[item["row"]][:1500]
+            assert item["value"] == len(texts[item["row"]].split())
+        assert all(item["value"] >= minimum for item in limit["left"])
+    shown = report(folder / "set", "--examples", "2").stdout
+    assert f"prose: {len(texts):,} documents measured, {source['left']['documents']:,} left" in shown
+    assert shown.count("gopher: min_words = 15 drops ") == 1
+    assert shown.count(": words is ") >= 2
+
+
+def test_the_report_of_a_given_tokenizer(built: dict[str, Any], folder: Path, tmp_path: Path) -> None:
+    given = f'tokenizer={{file = "{folder}/set/tokenizer.json"}}'
+    run_build(folder / "recipe.toml", tmp_path / "set", "--set", given)
+    found, expected = (json.loads(report(place, "--json").stdout) for place in (tmp_path / "set", folder / "set"))
+    for source in (*found["sources"], *expected["sources"]):
+        for item in (
+            item for limit in source["limits"] for name in ("random", "fallen", "left") for item in limit[name]
+        ):
+            item.pop("run")
+    assert found["sources"] == expected["sources"]
+
+
+def test_a_folder_without_a_mix_that_cleaned_is_refused(tmp_path: Path) -> None:
+    assert "no mix here has dropped documents by their measures" in report(tmp_path, expect=2).stderr

@@ -1,0 +1,82 @@
+"""What cleaning drops at each limit, read from a work folder: to choose limits before a set is written.
+
+Mixing writes counts, histograms and the places of documents into `cleaning.json`; the documents' text comes from the
+tokens of the runs. The build need not have ended: a mix whose alarm stopped the build is shown too.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pipeline.build.alarms import LAST_FILE, read_cleaning, read_start
+from pipeline.build.api import default_work
+from pipeline.encode.run import Run, token_dtype
+from pipeline.engine.receipts import TaskOutput
+from pipeline.tokenizer.train import TOKENIZER_FILE
+from shards.errors import InputError
+from shards.format.manifest import MANIFEST_FILE
+from shards.format.tokenizer import Vocabulary, read_vocabulary
+from shards.stores.open import open_writable_store
+from shards.stores.store import WritableStore
+
+TEXT_CHARACTERS = 1500
+"""The beginning of a document's text that is shown."""
+EXAMPLES = ("random", "fallen", "left")
+
+
+def read_clean_report(place: str) -> dict[str, Any]:
+    """Return what the last mix of a work folder dropped, each example with the beginning of its text.
+
+    Args:
+        place: a work folder or its address, or a set's, whose work folder is beside it.
+
+    Raises:
+        InputError: there is no work folder, or it has not cleaned while mixing.
+        WorkFileDamagedError: a file of the work folder is not as it was written.
+    """
+    work = open_writable_store(place)
+    if work.find(MANIFEST_FILE) is not None:
+        work = open_writable_store(default_work(place))
+    try:
+        last = json.loads(work.child("mix").read(LAST_FILE))
+    except OSError as error:
+        raise InputError(
+            f"{work}: no mix here has dropped documents by their measures. Give the work folder (--work) of a build "
+            'whose recipe has a preset with when = "mix", such as [clean.gopher].'
+        ) from error
+    vocabulary = read_vocabulary(_read_tokenizer(work, last))
+    dtype, encode = token_dtype(len(vocabulary)), work.child("encode")
+    runs: dict[str, Run] = {}
+    texts: dict[tuple[str, int], str] = {}
+    cleaning = read_cleaning(work.child("mix").child(last["mix"]))
+    for example in _examples(cleaning):
+        run = runs.setdefault(example["run"], Run(str(encode.child(example["run"])), 0, dtype))
+        place_of = (example["run"], example["index"])
+        if place_of not in texts:
+            texts[place_of] = _read_text(run, example, vocabulary)
+        example["text"] = texts[place_of]
+    return {"work": str(work), "mix": last["mix"], "sources": cleaning["sources"]}
+
+
+def _read_tokenizer(work: WritableStore, last: dict[str, Any]) -> bytes:
+    if last["tokenizer_task"] is not None:
+        folder = work.child("tokenizer").child(last["tokenizer_task"])
+        return bytes(TaskOutput(folder).read(TOKENIZER_FILE))
+    try:
+        return Path(last["tokenizer_file"]).read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"{last['tokenizer_file']}: cannot be read: {error.strerror}. It is the tokenizer of the runs in {work}; "
+            "restore it, or build again."
+        ) from error
+
+
+def _examples(cleaning: dict[str, Any]) -> list[dict[str, Any]]:
+    limits = [limit for source in cleaning["sources"] for limit in source["limits"]]
+    return [example for limit in limits for name in EXAMPLES for example in limit[name]]
+
+
+def _read_text(run: Run, example: dict[str, Any], vocabulary: Vocabulary) -> str:
+    return read_start(run, example["index"], vocabulary, characters=TEXT_CHARACTERS)

@@ -1,0 +1,80 @@
+"""`clean-report`: show what each limit of the presets drops, from a build's work folder."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from pipeline.cli.flags import place
+from shards.terminal.command import WHOLE
+from shards.terminal.display import format_json, print_lines, print_rows
+
+if TYPE_CHECKING:
+    from shards.terminal.arguments import Subparsers
+
+_TEXT_CHARACTERS = 100
+
+
+def add_command(commands: Subparsers) -> None:
+    """Add `clean-report`."""
+    parser = commands.add_parser(
+        "clean-report",
+        help="show what each limit of the presets drops",
+        description="Show what each limit of the presets drops, to choose limits by looking: documents, tokens and "
+        'examples of the last mix. It knows presets with when = "mix"; the build need not have ended.',
+    )
+    parser.add_argument("place", type=place, metavar="WORK", help="the work folder of a build, or its set (OUT)")
+    parser.add_argument(
+        "--examples", type=int, default=0, metavar="N", help="print N random documents of each limit (default: none)"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print everything as JSON: counts, histograms, examples with their text"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the report and return the exit status."""
+    from pipeline.build.clean_report import read_clean_report
+
+    report = read_clean_report(options.place)
+    if options.json:
+        print(format_json(report))
+        return WHOLE
+    for source in report["sources"]:
+        _print_source(source, examples=options.examples)
+    return WHOLE
+
+
+def _print_source(source: dict[str, Any], *, examples: int) -> None:
+    read, left = source["read"], source["left"]
+    rows = [_row(limit["reason"], limit["value"], limit, read) for limit in source["limits"]]
+    gone = {name: read[name] - left[name] for name in ("documents", "tokens")}
+    rows.append(_row("all of them", None, {"every": gone, "first": gone, "alone": None}, read))
+    title = f"{source['name']}: {read['documents']:,} documents measured, {left['documents']:,} left"
+    print_rows(rows, title=title)
+    lines: list[str] = []
+    for limit in source["limits"] if examples else ():
+        lines.append(f"{limit['reason']} = {limit['value']:g} drops {limit['every']['documents']:,} documents")
+        for item in limit["random"][:examples]:
+            found = f"{limit['measure']} is {item['value']:.6g}"
+            lines.append(f"  {item['place']} row {item['row']}: {found}: {item['text'][:_TEXT_CHARACTERS]}")
+    print_lines([*lines, ""])
+
+
+def _row(limit: str, value: float | None, counts: dict[str, Any], read: dict[str, int]) -> dict[str, Any]:
+    every = counts["every"]
+    return {
+        "limit": limit,
+        "at": "" if value is None else f"{value:g}",
+        "documents": every["documents"],
+        "share": _share(every["documents"], read["documents"]),
+        "tokens": every["tokens"],
+        "share of tokens": _share(every["tokens"], read["tokens"]),
+        "first reason": counts["first"]["documents"],
+        "only reason": "" if counts["alone"] is None else f"{counts['alone']['documents']:,}",
+    }
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.2%}" if whole else "-"
