@@ -117,7 +117,8 @@ class DocumentStream:
         for index, span in enumerate(self._spans):
             names[index] = span.name
             for batch in read_span(self._source, span):
-                self.dropped.update(batch.rejected)
+                if batch.rejected:  # of small files there are many batches
+                    self.dropped.update(batch.rejected)
                 self.malformed += batch.malformed[: SHOWN_MALFORMED - len(self.malformed)]
                 # A place is the span's index and the row in one number.
                 places = batch.rows.astype(np.uint64) | np.uint64(index << 32)

@@ -6,6 +6,7 @@ of as few files as possible.
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -39,7 +40,12 @@ class Kind(Protocol):
 
 def kind_of(source: SourceRecipe) -> Kind:
     """Return the module of a source's kind. It is imported on first use, as the Hub's libraries take a second."""
-    return cast("Kind", importlib.import_module(_KINDS[source.kind]))
+    return _load(source.kind)
+
+
+@functools.cache
+def _load(kind: str) -> Kind:
+    return cast("Kind", importlib.import_module(_KINDS[kind]))
 
 
 def list_files(source: SourceRecipe) -> list[File]:

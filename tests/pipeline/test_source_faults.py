@@ -8,6 +8,7 @@ import gzip
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 
 from pipeline.sources import files
 from pipeline.sources.base import SourceError
+from pipeline.sources.formats import readers
 from tests.support.builds import list_spans_of
 
 
@@ -247,6 +249,15 @@ def test_a_file_that_changes_stops(tmp_path: Path, source: Any) -> None:
     os.utime(path, ns=(1, 1))
     with pytest.raises(SourceError, match="changed while the build was running"):
         list(reading)
+
+
+@pytest.mark.parametrize("format_", ["text", "file"])
+def test_a_file_that_ends_early(tmp_path: Path, source: Any, format_: str) -> None:
+    (tmp_path / "a.md").write_text("one--two")
+    recipe = source(tmp_path / "a.md", separator="--", format=format_)
+    (span,) = list_spans_of(recipe)
+    with pytest.raises(SourceError, match=r"a\.md: ends 3 bytes early\. The file is truncated"):
+        list(readers.read_rows(recipe, replace(span, stop=span.stop + 3)))
 
 
 def test_a_file_that_goes_away(tmp_path: Path, source: Any) -> None:

@@ -56,7 +56,7 @@ def open_file(url: str) -> Generator[BinaryIO]:
 
 
 def read_head(url: str, count: int) -> bytes:
-    """Return a file's first bytes, fewer if it ends before; without a buffer, as there may be many small files."""
+    """Return a file's first bytes, fewer if it ends before; without a buffer, as there may be many small ones."""
     if not is_local(url):
         with open_file(url) as file:
             return file.read(count)
@@ -118,9 +118,14 @@ def read_blocks(raw: BinaryIO, span: Span) -> Iterator[bytes]:
     while left:
         block = raw.read(min(BATCH_BYTES, left))
         if not block:
-            raise SourceError(f"{span.name}: ends {left} bytes early. The file is truncated; restore it.")
+            raise truncated(span, left)
         left -= len(block)
         yield block
+
+
+def truncated(span: Span, missing: int) -> SourceError:
+    """Return the error of a file that ends before its span does."""
+    return SourceError(f"{span.name}: ends {missing} bytes early. The file is truncated; restore it.")
 
 
 def read_pieces(raw: BinaryIO, span: Span, separator: bytes) -> Iterator[bytes]:

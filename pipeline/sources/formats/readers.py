@@ -22,9 +22,12 @@ from pipeline.sources.formats.byte_io import (
     TEXT_PER_STORED_BYTE,
     find_boundaries,
     is_compressed,
+    is_local,
     open_file,
     read_blocks,
+    read_head,
     read_pieces,
+    truncated,
 )
 
 if TYPE_CHECKING:
@@ -78,8 +81,13 @@ def read_rows(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
 
 
 def _read_file(span: Span) -> Iterator[TextBatch]:
-    with open_file(span.url) as raw:
-        data = b"".join(read_blocks(raw, span))
+    if is_local(span.url) and not is_compressed(span.name):
+        data = read_head(span.url, span.stop)  # half the time of a buffered file, if it is small
+        if len(data) < span.stop:
+            raise truncated(span, span.stop - len(data))
+    else:
+        with open_file(span.url) as raw:
+            data = b"".join(read_blocks(raw, span))
     yield TextBatch(wrap_texts(pa.large_binary(), [data]), np.zeros(1, np.uint32))
 
 
