@@ -2,17 +2,21 @@
 
 Planned, built and built again with nothing to do; the sets must hold the same documents. Run alone:
 
-    python -m tests.benchmarks.small_files
+    python -m tests.benchmarks.small_files [--quick | --files NUMBER]
+
+Seconds are measured twice: by the clock, and of the processor, in this process and in its workers. The second say what
+the first would be on a machine that does nothing else.
 """
 
 from __future__ import annotations
 
-import itertools
+import argparse
 import json
+import os
 import random
-import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,44 +24,67 @@ FILES, QUICK_FILES = 20_000, 2_000
 FILES_A_FOLDER = 1000
 
 
-def bench_small_files(work: Path, *, quick: bool = False) -> dict[str, Any]:
+def bench_small_files(work: Path, *, quick: bool = False, files: int = FILES) -> dict[str, Any]:
     """Plan, build and build again, from small files and from one file.
 
     Returns:
-        `files`; `plan_s`, `build_s` and `again_s` of a thousand small files, on two workers, without process start;
-        `plan_ratio`, `build_ratio` and `again_ratio` to one file of the same documents.
+        `files`; `plan_s`, `build_s` and `again_s` of a thousand small files, on two workers, without process start, and
+        `plan_cpu_s`, `build_cpu_s` and `again_cpu_s`; `plan_ratio`, `build_ratio` and `again_ratio` to one file of the
+        same documents; `load`, the processes that wanted to run in the minutes before the end, on average.
 
     Raises:
-        RuntimeError: the two sets do not hold the same number of tokens.
+        RuntimeError: the two sets do not hold the same number of documents.
     """
-    files = QUICK_FILES if quick else FILES
+    files = QUICK_FILES if quick else files
     root = work / "small-files"
     _write_files(root, files)
-    small, tokens = _time_steps(root, "small", "small/*/*.md")
+    small, documents = _time_steps(root, "small", "small/*/*.md")
+    load = os.getloadavg()[1]
     one, expected = _time_steps(root, "one", "one.jsonl")
-    if tokens != expected:
-        raise RuntimeError(f"{tokens} tokens from small files, {expected} from one file of the same documents")
-    per_thousand = {f"{step}_s": seconds * 1000 / files for step, seconds in small.items()}
-    return {"files": files, **per_thousand, **{f"{step}_ratio": small[step] / one[step] for step in small}}
+    if documents != expected:
+        raise RuntimeError(f"{documents} documents of small files, {expected} of one file that holds the same")
+    figures: dict[str, Any] = {"files": files, "load": load}
+    for step, (wall, cpu) in small.items():
+        figures |= {f"{step}_s": wall * 1000 / files, f"{step}_cpu_s": cpu * 1000 / files}
+        figures[f"{step}_ratio"] = wall / one[step][0]
+    return figures
 
 
-def _time_steps(root: Path, name: str, paths: str) -> tuple[dict[str, float], int]:
-    """Return the seconds of each step, and the tokens of the set."""
+def _time_steps(root: Path, name: str, paths: str) -> tuple[dict[str, tuple[float, float]], int]:
+    """Return the seconds of each step, by the clock and of the processor, and the documents of the set."""
     from pipeline.build.api import build_set, plan_set
-    from pipeline.recipe.load import load_recipe
 
-    times = [time.perf_counter()]
-    recipe = load_recipe(_recipe(name, paths), folder=root)
-    plan_set(recipe, probe=False)
-    times.append(time.perf_counter())
-    out, work = root / f"{name}.set", root / f"{name}.work"
-    build_set(recipe, out=out, work=work, workers=2)
-    times.append(time.perf_counter())
-    built = build_set(recipe, out=out, work=work, workers=2)  # has nothing to do
-    times.append(time.perf_counter())
-    seconds = [stop - start for start, stop in itertools.pairwise(times)]
-    tokens = sum(split.tokens for split in built.manifest.splits.values())
-    return dict(zip(("plan", "build", "again"), seconds, strict=True)), tokens
+    recipe, documents = _recipe(name, str(root / paths)), 0
+
+    def plan() -> None:
+        plan_set(recipe, probe=False)
+
+    def build() -> None:
+        nonlocal documents
+        built = build_set(recipe, out=root / f"{name}.set", work=root / f"{name}.work", workers=2)
+        documents = sum(split.documents for split in built.manifest.splits.values())
+
+    times = {"plan": _time(plan), "build": _time(build), "again": _time(build)}  # the last one has nothing to do
+    return times, documents
+
+
+def _time(step: Callable[[], object]) -> tuple[float, float]:
+    started, used = time.perf_counter(), _processor_seconds()
+    step()
+    return time.perf_counter() - started, _processor_seconds() - used
+
+
+def _processor_seconds() -> float:
+    """Return what this process has used, with its children that are at work, and theirs that have ended."""
+    ticks = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()  # the name before it may hold anything
+        except OSError:
+            continue  # has ended
+        if int(fields[1]) == os.getpid():
+            ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK") + sum(os.times()[:4])
 
 
 def _recipe(name: str, paths: str) -> dict[str, Any]:
@@ -82,5 +109,9 @@ def _write_files(root: Path, files: int) -> None:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--files", type=int, default=FILES, metavar="NUMBER")
+    flags = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        print(json.dumps(bench_small_files(Path(folder), quick="--quick" in sys.argv), indent=2))
+        print(json.dumps(bench_small_files(Path(folder), quick=flags.quick, files=flags.files), indent=2))
