@@ -38,6 +38,11 @@ GOALS = {
     ("measures", "code_ratio"): ("at least 40", lambda value: value >= 40),
     ("memory", "worker_ratio"): ("at most 1.15", lambda value: value <= 1.15),
     ("memory", "command_ratio"): ("at most 1.15", lambda value: value <= 1.15),
+    ("near_duplicates", "signatures_ms_mb"): ("at most 8", lambda value: value <= 8),
+    ("near_duplicates", "pairs_resident_mb"): ("at most 2,000", lambda value: value <= 2000),
+    ("near_duplicates", "ratio"): ("at least 20", lambda value: value >= 20),
+    ("near_duplicates", "ours_recall"): ("at least 0.98", lambda value: value >= 0.98),
+    ("near_duplicates", "ours_dropped_of_apart"): ("none", lambda value: value == 0),
     ("scale", "mix_growth"): ("at most 1.4", lambda value: value <= 1.4),
     ("validate", "validate_tokens_per_s"): ("at least 100,000,000", lambda value: value >= 100_000_000),
 }
@@ -198,6 +203,12 @@ def _small_files(work: Path, quick: bool) -> Figures:
     return bench_small_files(work, quick=quick)
 
 
+def _near_duplicates(work: Path, quick: bool) -> Figures:
+    from tests.benchmarks.near_duplicates import bench_near_duplicates
+
+    return bench_near_duplicates(work, quick=quick)
+
+
 TOPICS: dict[str, Callable[[Path, bool], Figures]] = {
     "build": _build,
     "validate": _validate,
@@ -213,6 +224,7 @@ TOPICS: dict[str, Callable[[Path, bool], Figures]] = {
     "scale": _scale,
     "small_files": _small_files,
     "measures": _measures,
+    "near_duplicates": _near_duplicates,
 }
 
 

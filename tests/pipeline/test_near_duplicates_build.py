@@ -30,6 +30,7 @@ from tests.support.builds import digests
 from tests.support.damage import flip
 from tests.support.near_duplicates import Planted, jaccard, plant
 from tests.support.servers import corpora
+from tests.support.servers.objects import ObjectServer, aws_environment
 
 DROP = 'clean.near_duplicates={action = "drop", max_dropped = 1.0}'
 RECIPE = """
@@ -80,13 +81,13 @@ class Corpus:
     planted: Planted
 
     def build(self, name: str, *overrides: str, workers: int = 1, work: str | None = None) -> BuildResult:
-        """Build a set with the recipe's keys changed."""
+        """Build a set with the recipe's keys changed; its work lies beside it, or at an address."""
         with closing(LocalExecutor(workers)) as executor:
             recipe = load_recipe(self.folder / "recipe.toml", overrides=list(overrides))
             report = build(
                 recipe,
                 out=self.folder / name,
-                work=self.folder / f"{work or name}.work",
+                work=work or self.folder / f"{name}.work",
                 executor=executor,
                 progress=Progress(),
             )
@@ -203,6 +204,13 @@ def test_turning_it_on_encodes_nothing_and_moving_it_only_mixes(small: Corpus) -
 def test_workers_change_nothing(small: Corpus) -> None:
     small.build("two", DROP, workers=2)
     assert digests(small.folder / "two") == digests(small.folder / "set")
+
+
+def test_work_in_a_bucket(small: Corpus, moto: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    aws_environment(monkeypatch, moto.url)
+    moto.reset()
+    small.build("remote", DROP, workers=2, work=f"{moto.empty_bucket()}/work")
+    assert digests(small.folder / "remote") == digests(small.folder / "set")
 
 
 def test_a_report_keeps_every_document(small: Corpus) -> None:

@@ -1,0 +1,212 @@
+"""Near-duplicates: the price of signatures, pairs of many synthetic band rows, and datatrove's stages beside ours.
+
+python -m tests.benchmarks.bench --only near_duplicates
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+from tokenizers import Tokenizer
+
+from pipeline.encode.run import Run, RunList
+from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
+from pipeline.engine.receipts import write_receipt
+from pipeline.mix.near_duplicates import bands, pairs
+from pipeline.mix.near_duplicates.drop import EVIDENCE_FILE
+from pipeline.mix.near_duplicates.shingles import hash_shingles
+from pipeline.mix.near_duplicates.signatures import BANDS, band_keys
+from shards.audit.ngrams import token_values
+from shards.stores.store import FolderStore
+from tests.benchmarks.material import MB, ROOT, VOCAB_SIZE, corpus_files, write_tokenizer
+from tests.benchmarks.scale import in_process
+from tests.support.near_duplicates import Planted, jaccard, plant
+
+Figures = dict[str, Any]
+NEAR, APART = 300, 200
+RUNS = 5
+
+
+def bench_near_duplicates(work: Path, *, quick: bool = False, workers: int = 2) -> Figures:
+    """Measure the three parts.
+
+    Returns:
+        `signatures_ms_mb`, processor time of shingles and signatures for a megabyte of text; of `pairs_rows` band rows:
+        `pairs_wall_s`, `pairs_found`, `pairs_resident_mb`; of a bucket of `bucket_documents`: `bucket_wall_s`,
+        `bucket_pairs`, `bucket_left_out`; then, of `text_mb` of books with planted pairs, the seconds of our stages up
+        to the mix and of datatrove's: `ours_s`, `datatrove_s`, `ratio`, `ours_stages`; both commands whole, of which
+        ours assembles and validates the set: `ours_command_s`, `datatrove_command_s`; how many documents each drops; of
+        the planted pairs at 0.85 and above, the share that each found; how many of those at 0.4 to 0.6 each dropped.
+
+    Raises:
+        TopicSkippedError: the corpus is not there.
+    """
+    files = corpus_files("bulk_prose")
+    tokenizer = write_tokenizer(files, work / "tokenizer.json")
+    figures = bench_signatures(files, tokenizer)
+    figures |= bench_pairs(work, 5 * MB if quick else 50 * MB)
+    figures |= bench_bucket(work, MB // 10 if quick else MB)
+    return figures | bench_datatrove(work, files, tokenizer, quick=quick, workers=workers)
+
+
+def bench_signatures(files: list[Path], tokenizer: Path) -> Figures:
+    """Measure shingles and signatures of about 10 MB of books; the best of three."""
+    texts = pq.read_table(files[0], columns=["text"])["text"].to_pylist()[:1500]
+    encoded = Tokenizer.from_file(str(tokenizer)).encode_batch(texts, add_special_tokens=False)
+    lengths = np.array([len(item.ids) + 1 for item in encoded])
+    tokens = np.array([token for item in encoded for token in [*item.ids, 0]], np.uint16)
+    edges, values = np.append(0, np.cumsum(lengths)), token_values(VOCAB_SIZE)
+
+    def once() -> float:
+        begun = time.process_time()
+        for first, last in bands.split_documents(lengths):
+            band_keys(*hash_shingles(tokens[edges[first] : edges[last]], lengths[first:last], values))
+        return time.process_time() - begun
+
+    size = sum(len(text.encode()) for text in texts) / MB
+    return {"signatures_ms_mb": 1000 * min(once() for _ in range(3)) / size}
+
+
+def bench_pairs(work: Path, rows: int) -> Figures:
+    """Find the pairs of random band rows, one row in ten with the key of another; all ranges, one after the other."""
+    folder = work / "pairs"
+    runs = [_write_rows(folder, number, _random_rows(rows // RUNS, number)) for number in range(RUNS)]
+    found = in_process(_find_pairs, folder, runs, rows)
+    shutil.rmtree(folder)
+    return {
+        "pairs_rows": rows,
+        "pairs_wall_s": found["wall_s"],
+        "pairs_found": found["pairs"],
+        "pairs_resident_mb": found["resident_mb"],
+    }
+
+
+def bench_bucket(work: Path, documents: int) -> Figures:
+    """Find the pairs of one bucket of so many documents."""
+    folder = work / "bucket"
+    rows = np.zeros(documents, bands.BAND_DTYPE)
+    rows["key"], rows["index"], rows["hash"] = 99, np.arange(documents), np.arange(documents)
+    rows["length"] = np.random.default_rng(1).permutation(documents)
+    found = in_process(_find_pairs, folder, [_write_rows(folder, 0, rows)], documents)
+    shutil.rmtree(folder)
+    return {
+        "bucket_documents": documents,
+        "bucket_wall_s": found["wall_s"],
+        "bucket_pairs": found["pairs"],
+        "bucket_left_out": found["left_out"],
+        "bucket_resident_mb": found["resident_mb"],
+    }
+
+
+def _random_rows(rows: int, seed: int) -> Any:
+    generator = np.random.default_rng(seed)
+    found = np.zeros(rows, bands.BAND_DTYPE)
+    found["key"] = generator.integers(0, BANDS << 60, rows, np.uint64)
+    shared = np.random.default_rng(99).integers(0, BANDS << 60, rows // 10, np.uint64)
+    found["key"][: len(shared)] = shared  # the same in every run
+    found["length"], found["index"] = generator.integers(1, 5000, rows), np.arange(rows)
+    found["hash"] = generator.integers(0, 2**32, rows, np.uint32)
+    return found
+
+
+def _write_rows(folder: Path, number: int, rows: Any) -> Run:
+    run = Run(str(folder / f"run-{number}"), number, "<u2")
+    own = folder / "bands" / bands.bands_digest(run.digest)
+    own.mkdir(parents=True)
+    rows = rows[np.argsort(rows["key"], kind="stable")]
+    edges = np.searchsorted(rows["key"] >> np.uint64(64 - bands.EDGE_BITS), np.arange((1 << bands.EDGE_BITS) + 1))
+    with ChecksummedWriter(own / bands.BANDS_FILE) as file:
+        file.write(rows.view(np.uint8).data)
+    edges_facts = write_checksummed(own / bands.EDGES_FILE, edges.astype("<u8").tobytes())
+    write_receipt(own, {"rows": len(rows), "files": {bands.BANDS_FILE: file.facts(), bands.EDGES_FILE: edges_facts}})
+    return run
+
+
+def _find_pairs(folder: Path, runs: list[Run], rows: int) -> Figures:
+    listed = RunList(FolderStore(folder), runs)
+    listed.write()
+    ranges = bands.count_ranges(rows, pairs.RANGE_ROWS)
+    begun, found, left_out = time.perf_counter(), 0, 0
+    for number in range(ranges):
+        own = folder / f"range-{number}"
+        own.mkdir()
+        task = pairs.PairsTask(listed.address, f"{folder}/bands", number, ranges)
+        result = pairs.find_pairs(own, task, lambda done, made: None)
+        found, left_out = found + result["pairs"], left_out + result["cut"]["pairs"]
+    return {"wall_s": time.perf_counter() - begun, "pairs": found, "left_out": left_out}
+
+
+def bench_datatrove(work: Path, files: list[Path], tokenizer: Path, *, quick: bool, workers: int) -> Figures:
+    """Drop the near-duplicates of books with planted ones: our command on an encoded corpus, and datatrove's stages."""
+    folder = work / "near"
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "text").mkdir(parents=True)
+    texts = [text for text in pq.read_table(files[0], columns=["text"])["text"].to_pylist() if len(text) > 400]
+    planted = plant(texts[:2000] if quick else texts, near=NEAR, apart=APART)
+    for number in range(4):
+        places = range(number, len(planted.documents), 4)
+        rows = {"id": [str(place) for place in places], "text": [planted.documents[place] for place in places]}
+        pq.write_table(pa.table(rows), folder / f"text/{number}.parquet")
+    size = sum(len(text.encode()) for text in planted.documents)
+    recipe = folder / "near.toml"
+    plain = (
+        'name = "near"\n[[sources]]\nname = "books"\npaths = ["text/*.parquet"]\nweight = 1\n'
+        f'[tokenizer]\nfile = "{tokenizer}"\n[split]\nval_tokens = 10_000\n'
+    )
+    command = [sys.executable, "-m", "pipeline", "build", str(recipe), "--out", str(folder / "set")]
+    command += ["--workers", str(workers), "--json"]
+    recipe.write_text(plain)
+    _run(command)
+    recipe.write_text(plain + '[clean.near_duplicates]\naction = "drop"\n')
+    command_s, _ = _run(command)
+    stages = json.loads((folder / "set.work/build.json").read_text())["stages"]
+    (evidence,) = folder.glob(f"set.work/mix/*/{EVIDENCE_FILE}")
+    dropped = {value.hex() for value in pq.read_table(evidence)["dropped_hash"].to_pylist()}
+
+    datatrove = [sys.executable, "-m", "tests.benchmarks.datatrove_minhash", "--input", str(folder / "text")]
+    datatrove_command_s, said = _run([*datatrove, "--out", str(folder / "datatrove"), "--workers", str(workers)])
+    datatrove_s, *numbers = said.split()
+    removed = {planted.documents[int(number)] for number in numbers}
+    ours = {text for text in planted.documents if xxhash.xxh3_128_hexdigest(text.encode()) in dropped}
+    seconds = {name: float(stages[name]["seconds"]) for name in ("bands", "pairs", "similar", "mix")}
+    figures: Figures = {"text_mb": size / MB, "ours_s": sum(seconds.values()), "datatrove_s": float(datatrove_s)}
+    figures |= {"ratio": figures["datatrove_s"] / figures["ours_s"], "ours_stages": seconds}
+    figures |= {"ours_command_s": command_s, "datatrove_command_s": datatrove_command_s}
+    for name, gone in (("ours", ours), ("datatrove", removed)):
+        figures |= _found(name, planted, gone, tokenizer)
+    shutil.rmtree(folder)
+    return figures
+
+
+def _found(name: str, planted: Planted, gone: set[str], tokenizer: Path) -> Figures:
+    encoder = Tokenizer.from_file(str(tokenizer))
+
+    def similar(pair: tuple[int, int]) -> float:
+        first, second = (encoder.encode(planted.documents[place], add_special_tokens=False).ids for place in pair)
+        return jaccard(first, second)
+
+    near = [pair for pair in planted.near if similar(pair) >= 0.85]
+    hit = sum(any(planted.documents[place] in gone for place in pair) for pair in near)
+    wrong = sum(any(planted.documents[place] in gone for place in pair) for pair in planted.apart)
+    return {f"{name}_dropped": len(gone), f"{name}_recall": hit / len(near), f"{name}_dropped_of_apart": wrong}
+
+
+def _run(command: list[str]) -> tuple[float, str]:
+    threads = dict.fromkeys(("RAYON_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    begun = time.perf_counter()
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | threads, capture_output=True, text=True, check=False)
+    seconds = time.perf_counter() - begun
+    if done.returncode:
+        raise RuntimeError(f"{command}: exit code {done.returncode}\n{done.stderr[-2000:]}")
+    return seconds, done.stdout
