@@ -14,7 +14,7 @@ import tomllib
 import types
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, Union, cast, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -225,6 +225,6 @@ def _model_at(model: type[BaseModel] | None, loc: tuple[int | str, ...]) -> type
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
-    elif get_origin(annotation) in (list, tuple, dict, Union, types.UnionType):
+    elif get_origin(annotation) in (list, tuple, dict, Annotated, Union, types.UnionType):
         for argument in get_args(annotation):
             yield from _models_in(argument)

@@ -90,6 +90,7 @@ class MissingExtraError(InputError):
 
 EXTRAS = {
     "datasets": "hub",
+    "datatrove": "clean",
     "matplotlib": "train",
     "ray": "ray",
     "safetensors": "train",

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from pipeline.clean.datatrove_filters import check_filter
 from pipeline.demo.corpus import gather_missing_corpus
 from pipeline.engine.progress import Progress
 from pipeline.mix.block_lists import check_entries, pin_entries
@@ -43,8 +44,19 @@ def load_recipe(
             folder = Path.cwd() / SHIPPED_PATHS_BEGIN
             if recipe.stem == "demo":
                 gather_missing_corpus(note=(progress or Progress(quiet=True)).note)
-    checks = (check_globs, _check_tokenizer_file, check_entries)
+    checks = (check_globs, _check_tokenizer_file, check_entries, _check_filters)
     return pin_entries(load.load_recipe(recipe, folder=folder, overrides=overrides, checks=checks))
+
+
+def _check_filters(data: dict[str, Any], folder: Path) -> Iterator[str]:
+    """Try every filter that a raw recipe names."""
+    for place, clean in paths.list_clean(data):
+        listed = clean.get("datatrove")
+        for index, table in enumerate(cast("list[Any]", listed) if isinstance(listed, list) else []):
+            name: Any = cast("dict[str, Any]", table).get("filter") if isinstance(table, dict) else None
+            if isinstance(name, str) and name:
+                arguments = cast("dict[str, Any]", table).get("arguments", {})
+                yield from (f"{place}.datatrove.{index}: {fault}" for fault in check_filter(name, arguments))
 
 
 def _check_tokenizer_file(data: dict[str, Any], folder: Path) -> Iterator[str]:

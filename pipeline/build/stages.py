@@ -171,7 +171,8 @@ def run_encode(
             context.driver.progress.note_once(dropped)
         check_matches(source, own)
         check_encoded(source, own)
-        check_filtered(source, own)
+        if edited := check_filtered(source, own):
+            context.driver.progress.note_once(edited)
     _check_sources_left(context, recipe, runs, encoded)
     return runs, encoded
 

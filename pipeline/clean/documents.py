@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow import as_large_binary, unwrap_mask, wrap_mask
-from pipeline.clean.filters import Filtered, apply_personal_data
+from pipeline.clean.datatrove_filters import FilterError
+from pipeline.clean.filters import Filtered, apply_filters, apply_personal_data
 from pipeline.clean.limits import Fallen, FallenDocument, find_kept
 from pipeline.clean.patterns import Match, find_matches, to_receipt
 from pipeline.sources.base import TextBatch
@@ -96,6 +97,11 @@ class DocumentStream:
         self._shown_filtered: list[dict[str, Any]] = []
 
     @property
+    def slow_s(self) -> float:
+        """CPU seconds that slow filters have taken."""
+        return self._filtered.seconds
+
+    @property
     def filtered(self) -> dict[str, Any]:
         """What filters did, as JSON values."""
         return self._filtered.to_json(self._shown_filtered)
@@ -110,6 +116,7 @@ class DocumentStream:
 
         Raises:
             SourceError: a span cannot be read as the recipe says.
+            FilterError: a filter failed.
         """
         pending: list[TextBatch] = []
         names: dict[int, str] = {}
@@ -135,7 +142,10 @@ class DocumentStream:
         if len(pending) > 1:
             text = pa.concat_arrays([part.text for part in pending])
             batch = TextBatch(text, np.concatenate([part.rows for part in pending]))
-        documents = clean_batch(self._source, batch, self.dropped, self._shown, self._fallen, self._filtered)
+        try:
+            documents = clean_batch(self._source, batch, self.dropped, self._shown, self._fallen, self._filtered)
+        except FilterError as error:
+            raise error.at(names[error.row >> 32], error.row & 0xFFFFFFFF) from error.__cause__
         for place, limit, value, text in self._fallen.shown[len(self.fallen) :]:
             document = FallenDocument(
                 names[place >> 32], place & 0xFFFFFFFF, limit.reason, limit.measure, value, limit.value, text
@@ -194,6 +204,7 @@ def clean_batch(
         kept = find_kept(text, rows, source, dropped, fallen)
         if not kept.all():
             text, rows = text.filter(wrap_mask(kept)), rows[kept]
+        text, rows = apply_filters(text, rows, source, dropped, filtered)
     return Documents(text, rows)
 
 

@@ -6,6 +6,7 @@ is the only step that changes text.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,8 @@ import numpy as np
 
 from pipeline.arrow import wrap_mask
 from pipeline.clean import personal_kinds
-from pipeline.clean.limits import SHOWN, TEXT_CHARACTERS, check_dropped
+from pipeline.clean.datatrove_filters import find_rejected, versions
+from pipeline.clean.limits import SHOWN, TEXT_CHARACTERS, check_dropped, count_cleaned
 from pipeline.clean.personal_data import (
     Masked,
     MaskedCounts,
@@ -25,7 +27,7 @@ from pipeline.clean.personal_data import (
     mask_text,
     reason_of,
 )
-from pipeline.recipe.filters import Filter, PersonalData
+from pipeline.recipe.filters import DatatroveFilter, Filter, PersonalData
 from shards.terminal.display import printable
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ class FilteredDocument:
     """A document that a filter dropped, as an error shows it."""
 
     step: str
-    """The table in `clean`."""
+    """The filter's label."""
     row: int
     reason: str
     text: str = ""
@@ -59,19 +61,25 @@ class Filtered:
 
     masked: Masked = field(default_factory=Masked)
     steps: Counter[str] = field(default_factory=Counter[str])
-    """Dropped documents, by the table in `clean`."""
+    """Dropped documents, by the filter's label."""
+    edited: Counter[str] = field(default_factory=Counter[str])
+    """Documents whose text a filter of datatrove changed, by the filter's label; they are encoded unchanged."""
+    seconds: float = 0.0
+    """CPU time of the filters that are slow."""
     shown: list[FilteredDocument] = field(default_factory=list[FilteredDocument])
-    """Some of each table's."""
+    """Some of each filter's."""
 
     def to_json(self, shown: list[dict[str, Any]]) -> dict[str, Any]:
         """Return what a run's receipt says of filters."""
-        return {"masked": self.masked.to_json(), "steps": dict(self.steps), "shown": shown}
+        return {"masked": self.masked.to_json(), "steps": dict(self.steps), "edited": dict(self.edited), "shown": shown}
 
 
 def identity_of(table: Filter) -> list[Any]:
     """Return what decides a filter's result, for digests."""
-    assert isinstance(table, PersonalData)
-    return [table.name, personal_kinds.CODE_VERSION, table.action, table.all_kinds]
+    if isinstance(table, PersonalData):
+        return [table.name, personal_kinds.CODE_VERSION, table.action, table.all_kinds]
+    assert isinstance(table, DatatroveFilter)
+    return [table.name, versions(), table.filter, table.arguments]
 
 
 def apply_personal_data(
@@ -99,7 +107,32 @@ def apply_personal_data(
     if table.action == "mask":
         return mask_documents(text, table.all_kinds, filtered.masked), rows
     found = {index: reason_of(kind) for index, kind in find_documents(text, table.all_kinds).items()}
-    return _drop(table.name, found, text, rows, dropped, filtered, show_text=False)
+    return _drop(table.label, found, text, rows, dropped, filtered, show_text=False)
+
+
+def apply_filters(
+    text: pa.LargeStringArray,
+    rows: npt.NDArray[np.unsignedinteger],
+    source: SourceRecipe,
+    dropped: Counter[str],
+    filtered: Filtered,
+) -> tuple[pa.LargeStringArray, npt.NDArray[np.unsignedinteger]]:
+    """Drop the documents that a source's filters reject; arguments and result as of `apply_personal_data`.
+
+    Raises:
+        FilterError: a filter failed.
+    """
+    for table in source.clean.filters():
+        if not len(text) or isinstance(table, PersonalData):
+            continue
+        started = time.thread_time()
+        assert isinstance(table, DatatroveFilter)
+        found, edited = find_rejected(text, rows, table)
+        if edited:
+            filtered.edited[table.label] += edited
+        filtered.seconds += time.thread_time() - started
+        text, rows = _drop(table.label, found, text, rows, dropped, filtered, show_text=True)
+    return text, rows
 
 
 def _drop(
@@ -133,29 +166,38 @@ def mask_as_recipe(source: SourceRecipe, text: bytes) -> bytes:
     return mask_text(text, kinds_of(table.all_kinds))
 
 
-def check_filtered(source: SourceRecipe, results: Sequence[dict[str, Any]]) -> None:
-    """Check that no filter drops more of a source than its recipe allows.
+def check_filtered(source: SourceRecipe, results: Sequence[dict[str, Any]]) -> str:
+    """Check that no filter drops more of a source than its recipe allows; return what is to be noted.
 
     Args:
         source: the source.
         results: the results of encoding its units.
+
+    Returns:
+        Which filters have changed text in vain; empty if none has.
 
     Raises:
         CleaningError: with counts and documents.
     """
     tables = source.clean.filters()
     if not tables:
-        return
+        return ""
     steps: Counter[str] = Counter()
+    edited: Counter[str] = Counter()
     for done in results:
         steps.update(done["filtered"]["steps"])
+        edited.update(done["filtered"]["edited"])
     shown = [FilteredDocument(**item) for done in results for item in done["filtered"]["shown"]]
     check_dropped(
         source,
         tables,
-        documents=steps.total() + sum(done["documents"] for done in results),
+        documents=count_cleaned(source, results),
         dropped=steps,
         show=lambda name: [document for document in shown if document.step == name],
+    )
+    return "\n".join(
+        f"source {source.name!r}: clean.{label} changed the text of {count:,} documents; they are encoded unchanged"
+        for label, count in edited.items()
     )
 
 

@@ -155,11 +155,9 @@ def check_encoded(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> No
         CleaningError: with counts and documents.
     """
     results = list(results)
-    reasons = {limit.reason for limit in source.clean.limits("encode")}
-    if not reasons:
+    if not source.clean.presets("encode"):
         return
-    fell = sum(count for done in results for reason, count in done["dropped"].items() if reason in reasons)
-    documents = fell + sum(done["documents"] for done in results)
+    documents = count_cleaned(source, results)
     presets: Counter[str] = Counter()
     for done in results:
         presets.update(done["fallen"]["presets"])
@@ -171,6 +169,16 @@ def check_encoded(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> No
         dropped=presets,
         show=lambda name: [FallenDocument(**item["document"]) for item in items if item["preset"] == name],
     )
+
+
+def count_cleaned(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> int:
+    """Return how many documents came to the presets and filters before encoding: those left, and those they dropped."""
+    reasons = {limit.reason for limit in source.clean.limits("encode")}
+    count = 0
+    for done in results:
+        count += done["documents"] + sum(number for reason, number in done["dropped"].items() if reason in reasons)
+        count += sum(done.get("filtered", {}).get("steps", {}).values())
+    return count
 
 
 def check_dropped(
@@ -195,21 +203,20 @@ def check_dropped(
     """
     faults: list[str] = []
     for preset in presets:
-        count = dropped.get(preset.name, 0)
+        count = dropped.get(preset.label, 0)
         if count <= preset.max_dropped * documents:
             continue
         share = count / documents
         enough = min(1.0, math.ceil(share * 100) / 100)
-        table = f"[sources.clean.{preset.name}]"
         moved = "mixed again" if preset.when == "mix" else "encoded again"
         faults.append(
             "\n".join(
                 [
-                    f"source {source.name!r}: clean.{preset.name} drops {count:,} of {documents:,} documents "
+                    f"source {source.name!r}: clean.{preset.label} drops {count:,} of {documents:,} documents "
                     f"({share:.2%}), more than max_dropped = {preset.max_dropped} allows. Such as:",
-                    *(f"  {document}" for document in show(preset.name)[:SHOWN]),
-                    f"Change its keys, then the source is {moved}; or set max_dropped = {enough} in its {table} to go "
-                    "on without them, then nothing is encoded again.",
+                    *(f"  {document}" for document in show(preset.label)[:SHOWN]),
+                    f"Change its keys, then the source is {moved}; or set max_dropped = {enough} in its "
+                    f"{preset.table} to go on without them, then nothing is encoded again.",
                 ]
             )
         )

@@ -1,9 +1,9 @@
 """Duplicates: how much of each source is left when documents with equal text count once, as in the mix.
 
-A local source with at most `COUNTED_BYTES` of text is read and hashed whole. For any other source, only the documents
-of the pilot are compared. Most of their copies are elsewhere in the source, so the result is a lower bound of what the
-build drops. `read_everything` reads and hashes all sources. If an earlier build made a set of the same sources, its
-manifest gives the numbers, and nothing is read. Near-duplicates do not count.
+A local source with at most `COUNTED_BYTES` of text is read and hashed whole, unless it has slow filters. For any other
+source, only the documents of the pilot are compared. Most of their copies are elsewhere in the source, so the result is
+a lower bound of what the build drops. `read_everything` reads and hashes all sources. If an earlier build made a set of
+the same sources, its manifest gives the numbers, and nothing is read. Near-duplicates do not count.
 
 Memory: 20 bytes per hashed document, and another sixteenth of that during the comparison.
 """
@@ -96,7 +96,12 @@ def find_distinct(
     """
     whole = [
         selection.source.content == "column"
-        and (read_everything or (not selection.is_remote and selection.text_bytes <= COUNTED_BYTES))
+        and (
+            read_everything
+            or (
+                not selection.is_remote and selection.text_bytes <= COUNTED_BYTES and not selection.source.clean.is_slow
+            )
+        )
         for selection in selections
     ]
     tables = [

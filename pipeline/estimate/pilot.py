@@ -325,6 +325,7 @@ def _encode(
     span = Span(str(path), path.name, "", FORMAT, "rg", 0, 1, size, len(texts), path.stat().st_size)
     dtype = token_dtype(tokenizer.vocab_size)
     source = recipe.sources[index]
+    source = source.model_copy(update={"clean": source.clean.without_filters()})  # the texts have passed them
     special_tokens = tuple(tokenizer.special_tokens.items())
     task = EncodeTask(
         Unit(index, (span,)),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from pipeline.recipe.filters import Filter, PersonalData
+from pipeline.recipe.filters import FILTERS, DatatroveFilter, Filter, PersonalData, distinct_filters
 from pipeline.recipe.presets import C4, Code, Fineweb, Gopher, Limit, Preset
 from shards.config import Settings
 
@@ -28,19 +28,33 @@ class CleanRecipe(Settings):
     """Source code: data, generated and minified files (Chen et al. 2021, Li et al. 2023)."""
     personal_data: PersonalData | None = Field(default=None, exclude_if=_is_none)
     """A filter: personal data and secrets are masked, or their documents dropped."""
+    datatrove: Annotated[list[DatatroveFilter], AfterValidator(distinct_filters)] | None = Field(
+        default=None, exclude_if=_is_none
+    )
+    """Filters of datatrove, in their order: `[[sources.clean.datatrove]]`. An empty list in a source turns off those of
+    the recipe."""
 
     def __bool__(self) -> bool:
         """Return whether a preset or a filter is on."""
-        return any(table.is_on for table in self._tables().values())
+        return any(table.is_on for table in self._tables())
 
     def presets(self, when: Literal["mix", "encode"] | None = None) -> list[Preset]:
         """Return the presets that are on, in order; those that drop documents at `when` alone if it is given."""
-        given = [table for table in self._tables().values() if isinstance(table, Preset) and table.is_on]
+        given = [table for table in self._tables() if isinstance(table, Preset) and table.is_on]
         return [preset for preset in given if when in (None, preset.when)]
 
     def filters(self) -> list[Filter]:
         """Return the filters that are on, in order."""
-        return [table for table in self._tables().values() if isinstance(table, Filter) and table.is_on]
+        return [table for table in self._tables() if isinstance(table, Filter) and table.is_on]
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether a filter is on that takes longer than encoding."""
+        return any(table.is_slow for table in self.filters())
+
+    def without_filters(self) -> Self:
+        """Return the presets alone, for documents that have been filtered."""
+        return self.model_copy(update=dict.fromkeys(FILTERS))
 
     def limits(self, when: Literal["mix", "encode"]) -> list[Limit]:
         """Return the limits that are applied at `when`, in order."""
@@ -62,13 +76,20 @@ class CleanRecipe(Settings):
 
     def with_defaults(self, others: CleanRecipe) -> Self:
         """Return the tables that are on; those of `others` take the place of the ones without a table here."""
-        own: dict[str, Any] = others._tables() | self._tables()
-        return type(self)(**{name: table for name, table in own.items() if table.is_on})
+        own: dict[str, Any] = {}
+        for name in CleanRecipe.model_fields:
+            table = getattr(others if getattr(self, name) is None else self, name)
+            if table if isinstance(table, list) else table is not None and table.is_on:
+                own[name] = table
+        return type(self)(**own)
 
-    def _tables(self) -> dict[str, Preset | Filter]:
-        """Return the tables that are given, by name, in order."""
-        given = {name: getattr(self, name) for name in CleanRecipe.model_fields}
-        return {name: table for name, table in given.items() if table is not None}
+    def _tables(self) -> list[Preset | Filter]:
+        """Return the tables that are given, in order."""
+        found: list[Preset | Filter] = []
+        for name in CleanRecipe.model_fields:
+            given: Any = getattr(self, name)
+            found += given if isinstance(given, list) else [given] if given is not None else []
+        return found
 
 
 class NearDuplicatesRecipe(Settings):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal, get_args
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, JsonValue
 
 from pipeline.recipe.values import distinct
 from shards.config import Settings
@@ -36,6 +36,8 @@ class Filter(Settings):
     name: ClassVar[str]
     """The filter's table in `clean`."""
     when: ClassVar[str] = "encode"
+    is_slow: ClassVar[bool] = False
+    """Whether it takes longer than encoding."""
 
     max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.3
     """The build stops, and shows some of them, when the filter drops a larger share of the documents."""
@@ -44,6 +46,16 @@ class Filter(Settings):
     def is_on(self) -> bool:
         """Whether the filter is used."""
         return True
+
+    @property
+    def label(self) -> str:
+        """What its dropped documents are counted by: `clean.LABEL`."""
+        return self.name
+
+    @property
+    def table(self) -> str:
+        """Its table in a source of a recipe."""
+        return f"[sources.clean.{self.name}]"
 
     @classmethod
     def ordered_keys(cls) -> list[str]:
@@ -73,5 +85,37 @@ class PersonalData(Filter):
         return tuple(kind for kind in PERSONAL_KINDS if self.kinds is None or kind in self.kinds)
 
 
-FILTERS: dict[str, type[Filter]] = {filter_.name: filter_ for filter_ in (PersonalData,)}
+class DatatroveFilter(Filter):
+    """One of the filters of `datatrove.pipeline.filters`, unchanged and at its own speed (`pip install
+    'tokenmill[clean]'`). A document that it rejects is dropped, and counted as `NAME: REASON`. Text that it changes is
+    encoded unchanged.
+    """
+
+    name = "datatrove"
+    is_slow = True
+
+    filter: Annotated[str, Field(min_length=1)]
+    """The name of its class, such as `GopherQualityFilter`. Refused are those that need the network, other columns than
+    the text, or remember earlier documents."""
+    arguments: dict[str, JsonValue] = Field(default_factory=dict)
+    """What its class is called with: `{ min_doc_words = 20 }`."""
+
+    @property
+    def label(self) -> str:
+        """The filter by its name."""
+        return f"{self.name}.{self.filter}"
+
+    @property
+    def table(self) -> str:
+        """One of a list."""
+        return "[[sources.clean.datatrove]]"
+
+
+def distinct_filters(filters: list[DatatroveFilter]) -> list[DatatroveFilter]:
+    """Refuse a filter that is listed twice."""
+    distinct([item.filter for item in filters])
+    return filters
+
+
+FILTERS: dict[str, type[Filter]] = {filter_.name: filter_ for filter_ in (PersonalData, DatatroveFilter)}
 """Table in `clean` -> model of every filter."""

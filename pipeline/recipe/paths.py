@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+from shards.config import item_names
+
 _PROTOCOL = re.compile(r"[a-z]+")
 """A link of a chained URL that fsspec takes for the name of a protocol, such as `simplecache`."""
 
@@ -49,6 +51,17 @@ def list_keys(data: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
     if isinstance(data.get("tokenizer"), dict):
         yield data["tokenizer"], "file"
     yield data, "drop_hashes"
+
+
+def list_clean(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each `clean` table of a raw recipe, of any shape, with its place in messages."""
+    sources = data.get("sources")
+    items = cast("list[Any]", sources) if isinstance(sources, list) else []
+    tables = zip([f"sources.{name}" for name in item_names(items)], items, strict=True)
+    for place, table in (("", data), *tables):
+        clean = cast("dict[str, Any]", table).get("clean") if isinstance(table, dict) else None
+        if isinstance(clean, dict):
+            yield f"{place}.clean".lstrip("."), cast("dict[str, Any]", clean)
 
 
 def move_value(value: Any, *, old: Path, new: Path) -> Any:

@@ -96,6 +96,16 @@ class Preset(Settings):
         """Whether the preset is used."""
         return self.when != "off"
 
+    @property
+    def label(self) -> str:
+        """What its dropped documents are counted by: `clean.LABEL`."""
+        return self.name
+
+    @property
+    def table(self) -> str:
+        """Its table in a source of a recipe."""
+        return f"[sources.clean.{self.name}]"
+
     @classmethod
     def limit_keys(cls) -> list[str]:
         """Return the keys of the limits, in order: a document that several would drop is counted for the first."""

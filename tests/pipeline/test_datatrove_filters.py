@@ -1,0 +1,278 @@
+"""datatrove's filters, named in a recipe: they drop exactly what they drop when called alone."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datatrove.pipeline.filters as datatrove_filters
+import numpy as np
+import pyarrow as pa
+import pytest
+from datatrove.data import Document
+from datatrove.pipeline.filters.base_filter import BaseFilter, get_filter_result
+
+import shards
+from pipeline.build.load import load_recipe
+from pipeline.build.stages import reading_of
+from pipeline.clean import datatrove_filters as module
+from pipeline.clean.datatrove_filters import REFUSED, FilterError
+from pipeline.clean.documents import DocumentStream, clean_batch
+from pipeline.clean.filters import Filtered
+from pipeline.engine.tasks import digest_of
+from pipeline.estimate.pilot import measure
+from pipeline.recipe.schema import Recipe, SourceRecipe
+from pipeline.sources.base import TextBatch
+from pipeline.sources.selection import open_sources
+from shards.config import SettingsError
+from tests.support.builds import real_documents, run_build
+from tests.support.servers import corpora
+
+NAMED = [
+    ("GopherQualityFilter", {"min_doc_words": 20}),
+    ("GopherRepetitionFilter", {}),
+    ("C4QualityFilter", {"min_num_sentences": 3}),
+    ("C4ParagraphFilter", {}),
+    ("FineWebQualityFilter", {}),
+    ("RegexFilter", {"regex_exp": "(?i)exception"}),
+]
+
+
+def texts(count: int) -> list[str]:
+    """Return web pages of the corpora, else paragraphs of Python's documentation; with some of a bad kind."""
+    folder = corpora.find()
+    good = real_documents()
+    if folder is not None:
+        import pyarrow.parquet as pq
+
+        (path,) = (folder / "fineweb_edu").glob("*.parquet")
+        good = [text for text in pq.read_table(path, columns=["text"])["text"].to_pylist() if len(text) < 4000]
+    bad = ["- a\n- b\n- c\n" * 30, "word " * 300, "# # # # " * 90, "Too short.", "no stop words " * 60, "é世界 " * 99]
+    mixed = itertools.chain.from_iterable(zip(good, itertools.cycle(bad), strict=False))
+    return list(dict.fromkeys(mixed))[:count]
+
+
+def table(name: str, arguments: dict[str, Any], **keys: Any) -> dict[str, Any]:
+    return {"filter": name, "arguments": arguments, **keys}
+
+
+def source_of(*tables: dict[str, Any]) -> SourceRecipe:
+    source = {"name": "a", "paths": ["x"], "weight": 1, "clean": {"datatrove": list(tables)}}
+    return Recipe.model_validate({"name": "r", "sources": [source], "tokenizer": {"vocab_size": 300}}).sources[0]
+
+
+@pytest.mark.parametrize(("name", "arguments"), NAMED)
+def test_a_filter_drops_what_it_drops_alone(name: str, arguments: dict[str, Any]) -> None:
+    documents = texts(150)
+    alone = getattr(datatrove_filters, name)(**arguments)
+    results = [get_filter_result(alone.filter(Document(text=text, id=""))) for text in documents]
+    reasons = [f"{name}: {reason}" if reason else name for kept, reason in results if not kept]
+    dropped: Counter[str] = Counter()
+    filtered = Filtered()
+    batch = TextBatch(pa.array(documents, pa.large_string()), np.arange(len(documents), dtype=np.uint32))
+    left = clean_batch(source_of(table(name, arguments)), batch, dropped, filtered=filtered)
+    assert left.rows.tolist() == [row for row, (kept, _) in enumerate(results) if kept]
+    assert left.text.to_pylist() == [text for text, (kept, _) in zip(documents, results, strict=True) if kept]
+    assert dropped == Counter(reasons)
+    assert 0 < len(reasons) < len(documents)
+    assert filtered.steps == {f"datatrove.{name}": len(reasons)}
+    assert bool(filtered.edited) == (name == "C4QualityFilter")
+
+
+def test_filters_are_asked_in_their_order() -> None:
+    documents = ["one two", "two", "three one", "four"]
+    tables = [table("RegexFilter", {"regex_exp": "one"}), table("C4ParagraphFilter", {})]
+    batch = TextBatch(pa.array(documents, pa.large_string()), np.arange(4, dtype=np.uint32))
+    for order in (tables, tables[::-1]):
+        dropped: Counter[str] = Counter()
+        assert not len(clean_batch(source_of(*order), batch, dropped))
+        first = {"RegexFilter": 2, "C4ParagraphFilter: < 3 paragraphs": 2}
+        assert dropped == (first if order is tables else {"C4ParagraphFilter: < 3 paragraphs": 4})
+
+
+def test_every_filter_is_offered_or_refused() -> None:
+    every = {
+        name
+        for name, value in vars(datatrove_filters).items()
+        if isinstance(value, type) and issubclass(value, BaseFilter) and value is not BaseFilter
+    }
+    assert every == {name for name, _ in NAMED} | set(REFUSED)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Callable[..., Path]:
+    """Return what writes a recipe with one source and a `clean` table."""
+
+    def write(clean: str, documents: list[str]) -> Path:
+        (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+        path = tmp_path / "recipe.toml"
+        path.write_text(
+            'name = "d"\n[[sources]]\nname = "a"\nweight = 1\npaths = ["a.jsonl"]\n'
+            f"{clean}\n[tokenizer]\nvocab_size = 300\n"
+        )
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("tables", "fault"),
+    [
+        ('filter = "GopherQualtyFilter"', "has no filter 'GopherQualtyFilter'. Did you mean 'GopherQualityFilter'?"),
+        ('filter = "BaseFilter"', "has no filter 'BaseFilter'."),
+        ('filter = "SamplerFilter"', "cannot be used: it draws at random in the order of the documents"),
+        ('filter = "URLFilter"', "cannot be used: it looks at the URL of a document"),
+        ('filter = "GopherQualityFilter"\narguments = { min_words = 3 }', "unexpected keyword argument 'min_words'"),
+        ('filter = "GopherQualityFilter"\narguments = { min_doc_words = "x" }', "cannot be used so: TypeError"),
+        (
+            'filter = "RegexFilter"\narguments = { regex_exp = "(" }',
+            "cannot be used so: error: missing ), unterminated",
+        ),
+        ('filter = "RegexFilter"', "missing 1 required positional argument: 'regex_exp'"),
+        ('filter = "C4ParagraphFilter"\narguments = { exclusion_writer = 1 }', "exclusion_writer cannot be given"),
+        ('filter = "C4ParagraphFilter"\nargument = {}', "unknown key. Did you mean 'arguments'?"),
+        ('filter = ""', "at least 1 character"),
+        ("arguments = {}", "required key is missing"),
+    ],
+)
+@pytest.mark.parametrize("place", ["sources.clean", "clean"])
+def test_faults_are_told_before_a_build_begins(
+    recipe: Callable[..., Path], tables: str, fault: str, place: str
+) -> None:
+    path = recipe(f"[[{place}.datatrove]]\n{tables}", ["text"])
+    if place == "clean":
+        text = path.read_text()
+        path.write_text(text.replace(f"[[clean.datatrove]]\n{tables}", "") + f"\n[[clean.datatrove]]\n{tables}\n")
+    with pytest.raises(SettingsError) as caught:
+        load_recipe(path)
+    (found,) = caught.value.faults
+    assert fault in found
+    assert found.startswith(f"{place.replace('sources', 'sources.a')}.datatrove.0")
+
+
+def test_a_filter_is_listed_once(recipe: Callable[..., Path]) -> None:
+    clean = '[[sources.clean.datatrove]]\nfilter = "C4ParagraphFilter"\n'
+    with pytest.raises(SettingsError, match="listed more than once: 'C4ParagraphFilter'"):
+        load_recipe(recipe(clean * 2, ["text"]))
+
+
+def test_without_datatrove_the_extra_is_named(recipe: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "datatrove"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "datatrove", None)
+    path = recipe('[[sources.clean.datatrove]]\nfilter = "C4ParagraphFilter"', ["text"])
+    with pytest.raises(shards.errors.MissingExtraError, match=re.escape("pip install 'tokenmill[clean]'")):
+        load_recipe(path)
+
+
+def test_what_decides_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    def digest(*tables: dict[str, Any]) -> str:
+        return digest_of(reading_of(source_of(*tables)))
+
+    one, other = table("C4ParagraphFilter", {}), table("RegexFilter", {"regex_exp": "x"})
+    distinct = [(), (one,), (one, other), (other, one), (table("RegexFilter", {"regex_exp": "y"}),)]
+    assert len({digest(*tables) for tables in distinct}) == len(distinct)
+    assert digest(table("C4ParagraphFilter", {}, max_dropped=0.9)) == digest(one)
+    before = digest(one), digest()
+    monkeypatch.setattr(module, "versions", lambda: ["99", None])
+    from pipeline.clean import filters
+
+    monkeypatch.setattr(filters, "versions", lambda: ["99", None])
+    assert (digest(one) == before[0], digest() == before[1]) == (False, True)
+
+
+def test_a_source_turns_the_filters_of_the_recipe_off(recipe: Callable[..., Path]) -> None:
+    text = recipe("[sources.clean]\ndatatrove = []", ["text"]).read_text()
+    path = recipe("", ["text"])
+    path.write_text(text + '\n[[clean.datatrove]]\nfilter = "C4ParagraphFilter"\n')
+    assert not load_recipe(path).sources[0].clean
+    path.write_text(text.replace("datatrove = []", "") + '\n[[clean.datatrove]]\nfilter = "C4ParagraphFilter"\n')
+    assert [item.filter for item in load_recipe(path).sources[0].clean.datatrove or []] == ["C4ParagraphFilter"]
+
+
+def test_a_filter_that_fails_stops_with_the_place(recipe: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    path = recipe('[[sources.clean.datatrove]]\nfilter = "GopherRepetitionFilter"', ["fine " * 20, "\x1b[2J bad", "x"])
+
+    def fail(self: Any, doc: Document) -> bool:
+        if "bad" in doc.text:
+            raise ZeroDivisionError("\x1b division")
+        return True
+
+    loaded = load_recipe(path)
+    monkeypatch.setattr(datatrove_filters.GopherRepetitionFilter, "filter", fail)
+    stream = DocumentStream(loaded.sources[0], open_sources(loaded)[0].listed)
+    with pytest.raises(FilterError) as caught:
+        list(stream)
+    assert str(caught.value).startswith(
+        "a.jsonl row 1: datatrove's GopherRepetitionFilter failed: ZeroDivisionError: \\x1b division. "
+    )
+
+
+def test_a_document_on_which_datatrove_fails_by_itself(recipe: Callable[..., Path]) -> None:
+    """GopherQualityFilter divides by the number of words, of which a text of spaces has none."""
+    clean = '[[sources.clean.datatrove]]\nfilter = "GopherQualityFilter"\narguments = { min_doc_words = 0 }'
+    path = recipe(clean, ["Some words that are fine.", " \n"])
+    stopped = run_build(path, path.parent / "set", expect=2)
+    assert "a.jsonl row 1: datatrove's GopherQualityFilter failed: " in stopped["stderr"]
+    assert not (path.parent / "set/manifest.json").exists()
+
+
+def test_a_build_with_filters(recipe: Callable[..., Path]) -> None:
+    documents = texts(120)
+    clean = (
+        '[[sources.clean.datatrove]]\nfilter = "C4QualityFilter"\nmax_dropped = 0.9\n'
+        '[[sources.clean.datatrove]]\nfilter = "C4ParagraphFilter"\nmax_dropped = 0.95\n'
+    )
+    path = recipe(clean, documents)
+    done = run_build(path, path.parent / "set", "--workers", "1")
+    expected: Counter[str] = Counter()
+    quality, paragraphs = datatrove_filters.C4QualityFilter(), datatrove_filters.C4ParagraphFilter()
+    kept: list[str] = []
+    for text in documents:
+        for filter_ in (quality, paragraphs):
+            good, reason = get_filter_result(filter_.filter(Document(text=text, id="")))
+            if not good:
+                expected[f"{type(filter_).__name__}: {reason}"] += 1
+                break
+        else:
+            kept.append(text)
+    assert done["sources"][0]["dropped"] == expected
+    assert 0 < len(kept) < len(documents)
+    opened = shards.open_set(path.parent / "set")
+    held = [row["row"] for shard in opened.shards for row in shard.documents(["row"]).to_pylist()]
+    assert sorted(held) == [documents.index(text) for text in kept]
+    assert "clean.datatrove.C4QualityFilter changed the text of" in done["stderr"]
+    assert "they are encoded unchanged" in done["stderr"]
+    few = ["--set", 'sources.a.clean.datatrove=[{filter = "C4QualityFilter", max_dropped = 0.01}]']
+    stopped = run_build(path, path.parent / "set", *few, expect=2)
+    assert re.search(r"clean.datatrove.C4QualityFilter drops \d+ of 120 documents", stopped["stderr"])
+    assert "in its [[sources.clean.datatrove]] to go on without them" in stopped["stderr"]
+
+
+def test_a_plan_prices_the_filters(recipe: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    documents = texts(60)
+
+    def slow(self: Any, doc: Document) -> tuple[bool, str] | bool:
+        sum(range(400_000))  # some milliseconds
+        return (False, "chosen") if len(doc.text) % 3 == 0 else True
+
+    path = recipe('[[sources.clean.datatrove]]\nfilter = "C4ParagraphFilter"', documents)
+    loaded = load_recipe(path)
+    monkeypatch.setattr(datatrove_filters.C4ParagraphFilter, "filter", slow)
+    priced = measure(loaded, open_sources(loaded)).sources[0]
+    plain = loaded.model_copy(
+        update={"sources": [loaded.sources[0].model_copy(update={"clean": type(loaded.clean)()})]}
+    )
+    free = measure(plain, open_sources(plain)).sources[0]
+    chosen = sum(len(text) % 3 == 0 for text in documents) / len(documents)
+    assert priced.dropped == {"C4ParagraphFilter: chosen": pytest.approx(chosen)}
+    stated = sum(len(json.dumps({"text": text})) + 1 for text in documents)
+    assert priced.read_cpu_s - free.read_cpu_s > 60 * 0.001 / stated
+    assert priced.kept == pytest.approx(1 - chosen)
+    assert free.kept == 1
