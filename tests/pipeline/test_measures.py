@@ -280,12 +280,16 @@ def test_memory_does_not_grow_with_the_batch() -> None:
     assert peak([page * 40]) < 40 * 40 * len(page)
 
 
+def show_value(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:,g}"
+
+
 def test_the_page_has_the_table_of_every_preset() -> None:
     """docs/presets.md is written by hand around tables that are compared with the models."""
     page = (Path(__file__).parents[2] / "docs/presets.md").read_text(encoding="utf-8")
     for preset in PRESETS.values():
         about = field_docs(preset)
-        rows = [f"| `{key}` | {getattr(preset(), key)} | {about[key]} |" for key in preset.limit_keys()]
+        rows = [f"| `{key}` | {show_value(getattr(preset(), key))} | {about[key]} |" for key in preset.limit_keys()]
         table = "\n".join(["| limit | default | what falls |", "|---|---|---|", *rows])
         assert table in page, f"docs/presets.md lacks this table of {preset.name}:\n{table}"
     about_measures = "\n".join(f"| `{name}` | {about} |" for name, about in MEASURES.items())

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 ENCODED_RUN_BYTES = 64
-"""A run of the letters of base64 or hex counts from this length: Lozhkov et al. 2024 (StarCoder2), section 4.4."""
+"""A run of the letters of base64 or hex counts from this length: Lozhkov et al. 2024 (StarCoder2 and The Stack v2)."""
 
 
 NAME_BYTES = 6

@@ -85,8 +85,8 @@ class NGrams:
                 self.top[size] = self._share_of_top(at[is_first], count, size)
             if size in DUPLICATE_SIZES:
                 self.duplicate[size] = self._share_of_duplicates(at[~is_first], size)
-            # A longer n-gram can repeat only where this one does, here and at the next word: 5 % of the words of prose
-            # are left at size 4.
+            # A longer n-gram can repeat only where this one does, here and at the next word: at size 3, 5 % of the
+            # words of prose are left, and a third of those of code.
             left = np.flatnonzero(at[1:] == at[:-1] + 1)
             at = at[left]
             keys = keys[left] * _BASE + hashes[at + size]
