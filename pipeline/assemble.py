@@ -2,30 +2,32 @@
 
 A generator seeded with (seed, split, shard) permutes the documents, starting from an order that depends on content.
 The slices of neighbouring shards are neighbours in every run. So where there are many runs, a task writes several
-shards, and reads from a remote store what all of them take of a run at once. Memory: one shard's tokens. Scratch: the
-task's shards, and from a remote store their tokens.
+shards: it reads the rows that all of them take of a run at once, and from a remote store the tokens, too. Memory: one
+shard's tokens, and the rows of the task's shards. Scratch: the task's shards, and from a remote store their tokens.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
 import itertools
+import os
 import tempfile
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow import wrap_numbers, wrap_texts
-from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, Run, count_below, load_runs
+from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, Edges, Run, load_runs, token_dtype
+from pipeline.engine.receipts import FileRange
 from pipeline.engine.timer import Timer
-from pipeline.mix.kept import Kept, read_kept
+from pipeline.mix.kept import read_kept
 from pipeline.mix.plan import ShardPlan, Slice
 from shards.format.hashes import join_hashes
 from shards.format.manifest import Split
@@ -38,12 +40,17 @@ if TYPE_CHECKING:
 CODE_VERSION = 1
 """Increase when the same plan would give other shards."""
 
-READ_BYTES = 1 << 20
-"""A task writes so many shards that it takes about this much of each run, as far as the two limits below allow."""
-LEAST_TASKS = 128
+READ_BYTES = 5 << 18
+"""A task writes so many shards that it takes about this much of each run, as far as the limits below allow: 1.25 MiB on
+average, so that few runs give less than 1 MiB."""
+LEAST_TASKS = 32
 """More shards a task leave no fewer tasks than this, so that a cluster has work for its nodes."""
-MOST_TASK_BYTES = 4 << 30
+MOST_TASK_BYTES = 6 << 30
 """Tokens of a task's shards: scratch on its machine."""
+MOST_ROWS_BYTES = 256 << 20
+"""Rows of a task's shards, which are in memory."""
+MOST_CHECKSUMS_BYTES = 64 << 20
+"""Checksums of runs in a remote store which a process keeps in memory."""
 
 _CHUNK_DOCUMENTS = 512
 _SPLIT_SEEDS = {"train": 0, "val": 1}
@@ -66,33 +73,68 @@ class AssembleTask:
     """Whether the runs are read once for all shards, into a scratch file: a request takes longer than its bytes."""
 
 
-_Read = tuple[int, "npt.NDArray[np.void]", "npt.NDArray[np.unsignedinteger]"]
-"""What a slice takes from a run: the index of its first document, the rows, the tokens."""
-_ReadSlice = Callable[[int, Slice], _Read]
-"""Reads a slice of the run with a number."""
+@dataclass(frozen=True, slots=True)
+class _ScratchRange:
+    """A range of a run's tokens that has been fetched into a scratch file. It is read like a `FileRange`."""
+
+    file: int
+    first: int
+    """The place in the scratch file of the first byte of the run's tokens; negative if that was not fetched."""
+
+    extra_bytes: ClassVar[int] = 0
+
+    def read_into(self, start: int, stop: int, buffer: memoryview) -> tuple[int, int]:
+        done, size = 0, stop - start
+        while done < size:  # one read returns at most 2 GiB
+            done += os.preadv(self.file, [buffer[done:size]], self.first + start + done)
+        return 0, size
 
 
-@dataclass(slots=True)
-class _Piece:
-    """The documents that one slice takes from one run."""
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The documents that a task's shards take of one run in one epoch."""
 
     run: int
-    slice: Slice
+    epoch: int
     rows: npt.NDArray[np.void]
-    tokens: npt.NDArray[np.unsignedinteger]
-    offsets: npt.NDArray[np.int64]
-    """First token of each row in `tokens`."""
+    """Of those that are kept, in order, `DOCUMENT_DTYPE (documents,)`."""
+    low: list[int]
+    """The first row of each shard."""
+    high: list[int]
+    """One past the last row of each shard."""
+    tokens: FileRange | _ScratchRange
+    """The run's tokens from the first row to the last."""
 
 
-def group_shards(shards: Sequence[ShardPlan], *, runs: int, shard_bytes: int) -> list[tuple[ShardPlan, ...]]:
+@dataclass(frozen=True, slots=True)
+class _Documents:
+    """The documents of one shard, before they are permuted."""
+
+    rows: npt.NDArray[np.void]
+    """`DOCUMENT_DTYPE (documents,)`."""
+    runs: npt.NDArray[np.int64]
+    """The number of each document's run."""
+    epochs: npt.NDArray[np.int64]
+    buffer: memoryview
+    """The tokens of all, in bytes; other bytes lie in between."""
+    starts: npt.NDArray[np.int64]
+    """The first byte of each document in the buffer."""
+    stops: npt.NDArray[np.int64]
+    """One past its last byte."""
+
+
+def group_shards(
+    shards: Sequence[ShardPlan], *, runs: int, shard_bytes: int, shard_documents: int
+) -> list[tuple[ShardPlan, ...]]:
     """Divide shards among tasks. It depends on the mix alone, so that tasks are the same on any store and engine.
 
     Args:
         shards: all shards, those of a split together and in order.
         runs: the number of runs, from each of which a shard takes a slice.
         shard_bytes: tokens of a usual shard, in bytes.
+        shard_documents: documents of a usual shard.
     """
-    most = shards_a_task(len(shards), runs=runs, shard_bytes=shard_bytes)
+    most = shards_a_task(len(shards), runs=runs, shard_bytes=shard_bytes, shard_documents=shard_documents)
     groups: list[tuple[ShardPlan, ...]] = []
     for _, split in itertools.groupby(shards, key=lambda shard: shard.split):
         own = list(split)
@@ -100,10 +142,12 @@ def group_shards(shards: Sequence[ShardPlan], *, runs: int, shard_bytes: int) ->
     return groups
 
 
-def shards_a_task(shards: int, *, runs: int, shard_bytes: int) -> int:
+def shards_a_task(shards: int, *, runs: int, shard_bytes: int, shard_documents: int) -> int:
     """Return how many shards a task writes at most; see `group_shards`."""
     usual = max(1, shard_bytes)
-    return max(1, min(-(-READ_BYTES * runs // usual), MOST_TASK_BYTES // usual, shards // LEAST_TASKS))
+    rows = max(1, shard_documents * DOCUMENT_DTYPE.itemsize)
+    limits = (MOST_TASK_BYTES // usual, MOST_ROWS_BYTES // rows, shards // LEAST_TASKS)
+    return max(1, min(-(-READ_BYTES * runs // usual), *limits))
 
 
 def assemble_shards(folder: Path, task: AssembleTask, report: Callable[[int, int], None]) -> dict[str, Any]:
@@ -119,24 +163,26 @@ def assemble_shards(folder: Path, task: AssembleTask, report: Callable[[int, int
     """
     timer = Timer()
     runs = load_runs(task.runs)
-    kept = read_kept(open_store(task.mix), len(runs))
     entries: list[dict[str, Any]] = []
     files: dict[str, dict[str, Any]] = {}
     done = 0
-    with _open_slices(folder, task, runs) as read:
-        for shard in task.shards:
-            pieces = list(_gather(shard, runs, kept, read))
+    token_bytes = np.dtype(token_dtype(task.properties.vocab_size)).itemsize
+    buffer = memoryview(b"")
+    with _open_parts(folder, task, runs) as parts:
+        for number, shard in enumerate(task.shards):
+            documents = _gather(parts, number, token_bytes, buffer)
+            buffer = documents.buffer
             timer.lap("gather_s")
-            order = _permute(pieces, shard, task.seed)
-            documents = _document_table(pieces, order, task, runs)
+            order = _permute(documents, shard, task.seed)
+            table = _document_table(documents, order, task, runs)
             timer.lap("documents_s")
 
-            def chunks(pieces: list[_Piece] = pieces, order: npt.NDArray[np.int64] = order) -> Iterator[bytes]:
+            def chunks(documents: _Documents = documents, order: npt.NDArray[np.int64] = order) -> Iterator[bytes]:
                 nonlocal done
-                for chunk in _token_chunks(pieces, order):
+                for chunk in _token_chunks(documents, order):
                     yield chunk
                     done += len(chunk)
-                    report(done, done // pieces[0].tokens.itemsize)
+                    report(done, done // token_bytes)
 
             entry = write_shard(
                 folder,
@@ -144,9 +190,8 @@ def assemble_shards(folder: Path, task: AssembleTask, report: Callable[[int, int
                 index=shard.index,
                 properties=task.properties,
                 chunks=chunks(),
-                documents=documents,
+                documents=table,
             )
-            del pieces  # before the next shard's are read
             timer.lap("write_s")
             entries.append(entry.model_dump())
             written = (entry.files.tokens, entry.files.documents, entry.files.metadata)
@@ -155,113 +200,145 @@ def assemble_shards(folder: Path, task: AssembleTask, report: Callable[[int, int
 
 
 @contextmanager
-def _open_slices(folder: Path, task: AssembleTask, runs: tuple[Run, ...]) -> Generator[_ReadSlice]:
-    """Give what reads the slices of a task's shards."""
+def _open_parts(folder: Path, task: AssembleTask, runs: tuple[Run, ...]) -> Generator[list[_Part]]:
+    """Read which documents a task's shards take of each run, and prepare reading their tokens."""
+    kept = read_kept(open_store(task.mix), len(runs))
+    # The next task of this process may use the same checksums.
+    forget = task.fetch and sum(run.output.checksums_bytes for run in runs) > MOST_CHECKSUMS_BYTES
+    slices = _join_slices(task.shards)
+    jobs = [(n, *part) for part in slices for n, run in enumerate(runs) if run.source == part[0].source]
 
-    def read(number: int, part: Slice) -> _Read:
-        first, rows = runs[number].read_between(part.start, part.stop)
-        return first, rows, runs[number].read_tokens(rows)
+    def open_part(number: int, whole: Slice, edges: Edges) -> _Part | None:
+        run = replace(runs[number]) if forget else runs[number]
+        first, rows = run.read_between(whole.start, whole.stop)
+        rows = rows[kept.mask(number, first, first + len(rows))]
+        if not len(rows):
+            return None
+        low, high = edges.count_below(rows).reshape(2, -1).tolist()
+        return _Part(number, whole.epoch, rows, low, high, run.open_tokens(rows))
 
     if not task.fetch:
-        yield read
+        yield [part for job in jobs if (part := open_part(*job))]
         return
     with tempfile.TemporaryFile(dir=folder) as file:
         lock = threading.Lock()
 
-        def fetch(number: int, part: Slice) -> tuple[int, npt.NDArray[np.void], int]:
-            first, rows, tokens = read(number, part)
+        def fetch(job: tuple[int, Slice, Edges]) -> _Part | None:
+            part = open_part(*job)
+            if part is None:
+                return None
+            assert isinstance(part.tokens, FileRange)
+            start, stop = runs[part.run].token_range(part.rows)
+            tokens = part.tokens.read(start, stop)
             with lock:
                 place = file.tell()
-                file.write(tokens.data)
-            return first, rows, place
+                file.write(tokens)
+            return replace(part, tokens=_ScratchRange(file.fileno(), place - start))
 
-        wholes = _join_slices(task.shards)
-        jobs = [(n, part) for part in wholes.values() for n, run in enumerate(runs) if run.source == part.source]
         with ThreadPoolExecutor(CONNECTIONS) as pool:
-            fetched = dict(zip(jobs, pool.map(fetch, *zip(*jobs, strict=True)), strict=True))
-
-        def read_fetched(number: int, part: Slice) -> _Read:
-            first, rows, place = fetched[number, wholes[part.source, part.epoch]]
-            low, high = count_below(rows, part.start), count_below(rows, part.stop)
-            own, dtype = rows[low:high], np.dtype(runs[number].dtype)
-            file.seek(place + int(rows["length"][:low].sum(dtype=np.uint64)) * dtype.itemsize)
-            tokens = file.read(int(own["length"].sum(dtype=np.uint64)) * dtype.itemsize)
-            return first + low, own, np.frombuffer(tokens, dtype)
-
-        yield read_fetched
+            parts = [part for part in pool.map(fetch, jobs) if part]
+        file.flush()
+        yield parts
 
 
-def _join_slices(shards: Sequence[ShardPlan]) -> dict[tuple[int, int], Slice]:
-    """Return what neighbouring shards take together, by source and epoch."""
-    joined: dict[tuple[int, int], Slice] = {}
-    for part in (part for shard in shards for part in shard.slices):
-        before = joined.setdefault((part.source, part.epoch), part)
-        joined[part.source, part.epoch] = Slice(part.source, part.epoch, before.start, part.stop)
-    return joined
+def _join_slices(shards: Sequence[ShardPlan]) -> list[tuple[Slice, Edges]]:
+    """Return what neighbouring shards take together, by source and epoch, with the edges of each shard's own part.
+
+    The edges are where each shard's part begins, then where each ends.
+    """
+    joined: dict[tuple[int, int], list[Slice]] = {}
+    for number, shard in enumerate(shards):
+        for part in shard.slices:
+            own = joined.setdefault((part.source, part.epoch), [])
+            # A shard that takes nothing has an empty part.
+            own += [replace(part, stop=part.start)] * (number - len(own)) + [part]
+    for own in joined.values():
+        own += [replace(own[-1], start=own[-1].stop)] * (len(shards) - len(own))
+    return [
+        (
+            replace(own[0], stop=own[-1].stop),
+            Edges([part.start for part in own] + [part.stop for part in own]),
+        )
+        for own in joined.values()
+    ]
 
 
-def _gather(shard: ShardPlan, runs: tuple[Run, ...], kept: Kept, read: _ReadSlice) -> Iterator[_Piece]:
-    for part in shard.slices:
-        for index, run in enumerate(runs):
-            if run.source != part.source:
-                continue
-            first, rows, tokens = read(index, part)
-            if not len(rows):
-                continue
-            keep = kept.mask(index, first, first + len(rows))
-            offsets = (rows["start"] - rows["start"][0]).astype(np.int64)
-            yield _Piece(index, part, rows[keep], tokens, offsets[keep])
+def _gather(parts: list[_Part], shard: int, token_bytes: int, buffer: memoryview) -> _Documents:
+    """Read what the shard with this number in its task takes of each part.
+
+    Args:
+        parts: what the task takes of each run.
+        shard: the number.
+        token_bytes: bytes of a token.
+        buffer: where the tokens are read to, if there is enough of it: memory that is used again costs less.
+    """
+    own = [(part, part.low[shard], part.high[shard]) for part in parts if part.low[shard] < part.high[shard]]
+    counts = np.array([high - low for _, low, high in own], np.int64)
+    # Not `np.concatenate`, which takes 25 microseconds for each array of records to compare their types.
+    rows = np.frombuffer(b"".join([part.rows[low:high].data for part, low, high in own]), DOCUMENT_DTYPE)
+    starts = rows["start"].astype(np.int64) * token_bytes
+    stops = starts + rows["length"].astype(np.int64) * token_bytes
+    lasts = np.cumsum(counts) - 1
+    ranges = list(zip(own, starts[lasts + 1 - counts].tolist(), stops[lasts].tolist(), strict=True))
+    room = sum(stop - start + part.tokens.extra_bytes for (part, _, _), start, stop in ranges)
+    if room > len(buffer):
+        buffer = np.empty(room * 9 // 8, np.uint8).data  # the next shard may need a little more
+    moves: list[int] = []
+    place = 0
+    for (part, _, _), start, stop in ranges:
+        begin, end = part.tokens.read_into(start, stop, buffer[place:])
+        moves.append(place + begin - start)
+        place += end
+    moved = np.repeat(np.array(moves, np.int64), counts)
+    return _Documents(
+        rows=rows,
+        runs=np.repeat(np.array([part.run for part, _, _ in own], np.int64), counts),
+        epochs=np.repeat(np.array([part.epoch for part, _, _ in own], np.int64), counts),
+        buffer=buffer,
+        starts=starts + moved,
+        stops=stops + moved,
+    )
 
 
-def _permute(pieces: list[_Piece], shard: ShardPlan, seed: int) -> npt.NDArray[np.int64]:
-    """Return the order of the documents: indices into the pieces' rows, one piece after the other.
+def _permute(documents: _Documents, shard: ShardPlan, seed: int) -> npt.NDArray[np.int64]:
+    """Return the order of the documents: indices into the rows.
 
     The starting order is by (hash, epoch), which does not depend on how files or units are cut. The sort keys are raw
     output of PCG64: numpy guarantees these values, but not the result of `permutation`.
     """
-    if not pieces:
-        return np.zeros(0, np.int64)
-    hi, lo = (np.concatenate([piece.rows[name] for piece in pieces]) for name in ("hash_hi", "hash_lo"))
-    epochs = np.repeat([piece.slice.epoch for piece in pieces], [len(piece.rows) for piece in pieces])
-    by_content = np.lexsort((epochs, lo, hi))
+    rows = documents.rows
+    by_content = np.lexsort((documents.epochs, rows["hash_lo"], rows["hash_hi"]))
     seeds = np.random.SeedSequence([seed, _SPLIT_SEEDS[shard.split], shard.index])
     keys = np.random.PCG64(seeds).random_raw(len(by_content))
     return by_content[np.argsort(keys, kind="stable")]
 
 
-def _token_chunks(pieces: list[_Piece], order: npt.NDArray[np.int64]) -> Iterator[bytes]:
-    views: list[memoryview] = []
-    for piece in pieces:
-        view = piece.tokens.data.cast("B")
-        size = piece.tokens.itemsize
-        starts = piece.offsets * size
-        stops = starts + piece.rows["length"].astype(np.int64) * size
-        views += [view[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
-    indices: list[int] = order.tolist()
-    for start in range(0, len(indices), _CHUNK_DOCUMENTS):
-        yield b"".join([views[i] for i in indices[start : start + _CHUNK_DOCUMENTS]])
+def _token_chunks(documents: _Documents, order: npt.NDArray[np.int64]) -> Iterator[bytes]:
+    tokens = documents.buffer
+    for first in range(0, len(order), _CHUNK_DOCUMENTS):
+        chosen = order[first : first + _CHUNK_DOCUMENTS]
+        starts, stops = documents.starts[chosen].tolist(), documents.stops[chosen].tolist()
+        yield b"".join([tokens[start:stop] for start, stop in zip(starts, stops, strict=True)])
 
 
 def _document_table(
-    pieces: list[_Piece], order: npt.NDArray[np.int64], task: AssembleTask, runs: tuple[Run, ...]
+    documents: _Documents, order: npt.NDArray[np.int64], task: AssembleTask, runs: tuple[Run, ...]
 ) -> pa.Table:
-    rows = np.concatenate([piece.rows for piece in pieces]) if pieces else np.zeros(0, DOCUMENT_DTYPE)
-    counts = [len(piece.rows) for piece in pieces]
     # A span is identified by (run, span): number the spans of all runs in use, then keep those that occur.
-    used = sorted({piece.run for piece in pieces})
-    labels_of = {run: runs[run].labels for run in used}
-    bases = dict(zip(used, itertools.accumulate((len(labels_of[run]) for run in used), initial=0), strict=False))
-    spans = rows["span"].astype(np.int64) + np.repeat([bases[piece.run] for piece in pieces], counts)
-    sources = np.repeat([piece.slice.source for piece in pieces], counts).astype(np.int64)
-    labels = [label for run in used for label in labels_of[run]]
-    lengths = rows["length"][order].astype(np.uint64)
+    used = np.unique(documents.runs).tolist()
+    labels_of = [runs[run].labels for run in used]
+    bases = np.zeros(len(runs), np.int64)
+    bases[used] = list(itertools.accumulate(map(len, labels_of), initial=0))[:-1]
+    rows, run_of = documents.rows[order], documents.runs[order]
+    sources = np.array([run.source for run in runs], np.int64)
+    lengths = rows["length"].astype(np.uint64)
     columns = [
         wrap_numbers(pa.uint64(), np.cumsum(lengths) - lengths),
-        wrap_numbers(pa.uint32(), rows["length"][order]),
-        _dictionary(sources[order], list(task.source_names)),
-        _dictionary(spans[order], labels),
-        wrap_numbers(pa.uint32(), rows["row"][order]),
-        wrap_numbers(pa.binary(16), join_hashes(rows["hash_hi"][order], rows["hash_lo"][order])),
+        wrap_numbers(pa.uint32(), np.ascontiguousarray(rows["length"])),
+        _dictionary(sources[run_of], list(task.source_names)),
+        _dictionary(bases[run_of] + rows["span"], list(itertools.chain.from_iterable(labels_of))),
+        wrap_numbers(pa.uint32(), np.ascontiguousarray(rows["row"])),
+        wrap_numbers(pa.binary(16), join_hashes(rows["hash_hi"], rows["hash_lo"])),
     ]
     return pa.Table.from_arrays(columns, schema=document_schema())
 

@@ -164,7 +164,10 @@ def run_encode(
     by_digest = {task.digest: result for task, result in zip(distinct, results, strict=True)}
     encoded = [by_digest[task.digest] for task in tasks]
     folder = context.work.child("encode")
-    runs = [Run(str(folder.child(task.digest)), task.payload.unit.source, dtype) for task in tasks]
+    runs = [
+        Run(str(folder.child(task.digest)), task.payload.unit.source, dtype, result)
+        for task, result in zip(tasks, encoded, strict=True)
+    ]
     for index, source in enumerate(recipe.sources):
         own = [done for run, done in zip(runs, encoded, strict=True) if run.source == index]
         if dropped := check_malformed(source, own):
@@ -330,7 +333,11 @@ def run_assemble(
     tokens_a_shard = (mixed.train_tokens + recipe.split.val_tokens) // max(1, len(mixed.shards))
     shard_bytes = tokens_a_shard * np.dtype(runs.runs[0].dtype).itemsize
     tasks: list[Task] = []
-    for shards in assemble.group_shards(mixed.shards, runs=len(runs.runs), shard_bytes=shard_bytes):
+    documents = sum(source.documents for source in mixed.sources) // max(1, len(mixed.shards))
+    groups = assemble.group_shards(
+        mixed.shards, runs=len(runs.runs), shard_bytes=shard_bytes, shard_documents=documents
+    )
+    for shards in groups:
         payload = assemble.AssembleTask(
             shards,
             runs.address,

@@ -4,7 +4,7 @@
 document, in the same order. Because runs are sorted, any range of hashes is one contiguous slice of both files. If the
 source is cleaned when the set is mixed, `measures.bin` holds each document's measures, again in that order. If the
 recipe names evaluation sets, `hits.bin` holds where their n-grams occur, document by document.
-Opening a run reads its receipt; every range of the files is compared with its checksums as it is read.
+The list of runs has what their receipts say; every range of the files is compared with its checksums as it is read.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pipeline.clean.evaluations.hits import HIT_DTYPE
 from pipeline.engine.checksums import write_checksummed
-from pipeline.engine.receipts import TaskOutput, seal, unseal, write_receipt
+from pipeline.engine.receipts import FileRange, TaskOutput, seal, unseal, write_receipt
 from shards.errors import RunError
 from shards.format.manifest import dtype_for
 from shards.stores.files import unique_name
@@ -54,6 +54,9 @@ SLACK = 6.0
 LEAST_SLACK = 64
 """Rows that a search reads further at least."""
 
+_RESULT_KEYS = ("labels", "documents", "measures", "folder")
+_FILE_KEYS = ("bytes", "block_bytes", "checksums_at")
+
 CONNECTIONS = 32
 """Requests at once when runs are fetched from a remote store."""
 
@@ -82,11 +85,13 @@ class Run:
     source: int
     dtype: str
     """Of the tokens: `<u2` or `<u4`."""
+    result: dict[str, Any] | None = field(default=None, repr=False, compare=False)
+    """The task's result, if it is known: else the receipt is read."""
 
     @cached_property
     def output(self) -> TaskOutput:
         """The result and the files."""
-        return TaskOutput(open_store(self.place))
+        return TaskOutput(open_store(self.place), self.result)
 
     @property
     def digest(self) -> str:
@@ -146,23 +151,19 @@ class Run:
         Returns:
             The index of the first, and the rows, `DOCUMENT_DTYPE (found,)`.
         """
-        slack = 1
+        slack, edges, number = 1, Edges([start, stop]), self.num_documents
         while True:
-            begin = self._expect(start, -slack) if first is None else first
-            end = max(begin, self._expect(stop, slack))
+            begin = _expect_place(start, number, -slack) if first is None else first
+            end = max(begin, _expect_place(stop, number, slack))
             rows = self.read_documents(begin, end)
-            low = 0 if first is not None else count_below(rows, start)
-            high = max(low, count_below(rows, stop))
+            low, high = edges.count_below(rows).tolist()
+            if first is not None:
+                low = 0
+            high = max(low, high)
             # A row outside on either side shows that there is none further on.
-            if (first is not None or low or not begin) and (high < len(rows) or end == self.num_documents):
+            if (first is not None or low or not begin) and (high < len(rows) or end == number):
                 return begin + low, rows[low:high]
             slack *= 4
-
-    def _expect(self, key: HashKey, slack: int) -> int:
-        """Return where a hash is if hashes are spread evenly, moved by `slack` times the usual error."""
-        share = key[0] / END_HASH[0]
-        error = SLACK * (self.num_documents * max(0.0, share * (1 - share))) ** 0.5 + LEAST_SLACK
-        return min(self.num_documents, max(0, int(self.num_documents * share + slack * error)))
 
     def read_tokens(self, rows: npt.NDArray[np.void]) -> npt.NDArray[np.unsignedinteger]:
         """Read the tokens of consecutive documents in one sequential read.
@@ -175,18 +176,47 @@ class Run:
         """
         if not len(rows):
             return np.zeros(0, self.dtype)
+        return np.frombuffer(self.output.read(TOKENS_FILE, *self.token_range(rows)), self.dtype)
+
+    def open_tokens(self, rows: npt.NDArray[np.void]) -> FileRange:
+        """Prepare reading the tokens of some of a range of documents, little-endian bytes.
+
+        Args:
+            rows: rows from `read_documents`, in order; at least one.
+        """
+        return self.output.open_range(TOKENS_FILE, *self.token_range(rows))
+
+    def token_range(self, rows: npt.NDArray[np.void]) -> tuple[int, int]:
+        """Return where in the file of tokens the documents from the first row to the last are, in bytes."""
         size = np.dtype(self.dtype).itemsize
-        start, stop = int(rows["start"][0]), int(rows["start"][-1]) + int(rows["length"][-1])
-        return np.frombuffer(self.output.read(TOKENS_FILE, start * size, stop * size), self.dtype)
+        return int(rows["start"][0]) * size, (int(rows["start"][-1]) + int(rows["length"][-1])) * size
 
 
-def count_below(rows: npt.NDArray[np.void], key: HashKey) -> int:
-    """Return how many rows of a run, which are in hash order, have a hash below `key`."""
-    if key >= END_HASH:
-        return len(rows)
-    hi = np.ascontiguousarray(rows["hash_hi"])
-    first, last = (int(np.searchsorted(hi, np.uint64(key[0]), side)) for side in ("left", "right"))
-    return first + int(np.searchsorted(rows["hash_lo"][first:last], np.uint64(key[1])))
+def _expect_place(key: HashKey, number: int, slack: int) -> int:
+    """Return where of so many documents a hash is if they are spread evenly, moved by `slack` times the usual error."""
+    share = key[0] / END_HASH[0]
+    error = SLACK * (number * max(0.0, share * (1 - share))) ** 0.5 + LEAST_SLACK
+    return min(number, max(0, int(number * share + slack * error)))
+
+
+class Edges:
+    """Hashes, and how many rows of a run are below each."""
+
+    def __init__(self, keys: Sequence[HashKey]):
+        """Set the hashes, in any order."""
+        self._hi = np.array([min(hi, END_HASH[0] - 1) for hi, _ in keys], np.uint64)
+        self._lo = np.array([lo for _, lo in keys], np.uint64)
+        self._at_end = np.array([key >= END_HASH for key in keys], bool)
+
+    def count_below(self, rows: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
+        """Return how many of the rows, which are in hash order, have a hash below each of the hashes, `(hashes,)`."""
+        hi = np.ascontiguousarray(rows["hash_hi"])
+        counts = hi.searchsorted(self._hi)
+        ends = hi.searchsorted(self._hi, "right")
+        for i in np.flatnonzero(counts != ends).tolist():
+            counts[i] += np.searchsorted(rows["hash_lo"][counts[i] : ends[i]], self._lo[i])
+        counts[self._at_end] = len(rows)
+        return counts
 
 
 class RunList:
@@ -203,13 +233,20 @@ class RunList:
     def write(self) -> None:
         """Write the file, unless that has been done."""
         if not self._written:
-            self._store.put(self.name, seal([astuple(run) for run in self.runs]))
+            self._store.put(self.name, seal([[run.place, run.source, run.dtype, _outline(run)] for run in self.runs]))
             self._written = True
+
+
+def _outline(run: Run) -> dict[str, Any]:
+    """Return the parts of a run's result that its readers need."""
+    result = run.output.result
+    files = {name: {key: facts[key] for key in _FILE_KEYS if key in facts} for name, facts in result["files"].items()}
+    return {key: result[key] for key in _RESULT_KEYS if key in result} | {"files": files}
 
 
 @lru_cache(maxsize=1)
 def load_runs(address: str) -> tuple[Run, ...]:
-    """Return the runs of a `RunList`. A process reads the list once, and each run's receipt once.
+    """Return the runs of a `RunList`. A process reads the list once; it reads no receipts.
 
     Raises:
         RunError: the list is damaged.
@@ -233,8 +270,9 @@ def fetched_documents(runs: Sequence[Run], scratch: Path) -> Generator[list[Run]
         def fetch(number: int, run: Run) -> Run:
             own = Path(folder, str(number))
             own.mkdir()
-            names = [name for name in run.output.result["files"] if name != TOKENS_FILE]
-            files = {name: write_checksummed(own / name, run.output.read(name)) for name in names}
+            output = replace(run).output  # the checksums that it keeps end with it
+            names = [name for name in output.result["files"] if name != TOKENS_FILE]
+            files = {name: write_checksummed(own / name, output.read(name)) for name in names}
             write_receipt(own, {"documents": run.num_documents, "measures": run.measures, "files": files})
             return Run(str(own), run.source, run.dtype)
 

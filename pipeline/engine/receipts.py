@@ -20,14 +20,14 @@ from typing import Any
 
 import xxhash
 
-from pipeline.engine.checksums import BLOCK_BYTES, CHECKSUM_BYTES, block_range, checksum_blocks, find_difference
+from pipeline.engine.checksums import CHECKSUM_BYTES, block_bytes_of, checksum_blocks, find_difference
 from shards.errors import RunError
-from shards.stores.store import ListedFile, Store, WritableStore
+from shards.stores.store import FolderStore, ListedFile, Store, WritableStore
 
 RECEIPT_FILE = "receipt.json"
 CHECKSUMS_FILE = "checksums.bin"
 _SEALED = re.compile(rb'\{"xxh3_128": "([0-9a-f]{32})", "result": (.*)\}', re.DOTALL)
-_PART_BYTES = 256 * BLOCK_BYTES
+_PART_BYTES = 1 << 24  # whole blocks
 
 FindFile = Callable[[str], ListedFile | None]
 """Returns the file of a name, as its store lists it, or None if there is none."""
@@ -57,19 +57,38 @@ class ReceiptOutdatedError(WorkFileDamagedError):
 
 
 class TaskOutput:
-    """The result and files of a finished task. Reads are checked; only the receipt is kept in memory."""
+    """The result and files of a finished task. Reads are checked.
 
-    def __init__(self, store: Store):
-        """Set the store of the task's folder; its receipt is read on first use."""
+    In memory: the result; and from a store with costly requests, all checksums.
+    """
+
+    def __init__(self, store: Store, result: dict[str, Any] | None = None):
+        """Set the store of the task's folder, and what its receipt said, if that is known: else it is read."""
         self.store = store
+        self._result = result
 
-    @cached_property
+    @property
     def result(self) -> dict[str, Any]:
         """The task's result.
 
         Raises:
             WorkFileDamagedError: the receipt is absent or damaged.
         """
+        if self._result is None:
+            self._result = self._load()
+        return self._result
+
+    def reload(self) -> bool:
+        """Read the receipt again; return whether it names other files: the task has run again, and moved them.
+
+        Raises:
+            WorkFileDamagedError: the receipt is absent or damaged.
+        """
+        known, self._result = self._result, self._load()
+        self.__dict__.pop("_all_checksums", None)
+        return known is not None and known.get("folder") != self._result.get("folder")
+
+    def _load(self) -> dict[str, Any]:
         result = load_receipt(self.store)
         if result is None:
             raise WorkFileDamagedError(str(self.store), RECEIPT_FILE, "is not there")
@@ -85,37 +104,122 @@ class TaskOutput:
         Raises:
             WorkFileDamagedError: these bytes, or their checksums, are not as they were written.
         """
-        facts = self.result["files"][name]
-        end: int = facts["bytes"] if stop is None else stop
-        first, last = block_range(start, end)
-        base = facts["checksums_at"] + first * CHECKSUM_BYTES
-        checksums = self._read_checksums(base, base + (last - first) * CHECKSUM_BYTES)
-        data = memoryview(self._read_file(name, first * BLOCK_BYTES, min(last * BLOCK_BYTES, facts["bytes"])))
-        offset = find_difference(data, checksums)
-        if offset is not None:
-            place = first * BLOCK_BYTES + offset
-            raise WorkFileDamagedError(str(self.store), name, f"bytes from {place:,} on differ from their checksum")
-        return data[start - first * BLOCK_BYTES : end - first * BLOCK_BYTES]
+        end = self.size(name) if stop is None else stop
+        return self.open_range(name, start, end).read(start, end)
 
-    def _read_checksums(self, start: int, stop: int) -> bytes:
-        """Read checksums. From a store with costly requests all are read once: 8 bytes for each 64 KiB."""
+    def open_range(self, name: str, start: int, stop: int) -> FileRange:
+        """Prepare reading parts of the bytes [start, stop) of a file: their checksums are read once."""
+        return FileRange(self, name, start, stop)
+
+    def read_checksums(self, start: int, stop: int) -> bytes:
+        """Read checksums. From a store with costly requests all are read once: 8 bytes a block."""
         if not self.store.request_bytes:
-            return self._read_file(CHECKSUMS_FILE, start, stop)
+            return bytes(self.read_unchecked(CHECKSUMS_FILE, start, stop))
         return self._all_checksums[start:stop]
+
+    @property
+    def checksums_bytes(self) -> int:
+        """The bytes of all checksums."""
+        blocks = sum(-(-facts["bytes"] // block_bytes_of(facts)) for facts in self.result["files"].values())
+        return blocks * CHECKSUM_BYTES
 
     @cached_property
     def _all_checksums(self) -> bytes:
-        end = max(
-            facts["checksums_at"] + -(-facts["bytes"] // BLOCK_BYTES) * CHECKSUM_BYTES
-            for facts in self.result["files"].values()
-        )
-        return self._read_file(CHECKSUMS_FILE, 0, end)
+        return bytes(self.read_unchecked(CHECKSUMS_FILE, 0, self.checksums_bytes))
 
-    def _read_file(self, name: str, start: int, stop: int) -> bytes:
+    def read_unchecked(self, name: str, start: int, stop: int, buffer: memoryview | None = None) -> memoryview:
+        """Read bytes [start, stop) of a file without comparing them; into a buffer, if one is given.
+
+        Raises:
+            WorkFileDamagedError: the file does not have them.
+        """
+        if stop <= start:
+            return memoryview(b"")
+        stored = file_name(self.result, name)
         try:
-            return self.store.read_range(file_name(self.result, name), start, stop) if stop > start else b""
+            if buffer is None:
+                return memoryview(self.store.read_range(stored, start, stop))
+            own = buffer[: stop - start]
+            if isinstance(self.store, FolderStore):
+                self.store.read_into(stored, start, own)
+            else:
+                own[:] = self.store.read_range(stored, start, stop)
+            return own
         except OSError as error:
             raise WorkFileDamagedError(str(self.store), name, error.strerror or str(error)) from error
+
+
+class FileRange:
+    """A range of a file of a finished task, of which parts are read. Memory: 8 bytes for each block of the range."""
+
+    def __init__(self, output: TaskOutput, name: str, start: int, stop: int):
+        """Set the range, in bytes; its checksums are read on first use."""
+        self._output = output
+        self._name = name
+        self._range = (start, stop)
+        self._look_up()
+
+    def _look_up(self) -> None:
+        facts = self._output.result["files"][self._name]
+        self._bytes: int = facts["bytes"]
+        self._block_bytes = block_bytes_of(facts)
+        self._first = self._range[0] // self._block_bytes
+        self._checksums_at: int = facts["checksums_at"] + self._first * CHECKSUM_BYTES
+        self._checksums: bytes | None = None
+
+    @property
+    def extra_bytes(self) -> int:
+        """The most by which the blocks of a part are longer than the part."""
+        return 2 * self._block_bytes
+
+    def read(self, start: int, stop: int) -> memoryview:
+        """Read bytes [start, stop) of the file, which lie in the range.
+
+        Raises:
+            WorkFileDamagedError: these bytes, or their checksums, are not as they were written.
+        """
+        begin, data = self._read_again_if_moved(start, stop, None)
+        return data[start - begin : stop - begin]
+
+    def read_into(self, start: int, stop: int, buffer: memoryview) -> tuple[int, int]:
+        """Read bytes [start, stop) with their blocks into a buffer that has `extra_bytes` more room.
+
+        Memory that is used again costs less than new memory.
+
+        Returns:
+            Where in the buffer the bytes begin, and where the blocks end.
+
+        Raises:
+            WorkFileDamagedError: as `read`.
+        """
+        begin, data = self._read_again_if_moved(start, stop, buffer)
+        return start - begin, len(data)
+
+    def _read_again_if_moved(self, start: int, stop: int, buffer: memoryview | None) -> tuple[int, memoryview]:
+        try:
+            return self._read_blocks(start, stop, buffer)
+        except WorkFileDamagedError:
+            if not self._output.reload():
+                raise
+            self._look_up()
+            return self._read_blocks(start, stop, buffer)
+
+    def _read_blocks(self, start: int, stop: int, buffer: memoryview | None) -> tuple[int, memoryview]:
+        """Return the first byte of the blocks in which bytes [start, stop) lie, and the blocks."""
+        size = self._block_bytes
+        if self._checksums is None:
+            number = -(-self._range[1] // size) - self._first
+            end = self._checksums_at + number * CHECKSUM_BYTES
+            self._checksums = self._output.read_checksums(self._checksums_at, end)
+        first, last = start // size, -(-stop // size)
+        begin, end = first * size, min(last * size, self._bytes)
+        data = self._output.read_unchecked(self._name, begin, end, buffer)
+        own = self._checksums[(first - self._first) * CHECKSUM_BYTES : (last - self._first) * CHECKSUM_BYTES]
+        offset = find_difference(data, own, size)
+        if offset is not None:
+            reason = f"bytes from {begin + offset:,} on differ from their checksum"
+            raise WorkFileDamagedError(str(self._output.store), self._name, reason)
+        return begin, data
 
 
 def file_name(result: dict[str, Any], name: str) -> str:
@@ -257,4 +361,5 @@ def _has_content(store: Store, name: str, facts: dict[str, Any]) -> bool:
         for part in parts:
             digest.update(part)
         return digest.hexdigest() == facts["sha256"]
-    return xxhash.xxh3_128_hexdigest(b"".join(map(checksum_blocks, parts))) == facts["xxh3_128"]
+    block_bytes = block_bytes_of(facts)
+    return xxhash.xxh3_128_hexdigest(b"".join(checksum_blocks(p, block_bytes) for p in parts)) == facts["xxh3_128"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.assemble import shards_a_task
+from pipeline.assemble import MOST_CHECKSUMS_BYTES, shards_a_task
 from pipeline.encode.run import DOCUMENT_DTYPE
 from pipeline.engine.checksums import BLOCK_BYTES, CHECKSUM_BYTES
 from shards.stores.objects import PART_BYTES, REQUEST_BYTES
@@ -78,7 +78,12 @@ def count_traffic(size: BuildSize, *, workers: int, work: bool, out: bool) -> tu
     stages: list[StageTraffic] = []
     rows_bytes = size.documents * DOCUMENT_DTYPE.itemsize
     checked = 1 + CHECKSUM_BYTES / BLOCK_BYTES
-    together = shards_a_task(size.shards, runs=runs, shard_bytes=_mean(size.set_tokens_bytes, size.shards))
+    together = shards_a_task(
+        size.shards,
+        runs=runs,
+        shard_bytes=_mean(size.set_tokens_bytes, size.shards),
+        shard_documents=_mean(size.documents, size.shards),
+    )
     tasks = -(-size.shards // together)
     if work:
         # A unit: it looks for its receipt, writes rows, checksums, receipt and tokens; the driver reads the receipt.
@@ -90,14 +95,15 @@ def count_traffic(size: BuildSize, *, workers: int, work: bool, out: bool) -> tu
         stages.append(
             StageTraffic("encode", 2 * runs, token_parts + row_parts + 2 * runs + _listings(files), 0, written)
         )
-        # Each run's receipt, rows, measures and checksums; then a bit for each document, and what cleaning drops.
-        reads, writes = 3 * runs + size.measured_runs, 6 if size.measured_runs else 5
+        # Each run's rows, measures and checksums; then a bit for each document, and what cleaning drops.
+        reads, writes = 2 * runs + size.measured_runs, 6 if size.measured_runs else 5
         read_bytes = int((rows_bytes + size.measures_bytes) * checked)
         stages.append(StageTraffic("mix", reads, writes, read_bytes, size.documents // 8))
     if work or out:
-        # A task: rows and tokens of each run; the mix's four files; its own receipt. A process: each run's receipt and
-        # checksums, once.
-        reads = tasks * (2 * runs + 7) + min(tasks, workers) * 2 * runs if work else 0
+        # A task: rows and tokens of each run; the list of runs, the mix's four files; its own receipt. Each run's
+        # checksums: once a process, or once a task if they are too many to be kept.
+        kept = (size.encoded_bytes + rows_bytes) * (checked - 1) <= MOST_CHECKSUMS_BYTES
+        reads = tasks * (2 * runs + 7) + (min(tasks, workers) if kept else tasks) * runs if work else 0
         read_bytes = int((size.set_tokens_bytes + rows_bytes) * checked) if work else 0
         writes = tasks if work else 0
         if out:

@@ -143,16 +143,33 @@ class FolderStore:
         Raises:
             OSError: the file does not exist, cannot be read, or ends before `stop`.
         """
-        with (self.folder / name).open("rb", buffering=0) as file:
-            file.seek(start)
-            parts = [file.read(stop - start)]
-            missing = stop - start - len(parts[0])
-            while missing and parts[-1]:  # one read returns at most 2 GiB
-                parts.append(file.read(missing))
-                missing -= len(parts[-1])
-        if missing:
-            raise OSError(f"{self.folder / name}: ends {missing} bytes before byte {stop}. Copy or build it again.")
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        file = os.open(f"{self.folder}/{name}", os.O_RDONLY)
+        try:
+            data = os.pread(file, stop - start, start)
+            if len(data) == stop - start:
+                return data
+        finally:
+            os.close(file)
+        whole = bytearray(stop - start)  # one read returns at most 2 GiB
+        self.read_into(name, start, memoryview(whole))
+        return bytes(whole)
+
+    def read_into(self, name: str, start: int, buffer: memoryview) -> None:
+        """Fill a buffer with the bytes of a file from `start` on.
+
+        Raises:
+            OSError: as `read_range`.
+        """
+        file = os.open(f"{self.folder}/{name}", os.O_RDONLY)
+        try:
+            stop = start + len(buffer)
+            while buffer and (read := os.preadv(file, [buffer], stop - len(buffer))):
+                buffer = buffer[read:]
+        finally:
+            os.close(file)
+        if buffer:
+            remedy = "Copy or build it again."
+            raise OSError(f"{self.folder / name}: ends {len(buffer)} bytes before byte {stop}. {remedy}")
 
     def child(self, name: str) -> FolderStore:
         """Return the store of a folder in this one. The folder need not exist."""

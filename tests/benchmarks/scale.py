@@ -38,7 +38,7 @@ from pipeline.engine.progress import Progress
 from pipeline.engine.receipts import RECEIPT_FILE, seal, write_receipt
 from pipeline.engine.tasks import Call, Task, call_to_json
 from pipeline.mix.cuts import MixTask, mix_runs
-from pipeline.mix.plan import plan_from_dict
+from pipeline.mix.plan import ShardPlan, plan_from_dict
 from pipeline.recipe.schema import Recipe
 from shards.format.manifest import MANIFEST_FILE
 from shards.format.reader import open_set
@@ -55,6 +55,8 @@ DOCUMENTS_A_RUN = 62_500
 """A unit of 64 MB with the usual kilobyte a document."""
 TOKENS_A_DOCUMENT = 1000
 WEIGHTS = (87, 10, 3)
+FEW_RUNS = 100
+"""Of the set with which the assembling of many runs is compared: 2 MB a run and shard."""
 COPIES = 0.05
 """The share of the documents that are drawn from few, and so have copies in other runs and sources."""
 _POLL_SECONDS = 0.02
@@ -86,15 +88,14 @@ def bench_mix(work: Path, documents: int) -> Figures:
     check_disk(work, documents * 40)
     try:
         runs = write_runs(folder / "encode", documents, DOCUMENTS_A_RUN)
-        return {"runs": len(runs)} | in_process(_mix, folder / "mix", runs, documents)
+        shard_tokens = min(100 * MB, documents * TOKENS_A_DOCUMENT // 20)
+        return {"runs": len(runs)} | in_process(_mix, folder / "mix", runs, shard_tokens)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _mix(folder: Path, runs: list[Run], documents: int) -> Figures:
-
+def _mix(folder: Path, runs: list[Run], shard_tokens: int) -> Figures:
     folder.mkdir()
-    shard_tokens = min(100 * MB, documents * TOKENS_A_DOCUMENT // 20)
     before = _usage()
     address = write_list(folder.parent, runs)
     result = mix_runs(folder, MixTask(make_recipe(shard_tokens), (), address), None)
@@ -106,65 +107,82 @@ def _mix(folder: Path, runs: list[Run], documents: int) -> Figures:
     }
 
 
-def bench_assemble(work: Path, runs: int, shards: int, *, sample: int = 4) -> Figures:
-    """Assemble some neighbouring shards, from the middle of a set of so many shards of 100 million tokens.
+def bench_assemble(work: Path, runs: int, shards: int) -> Figures:
+    """Assemble one task's shards, from the middle of a set of so many shards of 100 million tokens.
 
-    All runs have the same tokens, random and spread as words are, in one file under many names.
+    It is compared with as many bytes from `FEW_RUNS`, in the same process. All runs of a set have the same tokens,
+    random and spread as words are, in one file under many names.
 
     Returns:
-        `shards_a_task`, `shards_written` (at least `sample`, after one task that is not counted); for each shard
-        `wall_s`, `cpu_s`, `reads`, `read_mb`, `control_bytes` (of its task's payload and receipt); `overhead`, the part
-        of the time that does not go into `write_shard`; `kb_a_read`; `open_runs_s`, the first reading of the list and
-        of the receipts, once a process; the peaks.
+        `shards_a_task`; for each shard `wall_s`, `cpu_s`, `reads`, `read_mb`, `control_bytes` (of its task's payload
+        and receipt); `few_cpu_s`, the same from few runs; `overhead`, the part by which `cpu_s` is more; `kb_a_run` and
+        `least_kb_a_run`, what a task takes of each run and so reads at once from a remote store, on average and least;
+        `load_runs_s`, the reading of the list of runs, once a process; the peaks.
 
     Raises:
         TopicSkippedError: the disk is too small.
     """
-    documents = shards * 100 * MB // TOKENS_A_DOCUMENT
+    few_shards = min(shards, FEW_RUNS)
     folder = work / "scale"
-    check_disk(work, documents * 40 + sample * 200 * MB)
+    check_disk(work, (shards + few_shards) * 4 * MB + few_shards * 240 * MB // FEW_RUNS + 10_000 * MB)
     try:
-        tokens = write_tokens(folder, documents // runs)
-        written = write_runs(folder / "encode", documents, documents // runs, tokens=tokens)
-        (folder / "mix").mkdir()
-        recipe = make_recipe(100 * MB)
-        mixed = mix_runs(folder / "mix", MixTask(recipe, (), write_list(folder, written)), None)
-        write_receipt(folder / "mix", mixed)
-        return in_process(_assemble, folder, sample)
+        for name, own_runs, own_shards in (("few", FEW_RUNS, few_shards), ("many", runs, shards)):
+            documents = own_shards * 100 * MB // TOKENS_A_DOCUMENT
+            tokens = write_tokens(folder / name, documents // own_runs)
+            written = write_runs(folder / name / "encode", documents, documents // own_runs, tokens=tokens)
+            in_process(_mix, folder / name / "mix", written, 100 * MB)
+        return in_process(_assemble, folder / "many", folder / "few")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _assemble(folder: Path, sample: int) -> Figures:
-    plan = plan_from_dict(json.loads((folder / "mix" / RECEIPT_FILE).read_bytes())["result"]["plan"])
+def _assemble(many: Path, few: Path) -> Figures:
     began = time.perf_counter()
-    runs = load_runs(str(folder / LIST_FILE))
+    runs = load_runs(str(many / LIST_FILE))
+    loaded = time.perf_counter() - began
+    groups = _group(many)
+    group = groups[len(groups) // 2]
+    others = [shards for shards in _group(few) if shards[0].split == "train"][: max(2, len(group) // 4)]
+    _assemble_group(few, others[0])  # loads libraries
+    before = _usage()
+    for shards in others:
+        _assemble_group(few, shards)
+    few_cpu_s = before()["cpu_s"] / sum(map(len, others))
+    load_runs(str(many / LIST_FILE))  # a process keeps one list
+    before = _usage()
+    task, result = _assemble_group(many, group)
+    used = {name: value / len(group) for name, value in before().items()}
+    taken: list[int] = []
     for run in runs:
-        assert run.labels  # reads its receipt
-    opened = time.perf_counter() - began
-    groups = group_shards(plan.shards, runs=len(runs), shard_bytes=200 * MB)
-    chosen = groups[len(groups) // 2 :][: 1 + -(-sample // len(groups[0]))]
+        slices = [part for shard in group for part in shard.slices if part.source == run.source]
+        _, rows = run.read_between(slices[0].start, slices[-1].stop)
+        start, stop = run.token_range(rows)
+        taken.append(stop - start)
+    call = Call("pipeline.assemble:assemble_shards", task, FolderStore(many), FolderStore(many))
+    return {
+        "shards_a_task": len(group),
+        "load_runs_s": loaded,
+        **used,
+        "few_cpu_s": few_cpu_s,
+        "overhead": used["cpu_s"] / few_cpu_s - 1,
+        "kb_a_run": sum(taken) / len(taken) / 1000,
+        "least_kb_a_run": min(taken) / 1000,
+        "control_bytes": (len(call_to_json(call)) + len(seal(result))) / len(group),
+    }
+
+
+def _group(folder: Path) -> list[tuple[ShardPlan, ...]]:
+    plan = plan_from_dict(json.loads((folder / "mix" / RECEIPT_FILE).read_bytes())["result"]["plan"])
+    runs = load_runs(str(folder / LIST_FILE))
+    documents = 100 * MB // TOKENS_A_DOCUMENT
+    return group_shards(plan.shards, runs=len(runs), shard_bytes=200 * MB, shard_documents=documents)
+
+
+def _assemble_group(folder: Path, shards: tuple[ShardPlan, ...]) -> tuple[Task, Figures]:
     names = tuple(f"s{number}" for number in range(len(WEIGHTS)))
     properties = SetProperties(32_000, 0, "0" * 64)
-    address, mix = str(folder / LIST_FILE), str(folder / "mix")
-    tasks = [Task("0" * 32, AssembleTask(group, address, mix, names, 0, properties), 0) for group in chosen]
-    assemble_shards(_new_folder(folder), tasks.pop(0).payload, lambda done, tokens: None)  # loads libraries
-    shards = sum(len(task.payload.shards) for task in tasks)
-    before = _usage()
-    done = [assemble_shards(_new_folder(folder), task.payload, lambda done, tokens: None) for task in tasks]
-    used = {name: value / shards for name, value in before().items()}
-    writing = sum(result["seconds"]["write_s"] for result in done) / shards
-    call = Call("pipeline.assemble:assemble_shards", tasks[0], FolderStore(folder), FolderStore(folder))
-    return {
-        "shards": len(plan.shards),
-        "shards_a_task": len(groups[0]),
-        "shards_written": shards,
-        "open_runs_s": opened,
-        **used,
-        "overhead": 1 - writing / used["wall_s"],
-        "kb_a_read": used["read_mb"] * 1000 / used["reads"],
-        "control_bytes": (len(call_to_json(call)) + len(seal(done[0]))) / len(groups[0]),
-    }
+    payload = AssembleTask(shards, str(folder / LIST_FILE), str(folder / "mix"), names, 0, properties)
+    return Task("0" * 32, payload, 0), assemble_shards(_new_folder(folder), payload, lambda done, tokens: None)
 
 
 def _new_folder(folder: Path) -> Path:

@@ -13,8 +13,8 @@ import pytest
 import zstandard
 
 from pipeline.assemble import AssembleTask, assemble_shards, group_shards
-from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList
-from pipeline.engine.receipts import WorkFileDamagedError, write_receipt
+from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, load_runs
+from pipeline.engine.receipts import WorkFileDamagedError, load_receipt, seal, write_receipt
 from pipeline.mix.cuts import MixTask, mix_runs, plan_mix
 from pipeline.mix.index import Index
 from pipeline.mix.kept import write_kept
@@ -163,20 +163,50 @@ def test_runs_in_a_bucket_are_read_once_for_all_shards_of_a_task(bucket: Proxy, 
         assemble(tmp_path / "damaged", runs, plan_mix(recipe, index), index, together=100, fetch=True)
 
 
+def test_a_run_that_was_written_again_is_found_in_its_new_folder(bucket: Proxy, tmp_path: Path) -> None:
+    (local,) = write_runs(tmp_path / "runs", SOURCES[:1], [[]])
+    store = open_writable_store("s3://bucket/work")
+    result = load_receipt(FolderStore(Path(local.place)))
+    assert result is not None
+
+    def publish(attempt: str) -> None:
+        for name in (*result["files"], "checksums.bin"):
+            store.put(f"run/{attempt}/{name}", Path(local.place) / name)
+        store.put("run/receipt.json", seal(result | {"folder": attempt}))
+
+    publish("first")
+    listed = RunList(store, [Run(f"{store}/run", 0, "<u2")])
+    listed.write()
+    asked = len(bucket.requests)
+    (run,) = load_runs(listed.address)
+    assert (run.labels, run.num_documents) == (local.labels, local.num_documents)
+    assert len(bucket.requests) == asked + 1
+    publish("second")
+    store.child("run/first").delete_all()
+    rows = run.read_documents(0, 81)
+    assert rows.tobytes() == local.read_documents(0, 81).tobytes()
+    assert run.open_tokens(rows).read(0, 40) == local.open_tokens(rows).read(0, 40)
+    store.child("run/second").delete_all()
+    with pytest.raises(WorkFileDamagedError, match="documents"):
+        run.read_documents(0, 81)
+
+
 def test_tasks_take_so_many_shards_that_reads_are_long() -> None:
     shards = [ShardPlan(split, k, ()) for split, count in (("train", 1000), ("val", 1)) for k in range(count)]
 
-    def sizes(number: int, **given: int) -> list[int]:
-        groups = group_shards(shards[-number:], **given)
+    def sizes(number: int, *, shard_documents: int = 100_000, **given: int) -> list[int]:
+        groups = group_shards(shards[-number:], shard_documents=shard_documents, **given)
         assert [shard for group in groups for shard in group] == shards[-number:]
         assert all(len({shard.split for shard in group}) == 1 for group in groups)
         return [len(group) for group in groups]
 
     assert set(sizes(1001, runs=100, shard_bytes=200 << 20)) == {1}  # 2 MiB of each run
-    assert sizes(1001, runs=400, shard_bytes=200 << 20) == [*[2] * 500, 1]  # 512 KiB
-    assert sizes(1001, runs=400, shard_bytes=200 << 10)[:2] == [7, 7]  # 128 tasks at least
-    assert sizes(1001, runs=100_000, shard_bytes=900 << 20)[:2] == [4, 4]  # 4 GiB of scratch
-    assert set(sizes(200, runs=4000, shard_bytes=200 << 20)) == {1}
+    assert sizes(1001, runs=300, shard_bytes=200 << 20) == [*[2] * 500, 1]  # 680 KiB
+    assert sizes(1001, runs=4000, shard_bytes=200_000_000)[0] * 200_000_000 / 4000 > 1 << 20
+    assert sizes(1001, runs=4000, shard_bytes=200_000_000, shard_documents=500_000)[:2] == [14, 14]  # 256 MiB of rows
+    assert sizes(1001, runs=400, shard_bytes=200 << 10)[:2] == [31, 31]  # 32 tasks at least
+    assert sizes(1001, runs=100_000, shard_bytes=900 << 20)[:2] == [6, 6]  # 6 GiB of scratch
+    assert set(sizes(60, runs=4000, shard_bytes=200 << 20)) == {1}
 
 
 def test_another_seed_is_another_order_of_the_same_documents(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -16,10 +18,18 @@ from typing import Any
 import pytest
 
 from pipeline.engine.attempts import Target, TaskDiffersError, open_attempt, publish
+from pipeline.engine.checksums import (
+    BLOCK_BYTES,
+    FORMER_BLOCK_BYTES,
+    ChecksummedWriter,
+    checksum_blocks,
+    checksum_file,
+    write_checksummed,
+)
 from pipeline.engine.driver import Driver
 from pipeline.engine.executors import LocalExecutor, WorkerLostError
 from pipeline.engine.progress import Progress
-from pipeline.engine.receipts import RECEIPT_FILE, read_receipt
+from pipeline.engine.receipts import RECEIPT_FILE, TaskOutput, WorkFileDamagedError, read_receipt, write_receipt
 from pipeline.engine.tasks import Call, JsonText, Task, digest_of
 from shards.stores.files import FolderBusyError, host_name, lock_folder, unique_name
 from shards.stores.store import FolderStore
@@ -277,6 +287,30 @@ def test_a_folder_that_another_process_holds(tmp_path: Path) -> None:
         pass
     with lock_folder(tmp_path), pytest.raises(FolderBusyError), lock_folder(tmp_path):
         pass
+
+
+@pytest.mark.parametrize("block_bytes", [None, BLOCK_BYTES])
+def test_ranges_are_compared_with_the_blocks_of_their_receipt(block_bytes: int | None, tmp_path: Path) -> None:
+    data = random.Random(1).randbytes(300_000)
+    size = block_bytes or FORMER_BLOCK_BYTES  # earlier receipts do not say
+    with ChecksummedWriter(tmp_path / "a") as file:
+        for first, last in itertools.pairwise([0, 1, 16_384, 16_384, 16_390, 100_000, len(data)]):
+            file.write(memoryview(data)[first:last])
+    assert file.facts() == checksum_file(tmp_path / "a") == write_checksummed(tmp_path / "a", data)
+    facts = {"bytes": len(data), "checksums": checksum_blocks(data, size)}
+    write_receipt(tmp_path, {"files": {"a": facts | ({"block_bytes": size} if block_bytes else {})}})
+    part = TaskOutput(FolderStore(tmp_path)).open_range("a", 20_000, 250_000)
+    buffer = memoryview(bytearray(len(data)))
+    for start, stop in ((20_000, 20_001), (16_384 * 2, 16_384 * 3), (65_536, 131_072), (20_000, 250_000)):
+        assert part.read(start, stop) == data[start:stop]
+        begin, end = part.read_into(start, stop, buffer[: stop - start + part.extra_bytes])
+        assert buffer[begin : begin + stop - start] == data[start:stop]
+        assert stop - start <= end < stop - start + part.extra_bytes
+    (tmp_path / "a").write_bytes(data[:150_000] + bytes([data[150_000] ^ 1]) + data[150_001:])
+    assert part.read(20_000, 131_072) == data[20_000:131_072]
+    for read in (part.read, lambda start, stop: part.read_into(start, stop, buffer)):
+        with pytest.raises(WorkFileDamagedError, match=f"bytes from {150_000 // size * size:,} on differ"):
+            read(131_000, 200_000)
 
 
 def test_receipts_are_json(run: Any, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pipeline.engine.checksums import checksum_blocks, write_checksummed
+from pipeline.engine.checksums import BLOCK_BYTES, checksum_blocks, write_checksummed
 from pipeline.engine.receipts import TaskOutput
 from shards.stores.store import FolderStore
 
@@ -72,4 +72,4 @@ def wait_for_gate(folder: Path, payload: dict[str, Any], report: Callable[[int, 
 
 
 def _facts(data: bytes) -> dict[str, Any]:
-    return {"bytes": len(data), "checksums": checksum_blocks(data)}
+    return {"bytes": len(data), "block_bytes": BLOCK_BYTES, "checksums": checksum_blocks(data)}
