@@ -181,9 +181,11 @@ class SlurmCluster:
         for daemon in self._daemons.values():
             daemon.send_signal(signal.SIGKILL)
             daemon.wait()
-        for process in self._find_processes():
-            with contextlib.suppress(psutil.Error):
-                process.kill()
+        while own := self._find_processes():  # again, for those that the first ones were just starting
+            for process in own:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            psutil.wait_procs(own, timeout=5)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
