@@ -7,7 +7,7 @@ audit is not one of them, because its result also depends on the version of the 
 
 Costs, on one core: about 24 ns a token (40 million tokens a second), of which the counts by source alone are 6 (160
 million), and a second or two at the end. The search for documents full of concentrated ids, which is made only when
-asked for, takes one and a half times as long again.
+asked for, takes about as long again.
 Memory: a histogram a source, and samples of fixed size (`SAMPLED_...`); the longest document; one shard's document
 table at a time. None of it grows with the number of shards.
 
