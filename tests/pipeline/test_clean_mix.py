@@ -169,6 +169,14 @@ def examples(limit: dict[str, Any]) -> list[dict[str, Any]]:
     return [*limit["random"], *limit["fallen"], *limit["left"]]
 
 
+def test_examples_that_share_the_beginning_of_their_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_module, "BLOCK_DOCUMENTS", 7)
+    documents = [Document((5 << 60, low), 3) for low in range(200)]
+    random.Random(1).shuffle(documents)
+    _, found = make_index(tmp_path, [documents, [], []], [[90], [], []])
+    check_entry(found["sources"][0], recipe_of(CLEAN), documents, 0)
+
+
 def test_an_example_says_where_its_tokens_are(tmp_path: Path) -> None:
     sources = corpus(2, 300)
     recipe = recipe_of(CLEAN)
