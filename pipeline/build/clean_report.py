@@ -1,7 +1,8 @@
-"""What cleaning drops at each limit, read from a work folder: to choose limits before a set is written.
+"""What cleaning drops at each limit, and near-duplicates, read from a work folder: to choose limits by looking.
 
-Mixing writes counts, histograms and the places of documents into `cleaning.json`; the documents' text comes from the
-tokens of the runs. The build need not have ended: a mix whose alarm stopped the build is shown too.
+Mixing writes counts, histograms and the places of documents into `cleaning.json`, and those of near-duplicates into its
+receipt; the documents' text comes from the tokens of the runs. The build need not have ended: a mix whose alarm stopped
+the build is shown too.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pipeline.build.alarms import LAST_FILE, read_cleaning, read_start
 from pipeline.build.api import default_work
 from pipeline.encode.run import Run, token_dtype
 from pipeline.engine.receipts import TaskOutput
+from pipeline.mix.cleaning import CLEANING_FILE
 from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.errors import InputError
 from shards.format.manifest import MANIFEST_FILE
@@ -43,21 +45,25 @@ def read_clean_report(place: str) -> dict[str, Any]:
         last = json.loads(work.child("mix").read(LAST_FILE))
     except OSError as error:
         raise InputError(
-            f"{work}: no mix here has dropped documents by their measures. Give the work folder (--work) of a build "
-            'whose recipe has a preset with when = "mix", such as [clean.gopher].'
+            f"{work}: no mix here has dropped documents by their measures, or looked for near-duplicates. Give the "
+            'work folder (--work) of a build whose recipe has a preset with when = "mix", such as [clean.gopher], '
+            "or [clean.near_duplicates]."
         ) from error
     vocabulary = read_vocabulary(_read_tokenizer(work, last))
     dtype, encode = token_dtype(len(vocabulary)), work.child("encode")
     runs: dict[str, Run] = {}
     texts: dict[tuple[str, int], str] = {}
-    cleaning = read_cleaning(work.child("mix").child(last["mix"]))
-    for example in _examples(cleaning):
+    folder = work.child("mix").child(last["mix"])
+    mixed = TaskOutput(folder).result
+    cleaning: dict[str, Any] = read_cleaning(folder) if CLEANING_FILE in mixed["files"] else {"sources": []}
+    near: dict[str, Any] | None = mixed.get("near_duplicates")
+    for example in [*_examples(cleaning), *_documents(near)]:
         run = runs.setdefault(example["run"], Run(str(encode.child(example["run"])), 0, dtype))
         place_of = (example["run"], example["index"])
         if place_of not in texts:
             texts[place_of] = _read_text(run, example, vocabulary)
         example["text"] = texts[place_of]
-    return {"work": str(work), "mix": last["mix"], "sources": cleaning["sources"]}
+    return {"work": str(work), "mix": last["mix"], "sources": cleaning["sources"], "near_duplicates": near}
 
 
 def _read_tokenizer(work: WritableStore, last: dict[str, Any]) -> bytes:
@@ -76,6 +82,12 @@ def _read_tokenizer(work: WritableStore, last: dict[str, Any]) -> bytes:
 def _examples(cleaning: dict[str, Any]) -> list[dict[str, Any]]:
     limits = [limit for source in cleaning["sources"] for limit in source["limits"]]
     return [example for limit in limits for name in EXAMPLES for example in limit[name]]
+
+
+def _documents(near: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Return both documents of each pair of near-duplicates that the mix lists."""
+    pairs = [pair for source in near["sources"] for pair in source["shown"]] if near else []
+    return [pair[end] for pair in pairs for end in ("dropped", "kept")]
 
 
 def _read_text(run: Run, example: dict[str, Any], vocabulary: Vocabulary) -> str:

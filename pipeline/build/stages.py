@@ -270,6 +270,8 @@ def run_mix(
     before = partial(_list_runs, runs)
     result = context.run_stage("mix", "pipeline.mix.cuts:mix_runs", [task], before=before).results[0]
     folder = context.work.child("mix").child(task.digest)
+    if cleaned or similar is not None:
+        note_cleaning(context, task.digest, tokenizer)  # for `clean-report`
     if cleaned:
         _check_cleaning(context, recipe, runs, tokenizer, folder)
     if "near_duplicates" in result:
@@ -291,12 +293,11 @@ def run_mix(
 def _check_cleaning(
     context: BuildContext, recipe: Recipe, runs: RunList, tokenizer: TokenizerInfo, folder: WritableStore
 ) -> None:
-    """Note for `clean-report` what a mix has dropped; stop the build if a preset drops too much.
+    """Stop the build if a preset drops too much in a mix.
 
     Raises:
         CleaningError: with counts and documents.
     """
-    note_cleaning(context, str(folder).rpartition("/")[2], tokenizer)
     text = tokenizer.text.encode()
 
     def check() -> None:

@@ -1,4 +1,4 @@
-"""`clean-report`: show what each limit of the presets drops, from a build's work folder."""
+"""`clean-report`: show what each limit of the presets drops, and near-duplicates, from a build's work folder."""
 
 from __future__ import annotations
 
@@ -19,13 +19,18 @@ def add_command(commands: Subparsers) -> None:
     """Add `clean-report`."""
     parser = commands.add_parser(
         "clean-report",
-        help="show what each limit of the presets drops",
+        help="show what each limit of the presets drops, and near-duplicates",
         description="Show what each limit of the presets drops, to choose limits by looking: documents, tokens and "
-        'examples of the last mix. It knows presets with when = "mix"; the build need not have ended.',
+        'examples of the last mix. It knows presets with when = "mix", and near-duplicates; the build need not have '
+        "ended.",
     )
     parser.add_argument("place", type=place, metavar="WORK", help="the work folder of a build, or its set (OUT)")
     parser.add_argument(
-        "--examples", type=int, default=0, metavar="N", help="print N random documents of each limit (default: none)"
+        "--examples",
+        type=int,
+        default=0,
+        metavar="N",
+        help="print N random documents of each limit, and N near-duplicates of each source (default: none)",
     )
     parser.add_argument(
         "--json", action="store_true", help="print everything as JSON: counts, histograms, examples with their text"
@@ -43,7 +48,34 @@ def run(options: argparse.Namespace) -> int:
         return WHOLE
     for source in report["sources"]:
         _print_source(source, examples=options.examples)
+    if report["near_duplicates"]:
+        _print_near_duplicates(report["near_duplicates"], examples=options.examples)
     return WHOLE
+
+
+def _print_near_duplicates(near: dict[str, Any], *, examples: int) -> None:
+    rows = [
+        {
+            "source": source["name"],
+            "documents": source["read"],
+            "near-duplicates": source["documents"] + source["elsewhere_documents"],
+            "share": _share(source["documents"] + source["elsewhere_documents"], source["read"]),
+            "tokens": source["tokens"] + source["elsewhere_tokens"],
+            "of another source": source["elsewhere_documents"],
+        }
+        for source in near["sources"]
+    ]
+    done = "dropped" if near["action"] == "drop" else 'reported; action = "drop" drops them'
+    print_rows(rows, title=f"near-duplicates by {near['min_jaccard']:g} or more: {done}")
+    lines: list[str] = []
+    for source in near["sources"]:
+        for pair in source["shown"][:examples]:
+            lines.append(f"{source['name']}: similar by {pair['jaccard']:.3f}")
+            for end in ("dropped", "kept"):
+                document = pair[end]
+                text = document["text"][:_TEXT_CHARACTERS]
+                lines.append(f"  {end:<7} {document['hash']}, {document['tokens']:,} tokens: {text}")
+    print_lines([f"{near['pairs']:,} pairs, of {near['compared']:,} that were compared", *lines, ""])
 
 
 def _print_source(source: dict[str, Any], *, examples: int) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -222,6 +224,30 @@ def test_a_report_keeps_every_document(small: Corpus) -> None:
     assert len(notes) == 2
     assert all('action = "report" keeps them' in note for note in notes)
     assert list((small.folder / "report.work").glob(f"mix/*/{EVIDENCE_FILE}"))
+
+
+def test_the_report_shows_pairs(small: Corpus) -> None:
+    command = [sys.executable, "-m", "pipeline", "clean-report", str(small.folder / "set.work")]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, timeout=100)
+    report = json.loads(done.stdout)
+    assert report["sources"] == []
+    near = report["near_duplicates"]
+    (evidence,) = small.folder.glob(f"set.work/mix/*/{EVIDENCE_FILE}")
+    rows = {row["dropped_hash"].hex(): row for row in pq.read_table(evidence).to_pylist()}
+    counted = sum(source["documents"] + source["elsewhere_documents"] for source in near["sources"])
+    assert counted == len(rows) > 40
+    assert {source["name"] for source in near["sources"]} == {"odd", "even"}
+    texts = {xxhash.xxh3_128_hexdigest(text.encode()): text for text in small.planted.documents}
+    shown = [pair for source in near["sources"] for pair in source["shown"]]
+    assert len(shown) == 20
+    for pair in shown:
+        assert pair["kept"]["hash"] == rows[pair["dropped"]["hash"]]["kept_hash"].hex()
+        for end in ("dropped", "kept"):
+            assert texts[pair[end]["hash"]].startswith(pair[end]["text"])
+    done = subprocess.run([*command, "--examples", "2"], capture_output=True, text=True, check=True, timeout=100)
+    assert "near-duplicates by 0.8 or more: dropped" in done.stdout
+    assert done.stdout.count("similar by") == 4
+    assert done.stdout.count("  kept    ") == 4
 
 
 def test_too_many_near_duplicates_stop_the_build(small: Corpus) -> None:
