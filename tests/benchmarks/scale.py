@@ -144,14 +144,19 @@ def _assemble(many: Path, few: Path) -> Figures:
     group = groups[len(groups) // 2]
     others = [shards for shards in _group(few) if shards[0].split == "train"][: max(2, len(group) // 4)]
     _assemble_group(few, others[0])  # loads libraries
-    before = _usage()
-    for shards in others:
-        _assemble_group(few, shards)
-    few_cpu_s = before()["cpu_s"] / sum(map(len, others))
-    load_runs(str(many / LIST_FILE))  # a process keeps one list
-    before = _usage()
-    task, result = _assemble_group(many, group)
-    used = {name: value / len(group) for name, value in before().items()}
+
+    def measure(folder: Path, chosen: list[tuple[ShardPlan, ...]]) -> tuple[Figures, tuple[Task, Figures]]:
+        """Return what a shard takes, and the last task with its result."""
+        load_runs(str(folder / LIST_FILE))  # a process keeps one list
+        used = _usage()
+        *_, last = [_assemble_group(folder, shards) for shards in chosen]
+        return {name: value / sum(map(len, chosen)) for name, value in used().items()}, last
+
+    half = len(others) // 2
+    first, _ = measure(few, others[:half])  # before and after: the load of others changes
+    used, (task, result) = measure(many, [group])
+    second, _ = measure(few, others[half : 2 * half])
+    few_cpu_s = (first["cpu_s"] + second["cpu_s"]) / 2
     taken: list[int] = []
     for run in runs:
         slices = [part for shard in group for part in shard.slices if part.source == run.source]
