@@ -18,17 +18,17 @@ RunCli = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def write_recipe(folder: Path, clean: str) -> Path:
-    """Write a recipe of 400 documents, of which 100 are a few words that no other document has."""
+    """Write a recipe of 400 documents, of which 100 are one long line of a word that no other document has."""
     rng = random.Random(5)
     words = ["alpha", "beta", "gamma", "delta", "words", "stand", "here", "that", "differ", "often"]
-    texts = [" ".join(rng.choices(words, k=rng.randint(60, 120))) for _ in range(300)]
-    texts += ["zqxjkv " * 40 + str(number) for number in range(100)]
+    texts = ["".join(" ".join(rng.choices(words, k=8)) + "\n" for _ in range(rng.randint(8, 16))) for _ in range(300)]
+    texts += [f"{number} " + "zqxjkv " * 180 for number in range(100)]
     rng.shuffle(texts)
     (folder / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     path = folder / "recipe.toml"
     path.write_text(
         f'name = "a"\n[[sources]]\nname = "s"\nweight = 1\npaths = ["{folder}/a.jsonl"]\n'
-        f"[sources.clean.gopher]\nmin_mean_word_chars = 1\n{clean}\n[tokenizer]\nvocab_size = 290\n"
+        f"[sources.clean.code]\nmax_mean_line_bytes = 'off'\n{clean}\n[tokenizer]\nvocab_size = 290\n"
     )
     return path
 
@@ -37,20 +37,20 @@ def write_recipe(folder: Path, clean: str) -> Path:
 def test_a_plan_says_what_presets_take(when: str, tmp_path: Path, run_cli: RunCli) -> None:
     recipe = write_recipe(tmp_path, f'when = "{when}"\nmax_dropped = 0.2')
     said = run_cli("plan", recipe).stdout
-    assert "dropped from s: 25.0% (gopher: min_words)" in said
-    assert "look: clean.gopher drops 25.0% of s, more than its max_dropped = 0.2: the build would stop" in said
-    allowed = "sources.s.clean.gopher.max_dropped=0.25"
+    assert "dropped from s: 25.0% (code: max_longest_line_bytes)" in said
+    assert "look: clean.code drops 25.0% of s, more than its max_dropped = 0.2: the build would stop" in said
+    allowed = "sources.s.clean.code.max_dropped=0.25"
     assert "look:" not in run_cli("plan", recipe, "--set", allowed).stdout
     planned = json.loads(run_cli("plan", recipe, "--set", allowed, "--json").stdout)["sources"][0]
     built = run_build(recipe, tmp_path / "set", "--set", allowed)["sources"][0]
     assert built["documents_available"] == 300
     assert planned["tokens"] == pytest.approx(built["tokens_available"], rel=0.05)
     assert planned["documents"] * planned["left_documents"] == pytest.approx(300)
-    assert planned["presets"] == {"gopher": 0.25}
+    assert planned["presets"] == {"code": 0.25}
 
 
 def test_a_plan_refuses_what_leaves_nothing(tmp_path: Path, run_cli: RunCli) -> None:
-    recipe = write_recipe(tmp_path, "min_words = 1000\nmax_dropped = 1")
+    recipe = write_recipe(tmp_path, "max_longest_line_bytes = 1\nmax_dropped = 1")
     done = run_cli("plan", recipe)
     assert done.returncode == 2
     assert "source 's': no document is left to mix, `clean` drops all of the sample" in done.stdout + done.stderr
@@ -69,11 +69,11 @@ def test_what_falls_never_becomes_an_entry(tmp_path: Path) -> None:
     assert not garbage(tmp_path / "set")
     before = digests(tmp_path / "set")["tokenizer.json"]
     # Limits of the mix that are off are still looked at; a preset that is off is not.
-    run_build(recipe, tmp_path / "set", "--set", "sources.s.clean.gopher.min_words=off")
+    run_build(recipe, tmp_path / "set", "--set", "sources.s.clean.code.max_longest_line_bytes=off")
     assert digests(tmp_path / "set")["tokenizer.json"] == before
-    run_build(recipe, tmp_path / "set", "--set", "sources.s.clean.gopher.when=off")
+    run_build(recipe, tmp_path / "set", "--set", "sources.s.clean.code.when=off")
     assert garbage(tmp_path / "set")
-    early = ["--set", "sources.s.clean.gopher.when=encode", "--set", "sources.s.clean.gopher.min_words=4"]
+    early = ["--set", "sources.s.clean.code.when=encode", "--set", "sources.s.clean.code.max_longest_line_bytes=9000"]
     run_build(recipe, tmp_path / "set", *early)
     assert garbage(tmp_path / "set")
 
@@ -88,12 +88,12 @@ def test_the_build_says_what_the_sample_lost(tmp_path: Path) -> None:
 
 
 def test_a_sample_of_which_nothing_is_left(tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path, "min_words = 1\nmax_dropped = 1\n")
+    recipe = write_recipe(tmp_path, "max_longest_line_bytes = 9000\nmax_dropped = 1\n")
     lines = [line for line in (tmp_path / "a.jsonl").read_text().splitlines() if "zqxjkv" in line]
     (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
     refused = run_build(recipe, tmp_path / "set", expect=2)["stderr"]
     assert "no text is left to train on: `clean` drops all of the sample" in refused
-    run_build(recipe, tmp_path / "set", "--set", "sources.s.clean.gopher.when=encode")
+    run_build(recipe, tmp_path / "set", "--set", "sources.s.clean.code.when=encode")
 
 
 def test_measures_are_part_of_the_traffic() -> None:
