@@ -91,6 +91,7 @@ class MissingExtraError(InputError):
 EXTRAS = {
     "datasets": "hub",
     "datatrove": "clean",
+    "fasttext": "clean",
     "matplotlib": "train",
     "ray": "ray",
     "safetensors": "train",

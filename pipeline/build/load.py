@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from pipeline.clean.datatrove_filters import check_filter
+from pipeline.clean.language import check_model
 from pipeline.demo.corpus import gather_missing_corpus
 from pipeline.engine.progress import Progress
 from pipeline.mix.block_lists import check_entries, pin_entries
 from pipeline.recipe import load, paths
-from pipeline.recipe.schema import Recipe
+from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.globs import check_globs
+from shards.stores.files import hash_file
 from shards.terminal.recipes import find_recipe, shipped_folder
 
 SHIPPED = shipped_folder(Path(__file__).parents[1], "data")
@@ -45,7 +47,19 @@ def load_recipe(
             if recipe.stem == "demo":
                 gather_missing_corpus(note=(progress or Progress(quiet=True)).note)
     checks = (check_globs, _check_tokenizer_file, check_entries, _check_filters)
-    return pin_entries(load.load_recipe(recipe, folder=folder, overrides=overrides, checks=checks))
+    return _pin_models(pin_entries(load.load_recipe(recipe, folder=folder, overrides=overrides, checks=checks)))
+
+
+def _pin_models(recipe: Recipe) -> Recipe:
+    """Return the recipe with the SHA-256 of each language model."""
+    sources: list[SourceRecipe] = []
+    for source in recipe.sources:
+        table = source.clean.language
+        if table is not None and not table.sha256:
+            table = table.pinned(hash_file(Path(paths.join(source.folder, table.file))))
+            source = source.model_copy(update={"clean": source.clean.model_copy(update={"language": table})})
+        sources.append(source)
+    return recipe.model_copy(update={"sources": sources})
 
 
 def _check_filters(data: dict[str, Any], folder: Path) -> Iterator[str]:
@@ -57,6 +71,13 @@ def _check_filters(data: dict[str, Any], folder: Path) -> Iterator[str]:
             if isinstance(name, str) and name:
                 arguments = cast("dict[str, Any]", table).get("arguments", {})
                 yield from (f"{place}.datatrove.{index}: {fault}" for fault in check_filter(name, arguments))
+        language: Any = clean.get("language")
+        if isinstance(language, dict) and isinstance(model := cast("dict[str, Any]", language).get("model"), str):
+            keep: Any = cast("dict[str, Any]", language).get("keep")
+            file, _, sha256 = model.partition("#sha256=")
+            languages = cast("list[Any]", keep) if isinstance(keep, list) else []
+            faults = check_model(paths.join(folder, file), sha256, languages)
+            yield from (f"{place}.language: {fault}" for fault in faults)
 
 
 def _check_tokenizer_file(data: dict[str, Any], folder: Path) -> Iterator[str]:

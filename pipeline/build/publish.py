@@ -174,7 +174,12 @@ def _move_recipe(recipe: Recipe, out: WritableStore) -> Recipe:
     moved = recipe.moved_to(recipe_folder(out))
     if out.folder is not None:
         return moved
-    sources = [source.model_copy(update={"paths": [_root(path) for path in source.paths]}) for source in moved.sources]
+    sources = [
+        source.model_copy(
+            update={"paths": [_root(path) for path in source.paths], "clean": source.clean.with_model(_root)}
+        )
+        for source in moved.sources
+    ]
     file = moved.tokenizer.file
     file = file if file in (None, TOKENIZER_FILE) else _root(file)
     return moved.model_copy(update={"sources": sources, "tokenizer": moved.tokenizer.model_copy(update={"file": file})})

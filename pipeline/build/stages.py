@@ -133,7 +133,7 @@ def run_encode(
         for unit in own:
             payload = encode.EncodeTask(
                 unit,
-                source,
+                source.located(),
                 tokenizer.path,
                 tokenizer.sha256,
                 special_tokens,

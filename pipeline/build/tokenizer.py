@@ -85,7 +85,8 @@ def _weights(recipe: Recipe) -> dict[str, float]:
 def _make_task(context: BuildContext, recipe: Recipe) -> tuple[Task, int]:
     """Return the training task, and the bytes of text that it should draw."""
     section, weights = recipe.tokenizer, _weights(recipe)
-    sources = tuple(source.model_copy(update={"clean": source.clean.for_sample()}) for source in recipe.sources)
+    located = [source.located() for source in recipe.sources]
+    sources = tuple(source.model_copy(update={"clean": source.clean.for_sample()}) for source in located)
     payload = sample.TokenizerTask(
         section,
         sources,

@@ -17,6 +17,7 @@ import numpy as np
 from pipeline.arrow import wrap_mask
 from pipeline.clean import personal_kinds
 from pipeline.clean.datatrove_filters import find_rejected, versions
+from pipeline.clean.language import find_other_languages, identity_of_model
 from pipeline.clean.limits import SHOWN, TEXT_CHARACTERS, check_dropped, count_cleaned
 from pipeline.clean.personal_data import (
     Masked,
@@ -27,7 +28,7 @@ from pipeline.clean.personal_data import (
     mask_text,
     reason_of,
 )
-from pipeline.recipe.filters import DatatroveFilter, Filter, PersonalData
+from pipeline.recipe.filters import DatatroveFilter, Filter, Language, PersonalData
 from shards.terminal.display import printable
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ def identity_of(table: Filter) -> list[Any]:
     """Return what decides a filter's result, for digests."""
     if isinstance(table, PersonalData):
         return [table.name, personal_kinds.CODE_VERSION, table.action, table.all_kinds]
+    if isinstance(table, Language):
+        return [table.name, *identity_of_model(table)]
     assert isinstance(table, DatatroveFilter)
     return [table.name, versions(), table.filter, table.arguments]
 
@@ -126,10 +129,13 @@ def apply_filters(
         if not len(text) or isinstance(table, PersonalData):
             continue
         started = time.thread_time()
-        assert isinstance(table, DatatroveFilter)
-        found, edited = find_rejected(text, rows, table)
-        if edited:
-            filtered.edited[table.label] += edited
+        if isinstance(table, Language):
+            found = find_other_languages(text, table, source.folder)
+        else:
+            assert isinstance(table, DatatroveFilter)
+            found, edited = find_rejected(text, rows, table)
+            if edited:
+                filtered.edited[table.label] += edited
         filtered.seconds += time.thread_time() - started
         text, rows = _drop(table.label, found, text, rows, dropped, filtered, show_text=True)
     return text, rows

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field
 
-from pipeline.recipe.filters import FILTERS, DatatroveFilter, Filter, PersonalData, distinct_filters
+from pipeline.recipe.filters import FILTERS, DatatroveFilter, Filter, Language, PersonalData, distinct_filters
 from pipeline.recipe.presets import C4, Code, Fineweb, Gopher, Limit, Preset
 from shards.config import Settings
 
@@ -28,6 +29,8 @@ class CleanRecipe(Settings):
     """Source code: data, generated and minified files (Chen et al. 2021, Li et al. 2023)."""
     personal_data: PersonalData | None = Field(default=None, exclude_if=_is_none)
     """A filter: personal data and secrets are masked, or their documents dropped."""
+    language: Language | None = Field(default=None, exclude_if=_is_none)
+    """A filter: documents in other languages are dropped."""
     datatrove: Annotated[list[DatatroveFilter], AfterValidator(distinct_filters)] | None = Field(
         default=None, exclude_if=_is_none
     )
@@ -55,6 +58,13 @@ class CleanRecipe(Settings):
     def without_filters(self) -> Self:
         """Return the presets alone, for documents that have been filtered."""
         return self.model_copy(update=dict.fromkeys(FILTERS))
+
+    def with_model(self, change: Callable[[str], str]) -> Self:
+        """Return the tables with another path of the language's model."""
+        if self.language is None or self.language.model is None:
+            return self
+        table = self.language.model_copy(update={"model": change(self.language.model)})
+        return self.model_copy(update={"language": table})
 
     def limits(self, when: Literal["mix", "encode"]) -> list[Limit]:
         """Return the limits that are applied at `when`, in order."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal, Self, get_args
 
-from pydantic import AfterValidator, Field, JsonValue
+from pydantic import AfterValidator, Field, JsonValue, model_validator
 
-from pipeline.recipe.values import distinct
+from pipeline.recipe.values import SizeBytes, distinct
 from shards.config import Settings
 
 PersonalKind = Literal[
@@ -85,6 +85,53 @@ class PersonalData(Filter):
         return tuple(kind for kind in PERSONAL_KINDS if self.kinds is None or kind in self.kinds)
 
 
+class Language(Filter):
+    """The language of a document, as a fastText model sees it (`pip install 'tokenmill[clean]'`). Documents in other
+    languages are dropped, and counted by language.
+    """
+
+    name = "language"
+    is_slow = True
+
+    model: Annotated[str, Field(min_length=1)] | None = None
+    """The model's file, such as fastText's `lid.176.ftz`, relative to the recipe's folder. The set's `recipe.json` adds
+    its SHA-256. Required unless `keep` is `"all"`."""
+    keep: Annotated[list[str], AfterValidator(distinct), Field(min_length=1)] | Literal["all"]
+    """Languages to keep, by the model's labels: `["en"]`. `"all"` turns the table off for a source."""
+    min_score: Annotated[float, Field(ge=0, le=1)] = 0.65
+    """A document stays if one of these languages has this score or a higher one; 0.65 is FineWeb's."""
+    first_bytes: SizeBytes | None = None
+    """Only so much of each document decides, which is faster; all of it when absent."""
+
+    @model_validator(mode="after")
+    def _check_model(self) -> Self:
+        if self.is_on and self.model is None:
+            raise ValueError("model: required key is missing: the file of a fastText model")
+        return self
+
+    @property
+    def is_on(self) -> bool:
+        """Whether documents are dropped."""
+        return self.keep != "all"
+
+    @property
+    def file(self) -> str:
+        """The model's file, without its SHA-256."""
+        return (self.model or "").partition(_DIGEST)[0]
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of the model's file; empty if it is not known yet."""
+        return (self.model or "").partition(_DIGEST)[2]
+
+    def pinned(self, sha256: str) -> Self:
+        """Return the table with the SHA-256 of the model's file."""
+        return self.model_copy(update={"model": f"{self.file}{_DIGEST}{sha256}"})
+
+
+_DIGEST = "#sha256="
+
+
 class DatatroveFilter(Filter):
     """One of the filters of `datatrove.pipeline.filters`, unchanged and at its own speed (`pip install
     'tokenmill[clean]'`). A document that it rejects is dropped, and counted as `NAME: REASON`. Text that it changes is
@@ -117,5 +164,5 @@ def distinct_filters(filters: list[DatatroveFilter]) -> list[DatatroveFilter]:
     return filters
 
 
-FILTERS: dict[str, type[Filter]] = {filter_.name: filter_ for filter_ in (PersonalData, DatatroveFilter)}
+FILTERS: dict[str, type[Filter]] = {filter_.name: filter_ for filter_ in (PersonalData, Language, DatatroveFilter)}
 """Table in `clean` -> model of every filter."""

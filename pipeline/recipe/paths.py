@@ -51,6 +51,9 @@ def list_keys(data: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
     if isinstance(data.get("tokenizer"), dict):
         yield data["tokenizer"], "file"
     yield data, "drop_hashes"
+    for _, clean in list_clean(data):
+        if isinstance(clean.get("language"), dict):
+            yield clean["language"], "model"
 
 
 def list_clean(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -109,6 +109,11 @@ class SourceRecipe(Settings):
         """Where relative `paths` begin: the recipe's folder."""
         return self._folder
 
+    def located(self) -> Self:
+        """Return the source as a task gets it, which does not know the recipe's folder."""
+        clean = self.clean.with_model(lambda path: paths.join(self._folder.absolute(), path))
+        return self.model_copy(update={"clean": clean})
+
     def in_folder(self, folder: Path) -> Self:
         """Return the source with `paths` that begin at a folder."""
         source = self.model_copy()
@@ -236,7 +241,10 @@ class Recipe(Settings):
         def move(path: str) -> str:
             return paths.move(path, old=self._folder, new=folder)
 
-        sources = [source.model_copy(update={"paths": list(map(move, source.paths))}) for source in self.sources]
+        sources = [
+            source.model_copy(update={"paths": list(map(move, source.paths)), "clean": source.clean.with_model(move)})
+            for source in self.sources
+        ]
         evaluations = [one.model_copy(update={"paths": list(map(move, one.paths))}) for one in self.evaluations]
         file = self.tokenizer.file
         tokenizer = self.tokenizer.model_copy(update={"file": None if file is None else move(file)})

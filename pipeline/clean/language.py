@@ -1,0 +1,153 @@
+"""The language of documents, by a fastText model that the recipe names: `fasttext-predict`, one thread.
+
+The model's file is read through before a build begins: fastText itself reads on forever where a file was cut off.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.recipe import paths
+from shards.config import nearest
+from shards.errors import InputError, import_extra
+from shards.stores.files import hash_file
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pipeline.recipe.filters import Language
+
+_LABEL = "__label__"
+_MAGIC, _VERSION = 793712314, 12
+"""The first two numbers of a model (fastText, `FastText::checkModel`)."""
+_CENTROIDS = 256
+
+
+class ModelError(InputError):
+    """A file that is no fastText model, or another one than the recipe means."""
+
+
+def find_other_languages(text: pa.LargeStringArray, table: Language, folder: Path) -> dict[int, str]:
+    """Return the documents that are in none of the languages to keep, in order, each with its reason.
+
+    Args:
+        text: the documents, `(documents,)`, without nulls.
+        table: the model and the languages.
+        folder: where the model's path begins.
+
+    Raises:
+        ModelError: the model's file has changed.
+    """
+    model = _open_model(paths.join(folder, table.file), table.sha256)
+    wanted = {_LABEL + language for language in table.keep}
+    found: dict[int, str] = {}
+    for index, value in enumerate(text):
+        line = _first_bytes(value.as_buffer().to_pybytes(), table.first_bytes).replace("\n", " ")
+        labels, _ = model.predict(line, k=-1, threshold=table.min_score)
+        if wanted.isdisjoint(labels):
+            (best, *_), _ = model.predict(line, k=1)
+            low = ", score below min_score" if best in wanted else ""
+            found[index] = f"language: {best.removeprefix(_LABEL)}{low}"
+    return found
+
+
+def identity_of_model(table: Language) -> list[Any]:
+    """Return what decides which documents are dropped, for digests."""
+    keep = sorted(table.keep)
+    return [version("fasttext-predict"), table.sha256 or table.model, keep, table.min_score, table.first_bytes]
+
+
+def check_model(path: str, sha256: str, keep: list[Any]) -> Iterator[str]:
+    """Yield the faults of a model's file, and of the languages to keep.
+
+    Raises:
+        MissingExtraError: `fasttext-predict` is not installed.
+    """
+    import_extra("fasttext")
+    try:
+        languages = read_languages(Path(path).read_bytes())
+        found = hash_file(Path(path))
+    except OSError as error:
+        yield f"{path} cannot be read: {error.strerror}"
+        return
+    except ModelError as error:
+        yield f"{path}: {error}"
+        return
+    if sha256 not in ("", found):
+        yield f"{path}: its SHA-256 is {found}, expected {sha256}: it is another model. Restore it"
+    for language in keep:
+        if isinstance(language, str) and language not in languages:
+            yield f"{path}: the model has no language {language!r}.{nearest(language, languages)}"
+
+
+def read_languages(data: bytes) -> list[str]:
+    """Return the languages that a fastText model tells apart.
+
+    Raises:
+        ModelError: the bytes are no such model, or not all of it.
+    """
+    try:
+        if struct.unpack_from("<ii", data) != (_MAGIC, _VERSION):
+            raise ModelError("no fastText model. Expected a file such as lid.176.ftz or lid.176.bin")
+        labels, end = _read_model(data)
+    except (struct.error, ValueError) as error:
+        if isinstance(error, ModelError):
+            raise
+        raise ModelError(f"a fastText model that was cut off after {len(data):,} bytes. Fetch it again") from error
+    if end > len(data):
+        raise ModelError(f"a fastText model that was cut off: {len(data):,} of {end:,} bytes. Fetch it again")
+    if not labels:
+        raise ModelError("a fastText model without labels: it tells no languages apart")
+    return labels
+
+
+def _read_model(data: bytes) -> tuple[list[str], int]:
+    """Return a model's labels, and where the file should end: the format of `FastText::loadModel`, version 12."""
+    place = 8 + 12 * 4 + 8  # the two numbers, then the settings of its training
+    entries, _, _, _, pruned = struct.unpack_from("<iiiqq", data, place)
+    place += struct.calcsize("<iiiqq")
+    labels: list[str] = []
+    for _ in range(entries):
+        stop = data.index(b"\0", place)
+        (kind,) = struct.unpack_from("<b", data, stop + 9)
+        if kind == 1:
+            labels.append(data[place:stop].decode().removeprefix(_LABEL))
+        place = stop + 10
+    place += 8 * max(0, pruned)
+    quantized, place = _skip_matrix(data, place)
+    _, place = _skip_matrix(data, place, may_be_quantized=quantized)
+    return labels, place
+
+
+def _skip_matrix(data: bytes, place: int, *, may_be_quantized: bool = True) -> tuple[bool, int]:
+    """Return whether the matrix at a place is quantized, and where it ends."""
+    (quantized,) = struct.unpack_from("<?", data, place)
+    place += 1
+    if not (quantized and may_be_quantized):
+        rows, columns = struct.unpack_from("<qq", data, place)
+        return quantized, place + 16 + 4 * rows * columns
+    with_norm, rows, _, codes = struct.unpack_from("<?qqi", data, place)
+    place = _skip_quantizer(data, place + struct.calcsize("<?qqi") + codes)
+    return quantized, _skip_quantizer(data, place + rows) if with_norm else place
+
+
+def _skip_quantizer(data: bytes, place: int) -> int:
+    (size,) = struct.unpack_from("<i", data, place)
+    return place + 16 + 4 * size * _CENTROIDS
+
+
+def _first_bytes(data: bytes, count: int | None) -> str:
+    return data.decode() if count is None else data[:count].decode("utf-8", "ignore")
+
+
+@lru_cache(maxsize=2)
+def _open_model(path: str, sha256: str) -> Any:
+    if sha256 and hash_file(Path(path)) != sha256:
+        raise ModelError(f"{path}: its SHA-256 is not {sha256} any more. Restore the model")
+    return import_extra("fasttext").load_model(path)

