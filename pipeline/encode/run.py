@@ -233,20 +233,20 @@ class RunList:
     def write(self) -> None:
         """Write the file, unless that has been done."""
         if not self._written:
-            self._store.put(self.name, seal([[run.place, run.source, run.dtype, _outline(run)] for run in self.runs]))
+            runs = [[run.place, run.source, run.dtype, run.result and _outline(run.result)] for run in self.runs]
+            self._store.put(self.name, seal(runs))
             self._written = True
 
 
-def _outline(run: Run) -> dict[str, Any]:
+def _outline(result: dict[str, Any]) -> dict[str, Any]:
     """Return the parts of a run's result that its readers need."""
-    result = run.output.result
     files = {name: {key: facts[key] for key in _FILE_KEYS if key in facts} for name, facts in result["files"].items()}
     return {key: result[key] for key in _RESULT_KEYS if key in result} | {"files": files}
 
 
 @lru_cache(maxsize=1)
 def load_runs(address: str) -> tuple[Run, ...]:
-    """Return the runs of a `RunList`. A process reads the list once; it reads no receipts.
+    """Return the runs of a `RunList`. A process reads the list once.
 
     Raises:
         RunError: the list is damaged.

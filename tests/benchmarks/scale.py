@@ -87,7 +87,7 @@ def bench_mix(work: Path, documents: int) -> Figures:
     folder = work / "scale"
     check_disk(work, documents * 40)
     try:
-        runs = write_runs(folder / "encode", documents, DOCUMENTS_A_RUN)
+        runs = write_runs(folder / "encode", documents, min(DOCUMENTS_A_RUN, documents // 50))
         shard_tokens = min(100 * MB, documents * TOKENS_A_DOCUMENT // 20)
         return {"runs": len(runs)} | in_process(_mix, folder / "mix", runs, shard_tokens)
     finally:
@@ -96,8 +96,8 @@ def bench_mix(work: Path, documents: int) -> Figures:
 
 def _mix(folder: Path, runs: list[Run], shard_tokens: int) -> Figures:
     folder.mkdir()
+    address = write_list(folder.parent, runs)  # a build knows the receipts from encoding
     before = _usage()
-    address = write_list(folder.parent, runs)
     result = mix_runs(folder, MixTask(make_recipe(shard_tokens), (), address), None)
     write_receipt(folder, result)
     return before() | {
@@ -325,8 +325,9 @@ def write_runs(folder: Path, documents: int, documents_a_run: int, *, tokens: Pa
             files[TOKENS_FILE] = dict(shared)
         source = int(np.searchsorted(np.cumsum(WEIGHTS) / sum(WEIGHTS), index / number, "right"))
         label = f"data/part-{index:05d}.parquet@{index:016x}#rg0-1"
-        write_receipt(own, {"labels": [label], "documents": len(rows), "dropped": {}, "files": files})
-        runs.append(Run(str(own), source, "<u2"))
+        result: Figures = {"labels": [label], "documents": len(rows), "dropped": {}, "files": files}
+        write_receipt(own, result)
+        runs.append(Run(str(own), source, "<u2", result))
     return runs
 
 

@@ -175,7 +175,7 @@ def test_a_run_that_was_written_again_is_found_in_its_new_folder(bucket: Proxy, 
         store.put("run/receipt.json", seal(result | {"folder": attempt}))
 
     publish("first")
-    listed = RunList(store, [Run(f"{store}/run", 0, "<u2")])
+    listed = RunList(store, [Run(f"{store}/run", 0, "<u2", result | {"folder": "first"})])
     listed.write()
     asked = len(bucket.requests)
     (run,) = load_runs(listed.address)

@@ -10,12 +10,13 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.encode import run as run_module
-from pipeline.encode.run import END_HASH, FIRST_HASH, Run
+from pipeline.encode.run import DOCUMENT_DTYPE, END_HASH, FIRST_HASH, Edges, Run
 from pipeline.engine.receipts import write_receipt
 from pipeline.mix import index as index_module
 from pipeline.mix.block_lists import Blocked, BlockList
@@ -304,6 +305,16 @@ def runs_of(tmp_path: Path) -> Any:
         return write_runs(tmp_path / "runs", list(sources), [[] for _ in sources])
 
     return make
+
+
+def test_rows_below_hashes_are_counted_also_where_first_halves_are_equal() -> None:
+    generator = random.Random(3)
+    keys = sorted((generator.randrange(6) << 60, generator.randrange(50)) for _ in range(200))
+    rows = np.zeros(len(keys), DOCUMENT_DTYPE)
+    rows["hash_hi"], rows["hash_lo"] = np.array(keys, np.uint64).T
+    edges = [FIRST_HASH, END_HASH, *keys[::7], *((hi, lo + 1) for hi, lo in keys[::9]), (5 << 60, 99)]
+    assert Edges(edges).count_below(rows).tolist() == [sum(key < edge for key in keys) for edge in edges]
+    assert Edges(edges).count_below(rows[:0]).tolist() == [0] * len(edges)
 
 
 def test_duplicates_are_counted_by_where_the_kept_one_is(runs_of: Any) -> None:
