@@ -49,6 +49,16 @@ def read_start(run: Run, index: int, vocabulary: Vocabulary, *, characters: int)
     return vocabulary.decode(run.read_tokens(row)).decode("utf-8", "replace")[:characters]
 
 
+def read_text(run: Run, index: int, vocabulary: Vocabulary) -> bytes:
+    """Return a document's whole text, from the tokens of its run.
+
+    Raises:
+        WorkFileDamagedError: the run's files are not as they were written.
+    """
+    tokens = run.read_tokens(run.read_documents(index, index + 1))
+    return vocabulary.decode(tokens[:-1])  # without EOS
+
+
 def check_mixed(recipe: Recipe, cleaning: dict[str, Any], runs: Iterable[Run], tokenizer: bytes) -> None:
     """Check that no preset with `when = "mix"` drops more of a source than its recipe allows.
 

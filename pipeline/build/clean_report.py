@@ -5,27 +5,38 @@ receipt; the documents' text comes from the tokens of the runs. The build need n
 the build is shown too.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
 import json
 from pathlib import Path
 from typing import Any
 
-from pipeline.build.alarms import LAST_FILE, read_cleaning, read_start
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.build.alarms import LAST_FILE, read_cleaning, read_start, read_text
 from pipeline.build.api import default_work
 from pipeline.encode.run import Run, token_dtype
 from pipeline.engine.receipts import TaskOutput
 from pipeline.mix.cleaning import CLEANING_FILE
+from pipeline.mix.contamination import CONTAMINATION_FILE
 from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.errors import InputError
 from shards.format.manifest import MANIFEST_FILE
-from shards.format.tokenizer import Vocabulary, read_vocabulary
+from shards.format.tokenizer import read_vocabulary
 from shards.stores.open import open_writable_store
-from shards.stores.store import WritableStore
+from shards.stores.store import Store, WritableStore
+from shards.trace.locate import cut_excerpt
 
 TEXT_CHARACTERS = 1500
 """The beginning of a document's text that is shown."""
 EXAMPLES = ("random", "fallen", "left")
+HELD = 20
+"""Documents that are shown of each evaluation set."""
+EXCERPT_BYTES = 60
+"""Text shown on each side of a copied item."""
 
 
 def read_clean_report(place: str) -> dict[str, Any]:
@@ -45,9 +56,8 @@ def read_clean_report(place: str) -> dict[str, Any]:
         last = json.loads(work.child("mix").read(LAST_FILE))
     except OSError as error:
         raise InputError(
-            f"{work}: no mix here has dropped documents by their measures, or looked for near-duplicates. Give the "
-            'work folder (--work) of a build whose recipe has a preset with when = "mix", such as [clean.gopher], '
-            "or [clean.near_duplicates]."
+            f"{work}: no mix here has cleaned. Give the work folder (--work) of a build whose recipe has a preset with "
+            'when = "mix", such as [clean.gopher], or [clean.near_duplicates], or [[evaluations]].'
         ) from error
     vocabulary = read_vocabulary(_read_tokenizer(work, last))
     dtype, encode = token_dtype(len(vocabulary)), work.child("encode")
@@ -57,13 +67,24 @@ def read_clean_report(place: str) -> dict[str, Any]:
     mixed = TaskOutput(folder).result
     cleaning: dict[str, Any] = read_cleaning(folder) if CLEANING_FILE in mixed["files"] else {"sources": []}
     near: dict[str, Any] | None = mixed.get("near_duplicates")
-    for example in [*_examples(cleaning), *_documents(near)]:
+    evaluations: list[dict[str, Any]] = mixed.get("contamination", [])
+    held = _read_held(folder, evaluations)
+    for example in [*_examples(cleaning), *_documents(near), *held]:
         run = runs.setdefault(example["run"], Run(str(encode.child(example["run"])), 0, dtype))
         place_of = (example["run"], example["index"])
         if place_of not in texts:
-            texts[place_of] = _read_text(run, example, vocabulary)
+            texts[place_of] = read_start(run, example["index"], vocabulary, characters=TEXT_CHARACTERS)
         example["text"] = texts[place_of]
-    return {"work": str(work), "mix": last["mix"], "sources": cleaning["sources"], "near_duplicates": near}
+    for example in held:
+        text = read_text(runs[example["run"]], example["index"], vocabulary)
+        example["found"] = cut_excerpt(text, example["start"], example["stop"], around=EXCERPT_BYTES).to_dict()
+    return {
+        "work": str(work),
+        "mix": last["mix"],
+        "sources": cleaning["sources"],
+        "near_duplicates": near,
+        "evaluations": evaluations,
+    }
 
 
 def _read_tokenizer(work: WritableStore, last: dict[str, Any]) -> bytes:
@@ -90,5 +111,13 @@ def _documents(near: dict[str, Any] | None) -> list[dict[str, Any]]:
     return [pair[end] for pair in pairs for end in ("dropped", "kept")]
 
 
-def _read_text(run: Run, example: dict[str, Any], vocabulary: Vocabulary) -> str:
-    return read_start(run, example["index"], vocabulary, characters=TEXT_CHARACTERS)
+def _read_held(folder: Store, evaluations: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Give each evaluation set the first documents that hold its items, in hash order; return all of them."""
+    if not evaluations:
+        return []
+    table = pq.read_table(pa.BufferReader(TaskOutput(folder).read(CONTAMINATION_FILE)))
+    table = table.sort_by([(name, "ascending") for name in ("hash", "item", "item_row")])
+    for evaluation in evaluations:
+        own = table.filter(pc.field("evaluation") == evaluation["name"])
+        evaluation["held"] = own.slice(0, HELD).to_pylist()
+    return [row for evaluation in evaluations for row in evaluation["held"]]

@@ -270,7 +270,7 @@ def run_mix(
     before = partial(_list_runs, runs)
     result = context.run_stage("mix", "pipeline.mix.cuts:mix_runs", [task], before=before).results[0]
     folder = context.work.child("mix").child(task.digest)
-    if cleaned or similar is not None:
+    if cleaned or similar is not None or evaluations:
         note_cleaning(context, task.digest, tokenizer)  # for `clean-report`
     if cleaned:
         _check_cleaning(context, recipe, runs, tokenizer, folder)

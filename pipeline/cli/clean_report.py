@@ -1,4 +1,4 @@
-"""`clean-report`: show what each limit of the presets drops, and near-duplicates, from a build's work folder."""
+"""`clean-report`: show what the last mix dropped or reports, from a build's work folder."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def add_command(commands: Subparsers) -> None:
     """Add `clean-report`."""
     parser = commands.add_parser(
         "clean-report",
-        help="show what each limit of the presets drops, and near-duplicates",
-        description="Show what each limit of the presets drops, to choose limits by looking: documents, tokens and "
-        'examples of the last mix. It knows presets with when = "mix", and near-duplicates; the build need not have '
-        "ended.",
+        help="show what cleaning drops: limits, near-duplicates, test items",
+        description="Show what the last mix dropped or reports, with documents, to decide by looking: at each limit "
+        'of presets with when = "mix", near-duplicates, and documents that hold items of evaluation sets. The build '
+        "need not have ended.",
     )
     parser.add_argument("place", type=place, metavar="WORK", help="the work folder of a build, or its set (OUT)")
     parser.add_argument(
@@ -30,7 +30,7 @@ def add_command(commands: Subparsers) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="print N random documents of each limit, and N near-duplicates of each source (default: none)",
+        help="print N documents of each limit and evaluation set, and N near-duplicates of each source (default: none)",
     )
     parser.add_argument(
         "--json", action="store_true", help="print everything as JSON: counts, histograms, examples with their text"
@@ -50,7 +50,32 @@ def run(options: argparse.Namespace) -> int:
         _print_source(source, examples=options.examples)
     if report["near_duplicates"]:
         _print_near_duplicates(report["near_duplicates"], examples=options.examples)
+    if report["evaluations"]:
+        _print_evaluations(report["evaluations"], examples=options.examples)
     return WHOLE
+
+
+def _print_evaluations(evaluations: list[dict[str, Any]], *, examples: int) -> None:
+    rows = [
+        {
+            "evaluation set": one["name"],
+            "items": one["items"],
+            "found": one["found"],
+            "too short": one["too_short"],
+            "common": one["common"],
+            "documents": ", ".join(f"{count:,} of {name}" for name, count in one["documents"].items()) or "0",
+            "action": one["action"],
+        }
+        for one in evaluations
+    ]
+    print_rows(rows, title="documents that hold items of evaluation sets")
+    lines: list[str] = []
+    for one in evaluations:
+        for row in one["held"][:examples]:
+            found = row["found"]
+            lines.append(f"{one['name']}: {row['item']} row {row['item_row']}, in {row['unit']} row {row['row']}")
+            lines.append(f"  {found['before']}>>>{found['hit']}<<<{found['after']}")
+    print_lines([*lines, ""])
 
 
 def _print_near_duplicates(near: dict[str, Any], *, examples: int) -> None:

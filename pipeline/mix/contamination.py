@@ -30,7 +30,7 @@ from shards.stores.open import open_store
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from pipeline.recipe.evaluations import EvaluationRecipe
+    from pipeline.recipe.schema import Recipe
 
 CONTAMINATION_FILE = "contamination.parquet"
 """One row for each document and item that it holds."""
@@ -148,21 +148,20 @@ class Findings:
     """The evidence table's entry for the receipt."""
 
 
-def find_contamination(
-    folder: Path, place: str, evaluations: Sequence[EvaluationRecipe], runs: Sequence[Run], rows: Sequence[Run]
-) -> Findings:
+def find_contamination(folder: Path, place: str, recipe: Recipe, runs: Sequence[Run], rows: Sequence[Run]) -> Findings:
     """Find the documents that hold items, and write them into the evidence table.
 
     Args:
         folder: where the table is written.
         place: the address of the folder of the task that read the evaluation sets.
-        evaluations: the recipe's evaluation sets.
+        recipe: the recipe.
         runs: all runs.
         rows: the same runs, where their rows are read: scratch folders if they lie in a remote store.
     """
     items = load_items(place)
     read: list[dict[str, Any]] = TaskOutput(open_store(place)).result["evaluations"]
     contamination = Contamination(items, rows)
+    evaluations, names = recipe.evaluations, [source.name for source in recipe.sources]
     tallies = [_Tally() for _ in evaluations]
     found = np.zeros(len(items.rows), bool)
     buffer = io.BytesIO()
@@ -171,17 +170,16 @@ def find_contamination(
             if not (held := contamination.find(own.read_hits())):
                 continue
             found[[one.item for one in held]] = True
-            table.write_batch(_to_batch(held, run, own, items, read, tallies))
-    names = [evaluation.name for evaluation in evaluations]
+            table.write_batch(_to_batch(held, run, own, names[run.source], items, read, tallies))
     findable = contamination.sizes > 0
     counts: list[dict[str, Any]] = []
-    for number, (name, tally, about) in enumerate(zip(names, tallies, read, strict=True)):
+    for number, (evaluation, tally, about) in enumerate(zip(evaluations, tallies, read, strict=True)):
         own = items.rows["evaluation"] == number
         common = int((own & (items.rows["size"] > 0) & ~findable).sum())
         counts.append(
             {
-                "name": name,
-                "action": evaluations[number].action,
+                "name": evaluation.name,
+                "action": evaluation.action,
                 "items": about["items"],
                 "too_short": about["too_short"],
                 "common": common,
@@ -202,7 +200,7 @@ class _Tally:
     """The documents that hold items of one evaluation set: how many by source, and their hashes."""
 
     def __init__(self) -> None:
-        self.documents: Counter[int] = Counter()
+        self.documents: Counter[str] = Counter()
         self.hashes: list[npt.NDArray[np.uint64]] = []
 
     def stacked(self) -> npt.NDArray[np.uint64]:
@@ -216,7 +214,7 @@ _SCHEMA = pa.schema(
         ("item", pa.string()),  # label of its span
         ("item_row", pa.uint32()),
         ("share", pa.float32()),  # of the item's n-grams that are not common
-        ("source", pa.uint32()),  # index in the recipe
+        ("source", pa.string()),
         ("unit", pa.string()),
         ("row", pa.uint32()),
         ("hash", pa.string()),
@@ -229,7 +227,13 @@ _SCHEMA = pa.schema(
 
 
 def _to_batch(
-    held: list[HeldItem], run: Run, rows: Run, items: Items, read: list[dict[str, Any]], tallies: list[_Tally]
+    held: list[HeldItem],
+    run: Run,
+    rows: Run,
+    source: str,
+    items: Items,
+    read: list[dict[str, Any]],
+    tallies: list[_Tally],
 ) -> pa.RecordBatch:
     """Return the rows of the evidence table for one run, and count its documents."""
     labels = run.labels
@@ -242,7 +246,7 @@ def _to_batch(
         high, low = int(document["hash_hi"]), int(document["hash_lo"])
         if (number, one.document) not in counted:
             counted.add((number, one.document))
-            tallies[number].documents[run.source] += 1
+            tallies[number].documents[source] += 1
             tallies[number].hashes.append(np.array([[high, low]], np.uint64))
         table.append(
             {
@@ -250,7 +254,7 @@ def _to_batch(
                 "item": read[number]["spans"][int(item["span"])],
                 "item_row": int(item["row"]),
                 "share": one.share,
-                "source": run.source,
+                "source": source,
                 "unit": labels[int(document["span"])],
                 "row": int(document["row"]),
                 "hash": f"{high:016x}{low:016x}",

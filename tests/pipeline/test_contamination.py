@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import pipeline
+from pipeline.build.clean_report import read_clean_report
 from pipeline.clean.documents import Documents
 from pipeline.clean.evaluations import hits as hits_module
 from pipeline.clean.evaluations.hits import HitFinder
@@ -193,9 +196,8 @@ def test_items_are_counted_shown_and_dropped(corpus: Path, tmp_path: Path) -> No
     texts = {name: pq.read_table(corpus / f"{name}.parquet").column("text").to_pylist() for name in ("one", "two")}
     assert len(table) == 12
     for row in table:
-        name = ["one", "two"][row["source"]]
         group = int(row["unit"].rpartition("#rg")[2].split("-")[0])
-        page = texts[name][group * 40 + row["row"]].encode()
+        page = texts[row["source"]][group * 40 + row["row"]].encode()
         found = slow_words(page[row["start"] : row["stop"]].decode())
         assert found == slow_words([*QUESTIONS, SHORT][row["item_row"]])
         assert row["share"] == 1
@@ -212,6 +214,20 @@ def test_items_are_counted_shown_and_dropped(corpus: Path, tmp_path: Path) -> No
     tables = [pq.read_table(file) for file in (tmp_path / "set").glob("*.docs.parquet")]
     hashes = {value.hex() for table in tables for value in table.column("hash").to_pylist()}
     assert not hashes & {row["hash"] for row in table}
+
+    # The report shows the copies in their places.
+    report = read_clean_report(str(tmp_path / "set"))
+    questions = report["evaluations"][0]
+    assert (questions["found"], questions["documents"]) == (9, {"one": 9, "two": 3})
+    assert {row["item_row"] for row in questions["held"]} == set(range(9))
+    for row in questions["held"]:
+        words = slow_words(row["found"]["hit"])  # a long hit is cut, perhaps inside a word
+        assert words[:-1] == slow_words([*QUESTIONS, SHORT][row["item_row"]])[: len(words) - 1]
+        assert len(words) > 4
+    command = [sys.executable, "-m", "pipeline", "clean-report", str(tmp_path / "set.work"), "--examples", "1"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "9 of one, 3 of two" in printed
+    assert ">>>" in printed
 
     # The same bytes with more workers and from nothing.
     again = pipeline.build_set(recipe_of(corpus, "drop"), out=tmp_path / "again", workers=2)
