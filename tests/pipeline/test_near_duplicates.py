@@ -214,6 +214,8 @@ def own_hashes(document: list[int]) -> tuple[Any, Any]:
 
 def write_rows(folder: Path, run: Run, rows: Any) -> None:
     """Write band rows as `write_bands` does, so that `find_pairs` takes them for a run's."""
+    Path(run.place).mkdir()
+    write_receipt(Path(run.place), {"documents": len(rows), "files": {}})  # the list of runs reads it
     own = folder / "bands" / bands_digest(run.digest)
     own.mkdir(parents=True)
     rows = rows[np.argsort(rows["key"], kind="stable")]
