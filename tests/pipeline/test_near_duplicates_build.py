@@ -289,7 +289,8 @@ def test_a_flipped_bit_is_found_and_repaired(
     for stage in readers:  # they run again, and read the file
         shutil.rmtree(work / stage)
     path = sorted(work.glob(damaged))[0]
-    flip(path, random.Random(damaged))
+    # Of the edges of bands just those of the ranges are read, with their blocks: the first always is.
+    flip(path, random.Random(damaged), 0 if path.name == "edges.bin" else None)
     capsys.readouterr()
     small.build("damaged", DROP)
     assert digests(small.folder / "damaged") == digests(small.folder / "set")
