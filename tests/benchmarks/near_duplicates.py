@@ -122,6 +122,8 @@ def _random_rows(rows: int, seed: int) -> Any:
 
 def _write_rows(folder: Path, number: int, rows: Any) -> Run:
     run = Run(str(folder / f"run-{number}"), number, "<u2")
+    Path(run.place).mkdir(parents=True)
+    write_receipt(Path(run.place), {"labels": [], "documents": len(rows), "files": {}})
     own = folder / "bands" / bands.bands_digest(run.digest)
     own.mkdir(parents=True)
     rows = rows[np.argsort(rows["key"], kind="stable")]
