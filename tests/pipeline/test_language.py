@@ -19,7 +19,7 @@ from pipeline.build.stages import reading_of
 from pipeline.clean.documents import clean_batch
 from pipeline.clean.language import ModelError, read_languages
 from pipeline.engine.tasks import digest_of
-from pipeline.recipe.schema import Recipe
+from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import TextBatch
 from shards.config import SettingsError
 from shards.stores.files import hash_file
@@ -137,6 +137,15 @@ def test_what_decides_the_digest(recipe: Callable[..., Path], tmp_path: Path) ->
     others += [base.replace(', "de"', ""), 'keep = "all"']
     assert len({digest(keys) for keys in others}) == len(others)
     assert not load_recipe(recipe('keep = "all"')).sources[0].clean
+
+
+def test_a_task_finds_the_model_on_any_host(recipe: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm gets a source as JSON, without the recipe's folder."""
+    source = load_recipe(recipe()).sources[0]
+    sent = SourceRecipe.model_validate(json.loads(source.located().model_dump_json()))
+    monkeypatch.chdir("/")
+    batch = TextBatch(pa.array(OTHERS, pa.large_string()), np.arange(4, dtype=np.uint32))
+    assert not len(clean_batch(sent, batch, Counter()))
 
 
 def test_a_build_drops_and_its_recipe_builds_the_same(recipe: Callable[..., Path], tmp_path: Path) -> None:
