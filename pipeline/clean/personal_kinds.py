@@ -75,7 +75,7 @@ _LOCAL = re.compile(rb"(?<![A-Za-z0-9_%+])[A-Za-z0-9_%+](?:[A-Za-z0-9._%+-]{0,62
 _MOST_LOCAL_BYTES = 64
 _DOMAIN = re.compile(
     rb"@((?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.){1,8}"
-    rb"(?:[A-Za-z]{2,24}|xn--[A-Za-z0-9-]{2,58}[A-Za-z0-9]))(?![A-Za-z0-9_(@-]|\.[0-9])"
+    rb"(?:[A-Za-z]{2,24}|xn--[A-Za-z0-9-]{2,58}[A-Za-z0-9]))(?![A-Za-z0-9_(@-]|\.[A-Za-z0-9])"
 )
 
 
@@ -175,7 +175,7 @@ _IPV6 = _kind(
     "ipv6",
     r"[23][0-9A-Fa-f]{3}::?[0-9A-Fa-f]{1,4}:",
     # The addresses in use today, 2000::/3: `abc::def` is C++.
-    rb"[23](?<![0-9A-Za-z_:.][23])[0-9A-Fa-f]{3}(?:::?[0-9A-Fa-f]{1,4}){1,7}(?:::)?(?![0-9A-Za-z_]|:[0-9A-Fa-f:])",
+    rb"[23](?<![0-9A-Za-z_:.][23])[0-9A-Fa-f]{3}(?:::?[0-9A-Fa-f]{1,4}){1,7}(?:::)?(?![0-9A-Za-z_]|:[0-9A-Fa-f:]|\.[0-9])",
     tuple(f"2001:db8::{number:x}".encode() for number in (0x1, 0x17, 0x2A, 0x64, 0x99, 0xABC, 0x1F0, 0xC0DE)),
     _is_public_v6,
 )
