@@ -277,4 +277,4 @@ def test_the_report_of_a_given_tokenizer(built: dict[str, Any], folder: Path, tm
 
 
 def test_a_folder_without_a_mix_that_cleaned_is_refused(tmp_path: Path) -> None:
-    assert "no mix here has dropped documents by their measures" in report(tmp_path, expect=2).stderr
+    assert "no mix here has cleaned" in report(tmp_path, expect=2).stderr
