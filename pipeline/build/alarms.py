@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from pipeline.build.context import BuildContext
-from pipeline.clean.limits import SHOWN, TEXT_CHARACTERS, FallenDocument, check_dropped
+from pipeline.clean.limits import SHOWN, TEXT_CHARACTERS, CleaningError, FallenDocument, check_dropped
 from pipeline.encode.run import Run
 from pipeline.engine.receipts import TaskOutput
 from pipeline.mix.cleaning import CLEANING_FILE
@@ -16,6 +17,7 @@ from pipeline.recipe.schema import Recipe
 from pipeline.tokenizer.encoder import TokenizerInfo
 from shards.format.tokenizer import Vocabulary, read_vocabulary
 from shards.stores.store import Store
+from shards.terminal.program import called_as
 
 LAST_FILE = "last-cleaning.json"
 """In the folder of the mix stage: the last mix that cleaned, and the tokenizer of its runs."""
@@ -47,6 +49,35 @@ def read_start(run: Run, index: int, vocabulary: Vocabulary, *, characters: int)
     row = run.read_documents(index, index + 1).copy()
     row["length"] = min(int(row["length"][0]) - 1, 4 * characters)  # without EOS; a token is a byte at least
     return vocabulary.decode(run.read_tokens(row)).decode("utf-8", "replace")[:characters]
+
+
+def check_contamination(recipe: Recipe, counts: Iterable[dict[str, Any]], work: str) -> None:
+    """Check that no evaluation set drops more of a source than its table allows.
+
+    Args:
+        recipe: the recipe.
+        counts: what `find_contamination` counted of each set.
+        work: the work folder.
+
+    Raises:
+        CleaningError: with the counts of each set that would drop too much.
+    """
+    faults: list[str] = []
+    for evaluation, found in zip(recipe.evaluations, counts, strict=True):
+        for source, documents in found["documents"].items() if evaluation.action == "drop" else ():
+            read = found["read"][source]
+            share = documents / read
+            if share > evaluation.max_dropped:
+                enough = min(1.0, math.ceil(share * 100) / 100)
+                faults.append(
+                    f"source {source!r}: {documents:,} of {read:,} documents ({share:.2%}) hold an item of the "
+                    f"evaluation set {evaluation.name!r}, more than its max_dropped = {evaluation.max_dropped} "
+                    f"allows. Is {evaluation.text!r} the column of its items? If so, set its max_dropped = {enough} to "
+                    "go on without these documents: nothing is encoded again."
+                )
+    if faults:
+        command = f"{called_as('pipeline', 'clean-report')} {work} --examples 10"
+        raise CleaningError("\n".join([*faults, f"`{command}` shows them."]))
 
 
 def read_text(run: Run, index: int, vocabulary: Vocabulary) -> bytes:

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from pipeline import assemble
-from pipeline.build.alarms import check_mixed, note_cleaning, read_cleaning
+from pipeline.build.alarms import check_contamination, check_mixed, note_cleaning, read_cleaning
 from pipeline.build.context import BuildContext
 from pipeline.build.near_duplicates import check_near_duplicates, find_similar_pairs
 from pipeline.build.publish import clear_output
@@ -107,11 +107,10 @@ def run_evaluations(context: BuildContext, recipe: Recipe) -> WritableStore | No
     task = Task(digest_of(identity), payload, size)
     stage = context.run_stage("evaluations", "pipeline.clean.evaluations.items:read_items", [task])
     for counts in stage.results[0]["evaluations"]:
-        dropped = sum(counts["dropped"].values())
-        if left_out := counts["too_short"] + dropped:
+        if left_out := counts["too_short"] + sum(counts["dropped"].values()):
             context.note(
-                f"evaluation set {counts['name']!r}: {left_out:,} of {counts['items'] + dropped:,} items are empty or "
-                f"shorter than {items.LEAST_WORDS} words, and not looked for"
+                f"evaluation set {counts['name']!r}: {left_out:,} of {counts['items']:,} items are empty or shorter "
+                f"than {items.LEAST_WORDS} words, and not looked for"
             )
     return context.work.child("evaluations").child(task.digest)
 
@@ -274,6 +273,8 @@ def run_mix(
         note_cleaning(context, task.digest, tokenizer)  # for `clean-report`
     if cleaned:
         _check_cleaning(context, recipe, runs, tokenizer, folder)
+    if evaluations:
+        check_contamination(recipe, result["contamination"], str(context.work))
     if "near_duplicates" in result:
         check_near_duplicates(context, recipe, tokenizer, runs, result["near_duplicates"], note="plan" in result)
     if "fault" in result:

@@ -169,10 +169,10 @@ def _note_drops(context: BuildContext, recipe: Recipe, drawn: dict[str, Any]) ->
                 f"the build stops after encoding if it does so of all (max_dropped = {source.max_dropped})"
             )
         if facts.get("fell", 0) > _SAMPLE_FALLEN * facts.get("measured", 0):
-            late = ', of `when = "mix"` by the published numbers' if source.clean.presets("mix") else ""
+            published = '; presets with when = "mix" apply their published numbers there, whatever the recipe says'
             context.note(
-                f"tokenizer: clean drops {facts['fell'] / facts['measured']:.2%} of what was read of {source.name} for "
-                f"the sample{late}"
+                f"tokenizer: clean leaves {facts['fell'] / facts['measured']:.2%} of what was read of {source.name} "
+                f"out of the sample{published if source.clean.presets('mix') else ''}"
             )
     if left_out := sum(facts["left_out"] for facts in drawn.values()):
         longest = f"{sample.MAX_WORD_BYTES:,} bytes"

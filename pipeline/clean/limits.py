@@ -215,8 +215,8 @@ def check_dropped(
                     f"source {source.name!r}: clean.{preset.label} drops {count:,} of {documents:,} documents "
                     f"({share:.2%}), more than max_dropped = {preset.max_dropped} allows. Such as:",
                     *(f"  {document}" for document in show(preset.label)[:SHOWN]),
-                    f"Change its keys, then the source is {moved}; or set max_dropped = {enough} in its "
-                    f"{preset.table} to go on without them, then nothing is encoded again.",
+                    f"Change its keys, then the source is {moved}; or set max_dropped = {enough} beside them, in "
+                    f"{preset.table}, to go on without these documents: then nothing is encoded again.",
                 ]
             )
         )

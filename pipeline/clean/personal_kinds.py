@@ -69,7 +69,7 @@ _FILE_ENDINGS = frozenset(
     b"bmp css csv dll docx exe gif htm html ico jpeg jpg js json jsx less pdf png scss svg toml ts tsx txt webp xml "
     b"yaml yml".split()
 )
-"""Endings of names such as `logo@2x.png`. None is a top-level domain."""
+"""Endings of names such as `logo@2x.png`. None is a top-level domain. Nor is one of mixed case: `q@k.mT` multiplies."""
 
 _LOCAL = re.compile(rb"(?<![A-Za-z0-9_%+])[A-Za-z0-9_%+](?:[A-Za-z0-9._%+-]{0,62}[A-Za-z0-9_%+-])?\Z")
 _MOST_LOCAL_BYTES = 64
@@ -86,16 +86,17 @@ def _find_emails(data: bytes) -> Iterator[tuple[int, int]]:
     while at >= 0:
         domain = _DOMAIN.match(data, at)
         local = _LOCAL.search(data, max(done, at - _MOST_LOCAL_BYTES), at) if domain else None
-        if domain and local and _is_email(local[0].lower(), domain[1].lower()):
+        if domain and local and _is_email(local[0].lower(), domain[1]):
             done = domain.end()
             yield local.start(), done
         at = data.find(b"@", max(done, at + 1))
 
 
 def _is_email(local: bytes, domain: bytes) -> bool:
-    if local == b"git" or domain.rpartition(b".")[2] in _FILE_ENDINGS:
+    top = domain.rpartition(b".")[2]
+    if local == b"git" or top.lower() in _FILE_ENDINGS or not (top.islower() or top.isupper() or top.istitle()):
         return False
-    return not _RESERVED_DOMAINS.fullmatch(domain)
+    return not _RESERVED_DOMAINS.fullmatch(domain.lower())
 
 
 _EMAIL = Kind(

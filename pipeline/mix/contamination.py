@@ -89,6 +89,8 @@ class Contamination:
             hits: the run's hits, `HIT_DTYPE (hits,)`, in the order of documents.
         """
         hits = hits[~self.common[hits["ngram"]]]
+        if not len(hits):
+            return []
         # One pair for each hit and each item that has its n-gram.
         first = self._by_ngram[hits["ngram"]]
         counts = self._by_ngram[hits["ngram"] + 1] - first
@@ -163,10 +165,12 @@ def find_contamination(folder: Path, place: str, recipe: Recipe, runs: Sequence[
     contamination = Contamination(items, rows)
     evaluations, names = recipe.evaluations, [source.name for source in recipe.sources]
     tallies = [_Tally() for _ in evaluations]
+    read_documents: Counter[str] = Counter()
     found = np.zeros(len(items.rows), bool)
     buffer = io.BytesIO()
     with pq.ParquetWriter(buffer, _SCHEMA, compression="zstd") as table:
         for run, own in zip(runs, rows, strict=True):
+            read_documents[names[run.source]] += run.num_documents
             if not (held := contamination.find(own.read_hits())):
                 continue
             found[[one.item for one in held]] = True
@@ -185,6 +189,7 @@ def find_contamination(folder: Path, place: str, recipe: Recipe, runs: Sequence[
                 "common": common,
                 "found": int((own & found).sum()),
                 "documents": dict(sorted(tally.documents.items())),
+                "read": dict(read_documents),
             }
         )
     dropped = [

@@ -23,6 +23,9 @@ class EvaluationRecipe(Settings):
     """Column of the items' text, such as `question`; dots descend into structs."""
     separator: Annotated[str, Field(min_length=1)] | None = None
     """The text between two items of a text file."""
+    max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """The build stops when `action = "drop"` would leave out a larger share of a source: items of a test are rare in
+    text, and a wrong column is found everywhere."""
     action: Literal["report", "drop"] = "report"
     """Count and show the documents that hold an item, or drop them from all sources as well. Changing it encodes
     nothing again."""

@@ -54,8 +54,8 @@ class Filter(Settings):
 
     @property
     def table(self) -> str:
-        """Its table in a source of a recipe."""
-        return f"[sources.clean.{self.name}]"
+        """Its table in a recipe: a source's takes the place of the recipe's."""
+        return f"[sources.clean.{self.name}] or [clean.{self.name}]"
 
     @classmethod
     def ordered_keys(cls) -> list[str]:
@@ -155,7 +155,7 @@ class DatatroveFilter(Filter):
     @property
     def table(self) -> str:
         """One of a list."""
-        return "[[sources.clean.datatrove]]"
+        return "[[sources.clean.datatrove]] or [[clean.datatrove]]"
 
 
 def distinct_filters(filters: list[DatatroveFilter]) -> list[DatatroveFilter]:

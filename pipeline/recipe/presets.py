@@ -103,8 +103,8 @@ class Preset(Settings):
 
     @property
     def table(self) -> str:
-        """Its table in a source of a recipe."""
-        return f"[sources.clean.{self.name}]"
+        """Its table in a recipe: a source's takes the place of the recipe's."""
+        return f"[sources.clean.{self.name}] or [clean.{self.name}]"
 
     @classmethod
     def limit_keys(cls) -> list[str]:

@@ -163,7 +163,13 @@ def recipe_of(corpus: Path, action: str | None = None, **changes: Any) -> dict[s
     }
     if action:
         recipe["evaluations"] = [
-            {"name": name, "paths": [f"{corpus}/{name}.jsonl"], "text": "question", "action": action}
+            {
+                "name": name,
+                "paths": [f"{corpus}/{name}.jsonl"],
+                "text": "question",
+                "action": action,
+                "max_dropped": 0.5,
+            }
             for name in ("questions", "choices")
         ]
     return recipe | changes
@@ -287,10 +293,43 @@ def test_a_rebuild_from_the_sets_own_recipe(corpus: Path, tmp_path: Path) -> Non
     assert first == second
 
 
+@pytest.mark.parametrize(
+    ("item", "found"),
+    [("An item that is nowhere at all", "0 of 1 items found"), (COMMON, "1 items hold common phrases alone")],
+)
+def test_a_corpus_without_items(corpus: Path, tmp_path: Path, item: str, found: str) -> None:
+    (tmp_path / "none.jsonl").write_text(json.dumps({"question": item}) + "\n")
+    table = {"name": "none", "paths": [f"{tmp_path}/none.jsonl"], "text": "question", "action": "drop"}
+    built = pipeline.build_set(recipe_of(corpus) | {"evaluations": [table]}, out=tmp_path / "set", workers=1)
+    assert any(found in note for note in built.notes)
+    assert not any(source.dropped.get("holds an item of none") for source in built.manifest.sources)
+
+
+def test_a_set_that_would_drop_too_much_stops_the_build(corpus: Path, tmp_path: Path) -> None:
+    recipe = recipe_of(corpus, "drop")
+    recipe["evaluations"][0]["max_dropped"] = 0.001
+    with pytest.raises(InputError) as stopped:
+        pipeline.build_set(recipe, out=tmp_path / "set", workers=1)
+    message = str(stopped.value)
+    assert re.search(r"source 'one': 9 of [\d,]+ documents \(\d\.\d\d%\) hold an item of the evaluation set", message)
+    assert "max_dropped = 0.001 allows" in message
+    assert read_clean_report(str(tmp_path / "set.work"))["evaluations"][0]["held"]
+    recipe["evaluations"][0]["max_dropped"] = float(re.search(r"set its max_dropped = ([\d.]+)", message)[1])  # type: ignore[index]
+    assert set(ran(pipeline.build_set(recipe, out=tmp_path / "set", workers=1))) == {"assemble"}
+
+
 def test_a_changed_evaluation_file_is_read_again(corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "more.jsonl").write_text(json.dumps({"question": QUESTIONS[0]}) + "\n")
     recipe = recipe_of(corpus) | {
-        "evaluations": [{"name": "more", "paths": [f"{tmp_path}/more.jsonl"], "text": "question", "action": "drop"}]
+        "evaluations": [
+            {
+                "name": "more",
+                "paths": [f"{tmp_path}/more.jsonl"],
+                "text": "question",
+                "action": "drop",
+                "max_dropped": 1,
+            }
+        ]
     }
     first = pipeline.build_set(recipe, out=tmp_path / "set", workers=1)
     with (tmp_path / "more.jsonl").open("a") as file:

@@ -108,7 +108,7 @@ class HitFinder:
             held = self._ngrams[np.minimum(found, len(self._ngrams) - 1)] == hashes
             begins, found = begins[held], found[held]
             starts, stops = places[begins, 0], places[begins + size - 1, 1]
-            document: npt.NDArray[np.int64] = np.searchsorted(offsets, starts, "right") - 1
+            document = offsets.searchsorted(starts, "right") - 1
             inside = stops <= offsets[document + 1]  # not from one document into the next
             rows = np.zeros(int(inside.sum()), HIT_DTYPE)
             rows["document"], rows["ngram"] = document[inside], found[inside]

@@ -8,6 +8,7 @@ looked for. Memory: about 40 bytes for each word of the items.
 from __future__ import annotations
 
 import io
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -98,7 +99,7 @@ def list_evaluation_spans(evaluation: EvaluationRecipe, folder: str) -> tuple[Sp
     try:
         return tuple(list_spans(source, list_files(source)))
     except SourceError as error:
-        raise SourceError(str(error).replace("source ", "evaluation set ", 1)) from error
+        raise SourceError(re.sub(r"(?m)^source ", "evaluation set ", str(error))) from error
 
 
 def make_task(recipe: Recipe) -> EvaluationsTask:
@@ -121,7 +122,7 @@ def read_items(folder: Path, task: EvaluationsTask, report: Callable[[int, int],
         report: called with the bytes of text done so far.
 
     Returns:
-        For each set: its items, those too short to be looked for, rows left out by reason, and the names of its spans.
+        For each set: its items, those of them that are too short, or left out by reason, and the names of its spans.
 
     Raises:
         SourceError: a file cannot be read as the recipe says, or a set holds no item that can be looked for.
@@ -200,7 +201,7 @@ def _count(
         )
     return {
         "name": evaluation.name,
-        "items": len(items),
+        "items": len(items) + dropped.total(),
         "too_short": short,
         "dropped": dict(dropped),
         "spans": [span.label("file") for span in spans],
