@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -108,7 +108,7 @@ class HitFinder:
             held = self._ngrams[np.minimum(found, len(self._ngrams) - 1)] == hashes
             begins, found = begins[held], found[held]
             starts, stops = places[begins, 0], places[begins + size - 1, 1]
-            document = offsets.searchsorted(starts, "right") - 1
+            document = cast("npt.NDArray[np.int64]", offsets.searchsorted(starts, "right")) - 1
             inside = stops <= offsets[document + 1]  # not from one document into the next
             rows = np.zeros(int(inside.sum()), HIT_DTYPE)
             rows["document"], rows["ngram"] = document[inside], found[inside]
