@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
+from pipeline.recipe.clean_table import CleanTable
 from pipeline.recipe.values import SizeBytes, distinct
-from shards.config import Settings
 
 PersonalKind = Literal[
     "private_key",
@@ -30,11 +30,9 @@ PersonalKind = Literal[
 PERSONAL_KINDS: tuple[PersonalKind, ...] = get_args(PersonalKind)
 
 
-class Filter(Settings):
+class Filter(CleanTable):
     """Base of the filters."""
 
-    name: ClassVar[str]
-    """The filter's table in `clean`."""
     when: ClassVar[str] = "encode"
     is_slow: ClassVar[bool] = False
     """Whether it takes longer than encoding."""
@@ -46,16 +44,6 @@ class Filter(Settings):
     def is_on(self) -> bool:
         """Whether the filter is used."""
         return True
-
-    @property
-    def label(self) -> str:
-        """What its dropped documents are counted by: `clean.LABEL`."""
-        return self.name
-
-    @property
-    def table(self) -> str:
-        """Its table in a recipe: a source's takes the place of the recipe's."""
-        return f"[sources.clean.{self.name}] or [clean.{self.name}]"
 
     @classmethod
     def ordered_keys(cls) -> list[str]:

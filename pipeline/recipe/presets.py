@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from shards.config import Settings
+from pipeline.recipe.clean_table import CleanTable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,13 +68,10 @@ Amount = Annotated[float | Literal["off"], BeforeValidator(_limit_between(0, Non
 """A limit on a count, a length or a ratio, from 0."""
 
 
-class Preset(Settings):
+class Preset(CleanTable):
     """Base of the presets."""
 
     model_config = ConfigDict(validate_default=True)
-
-    name: ClassVar[str]
-    """The preset's name in a recipe."""
 
     when: Literal["mix", "encode", "off"] = "mix"
     """`mix`: measured when documents are encoded, and dropped when the set is mixed: moving a limit encodes nothing
@@ -95,16 +92,6 @@ class Preset(Settings):
     def is_on(self) -> bool:
         """Whether the preset is used."""
         return self.when != "off"
-
-    @property
-    def label(self) -> str:
-        """What its dropped documents are counted by: `clean.LABEL`."""
-        return self.name
-
-    @property
-    def table(self) -> str:
-        """Its table in a recipe: a source's takes the place of the recipe's."""
-        return f"[sources.clean.{self.name}] or [clean.{self.name}]"
 
     @classmethod
     def limit_keys(cls) -> list[str]:

@@ -1,0 +1,24 @@
+"""What every table of `clean` has, a preset's or a filter's: its name, and where a person finds it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from shards.config import Settings
+
+
+class CleanTable(Settings):
+    """Base of the presets and the filters."""
+
+    name: ClassVar[str]
+    """The table's name in `clean`."""
+
+    @property
+    def label(self) -> str:
+        """What its dropped documents are counted by: `clean.LABEL`."""
+        return self.name
+
+    @property
+    def table(self) -> str:
+        """Its table in a recipe: a source's takes the place of the recipe's."""
+        return f"[sources.clean.{self.name}] or [clean.{self.name}]"
