@@ -318,6 +318,15 @@ def test_a_set_that_would_drop_too_much_stops_the_build(corpus: Path, tmp_path: 
     assert set(ran(pipeline.build_set(recipe, out=tmp_path / "set", workers=1))) == {"assemble"}
 
 
+def test_the_alarm_comes_before_the_shortage_that_it_causes(corpus: Path, tmp_path: Path) -> None:
+    pages = [f"{QUESTIONS[0]} Page {number}." for number in range(8)]  # a phrase in more documents would be common
+    pq.write_table(pa.table({"text": pages}), tmp_path / "one.parquet")
+    recipe = recipe_of(corpus, "drop")
+    recipe["sources"][0]["paths"] = [f"{tmp_path}/one.parquet"]
+    with pytest.raises(InputError, match=r"source 'one': 8 of 8 documents \(100\.00%\) hold an item"):
+        pipeline.build_set(recipe, out=tmp_path / "set", workers=1)
+
+
 def test_a_changed_evaluation_file_is_read_again(corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "more.jsonl").write_text(json.dumps({"question": QUESTIONS[0]}) + "\n")
     recipe = recipe_of(corpus) | {
