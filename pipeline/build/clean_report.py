@@ -52,13 +52,7 @@ def read_clean_report(place: str) -> dict[str, Any]:
     work = open_writable_store(place)
     if work.find(MANIFEST_FILE) is not None:
         work = open_writable_store(default_work(place))
-    try:
-        last = json.loads(work.child("mix").read(LAST_FILE))
-    except OSError as error:
-        raise InputError(
-            f"{work}: no mix here has cleaned. Give the work folder (--work) of a build whose recipe has a preset with "
-            'when = "mix", such as [clean.gopher], or [clean.near_duplicates], or [[evaluations]].'
-        ) from error
+    last = _read_last(work)
     vocabulary = read_vocabulary(_read_tokenizer(work, last))
     dtype, encode = token_dtype(len(vocabulary)), work.child("encode")
     runs: dict[str, Run] = {}
@@ -87,6 +81,24 @@ def read_clean_report(place: str) -> dict[str, Any]:
     }
 
 
+def _read_last(work: WritableStore) -> dict[str, Any]:
+    """Return what the last mix that cleaned has noted.
+
+    Raises:
+        InputError: nothing is there, or no mix has cleaned.
+    """
+    try:
+        return json.loads(work.child("mix").read(LAST_FILE))
+    except OSError as error:
+        if next(work.list(), None) is None:
+            found = "is empty" if work.folder is None or work.folder.is_dir() else "no such folder"
+            raise InputError(f"{work}: {found}. Give the work folder (--work) of a build, or its set.") from error
+        raise InputError(
+            f"{work}: no mix here has cleaned. Give the work folder (--work) of a build whose recipe has a preset with "
+            'when = "mix", such as [clean.gopher], or [clean.near_duplicates], or [[evaluations]].'
+        ) from error
+
+
 def _read_tokenizer(work: WritableStore, last: dict[str, Any]) -> bytes:
     if last["tokenizer_task"] is not None:
         folder = work.child("tokenizer").child(last["tokenizer_task"])
@@ -107,7 +119,8 @@ def _examples(cleaning: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _documents(near: dict[str, Any] | None) -> list[dict[str, Any]]:
     """Return both documents of each pair of near-duplicates that the mix lists."""
-    pairs = [pair for source in near["sources"] for pair in source["shown"]] if near else []
+    lists = [source[name] for source in near["sources"] for name in ("shown", "nearest")] if near else []
+    pairs = [pair for pairs in lists for pair in pairs]
     return [pair[end] for pair in pairs for end in ("dropped", "kept")]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline.build.alarms import read_start
 from pipeline.build.context import BuildContext
-from pipeline.clean.limits import TEXT_CHARACTERS, CleaningError
+from pipeline.clean.limits import SHOWN, TEXT_CHARACTERS, CleaningError
 from pipeline.encode.run import RunList
 from pipeline.engine.tasks import Task
 from pipeline.estimate import disk
@@ -151,7 +151,7 @@ def check_near_duplicates(
                     [
                         f"source {source['name']!r}: clean.near_duplicates drops {counted}, more than "
                         f"max_dropped = {settings.max_dropped} allows. Such as:",
-                        *_show(context, tokenizer, runs, source["shown"]),
+                        *_show(context, tokenizer, runs, source["shown"][:SHOWN]),
                         f"Raise min_jaccard, then the set is mixed again; or set max_dropped = {enough} in "
                         "[clean.near_duplicates] to go on without them. Nothing is encoded again.",
                     ]

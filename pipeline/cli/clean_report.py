@@ -89,34 +89,42 @@ def _print_near_duplicates(near: dict[str, Any], *, examples: int) -> None:
             "of another source": source["elsewhere_documents"],
         }
         for source in near["sources"]
+        if source["documents"] + source["elsewhere_documents"]
     ]
     done = "dropped" if near["action"] == "drop" else 'reported; action = "drop" drops them'
     print_rows(rows, title=f"near-duplicates by {near['min_jaccard']:g} or more: {done}")
-    lines: list[str] = []
+    lines = _left_out(len(near["sources"]) - len(rows), "source", "has none")
     for source in near["sources"]:
         for pair in source["shown"][:examples]:
             lines.append(f"{source['name']}: similar by {pair['jaccard']:.3f}")
             for end in ("dropped", "kept"):
                 document = pair[end]
                 text = document["text"][:_TEXT_CHARACTERS]
-                lines.append(f"  {end:<7} {document['hash']}, {document['tokens']:,} tokens: {text}")
+                place = f"{document['place']} row {document['row']}"
+                lines.append(f"  {end:<7} {place}, {document['tokens']:,} tokens: {text}")
     print_lines([f"{near['pairs']:,} pairs, of {near['compared']:,} that were compared", *lines, ""])
 
 
 def _print_source(source: dict[str, Any], *, examples: int) -> None:
     read, left = source["read"], source["left"]
-    rows = [_row(limit["reason"], limit["value"], limit, read) for limit in source["limits"]]
+    limits = [limit for limit in source["limits"] if limit["every"]["documents"]]
+    rows = [_row(limit["reason"], limit["value"], limit, read) for limit in limits]
     gone = {name: read[name] - left[name] for name in ("documents", "tokens")}
     rows.append(_row("all of them", None, {"every": gone, "first": gone, "alone": None}, read))
     title = f"{source['name']}: {read['documents']:,} documents measured, {left['documents']:,} left"
     print_rows(rows, title=title)
-    lines: list[str] = []
-    for limit in source["limits"] if examples else ():
+    lines = _left_out(len(source["limits"]) - len(limits), "limit", "drops nothing")
+    for limit in limits if examples else ():
         lines.append(f"{limit['reason']} = {limit['value']:g} drops {limit['every']['documents']:,} documents")
         for item in limit["random"][:examples]:
             found = f"{limit['measure']} is {item['value']:.6g}"
             lines.append(f"  {item['place']} row {item['row']}: {found}: {item['text'][:_TEXT_CHARACTERS]}")
     print_lines([*lines, ""])
+
+
+def _left_out(count: int, what: str, why: str) -> list[str]:
+    """Return a line that says how many rows are left out of a table, if any are."""
+    return [f"{count:,} {what}{'' if count == 1 else 's'} left out, each of which {why}"] if count else []
 
 
 def _row(limit: str, value: float | None, counts: dict[str, Any], read: dict[str, int]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import bisect
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -73,6 +73,19 @@ class Part:
         documents = order[shared]
         order[shared] = documents[np.lexsort((self.lo[documents], self.hi[documents]))]
         return order, shared
+
+
+class Found(NamedTuple):
+    """The kept documents with given content hashes; -1 where none is kept; each `(hashes,)`."""
+
+    runs: npt.NDArray[np.int64]
+    """The number of each one's run."""
+    places: npt.NDArray[np.int64]
+    """Its place in the run."""
+    spans: npt.NDArray[np.int64]
+    """The number of its span in the run's unit."""
+    rows: npt.NDArray[np.int64]
+    """Its row in the span."""
 
 
 class Index:
@@ -233,15 +246,9 @@ class Index:
                 if count:
                     self.dropped[source][reason] += count
 
-    def find(
-        self, hi: npt.NDArray[np.uint64], lo: npt.NDArray[np.uint64]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Find the kept documents with given content hashes, of which each is given once, in hash order.
-
-        Returns:
-            The number of each one's run, or -1 if none is kept; and its place in the run; each `(hashes,)`.
-        """
-        runs, places = np.full(len(hi), -1, np.int64), np.full(len(hi), -1, np.int64)
+    def find(self, hi: npt.NDArray[np.uint64], lo: npt.NDArray[np.uint64]) -> Found:
+        """Find the kept documents with given content hashes, of which each is given once, in hash order."""
+        result = Found(*(np.full(len(hi), -1, np.int64) for _ in range(4)))
         for number in range(1 << self.bits if len(hi) else 0):
             first, last = (self.kept.edges[part] for part in (number, number + 1))
             for i in np.flatnonzero(last > first).tolist():
@@ -249,9 +256,12 @@ class Index:
                 own = np.flatnonzero(self.kept.mask(i, begin, end))
                 rows = self._runs[i].read_documents(begin, end)[own]
                 found = _find_hashes(rows["hash_hi"], rows["hash_lo"], hi, lo)
-                runs[found[found >= 0]] = i
-                places[found[found >= 0]] = begin + own[found >= 0]
-        return runs, places
+                hit = found >= 0
+                result.runs[found[hit]] = i
+                result.places[found[hit]] = begin + own[hit]
+                result.spans[found[hit]] = rows["span"][hit]
+                result.rows[found[hit]] = rows["row"][hit]
+        return result
 
     def drop(self, runs: npt.NDArray[np.int64], places: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> None:
         """Drop documents that `find` has found, and take them out of the sums; their reasons are for the caller.

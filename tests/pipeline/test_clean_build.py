@@ -262,6 +262,10 @@ def test_the_report_shows_the_last_mix_also_one_that_stopped_the_build(built: di
     assert f"prose: {len(texts):,} documents measured, {source['left']['documents']:,} left" in shown
     assert shown.count("gopher: min_words = 15 drops ") == 1
     assert shown.count(": words is ") >= 2
+    still = [limit["reason"] for limit in source["limits"] if not limit["every"]["documents"]]
+    assert still == ["gopher: max_words"]
+    assert "gopher: max_words" not in shown
+    assert "1 limit left out, each of which drops nothing" in shown
 
 
 def test_the_report_of_a_given_tokenizer(built: dict[str, Any], folder: Path, tmp_path: Path) -> None:
@@ -277,4 +281,8 @@ def test_the_report_of_a_given_tokenizer(built: dict[str, Any], folder: Path, tm
 
 
 def test_a_folder_without_a_mix_that_cleaned_is_refused(tmp_path: Path) -> None:
+    assert f"{tmp_path}: is empty. Give the work folder" in report(tmp_path, expect=2).stderr
+    absent = tmp_path / "absent.work"
+    assert f"{absent}: no such folder. Give the work folder" in report(absent, expect=2).stderr
+    (tmp_path / "file").write_text("x")
     assert "no mix here has cleaned" in report(tmp_path, expect=2).stderr

@@ -386,10 +386,14 @@ def test_dropping_from_an_index_is_like_a_block_list(
     hi, lo = chosen[0]
     absent = [(hi, lo - 1), (hi, lo + 1)]  # the same beginning
     asked = np.array(sorted([*chosen, *absent]), np.uint64)
-    numbers, places = plain.find(asked[:, 0], asked[:, 1])
+    numbers, places, spans, rows = plain.find(asked[:, 0], asked[:, 1])
     missing = np.flatnonzero(numbers < 0)
     assert [tuple(asked[place].tolist()) for place in missing] == absent
     found = numbers >= 0
+    for place in np.flatnonzero(found).tolist():
+        row = runs[numbers[place]].read_documents(places[place], places[place] + 1)[0]
+        assert (row["hash_hi"], row["hash_lo"]) == tuple(asked[place])
+        assert (row["span"], row["row"]) == (spans[place], rows[place])
     lengths = np.array([1 + int(lo) % 90 for lo in asked[found, 1].tolist()])
     plain.drop(numbers[found], places[found], lengths)
     assert np.array_equal(plain.tokens, expected.tokens)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -239,15 +240,24 @@ def test_the_report_shows_pairs(small: Corpus) -> None:
     assert {source["name"] for source in near["sources"]} == {"odd", "even"}
     texts = {xxhash.xxh3_128_hexdigest(text.encode()): text for text in small.planted.documents}
     shown = [pair for source in near["sources"] for pair in source["shown"]]
-    assert len(shown) == 20
-    for pair in shown:
+    assert len(shown) == 40
+    for source in near["sources"]:
+        own = sorted(row["jaccard"] for row in rows.values() if row["dropped_source"] == source["name"])
+        assert [pair["jaccard"] for pair in source["nearest"]] == own[:20]
+    lines = {name: (small.folder / f"{name}.jsonl").read_text().splitlines() for name in ("odd", "even")}
+    for pair in [*shown, *near["sources"][0]["nearest"]]:
         assert pair["kept"]["hash"] == rows[pair["dropped"]["hash"]]["kept_hash"].hex()
         for end in ("dropped", "kept"):
             assert texts[pair[end]["hash"]].startswith(pair[end]["text"])
+            place, row = pair[end]["place"], pair[end]["row"]
+            assert json.loads(lines[place.partition(".jsonl@")[0]][row])["text"] == texts[pair[end]["hash"]]
+            evidence_row = rows[pair["dropped"]["hash"]]
+            assert (evidence_row[f"{end}_unit"], evidence_row[f"{end}_row"]) == (place, row)
     done = subprocess.run([*command, "--examples", "2"], capture_output=True, text=True, check=True, timeout=100)
     assert "near-duplicates by 0.8 or more: dropped" in done.stdout
     assert done.stdout.count("similar by") == 4
     assert done.stdout.count("  kept    ") == 4
+    assert len(re.findall(r"  dropped (odd|even)\.jsonl@\w+#\S+ row \d+, ", done.stdout)) == 4
 
 
 def test_too_many_near_duplicates_stop_the_build(small: Corpus) -> None:

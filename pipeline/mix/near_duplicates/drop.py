@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from pipeline.encode.run import Run
     from pipeline.mix.index import Index
 
-CODE_VERSION = 1
+CODE_VERSION = 2
 """Increase when the same pairs would drop other documents, or give other evidence."""
 
 EVIDENCE_FILE = "near_duplicates.parquet"
 NEAR_DUPLICATE = "near-duplicate"
 NEAR_DUPLICATE_ELSEWHERE = "near-duplicate of another source"
-SHOWN = 10
-"""Documents of each source that the result lists, those with the lowest hashes."""
+SHOWN = 20
+"""Pairs of each source that the result lists: of the lowest hashes, a random draw; and of the lowest similarity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ class NearDuplicates:
         parts = [read_similar(open_store(place), task.min_jaccard) for place in task.places]
         self._documents = documents = SimilarDocuments.of(np.concatenate([np.zeros(0, SIMILAR_DTYPE), *parts]))
         self._pairs = len(documents.first)
-        self._runs, self._places = index.find(documents.hi, documents.lo)
-        self._sources = np.where(self._runs >= 0, index.sources[self._runs], -1)
-        self._dropped = select(documents, self._runs >= 0)
+        self._found = found = index.find(documents.hi, documents.lo)
+        self._sources = np.where(found.runs >= 0, index.sources[found.runs], -1)
+        self._dropped = select(documents, found.runs >= 0)
         self._read = index.documents.copy()
         gone, kept = self._sources[self._dropped.document], self._sources[self._dropped.kept]
         lengths = documents.lengths[self._dropped.document]
@@ -81,7 +81,7 @@ class NearDuplicates:
             for own, inside in [(gone == source, kept == source)]
         ]
         if task.action == "drop":
-            index.drop(self._runs[self._dropped.document], self._places[self._dropped.document], lengths)
+            index.drop(found.runs[self._dropped.document], found.places[self._dropped.document], lengths)
             for counts, dropped in zip(self._counts, index.dropped, strict=True):
                 for reason, key in ((NEAR_DUPLICATE, "documents"), (NEAR_DUPLICATE_ELSEWHERE, "elsewhere_documents")):
                     if counts[key]:
@@ -104,8 +104,10 @@ class NearDuplicates:
             columns[f"{end}_hash"] = wrap_numbers(pa.binary(16), hashes)
             columns[f"{end}_tokens"] = wrap_numbers(pa.uint32(), self._documents.lengths[chosen].astype(np.uint32))
             columns[f"{end}_source"] = _name(names, self._sources[chosen])
-            columns[f"{end}_run"] = _name(digests, self._runs[chosen])
-            columns[f"{end}_index"] = wrap_numbers(pa.uint32(), self._places[chosen].astype(np.uint32))
+            columns[f"{end}_unit"] = self._label(runs, chosen)
+            columns[f"{end}_row"] = wrap_numbers(pa.uint32(), self._found.rows[chosen].astype(np.uint32))
+            columns[f"{end}_run"] = _name(digests, self._found.runs[chosen])
+            columns[f"{end}_index"] = wrap_numbers(pa.uint32(), self._found.places[chosen].astype(np.uint32))
         pq.write_table(pa.table(columns), folder / EVIDENCE_FILE, compression="zstd")
         return {EVIDENCE_FILE: checksum_file(folder / EVIDENCE_FILE)}
 
@@ -117,30 +119,44 @@ class NearDuplicates:
             "compared": self._task.compared,
             "pairs": self._pairs,
             "sources": [
-                {"name": name, "read": int(self._read[source])} | counts | {"shown": self._show(source, runs)}
+                {"name": name, "read": int(self._read[source])} | counts | self._show(source, runs)
                 for source, (name, counts) in enumerate(zip(names, self._counts, strict=True))
             ],
         }
 
-    def _show(self, source: int, runs: Sequence[Run]) -> list[dict[str, Any]]:
-        own = np.flatnonzero(self._sources[self._dropped.document] == source)[:SHOWN]
+    def _show(self, source: int, runs: Sequence[Run]) -> dict[str, list[dict[str, Any]]]:
+        own = np.flatnonzero(self._sources[self._dropped.document] == source)
+        nearest = own[np.argsort(self._dropped.jaccard[own], kind="stable")]
+        return {"shown": self._pairs_at(own[:SHOWN], runs), "nearest": self._pairs_at(nearest[:SHOWN], runs)}
+
+    def _pairs_at(self, places: npt.NDArray[np.int64], runs: Sequence[Run]) -> list[dict[str, Any]]:
         return [
             {
                 "jaccard": float(self._dropped.jaccard[place]),
                 "dropped": self._place(int(self._dropped.document[place]), runs),
                 "kept": self._place(int(self._dropped.kept[place]), runs),
             }
-            for place in own.tolist()
+            for place in places.tolist()
         ]
 
     def _place(self, document: int, runs: Sequence[Run]) -> dict[str, Any]:
         hashes = join_hashes(self._documents.hi[document : document + 1], self._documents.lo[document : document + 1])
+        run = runs[int(self._found.runs[document])]
         return {
             "hash": hashes.tobytes().hex(),
-            "run": runs[int(self._runs[document])].digest,
-            "index": int(self._places[document]),
+            "run": run.digest,
+            "index": int(self._found.places[document]),
+            "place": run.labels[int(self._found.spans[document])],
+            "row": int(self._found.rows[document]),
             "tokens": int(self._documents.lengths[document]),
         }
+
+    def _label(self, runs: Sequence[Run], documents: npt.NDArray[np.int64]) -> Any:
+        """Return the labels of documents' spans as a dictionary array, each label once."""
+        pairs = np.stack([self._found.runs[documents], self._found.spans[documents]], axis=1)
+        distinct, codes = np.unique(pairs, axis=0, return_inverse=True)
+        spans: list[tuple[int, int]] = distinct.tolist()
+        return _name([runs[run].labels[span] for run, span in spans], codes.reshape(-1))
 
 
 def _name(names: Sequence[str], numbers: npt.NDArray[np.int64]) -> Any:
