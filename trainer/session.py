@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from shards import ShardSet, open_set
 from shards.errors import InputError, Problem
-from shards.format.order import WindowOrder
+from shards.format.order import WindowOrder, order_split
 from shards.format.reader import read_listed_file
 from shards.stores.cache import Cache
 from shards.stores.files import atomic_open, lock_folder, write_text
@@ -233,7 +233,7 @@ def _plan_windows(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Say
     """Return the order of windows; refuse splits that are too small, and batches and vocabularies that do not fit."""
     seq_len, batch, micro_batch = recipe.train.seq_len, recipe.train.global_batch, recipe.train.micro_batch
     train, val = (shard_set.splits.get(split, ()) for split in ("train", "val"))
-    order = WindowOrder([shard.num_tokens for shard in train], seq_len=seq_len, seed=recipe.train.seed)
+    order = order_split(shard_set, seq_len=seq_len, seed=recipe.train.seed)
     total, vocab_size = order.targets + order.cropped, recipe.model.vocab_size or shard_set.vocab_size
     where, problems = shard_set.store, list[str]()
     if batch % (micro_batch * ranks):

@@ -25,7 +25,8 @@ from shards.format.workers import map_in_threads
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from shards.format.reader import Shard
+    from shards.format.manifest import Split
+    from shards.format.reader import Shard, ShardSet
 
 
 TABLES_AT_ONCE = 8
@@ -124,6 +125,15 @@ class WindowOrder:
             order = seeded_permutation(visit.windows, self.seed, visit.epoch, visit.shard)
             self._starts = visit, order * self.seq_len
         return self._starts[1]
+
+
+def order_split(shard_set: ShardSet, split: Split = "train", *, seq_len: int, seed: int) -> WindowOrder:
+    """Return the order of a split's windows; of no windows if the set does not have the split.
+
+    All that reads windows asks here: a run, the commands that trace it, and `shards.torch`.
+    """
+    shards = shard_set.splits.get(split, ())
+    return WindowOrder([shard.num_tokens for shard in shards], seq_len=seq_len, seed=seed)
 
 
 def row_window(step: int, row: int, *, global_batch: int) -> int:

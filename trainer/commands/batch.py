@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shards.errors import InputError
-from shards.format.order import Window, WindowOrder, row_window
+from shards.format.order import Window, order_split, row_window
 from shards.format.reader import ShardSet
 from shards.trace.locate import Excerpt, Place, read_excerpt
 from shards.trace.windows import find_window_documents
@@ -185,7 +185,7 @@ def trace_step(
     except ValueError as error:
         raise InputError(str(error)) from error
     shards = shard_set.splits["train"]
-    order = WindowOrder([shard.num_tokens for shard in shards], seq_len=run.train.seq_len, seed=run.train.seed)
+    order = order_split(shard_set, seq_len=run.train.seq_len, seed=run.train.seed)
 
     batch.rows = run.train.global_batch if row is None else 1
     first_window = row_window(step, row or 0, global_batch=run.train.global_batch)

@@ -31,7 +31,7 @@ from shards import open_set
 from shards.convert.import_.import_set import ImportOptions, import_set
 from shards.errors import RunError
 from shards.format.manifest import Split, dtype_for
-from shards.format.order import WindowOrder
+from shards.format.order import order_split
 from shards.terminal.display import say
 from trainer.commands.export import convert_weights, describe_files
 from trainer.data import Loader
@@ -104,9 +104,9 @@ def measure(trainer: str, recipe: TrainRecipe, shards: Path, steps: int) -> dict
                 cuda.reset_peak_memory_stats()
 
     # Take the steps.
-    split = open_set(shards).splits["train"]
-    order = WindowOrder([shard.num_tokens for shard in split], seq_len=train.seq_len, seed=train.seed)
-    with Loader(split, order) as loader:
+    shard_set = open_set(shards)
+    order = order_split(shard_set, seq_len=train.seq_len, seed=train.seed)
+    with Loader(shard_set.splits["train"], order) as loader:
         if trainer == "ours":
             with closing(open_session(recipe, shards, shards.with_name("run"), resume="never", say=say)) as session:
                 records = take_our_steps(session, loader, steps_in_all, mark)
