@@ -21,6 +21,7 @@ from pipeline.build.load import load_recipe
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources import files
 from tests.support.builds import build_here, digests, list_spans_of, recipe_text, write_corpus
+from tests.support.cleaned_recipe import write_cleaned_recipe
 from tests.support.good_recipe import GOOD
 from tests.support.ray_cluster import RayCluster
 from tests.support.servers.objects import ObjectServer, aws_environment
@@ -83,6 +84,19 @@ def expected(recipe: Path) -> dict[str, str]:
     """Return the SHA-256 of every file of its set, built on disk by one process."""
     build_here(recipe, recipe.parent / "set")
     return digests(recipe.parent / "set")
+
+
+@pytest.fixture(scope="session")
+def cleaned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a recipe with every kind of cleaning on."""
+    return write_cleaned_recipe(tmp_path_factory.mktemp("cleaned"))
+
+
+@pytest.fixture(scope="session")
+def expected_cleaned(cleaned: Path) -> dict[str, str]:
+    """Return the SHA-256 of every file of its set, built on disk by one process."""
+    build_here(cleaned, cleaned.parent / "set")
+    return digests(cleaned.parent / "set")
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from pipeline.encode.run import Run
 from pipeline.engine.tasks import digest_of
 from pipeline.recipe.cleaning import CleanRecipe
 from pipeline.recipe.filters import FILTERS
-from pipeline.recipe.presets import PRESETS
+from pipeline.recipe.presets import OFF, PRESETS
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import TextBatch
 from tests.support.builds import run_build
@@ -105,6 +105,21 @@ min_alphanumeric = 1.5
     assert len(faults) == 7
     (fault,) = faults_of(load, GOOD + "[clean.gopher]\nmin_words = 9\nmax_words = 8\n")
     assert fault.startswith("clean.gopher: min_words is above max_words")
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_no_limit_of_the_mix_decides_what_is_encoded_or_sampled(name: str) -> None:
+    def digest(**keys: Any) -> str:
+        source = source_of({name: keys})
+        return digest_of([reading_of(source), source.clean.for_sample().model_dump()])
+
+    preset = PRESETS[name]()
+    for key in preset.limit_keys():
+        limit = getattr(preset, key)
+        other = 0 if key.startswith("min_") else 1 if limit == OFF or limit <= 1 else 2 * limit
+        moved = [other, OFF]
+        assert {digest(**{key: value}) for value in moved} == {digest()}, key
+    assert digest(when="encode") != digest()
 
 
 def test_limits_of_the_mix_decide_nothing_of_what_is_encoded() -> None:

@@ -11,16 +11,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import xxhash
 
 from shards.stores.files import lock_folder
-from tests.support.builds import command, digests, real_documents, recipe_text, run_build, wait_until, write_corpus
-
-SECONDS = 60
+from tests.support.builds import digests, real_documents, recipe_text, run_build, wait_until, write_corpus
+from tests.support.started import Started
 
 
 @pytest.fixture(scope="module")
@@ -50,35 +48,6 @@ def whole(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, s
     assert dropped["in block list block.txt"] > 100
     assert dropped[r"matches ^[0-3]\.7 .*import"] > 40
     return digests(out)
-
-
-class Started:
-    """A build that runs in a session of its own; its stderr goes to a file."""
-
-    def __init__(self, recipe: Path, out: Path, *options: str):
-        self._errors = out.with_name("stderr.txt")
-        with self._errors.open("w") as errors:
-            self.process = subprocess.Popen(
-                command(recipe, out, *options), stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
-            )
-
-    def wait(self) -> tuple[int, str]:
-        """Return exit code and stderr when the build and all its workers have ended."""
-        code = self.process.wait(SECONDS)
-        wait_until(lambda: not session_processes(self.process.pid), "the workers of an ended build to end")
-        return code, self._errors.read_text()
-
-
-def session_processes(leader: int) -> list[psutil.Process]:
-    """Return the processes of a session that still run."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if os.getsid(process.pid) == leader and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except (ProcessLookupError, psutil.NoSuchProcess):
-            continue
-    return found
 
 
 def running_worker(work: Path) -> int | None:

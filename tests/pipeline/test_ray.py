@@ -76,6 +76,18 @@ def test_a_build_gives_the_bytes_of_a_local_one(
     assert digests(tmp_path / "ray") == expected
 
 
+def test_a_build_that_cleans_gives_them_too(
+    cleaned: Path,
+    expected_cleaned: dict[str, str],
+    ray_cluster: RayCluster,
+    run_cli: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
+    done = run_cli("build", cleaned, "--out", "ray", "--engine", "ray", "--ray-address", ray_cluster.address)
+    assert done.returncode == 0, done.stderr
+    assert digests(tmp_path / "ray") == expected_cleaned
+
+
 def test_a_build_over_a_store_gives_them_too_although_requests_fail(
     recipe: Path,
     expected: dict[str, str],

@@ -72,6 +72,15 @@ def test_a_build_gives_the_bytes_of_a_local_one(
     assert not [file for file in open_writable_store(f"{bucket}/set.work").list() if "/.slurm" in file.name]
 
 
+@pytest.mark.usefixtures("in_slurm")
+def test_a_build_that_cleans_gives_them_too(
+    cleaned: Path, expected_cleaned: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = ["--engine", "slurm", "--slurm", "time=5", "--slurm-elements", "2"]
+    assert main(["build", str(cleaned), "--out", str(tmp_path / "set"), *engine]) == 0, capsys.readouterr().err
+    assert digests(tmp_path / "set") == expected_cleaned
+
+
 @pytest.mark.usefixtures("expected", "in_slurm")
 def test_a_row_group_that_is_corrupt_ends_the_build_and_the_rest_is_kept(
     recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -1,0 +1,111 @@
+"""Builds with every kind of cleaning on: moved limits, workers, a bucket and kills in every stage change no byte.
+
+Ray and Slurm build the same recipe in `test_ray.py` and `test_slurm.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.builds import build_here, digests, digests_in, run_build, wait_until
+from tests.support.cleaned_recipe import language_model
+from tests.support.started import Started
+
+LONG = bool(os.environ.get("TOKENMILL_LONG_TESTS"))
+STAGES = ("evaluations", "tokenizer", "encode", "bands", "pairs", "similar", "mix", "assemble")
+NOT_RUN = dict.fromkeys(STAGES[:-2], 0)
+"""What a moved limit of the mix does not run again."""
+MOVED = [
+    "clean.gopher.min_words=30",
+    "clean.gopher.max_words=300",
+    "clean.gopher.min_stop_words=off",
+    "clean.c4.max_curly_brackets=off",
+    "clean.code.max_longest_line_bytes=400",
+    "sources.notes.clean.fineweb.min_punctuated_lines=0.2",
+    "clean.near_duplicates.min_jaccard=0.9",
+    "evaluations.dropped.action=report",
+    "evaluations.reported.action=drop",
+    "evaluations.reported.max_dropped=1",
+]
+
+
+def overrides(keys: list[str]) -> list[str]:
+    return [part for key in keys for part in ("--set", key)]
+
+
+@pytest.fixture(scope="module")
+def built(cleaned: Path, expected_cleaned: dict[str, str]) -> dict[str, Any]:
+    """Return the result of the build, for which nothing is left to do."""
+    result = build_here(cleaned, cleaned.parent / "set")
+    assert result["tasks_run"] == 0
+    assert digests(cleaned.parent / "set") == expected_cleaned
+    return result
+
+
+def test_every_kind_of_cleaning_is_at_work(built: dict[str, Any]) -> None:
+    reasons = {reason for source in built["sources"] for reason in source["dropped"]}
+    steps = {reason.partition(":")[0] for reason in reasons}
+    assert steps >= {"gopher", "c4", "fineweb", "code", "near-duplicate", "duplicate of another source"}
+    assert ("language" in steps) == (language_model() is not None)
+    assert "holds an item of dropped" in reasons
+    assert built["masked"].keys() == {"prose", "notes", "code"}
+    assert built["ran"].keys() == set(STAGES)
+
+
+def test_two_workers_and_a_bucket_change_no_byte(cleaned: Path, expected_cleaned: dict[str, str], bucket: str) -> None:
+    run_build(cleaned, f"{bucket}/set", "--workers", "2")
+    assert digests_in(f"{bucket}/set") == expected_cleaned
+
+
+def test_moved_limits_mix_and_assemble_again_and_nothing_else(
+    cleaned: Path, expected_cleaned: dict[str, str], tmp_path: Path
+) -> None:
+    for name in ("set", "set.work"):
+        shutil.copytree(cleaned.parent / name, tmp_path / name)
+    moved = build_here(cleaned, tmp_path / "set", *overrides(MOVED))
+    assert moved["ran"] == NOT_RUN | {"mix": 1, "assemble": moved["ran"]["assemble"]}
+    assert moved["ran"]["assemble"] > 0
+    run_build(cleaned, tmp_path / "scratch", *overrides(MOVED), "--workers", "2")
+    assert digests(tmp_path / "set") == digests(tmp_path / "scratch") != expected_cleaned
+    before = build_here(cleaned, tmp_path / "set")
+    assert digests(tmp_path / "set") == expected_cleaned
+    assert before["ran"] == NOT_RUN | {"mix": 1, "assemble": before["ran"]["assemble"]}
+
+
+def attempts(*folders: Path) -> set[Path]:
+    """Return the folders of attempts at tasks, also of those that were killed."""
+    return {path for folder in folders for path in folder.glob(".*.tmp")}
+
+
+def kill_in(stage: str, recipe: Path, out: Path, delay_s: float) -> bool:
+    """Start the build, kill it when a task of a stage is at work; return whether it was."""
+    folders = (out.with_name(f"{out.name}.work") / stage, *([out] if stage == "assemble" else []))
+    before = attempts(*folders)
+    build = Started(recipe, out, "--workers", "2")
+    wait_until(lambda: attempts(*folders) - before or build.process.poll() is not None, stage, pause_s=0.001)
+    time.sleep(delay_s)
+    build.process.kill()
+    build.wait()
+    return bool(attempts(*folders) - before)
+
+
+@pytest.mark.timeout(600)
+def test_killed_in_every_stage_it_ends_with_the_same_bytes(
+    cleaned: Path, expected_cleaned: dict[str, str], tmp_path: Path
+) -> None:
+    """Four kills; with `TOKENMILL_LONG_TESTS` twenty, in all stages."""
+    out, rng = tmp_path / "set", random.Random(12)
+    stages = [*STAGES, *STAGES, *STAGES[2:6]] if LONG else ["encode", "bands", "pairs", "similar"]
+    for stage in sorted(stages, key=STAGES.index):
+        while not kill_in(stage, cleaned, out, rng.uniform(0, 0.01)):
+            shutil.rmtree(tmp_path / "set.work" / stage)  # its tasks had finished: they run again
+    build_here(cleaned, out)
+    assert digests(out) == expected_cleaned
+    assert not attempts(*(tmp_path / "set.work" / stage for stage in STAGES), out)

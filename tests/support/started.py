@@ -1,0 +1,42 @@
+"""Builds in a session of their own, to be killed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import psutil
+
+from tests.support.builds import command, wait_until
+
+SECONDS = 60
+
+
+class Started:
+    """A build that runs in a session of its own; its stderr goes to a file."""
+
+    def __init__(self, recipe: Path, out: Path, *options: str):
+        self._errors = out.with_name("stderr.txt")
+        with self._errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                command(recipe, out, *options), stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
+            )
+
+    def wait(self) -> tuple[int, str]:
+        """Return exit code and stderr when the build and all its workers have ended."""
+        code = self.process.wait(SECONDS)
+        wait_until(lambda: not session_processes(self.process.pid), "the workers of an ended build to end")
+        return code, self._errors.read_text()
+
+
+def session_processes(leader: int) -> list[psutil.Process]:
+    """Return the processes of a session that still run."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if os.getsid(process.pid) == leader and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (ProcessLookupError, psutil.NoSuchProcess):
+            continue
+    return found
