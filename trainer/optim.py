@@ -36,13 +36,24 @@ def build_optimizers(model: nn.Module, config: OptimizerConfig) -> list[torch.op
 
 
 def learning_rate(step: int, recipe: TrainRecipe) -> float:
-    """Return the learning rate of a step, counted from 0: linear warm-up, then a cosine.
+    """Return the learning rate of a step, counted from 0: linear warm-up, then the decay that the recipe chose.
 
-    The first step has 1 / warmup_steps of the peak, the last step of the run exactly `min_lr_ratio` of it.
+    The first step has 1 / warmup_steps of the peak, the step after the warm-up the peak, and the last step of the run
+    exactly `min_lr_ratio` of it. A run with no steps to decay in stays at the peak.
     """
-    peak, warmup, ratio = recipe.optimizer.lr, recipe.schedule.warmup_steps, recipe.schedule.min_lr_ratio
-    if step < warmup:
-        return peak * (step + 1) / warmup
-    # The step after the warm-up has the peak; a run with no steps to decay in stays there.
-    progress = (step - warmup) / max(1, recipe.train.steps - 1 - warmup)
-    return peak * (ratio + (1 - ratio) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress))))
+    schedule, steps = recipe.schedule, recipe.train.steps
+    if step < schedule.warmup_steps:
+        return recipe.optimizer.lr * (step + 1) / schedule.warmup_steps
+    if schedule.kind == "cosine":
+        begin = schedule.warmup_steps
+        left = 0.5 * (1 + math.cos(math.pi * _progress(step, begin, steps - 1)))
+    else:
+        begin = steps - 1 - (schedule.decay_steps or 0)
+        progress = _progress(step, begin, steps - 1)
+        left = 1 - (math.sqrt(progress) if schedule.decay_shape == "1-sqrt" else progress)
+    return recipe.optimizer.lr * (schedule.min_lr_ratio + (1 - schedule.min_lr_ratio) * left)
+
+
+def _progress(step: int, begin: int, end: int) -> float:
+    """Return how much of [begin, end] lies before a step, 0 to 1."""
+    return min(1.0, max(0.0, (step - begin) / max(1, end - begin)))

@@ -107,10 +107,16 @@ class OptimizerConfig(Settings):
 
 
 class ScheduleConfig(Settings):
-    """`[schedule]`: linear warm-up, then a cosine down to `min_lr_ratio` of the peak at the last step."""
+    """`[schedule]`: linear warm-up, then down to `min_lr_ratio` of the peak at the last step."""
 
+    kind: Literal["cosine", "wsd"] = "cosine"
+    """`cosine`: decay from the warm-up on. `wsd` (warm-up, stable, decay): the peak until the last `decay_steps`."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
+    decay_steps: Annotated[int, Field(ge=0)] | None = None
+    """Steps of the cool-down of `wsd`; 0 for a run that others fork from for their cool-downs."""
+    decay_shape: Literal["1-sqrt", "linear"] = "1-sqrt"
+    """Form of that cool-down. Source of `1-sqrt`, and of a fifth of all steps for it: arXiv:2405.18392."""
 
 
 class EvalConfig(Settings):
@@ -191,10 +197,7 @@ def check_rules(tables: dict[str, Any]) -> Iterator[str]:
         sizes = f"train.seq_len = {length} with model.max_position_embeddings = {context}"
         yield f"{sizes}: sequences must fit in the model's context. Raise max_position_embeddings or lower seq_len."
 
-    warmup_steps = read_partly(ScheduleConfig, tables.get("schedule")).warmup_steps
-    if warmup_steps > train.steps:
-        steps = f"schedule.warmup_steps = {warmup_steps} with train.steps = {train.steps}"
-        yield f"{steps}: the warm-up must end within the run. Lower warmup_steps or raise steps."
+    yield from _check_schedule(read_partly(ScheduleConfig, tables.get("schedule")), steps=train.steps)
 
     if train.parallel == "fsdp" and read_partly(OptimizerConfig, tables.get("optimizer")).kind == "muon":
         yield 'optimizer.kind = "muon" with train.parallel = "fsdp": Muon needs whole matrices. Choose "ddp".'
@@ -218,6 +221,22 @@ def _check_heads(model: ModelConfig) -> Iterator[str]:
         yield f'{sizes}: kind = "gpt2" has no groups of heads. Leave num_key_value_heads out.'
     elif heads % groups > 0:
         yield f"{sizes}: the key/value heads must divide the attention heads. Choose a number that divides them."
+
+
+def _check_schedule(schedule: ScheduleConfig, *, steps: int) -> Iterator[str]:
+    warmup_steps, decay_steps = schedule.warmup_steps, schedule.decay_steps
+    place = f"schedule.warmup_steps = {warmup_steps} with train.steps = {steps}"
+    if schedule.kind == "cosine" and decay_steps is not None:
+        yield 'schedule.decay_steps: a cosine decays from the warm-up on. Leave it out, or choose kind = "wsd".'
+    elif schedule.kind == "wsd" and decay_steps is None:
+        yield (
+            'schedule.decay_steps: is missing, and kind = "wsd" needs it. Choose about a fifth of train.steps, or 0 '
+            "for a run whose checkpoints others begin from (`train --from`)."
+        )
+    if warmup_steps > steps:
+        yield f"{place}: the warm-up must end within the run. Lower warmup_steps or raise steps."
+    elif decay_steps and warmup_steps + decay_steps > steps:
+        yield f"{place} and schedule.decay_steps = {decay_steps}: both must fit in the run. Lower one or raise steps."
 
 
 def _check_phases(tables: list[Any], *, steps: int, price: float) -> Iterator[str]:

@@ -3,6 +3,7 @@
 RUN/recipe.json      the resolved recipe
 RUN/tokenizer.json   a copy of the set's
 RUN/set.json         where the set was, and the digest of its manifest
+RUN/start.json       the checkpoint of another run that this run began from; absent if it began from step 0
 RUN/metrics.jsonl    `trainer.metrics`
 RUN/checkpoints/     `trainer.checkpoint`
 RUN/samples/         texts drawn at the ends of phases
@@ -17,6 +18,7 @@ from shards.config import Settings, load_settings
 RECIPE_FILE = "recipe.json"
 TOKENIZER_FILE = "tokenizer.json"
 SET_FILE = "set.json"
+START_FILE = "start.json"
 SAMPLES_FOLDER = "samples"
 
 
@@ -26,6 +28,25 @@ class SetRecord(Settings):
     path: str
     """The set's folder, absolute, or its address in a remote store; it may have moved since."""
     manifest_sha256: str
+
+
+class StartRecord(Settings):
+    """`start.json`: the checkpoint of another run that a run began from."""
+
+    checkpoint: str
+    """Its folder, absolute; it may have moved since."""
+    checksums: dict[str, str]
+    """The hex xxh3-128 of each of its files by name: which checkpoint it was."""
+
+
+def read_start_record(run: Path) -> StartRecord | None:
+    """Return the record of the checkpoint that a run began from; None if it began from step 0.
+
+    Raises:
+        SettingsError: the file is not such a record.
+    """
+    file = run / START_FILE
+    return load_settings(StartRecord, file) if file.is_file() else None
 
 
 def read_set_record(run: Path) -> SetRecord | None:

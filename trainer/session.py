@@ -38,22 +38,15 @@ from shards.validation.listing import check_listed_set
 from shards.validation.validate import validate
 from trainer.checkpoint.load import load_training_state, load_weights
 from trainer.checkpoint.save import check_disk, save_checkpoint
-from trainer.checkpoint.state import (
-    Checkpoint,
-    CheckpointState,
-    clear_leftovers,
-    find_newest,
-    list_checkpoints,
-    read_checkpoint,
-    step_of,
-)
+from trainer.checkpoint.state import Checkpoint, CheckpointState, clear_leftovers
 from trainer.device import choose_device, choose_precision, peak_flops
 from trainer.metrics import copy_metrics
 from trainer.model.decoder import LanguageModel, build_model
 from trainer.model.size import count_parameters, flops_per_token
 from trainer.optim import build_optimizers
-from trainer.recipe import FIXED_BY_CHECKPOINT, TrainRecipe, find_changes, parse_recipe
-from trainer.run_folder import RECIPE_FILE, SET_FILE, TOKENIZER_FILE, SetRecord
+from trainer.recipe import TrainRecipe
+from trainer.resume import check_fits, find_checkpoint, find_start
+from trainer.run_folder import RECIPE_FILE, SET_FILE, START_FILE, TOKENIZER_FILE, SetRecord, StartRecord
 
 Say = Callable[[str], None]
 
@@ -140,7 +133,14 @@ class Session:
 
 
 def open_session(
-    recipe: TrainRecipe, place: Place, run: Path, *, resume: str, say: Say, cache: Cache | None = None
+    recipe: TrainRecipe,
+    place: Place,
+    run: Path,
+    *,
+    resume: str,
+    say: Say,
+    start: Path | None = None,
+    cache: Cache | None = None,
 ) -> Session:
     """Check everything, load or build the model, and prepare the run folder. Every rank calls it.
 
@@ -150,6 +150,7 @@ def open_session(
         run: the run's folder; it is created if absent.
         resume: `auto` (the newest whole checkpoint, else from the start), `never`, or a checkpoint's folder.
         say: called with each line the user should know.
+        start: the checkpoint of another run that this one begins from, if it has not begun; with `resume="auto"`.
         cache: keeps the shards of a set that is not on this machine.
 
     Raises:
@@ -170,9 +171,9 @@ def open_session(
             dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
         if rank == 0:
             resources.enter_context(lock_folder(_make_run_folder(run)))
-        found = _find_checkpoint(run, resume, say)
+        found = find_checkpoint(run, resume, say) if start is None else find_start(run, start, say)
         if found is not None:
-            _check_fits(found, recipe, shard_set, say)
+            check_fits(found, recipe, shard_set, say)
         # So far no file of an earlier run has changed. Wait until the other ranks have read theirs, too.
         wait_for_ranks()
         if rank == 0:
@@ -269,42 +270,6 @@ def _make_run_folder(run: Path) -> Path:
     return run
 
 
-def _find_checkpoint(run: Path, resume: str, say: Say) -> Checkpoint | None:
-    if resume == "auto":
-        return find_newest(run, say)
-    present = list_checkpoints(run)
-    if resume == "never":
-        if present:
-            raise InputError(
-                f"{run}: holds checkpoints up to {present[-1].name}; --resume never starts anew and deletes nothing. "
-                "Choose another run folder, or --resume auto."
-            )
-        return None
-    found = read_checkpoint(Path(resume))
-    later = [other.name for other in present if step_of(other) > found.state.step]
-    if later:
-        raise InputError(
-            f"{run}: holds later checkpoints than {resume} ({', '.join(later)}), which are not deleted. "
-            "Resume from it in another run folder."
-        )
-    return found
-
-
-def _check_fits(found: Checkpoint, recipe: TrainRecipe, shard_set: ShardSet, say: Say) -> None:
-    """Refuse a checkpoint of other data or another model; print the other changes of the recipe."""
-    problems: list[str] = []
-    if found.state.manifest_sha256 != shard_set.manifest_sha256:
-        digests = f"manifest sha256 {found.state.manifest_sha256}; {shard_set.store} has {shard_set.manifest_sha256}"
-        problems.append(f"{found.path}: {digests}. Use the set it was trained on.")
-    for key, (old, new) in find_changes(parse_recipe(found.state.recipe), recipe).items():
-        if key.startswith(FIXED_BY_CHECKPOINT):
-            problems.append(f"{found.path}: {key} = {old!r}; the recipe has {new!r}. Keep it, or start a new run.")
-        else:
-            say(f"changed since the checkpoint: {key} = {old!r} is now {new!r}")
-    if problems:
-        raise InputError(problems)
-
-
 def _prepare_run(
     run: Path, recipe: TrainRecipe, shard_set: ShardSet, vocab_size: int, found: Checkpoint | None, say: Say
 ) -> None:
@@ -312,7 +277,10 @@ def _prepare_run(
         say(f"{path}: corrupt, kept under this name; delete it when you do not need it")
     # Weights and two moments in fp32: find out now, not after an hour, whether the disk can hold a checkpoint.
     if found is not None:  # A run that branches off another run begins with the metrics of that run.
-        copy_metrics(found.path.resolve().parents[1], run, until_step=found.state.step)
+        copy_metrics(found.run, run, until_step=found.state.step)
+        if found.run != run.resolve():
+            start = StartRecord(checkpoint=str(found.path.resolve()), checksums=found.checksums)
+            write_text(run / START_FILE, start.model_dump_json(indent=2) + "\n")
     check_disk(run, 12 * count_parameters(recipe.model, vocab_size), f"{run}: a checkpoint")
     tokenizer = shard_set.manifest.tokenizer
     with atomic_open(run / TOKENIZER_FILE) as file:

@@ -95,6 +95,21 @@ def test_validation_loss_is_drawn_by_source_with_the_last_figures():
     figure.savefig(io.BytesIO())  # a dollar begins no formula
 
 
+def test_bits_a_byte_are_drawn_by_source_in_the_colours_of_the_losses():
+    records = make_records(20)
+    for step, losses, bits in (
+        (10, {"a": 2.0, "b": 3.0}, {"a": 1.5, "b": None}),
+        (20, {"a": 1.0, "b": 2.0}, {"a": 1.0, "b": 0.5}),
+    ):
+        records.append({"step": step, "val_loss_by_source": losses, "val_bits_per_byte_by_source": bits})
+    _, losses, bits, *_ = draw(records, [], title="run").axes
+    assert bits.get_ylabel() == "validation bits a byte\nby source"
+    lines = {line.get_label()[7:]: line for line in bits.lines}
+    assert [list(lines[name].get_xdata()) for name in "ab"] == [[10, 20], [20]]
+    colours = {line.get_label()[7:]: line.get_color() for line in losses.lines}
+    assert {name: line.get_color() for name, line in lines.items()} == colours
+
+
 def test_goals_are_drawn_over_their_phase_with_their_outcome():
     phases = [
         PhaseConfig(name="smoke", until_step=10, goal="val_loss < 1.0"),

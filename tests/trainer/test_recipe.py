@@ -135,3 +135,35 @@ def test_the_learning_rate_warms_up_then_follows_a_cosine(recipe_file: Path):
     assert rates[55] == pytest.approx(0.55)
     assert rates[100] == pytest.approx(0.1)
     assert rates[10:] == sorted(rates[10:], reverse=True)
+
+
+@pytest.mark.parametrize(("shape", "half"), [("1-sqrt", 1 - 0.5**0.5), ("linear", 0.5)])
+def test_the_learning_rate_stays_at_the_peak_until_the_cool_down(recipe_file: Path, shape: str, half: float):
+    wsd = ['schedule.kind="wsd"', "schedule.decay_steps=20", f'schedule.decay_shape="{shape}"']
+    recipe = load_recipe(recipe_file, ["train.steps=101", "schedule.warmup_steps=10", "optimizer.lr=1.0", *wsd])
+    rates = [learning_rate(step, recipe) for step in range(101)]
+    assert rates[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
+    assert rates[10:81] == [1.0] * 71
+    assert rates[90] == pytest.approx(0.1 + 0.9 * half)
+    assert rates[100] == pytest.approx(0.1)
+    assert rates[80:] == sorted(set(rates[80:]), reverse=True)
+
+
+def test_without_cool_down_the_learning_rate_stays_at_the_peak(recipe_file: Path):
+    recipe = load_recipe(recipe_file, ['schedule.kind="wsd"', "schedule.decay_steps=0"])
+    assert {learning_rate(step, recipe) for step in range(2, 24)} == {recipe.optimizer.lr}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "fault"),
+    [
+        (['schedule.kind="wsd"'], "schedule.decay_steps: is missing"),
+        (["schedule.decay_steps=4"], "schedule.decay_steps: a cosine decays from the warm-up on"),
+        (['schedule.kind="wsd"', "schedule.decay_steps=23"], "schedule.decay_steps = 23: both must fit in the run"),
+    ],
+)
+def test_a_cool_down_that_does_not_fit_is_refused(recipe_file: Path, overrides: list[str], fault: str):
+    with pytest.raises(InputError) as caught:
+        load_recipe(recipe_file, overrides)
+    (problem,) = caught.value.problems
+    assert fault in str(problem)

@@ -54,6 +54,13 @@ class Checkpoint:
 
     path: Path
     state: CheckpointState
+    checksums: dict[str, str]
+    """The hex xxh3-128 of each file by name."""
+
+    @property
+    def run(self) -> Path:
+        """The folder of the run that wrote it, absolute."""
+        return self.path.resolve().parents[1]
 
 
 def checkpoint_path(run: Path, step: int) -> Path:
@@ -91,7 +98,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     for name, checksum in found.items():
         if not isinstance(expected, dict) or cast("dict[str, Any]", expected).get(name) != checksum:
             raise CheckpointError(f"{path / name}: corrupt: its checksum {checksum} is not in {CHECKSUMS_FILE}")
-    return Checkpoint(path, read_state(path))
+    return Checkpoint(path, read_state(path), found)
 
 
 def read_state(path: Path) -> CheckpointState:

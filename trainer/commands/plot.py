@@ -1,13 +1,14 @@
 """Plots of a run from its metrics.jsonl, as PNG and SVG.
 
 Training loss, smoothed with the raw one behind it, and validation loss with the phases and their goals; validation loss
-by source; learning rate, throughput and dollars. Works while the run is going on. About a second.
+and bits a byte by source; learning rate, throughput and dollars. Works while the run is going on. About a second.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#D55E00", "#009E73", "#CC3311", "0.45"
 SOURCE_COLOURS = (ORANGE, BLUE, GREEN, "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
 """Told apart by colour-blind readers too. Source: Okabe and Ito."""
+SOURCE_PANELS = {
+    "val_loss_by_source": "validation loss\nby source, nats a token",
+    "val_bits_per_byte_by_source": "validation bits a byte\nby source",
+}
+"""Keys of a validation line with a number for each source, and the words at their axes."""
 SMOOTHED_PARTS = 100
 """Curves are smoothed by the mean of this part of all steps."""
 SMOOTHED_FROM_STEPS = 40
@@ -81,10 +87,10 @@ def draw(records: list[Record], phases: list[PhaseConfig], *, title: str) -> Fig
 
     # Choose the panels: one for each kind of number that the run has.
     curves = {key: read_curve(records, key) for key in ("loss", "val_loss", "lr", "tokens_per_s", "usd")}
-    sources = read_sources(records)
+    sources = {key: read_sources(records, key) for key in SOURCE_PANELS}
     heights = {
         "loss": 3.0 if curves["loss"].steps or curves["val_loss"].steps else 0,
-        "sources": 2.0 if len(sources) > 1 else 0,
+        **{key: 2.0 if len(sources[key]) > 1 else 0 for key in SOURCE_PANELS},
         "lr": 1.0 if curves["lr"].steps else 0,
         "tokens_per_s": 1.0 if curves["tokens_per_s"].steps else 0,
         "usd": 1.0 if any(curves["usd"].values) else 0,
@@ -103,11 +109,12 @@ def draw(records: list[Record], phases: list[PhaseConfig], *, title: str) -> Fig
             _draw_validation(axes["loss"], curves["val_loss"])
             _draw_goals(axes["loss"], records, phases)
             _scale_loss(axes["loss"], "loss, nats a token")
-        if "sources" in axes:
-            for (name, curve), colour in zip(sources.items(), _repeat(SOURCE_COLOURS, len(sources)), strict=True):
+        colours = dict(zip(sorted(sources["val_loss_by_source"]), itertools.cycle(SOURCE_COLOURS), strict=False))
+        for key in sources.keys() & axes.keys():
+            for name, curve in sources[key].items():
                 label = f"{curve.values[-1]:.3f}  {name}"
-                axes["sources"].plot(curve.steps, curve.values, color=colour, marker=".", clip_on=False, label=label)
-            _scale_loss(axes["sources"], "validation loss\nby source, nats a token")
+                axes[key].plot(curve.steps, curve.values, color=colours[name], marker=".", clip_on=False, label=label)
+            _scale_loss(axes[key], SOURCE_PANELS[key])
         if "lr" in axes:
             axes["lr"].plot(curves["lr"].steps, curves["lr"].values, color=GREY, label="learning rate")
             axes["lr"].set_ylabel("learning rate")
@@ -143,15 +150,16 @@ def read_curve(records: list[Record], key: str) -> Curve:
     return Curve([record["step"] for record in found], [record[key] for record in found])
 
 
-def read_sources(records: list[Record]) -> dict[str, Curve]:
-    """Return the validation loss of each source over steps, the highest at the end first."""
+def read_sources(records: list[Record], key: str) -> dict[str, Curve]:
+    """Return a number of each source over steps, such as `val_loss_by_source`, the highest at the end first."""
     curves: dict[str, Curve] = {}
     for record in records:
-        losses: dict[str, float] = record.get("val_loss_by_source") or {}
-        for name, loss in losses.items():
-            curve = curves.setdefault(name, Curve())
-            curve.steps.append(record["step"])
-            curve.values.append(loss)
+        numbers: dict[str, float | None] = record.get(key) or {}
+        for name, number in numbers.items():
+            if number is not None:
+                curve = curves.setdefault(name, Curve())
+                curve.steps.append(record["step"])
+                curve.values.append(number)
     return dict(sorted(curves.items(), key=lambda item: -item[1].values[-1]))
 
 
@@ -181,10 +189,6 @@ def describe_run(records: list[Record], title: str) -> str:
         if (loss := last_record(records, key).get(key)) is not None:
             parts.append(f"{name} {loss:.3f}")
     return ", ".join(parts)
-
-
-def _repeat(colours: tuple[str, ...], count: int) -> list[str]:
-    return [colours[index % len(colours)] for index in range(count)]
 
 
 def _draw_curve(axis: Axes, curve: Curve, name: str, colour: str) -> None:

@@ -36,7 +36,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the shard set: a folder, s3://..., gs://..., az://... or hf://...",
     )
     parser.add_argument("--run", type=Path, required=True, metavar="RUN", help="folder for checkpoints and metrics")
-    parser.add_argument(
+    start = parser.add_mutually_exclusive_group()
+    start.add_argument(
+        "--from",
+        dest="start",
+        type=Path,
+        metavar="CHECKPOINT",
+        help="begin RUN from a checkpoint of another run, such as a milestone before a cool-down; give it again to "
+        "resume RUN",
+    )
+    start.add_argument(
         "--resume",
         default="auto",
         metavar="auto|never|CHECKPOINT",
@@ -77,7 +86,9 @@ def run(options: argparse.Namespace) -> int:
     show: Callable[[str], None] = say if is_first_rank() else lambda message: None
     try:
         cache = open_cache(options, show)
-        session = open_session(recipe, options.shards, options.run, resume=options.resume, say=show, cache=cache)
+        session = open_session(
+            recipe, options.shards, options.run, resume=options.resume, say=show, start=options.start, cache=cache
+        )
     except OSError as error:  # such as a disk too small for a checkpoint; nothing has begun
         raise InputError(str(error)) from error
     with closing(session):

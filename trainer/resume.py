@@ -1,0 +1,85 @@
+"""Where a run goes on: the checkpoint that it resumes or begins from, and whether the recipe and the set fit it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from shards import ShardSet
+from shards.errors import InputError
+from trainer.checkpoint.state import Checkpoint, find_newest, list_checkpoints, read_checkpoint, step_of
+from trainer.metrics import METRICS_FILE
+from trainer.optim import learning_rate
+from trainer.recipe import FIXED_BY_CHECKPOINT, TrainRecipe, find_changes, parse_recipe
+from trainer.run_folder import read_start_record
+
+Say = Callable[[str], None]
+
+
+def find_checkpoint(run: Path, resume: str, say: Say) -> Checkpoint | None:
+    """Return the checkpoint that `--resume` asks for; None to begin at step 0.
+
+    Raises:
+        InputError: it is no whole checkpoint, or the run holds others that are not to be deleted.
+    """
+    if resume == "auto":
+        return find_newest(run, say)
+    present = list_checkpoints(run)
+    if resume == "never":
+        if present:
+            raise InputError(
+                f"{run}: holds checkpoints up to {present[-1].name}; --resume never starts anew and deletes nothing. "
+                "Choose another run folder, or --resume auto."
+            )
+        return None
+    found = read_checkpoint(Path(resume))
+    later = [other.name for other in present if step_of(other) > found.state.step]
+    if later:
+        raise InputError(
+            f"{run}: holds later checkpoints than {resume} ({', '.join(later)}), which are not deleted. "
+            "Resume from it in another run folder."
+        )
+    return found
+
+
+def find_start(run: Path, start: Path, say: Say) -> Checkpoint:
+    """Return the newest checkpoint of a run that began from the checkpoint `start`; `start` if it has none.
+
+    Raises:
+        InputError: `start` is no whole checkpoint, or the run has begun otherwise.
+    """
+    first = read_checkpoint(start)
+    newest, record = find_newest(run, say), read_start_record(run)
+    has_begun = newest is not None or (run / METRICS_FILE).exists()
+    if has_begun and (record is None or record.checksums != first.checksums):
+        began = "from step 0" if record is None else f"from {record.checkpoint}"
+        raise InputError(
+            f"{run}: has begun {began}, not from {start}. Choose another run folder, or leave --from out to resume it."
+        )
+    return newest or first
+
+
+def check_fits(found: Checkpoint, recipe: TrainRecipe, shard_set: ShardSet, say: Say) -> None:
+    """Refuse a checkpoint of other data or another model; print the other changes of the recipe.
+
+    Raises:
+        InputError: with every reason.
+    """
+    problems: list[str] = []
+    if found.state.manifest_sha256 != shard_set.manifest_sha256:
+        digests = f"manifest sha256 {found.state.manifest_sha256}; {shard_set.store} has {shard_set.manifest_sha256}"
+        problems.append(f"{found.path}: {digests}. Use the set it was trained on.")
+    earlier = parse_recipe(found.state.recipe)
+    for key, (old, new) in find_changes(earlier, recipe).items():
+        if key.startswith(FIXED_BY_CHECKPOINT):
+            problems.append(f"{found.path}: {key} = {old!r}; the recipe has {new!r}. Keep it, or start a new run.")
+        else:
+            say(f"changed since the checkpoint: {key} = {old!r} is now {new!r}")
+    if problems:
+        raise InputError(problems)
+    step = found.state.step
+    if step < recipe.train.steps:
+        before, now = (learning_rate(min(step, one.train.steps - 1), one) for one in (earlier, recipe))
+        if before != now:
+            rates = f"{before:.3g} is now {now:.3g}"
+            say(f"changed since the checkpoint: the learning rate of step {step + 1} = {rates}")
