@@ -191,6 +191,7 @@ def assemble_shards(folder: Path, task: AssembleTask, report: Callable[[int, int
                 properties=task.properties,
                 chunks=chunks(),
                 documents=table,
+                phase=shard.phase,
             )
             timer.lap("write_s")
             entries.append(entry.model_dump())

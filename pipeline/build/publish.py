@@ -20,7 +20,7 @@ from pipeline.engine.attempts import delete_path
 from pipeline.mix.plan import MixPlan, ShardPlan
 from pipeline.recipe import paths
 from pipeline.recipe.schema import Recipe
-from pipeline.recipe.shares import Demand
+from pipeline.recipe.shares import Demand, Shares
 from pipeline.sources.selection import Unread
 from pipeline.tokenizer.encoder import TokenizerInfo
 from pipeline.tokenizer.train import TOKENIZER_FILE
@@ -31,6 +31,7 @@ from shards.format.manifest import (
     FileEntry,
     Manifest,
     MixEntry,
+    PhaseEntry,
     RecipeEntry,
     ShardEntry,
     SourceCounts,
@@ -38,6 +39,7 @@ from shards.format.manifest import (
     SplitEntry,
     TokenizerEntry,
     dtype_for,
+    version_for,
 )
 from shards.format.writer import shard_file_names, shard_name
 from shards.stores.store import WritableStore
@@ -134,7 +136,9 @@ def publish(
     # The manifest: the splits, the sources, and the mix.
     requested = {"train": plan.train_tokens, "val": recipe.split.val_tokens}
     splits = {split: _split_entry(recipe, shards, split, tokens) for split, tokens in requested.items()}
+    demand = Demand(recipe)
     manifest = Manifest(
+        format_version=version_for(has_phases=bool(recipe.mix.phases)),
         name=recipe.name,
         dtype=dtype_for(tokenizer.vocab_size),
         vocab_size=tokenizer.vocab_size,
@@ -154,7 +158,8 @@ def publish(
             )
             for item in plan.block_lists
         ],
-        mix=_mix_entries(recipe, plan, splits["train"]),
+        mix=_mix_entries(recipe, demand.shares, [totals.requested_tokens for totals in plan.sources], splits["train"]),
+        phases=_phase_entries(demand, plan.train_tokens, shards) if recipe.mix.phases else [],
         splits={split: entry for split, entry in splits.items() if split == "train" or entry.tokens},  # type: ignore[misc]
         shards=shards,
     )
@@ -195,18 +200,35 @@ def _put(out: WritableStore, name: str, text: str) -> FileEntry:
     return FileEntry(path=name, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
-def _mix_entries(recipe: Recipe, plan: MixPlan, train: SplitEntry) -> list[MixEntry]:
-    shares = Demand(recipe).shares
+def _mix_entries(recipe: Recipe, shares: Shares, requested: list[int], train: SplitEntry) -> list[MixEntry]:
     return [
         MixEntry(
             source=source.name,
             requested=float(shares.fractions[index]),
             achieved=train.sources[source.name].tokens / train.tokens if train.tokens else 0.0,
-            requested_tokens=plan.sources[index].requested_tokens,
+            requested_tokens=requested[index],
             achieved_tokens=train.sources[source.name].tokens,
         )
         for index, source in enumerate(recipe.sources)
     ]
+
+
+def _phase_entries(demand: Demand, train_tokens: int, shards: list[ShardEntry]) -> list[PhaseEntry]:
+    entries: list[PhaseEntry] = []
+    for phase, tokens in zip(demand.phases, demand.phase_tokens(train_tokens), strict=True):
+        own = _split_entry(demand.recipe, [entry for entry in shards if entry.phase == phase.name], "train", tokens)
+        requested = [phase.shares.of(index, tokens) for index in range(len(demand.recipe.sources))]
+        entries.append(
+            PhaseEntry(
+                name=str(phase.name),
+                share=float(phase.share),
+                requested_tokens=tokens,
+                tokens=own.tokens,
+                documents=own.documents,
+                mix=_mix_entries(demand.recipe, phase.shares, requested, own),
+            )
+        )
+    return entries
 
 
 def _source_entry(

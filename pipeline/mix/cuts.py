@@ -6,7 +6,8 @@ the hash, no copy is kept. Documents that fall by the limits of their source are
 
 Each source is then an axis of tokens in hash order. Validation takes its beginning. Training is cut where the running
 target of each shard is met, at the nearest document boundary. Targets are exact fractions of the total, so rounding
-errors do not add up.
+errors do not add up. With phases, the shards of the first come first, and each source is cut on from phase to phase: so
+a document is in one phase, unless its source is repeated.
 
 `pipeline.mix.index` reads the documents.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -109,29 +110,37 @@ def plan_mix(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -> M
     axes = [index.source_axis(source) for source in range(len(recipe.sources))]
     has_more = has_more or (False,) * len(axes)
     _check_validation(demand, axes, index.dropped, has_more)
-    val_cuts = _cut_shards(
-        _num_val_shards(recipe),
+    val_cuts, _ = _cut_shards(
+        [_num_val_shards(recipe)],
         [axis.total for axis in axes],
-        lambda number: [_cut_validation(demand, s, axis, number) for s, axis in enumerate(axes)],
+        lambda numbers: [_cut_validation(demand, s, axis, numbers[0]) for s, axis in enumerate(axes)],
     )
     starts = [cuts[-1][1] for cuts in val_cuts]
 
-    # Training takes what is left, in shards of equal size.
+    # Training takes what is left, in shards of equal size in each phase.
     available = [axis.total - start.tokens for axis, start in zip(axes, starts, strict=True)]
     total, notes = _grant_tokens(demand, available, has_more)
-    asked = -(-total // recipe.shards.tokens)
+    asked_of_phases = demand.phase_shards(total)
+    asked = sum(asked_of_phases)
     if asked + _num_val_shards(recipe) > MAX_SHARDS:
         raise MixError(f"shards.tokens: {total} tokens would make {asked} shards; expected at most {MAX_SHARDS}")
-    train_cuts = _cut_shards(
-        asked,
+    train_cuts, numbers = _cut_shards(
+        asked_of_phases,
         available,
-        lambda number: [
-            _cut_split(axis, start, demand.shares.targets(s, total, number))
+        lambda numbers: [
+            _cut_split(
+                axis,
+                start,
+                demand.train_targets(s, total, numbers),
+                last=sum(numbers[: demand.last_phase(s) + 1]),
+            )
             for s, (axis, start) in enumerate(zip(axes, starts, strict=True))
         ],
     )
-    train = _shard_plans("train", train_cuts, starts)
-    val = _shard_plans("val", val_cuts, [Cut(0, FIRST_HASH)] * len(axes))
+    _check_phases(demand, numbers)
+    phases = [phase.name for phase, number in zip(demand.phases, numbers, strict=True) for _ in range(number)]
+    train = _shard_plans("train", train_cuts, starts, phases)
+    val = _shard_plans("val", val_cuts, [Cut(0, FIRST_HASH)] * len(axes), [None] * (len(val_cuts[0]) - 1))
     if (found := len(train) + len(val)) < asked + _num_val_shards(recipe):
         longest = int(index.longest.max())
         notes.append(
@@ -210,45 +219,72 @@ def _grant_tokens(demand: Demand, available: list[int], has_more: tuple[bool, ..
     return total, [f"shrunk from {wanted:,} to {total:,} training tokens: {scarce!r} is too small"]
 
 
+def _check_phases(demand: Demand, numbers: list[int]) -> None:
+    """Refuse a phase without a shard: its part of every source lies within one document."""
+    faults = [
+        f"mix.phases.{phase.name}: holds no document, since each of its sources has one that is longer than the "
+        "phase's part of that source. Give the phase a larger share, or drop long documents with `max_bytes`."
+        for phase, number in zip(demand.phases, numbers, strict=True)
+        if not number
+    ]
+    if faults:
+        raise MixError("\n".join(faults))
+
+
 def _cut_shards(
-    number: int, lengths: list[int], cut: Callable[[int], list[list[tuple[int, Cut]]]]
-) -> list[list[tuple[int, Cut]]]:
+    numbers: list[int], lengths: list[int], cut: Callable[[list[int]], list[list[tuple[int, Cut]]]]
+) -> tuple[list[list[tuple[int, Cut]]], list[int]]:
     """Cut a split into so many shards, or into as many as it takes for none to be empty.
 
     A shard would be empty where a document of every source is longer than the source's part of a shard.
 
     Args:
-        number: shards of the split.
+        numbers: shards of each phase of the split.
         lengths: tokens in an epoch of each source.
-        cut: returns each source's cuts for a number of shards.
+        cut: returns each source's cuts for these numbers.
+
+    Returns:
+        The cuts of each source, and the shards of each phase.
     """
     while True:
-        cuts = cut(number)
+        cuts = cut(numbers)
         # Compare cuts by their tokens: one boundary may have several keys, and so may the end of an epoch.
         ends = [[epoch * length + cut.tokens for epoch, cut in own] for length, own in zip(lengths, cuts, strict=True)]
         shards = zip(*map(itertools.pairwise, ends), strict=True)
-        empty = sum(all(begin == end for begin, end in places) for places in shards)
-        if not empty:
-            return cuts
-        number -= empty
+        empty = [all(begin == end for begin, end in places) for places in shards]
+        if not any(empty):
+            return cuts, numbers
+        ends = list(itertools.accumulate(numbers))
+        numbers = [number - sum(empty[end - number : end]) for number, end in zip(numbers, ends, strict=True)]
 
 
-def _cut_split(axis: Axis, start: Cut, targets: list[int]) -> list[tuple[int, Cut]]:
-    """Return (epoch, cut) for each target on an axis that starts over at `start` when it ends."""
+def _cut_split(axis: Axis, start: Cut, targets: list[int], *, last: int | None = None) -> list[tuple[int, Cut]]:
+    """Return (epoch, cut) for each target on an axis that starts over at `start` when it ends.
+
+    Args:
+        axis: the source.
+        start: where its part of the split begins.
+        targets: the running targets.
+        last: the index of the target that ends the source's part of the split, which those after it are equal to; the
+            last one if None.
+    """
     length = axis.total - start.tokens
+    last = len(targets) - 1 if last is None else last
     cuts: list[tuple[int, Cut]] = []
     for number, target in enumerate(targets):
         epoch, rest = divmod(target, length)
         if rest == 0 and epoch:
             cuts.append((epoch - 1, Cut(axis.total, END_HASH)))
             continue
-        last = number == len(targets) - 1 and target > 0 and epoch == 0
-        cut = axis.last_cut(start.tokens + rest, start.tokens) if last else axis.cut(start.tokens + rest)
+        ends = number >= last and target > 0 and epoch == 0
+        cut = axis.last_cut(start.tokens + rest, start.tokens) if ends else axis.cut(start.tokens + rest)
         cuts.append((epoch, cut if cut.tokens > start.tokens else start))
     return cuts
 
 
-def _shard_plans(split: str, cuts: list[list[tuple[int, Cut]]], starts: list[Cut]) -> list[ShardPlan]:
+def _shard_plans(
+    split: str, cuts: list[list[tuple[int, Cut]]], starts: list[Cut], phases: Sequence[str | None]
+) -> list[ShardPlan]:
     return [
         ShardPlan(
             split,
@@ -258,8 +294,9 @@ def _shard_plans(split: str, cuts: list[list[tuple[int, Cut]]], starts: list[Cut
                 for s, start in enumerate(starts)
                 for piece in _slices_between(s, start, cuts[s][k], cuts[s][k + 1])
             ),
+            phase,
         )
-        for k in range(len(cuts[0]) - 1)
+        for k, phase in enumerate(phases)
     ]
 
 

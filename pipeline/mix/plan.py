@@ -26,6 +26,8 @@ class ShardPlan:
     split: str
     index: int
     slices: tuple[Slice, ...]
+    phase: str | None = None
+    """The phase of the mix; None for validation, and where the recipe has no phases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,12 @@ class MixPlan:
     """How many hashes of each of the recipe's block lists were found."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as JSON values."""
-        return asdict(self)
+        """Return the plan as JSON values. Without phases they are as before there were any."""
+        data = asdict(self)
+        for shard in data["shards"]:
+            if shard["phase"] is None:
+                del shard["phase"]
+        return data
 
 
 def plan_from_dict(data: dict[str, Any]) -> MixPlan:
@@ -67,7 +73,12 @@ def plan_from_dict(data: dict[str, Any]) -> MixPlan:
 
     return MixPlan(
         shards=tuple(
-            ShardPlan(shard["split"], shard["index"], tuple(slice_from(item) for item in shard["slices"]))
+            ShardPlan(
+                shard["split"],
+                shard["index"],
+                tuple(slice_from(item) for item in shard["slices"]),
+                shard.get("phase"),
+            )
             for shard in data["shards"]
         ),
         sources=tuple(SourceTotals(**totals) for totals in data["sources"]),

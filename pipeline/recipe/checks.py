@@ -6,6 +6,8 @@ They look at the raw document, so that their faults are in the same report as th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from decimal import Decimal
+from math import isfinite
 from typing import Any, cast
 
 from pydantic import BaseModel
@@ -33,6 +35,43 @@ def check_sources(data: dict[str, Any]) -> Iterator[str]:
     if isinstance(weights, dict) and sorted(cast("dict[str, Any]", weights)) != sorted(names):
         got = sorted(cast("dict[str, Any]", weights))
         yield f"tokenizer.sample_weights: expected one weight for each of {sorted(names)}, got {got}"
+
+
+def check_phases(data: dict[str, Any]) -> Iterator[str]:
+    """Yield the faults between phases, and between phases and sources. A phase that the model refuses is left out."""
+    phases = [(place, phase) for place, phase in named_tables(data, "mix.phases") if _is_phase(phase)]
+    if not phases:
+        return
+    yield from _check_names(data, "mix.phases", "phases")
+    shares = [Decimal(str(phase["share"])) for _, phase in phases]
+    if sum(shares) != 1 and len(phases) == len(named_tables(data, "mix.phases")):
+        *before, _ = shares
+        left = 1 - sum(before)
+        remedy = f"Give {phases[-1][0]} the share {left}" if left > 0 else "Give the phases smaller shares"
+        listed = " + ".join(map(str, shares))
+        yield f"mix.phases: the shares add up to {listed} = {sum(shares)}; expected exactly 1. {remedy}."
+    own = {str(source["name"]): source.get("weight") for _, source in named_tables(data, "sources") if "name" in source}
+    used: set[str] = set()
+    for place, phase in phases:
+        given = phase.get("weights", {})
+        if unknown := sorted(given.keys() - own.keys()):
+            yield f"{place}.weights: no source has the name {', '.join(map(repr, unknown))}; expected some of {[*own]}"
+        weights = {name: given.get(name, weight) for name, weight in own.items()}
+        used |= {name for name, weight in weights.items() if weight}
+        if own and not any(weights.values()):
+            yield f"{place}.weights: every source has the weight 0. Give one of them more."
+    for name in sorted(own.keys() - used):
+        yield f"sources.{name}: every phase gives it the weight 0. Leave the source out, or give it a weight."
+
+
+def _is_phase(phase: dict[str, Any]) -> bool:
+    """Return whether the rules between phases can be applied to a raw one; the model reports what is wrong with it."""
+    share, weights = phase.get("share"), phase.get("weights", {})
+    numbers = [share, *(cast("dict[str, Any]", weights).values() if isinstance(weights, dict) else [None])]
+    return "name" in phase and all(
+        isinstance(number, int | float) and not isinstance(number, bool) and isfinite(number) and number >= 0
+        for number in numbers
+    )
 
 
 def check_tokenizer(data: dict[str, Any]) -> Iterator[str]:
@@ -67,8 +106,10 @@ def check_tokenizer(data: dict[str, Any]) -> Iterator[str]:
 
 
 def named_tables(data: dict[str, Any], key: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return the `sources` or `evaluations` of a raw recipe of any shape, with their places as in `sources.prose`."""
-    tables = data.get(key)
+    """Return the tables of a key such as `sources` in a raw recipe of any shape, with places: `sources.prose`."""
+    tables: Any = data
+    for part in key.split("."):
+        tables = cast("dict[str, Any]", tables).get(part) if isinstance(tables, dict) else None
     items = cast("list[Any]", tables) if isinstance(tables, list) else []
     named = zip(item_names(items), items, strict=True)
     return [(f"{key}.{name}", cast("dict[str, Any]", item)) for name, item in named if isinstance(item, dict)]

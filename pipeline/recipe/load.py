@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.recipe import paths
-from pipeline.recipe.checks import check_sources, check_tokenizer
+from pipeline.recipe.checks import check_phases, check_sources, check_tokenizer
 from pipeline.recipe.schema import Recipe
-from shards.config import apply_override, check_settings, read_document
+from pipeline.recipe.shares import small_phases
+from shards.config import SettingsError, apply_override, check_settings, read_document
 
 FileCheck = Callable[[dict[str, Any], Path], Iterator[str]]
 """From a raw recipe, of any shape, and the folder its paths begin at, to faults of the files that it names."""
@@ -45,8 +46,10 @@ def load_recipe(
     _move_overrides(data, written, folder)
     file_checks = tuple(_bind(check, folder) for check in checks)
     checked = check_settings(
-        Recipe, data, where=where, checks=(check_sources, check_tokenizer, *file_checks), faults=faults
+        Recipe, data, where=where, checks=(check_sources, check_tokenizer, check_phases, *file_checks), faults=faults
     )
+    if isinstance(checked.mix.tokens, int) and (small := small_phases(checked, checked.mix.tokens)):
+        raise SettingsError(where, small)
     return checked.in_folder(folder)
 
 

@@ -21,7 +21,7 @@ from pydantic_core import PydanticUndefined
 from pipeline.recipe.cleaning import CleanAllRecipe, CleanRecipe, NearDuplicatesRecipe
 from pipeline.recipe.filters import FILTERS
 from pipeline.recipe.presets import PRESETS, Preset
-from pipeline.recipe.schema import Recipe
+from pipeline.recipe.schema import MixRecipe, PhaseRecipe, Recipe
 from pipeline.recipe.values import Name, parse_count, parse_size
 from shards.config import Settings
 from shards.errors import InputError
@@ -51,6 +51,10 @@ def to_markdown() -> str:
             parts.append(
                 f"{title}: {about[0].lower()}{about[1:]}{required}\n\n{_table(model, list(model.model_fields))}"
             )
+            if model is MixRecipe:
+                about = inspect.cleandoc(PhaseRecipe.__doc__ or "")
+                fields = list(PhaseRecipe.model_fields)
+                parts.append(f"`[[mix.phases]]`: {about[0].lower()}{about[1:]}\n\n{_table(PhaseRecipe, fields)}")
             if model is CleanAllRecipe:
                 parts += _preset_tables()
     return "\n\n".join(parts)

@@ -7,7 +7,7 @@ files are read by `pipeline.recipe.load`. Nothing here looks at the files that a
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, JsonValue, PositiveFloat, PrivateAttr, model_validator
 
@@ -36,7 +36,7 @@ def _is_off(clean: CleanRecipe) -> bool:
     return not clean
 
 
-def _is_empty(tables: list[EvaluationRecipe]) -> bool:
+def _is_empty(tables: list[Any]) -> bool:
     return not tables
 
 
@@ -61,7 +61,8 @@ class SourceRecipe(Settings):
     license: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     """What its owner allows, as the data set states it (`odc-by`): for the report and the data card alone."""
     weight: PositiveFloat
-    """The source's share of the training tokens, relative to the other weights."""
+    """The source's share of the training tokens, relative to the other weights. With `mix.phases` it is the weight in
+    phases that do not name the source, and in the tokenizer's sample."""
     format: Literal["auto", "parquet", "jsonl", "text", "file"] = "auto"
     """`auto` goes by the file's name: `.parquet`; `.jsonl` and `.ndjson`; `.txt`, which needs a `separator`; each also
     with `.gz`, `.zst` or `.bz2`. The first bytes of any other file decide: parquet and JSON lines are read as such,
@@ -148,8 +149,21 @@ class TokenizerRecipe(Settings):
 MAX_EPOCHS = 1000
 
 
+class PhaseRecipe(Settings):
+    """One phase of a curriculum: a part of the training tokens with weights of its own, after the phase before it."""
+
+    name: Name
+    """The phase's name in the manifest; distinct."""
+    share: Annotated[float, Field(gt=0, le=1)]
+    """The phase's part of `mix.tokens`. The shares of all phases add up to exactly 1, as decimal numbers. A phase takes
+    a shard at least (`shards.tokens`)."""
+    weights: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    """Weights of sources in this phase, by name: `{ web = 6, math = 4 }`. A source that is not named has its own
+    `weight`; with 0 the phase takes nothing of it."""
+
+
 class MixRecipe(Settings):
-    """How many training tokens, and what happens when a source has too few."""
+    """How many training tokens, in which phases, and what happens when a source has too few."""
 
     tokens: Annotated[int, Count, Field(gt=0, lt=1 << 63)] | Literal["max"] = "max"
     """Tokens of the training split, or as many as the sources allow at these weights. With a number, no more of large
@@ -159,6 +173,9 @@ class MixRecipe(Settings):
     max_epochs: Annotated[int, Field(ge=1, le=MAX_EPOCHS)] = 4
     """How often `repeat` may use a document; the manifest records it. Up to 4 times costs little (Muennighoff et al.
     2023)."""
+    phases: list[PhaseRecipe] = Field(default_factory=list[PhaseRecipe], exclude_if=_is_empty)
+    """One table each, in the order of training. Each phase has shards of its own, and a reader takes the phases in
+    order. Without any, the whole set is one mix."""
 
 
 class SplitRecipe(Settings):

@@ -4,26 +4,30 @@
     allowed  = tokens left for training x passes / share; passes is mix.max_epochs if when_short is "repeat", else 1
     granted  = what is asked, or what the scarcest source allows if that is less and when_short is "shrink"
 
+With phases, a source's share of the set is the sum over the phases of phase share x source's share in the phase. It
+decides what is asked, allowed and held out for validation; the shares of each phase decide what its shards hold.
+
 The selection of files, the disk check, the estimate and the mix all use these rules, so that they agree to the token.
 Fractions are exact: errors of rounding are never added up.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from math import ceil
 
-from pipeline.recipe.schema import MAX_EPOCHS, Recipe
+from pipeline.recipe.schema import MAX_EPOCHS, PhaseRecipe, Recipe
 
 
 @dataclass(frozen=True)
 class Shares:
     """The exact share of each weight in their sum."""
 
-    weights: tuple[float, ...]
+    weights: tuple[float | Fraction, ...]
 
     @cached_property
     def fractions(self) -> tuple[Fraction, ...]:
@@ -39,6 +43,16 @@ class Shares:
         """Return the running targets of a source: `num_shards + 1` numbers from 0 to its share of the total."""
         share = self.fractions[source] * total
         return [int(share * shard / (num_shards or 1)) for shard in range(num_shards + 1)]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A phase of the mix: its share of the training tokens, and the shares of the sources in it."""
+
+    name: str | None
+    """None: the recipe has no phases, and this is the whole training split."""
+    share: Fraction
+    shares: Shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +73,10 @@ class Demand:
 
     def __init__(self, recipe: Recipe):
         self.recipe = recipe
-        self.shares = Shares(tuple(source.weight for source in recipe.sources))
+        self.phases = _list_phases(recipe)
+        """The phases in order; one without a name if the recipe has none."""
+        self.shares = _add_phases(self.phases)
+        """The shares of the sources in the whole set."""
         self.passes = recipe.mix.max_epochs if recipe.mix.when_short == "repeat" else 1
         """How often a training document may occur."""
 
@@ -70,6 +87,34 @@ class Demand:
     def tokens(self, source: int, train_tokens: int) -> int:
         """Return what both splits ask of a source if the set has `train_tokens` training tokens."""
         return self.shares.of(source, train_tokens) + self.val_tokens(source)
+
+    def phase_tokens(self, train_tokens: int) -> list[int]:
+        """Return the training tokens of each phase: whole numbers that add up to `train_tokens`."""
+        ends = [int(end * train_tokens) for end in itertools.accumulate(phase.share for phase in self.phases)]
+        return [end - begin for begin, end in itertools.pairwise([0, *ends])]
+
+    def phase_shards(self, train_tokens: int) -> list[int]:
+        """Return the shards of each phase, as many as its tokens need."""
+        return [-(-tokens // self.recipe.shards.tokens) for tokens in self.phase_tokens(train_tokens)]
+
+    def last_phase(self, source: int) -> int:
+        """Return the index of the last phase that takes documents of a source."""
+        return max(p for p, phase in enumerate(self.phases) if phase.shares.fractions[source])
+
+    def train_targets(self, source: int, train_tokens: int, shards: Sequence[int]) -> list[int]:
+        """Return the running targets of a source: `sum(shards) + 1` numbers from 0 to its share of the training tokens.
+
+        Args:
+            source: index of the source.
+            train_tokens: training tokens of the set.
+            shards: the number of shards of each phase.
+        """
+        targets, begin = [0], Fraction(0)
+        for phase, number in zip(self.phases, shards, strict=True):
+            share = phase.shares.fractions[source] * phase.share * train_tokens
+            targets += [int(begin + share * shard / number) for shard in range(1, number + 1)]
+            begin += share
+        return targets
 
     def limit(self, source: int, available: float) -> int:
         """Return the training tokens of the whole set that `available` training tokens of one source allow."""
@@ -93,12 +138,18 @@ class Demand:
         )
 
     def grant(self, available: Sequence[float | None]) -> Grant:
-        """Return the training tokens that the set gets.
+        """Return the training tokens that the set gets, and whether they make a shard of each phase.
 
         Args:
             available: for each source, the tokens left for training; None if it has more that was not read yet, so
                 that it bounds nothing.
         """
+        found = self._grant(available)
+        if found.fault:
+            return found
+        return replace(found, fault="\n".join(small_phases(self.recipe, found.train_tokens)))
+
+    def _grant(self, available: Sequence[float | None]) -> Grant:
         mix = self.recipe.mix
         limits = {s: self.limit(s, tokens) for s, tokens in enumerate(available) if tokens is not None}
         scarcest = min(limits, key=lambda source: limits[source], default=None)
@@ -133,7 +184,52 @@ class Demand:
             remedies.append('set mix.when_short to "shrink" or "repeat"')
         lines = [
             f"source {self.recipe.sources[s].name!r}: has {int(tokens):,} tokens for training; "
-            f"its share of {wanted:,} is {self.shares.of(s, wanted):,}"
+            f"its share of {wanted:,} is {self.shares.of(s, wanted):,}{self._where_short(s, wanted, tokens)}"
             for s, tokens in short.items()
         ]
         return "\n".join([f"mix.tokens: {too_small}. {', '.join(remedies[:-1])}, or {remedies[-1]}.", *lines])
+
+    def _where_short(self, source: int, wanted: int, available: float) -> str:
+        """Return what each phase asks of a source, and in which one it runs out; empty if there are no phases."""
+        if not self.recipe.mix.phases:
+            return ""
+        ends = self.train_targets(source, wanted, [1] * len(self.phases))
+        parts = [
+            f"{end - begin:,} in {phase.name!r}"
+            for phase, (begin, end) in zip(self.phases, itertools.pairwise(ends), strict=True)
+        ]
+        last = next(p for p, end in enumerate(ends[1:]) if end > available * self.passes or p == len(parts) - 1)
+        return f" ({', '.join(parts)}: it runs out in {self.phases[last].name!r})"
+
+
+def small_phases(recipe: Recipe, train_tokens: int) -> list[str]:
+    """Return a fault for each phase with fewer tokens than a shard."""
+    shard_tokens = recipe.shards.tokens
+    phases = zip(recipe.mix.phases, Demand(recipe).phase_tokens(train_tokens), strict=False)
+    return [
+        f"mix.phases.{phase.name}: {phase.share} of {train_tokens:,} training tokens is {tokens:,}, less than a shard "
+        f"of {shard_tokens:,}, and a shard has one phase. Lower shards.tokens to at most {max(1, tokens):,}, or give "
+        "the phase a larger share."
+        for phase, tokens in phases
+        if tokens < shard_tokens
+    ]
+
+
+def _list_phases(recipe: Recipe) -> tuple[Phase, ...]:
+    own = {source.name: source.weight for source in recipe.sources}
+    phases: Sequence[PhaseRecipe | None] = recipe.mix.phases or [None]
+    return tuple(
+        Phase(
+            phase.name if phase else None,
+            Fraction(str(phase.share)) if phase else Fraction(1),
+            Shares(tuple({**own, **(phase.weights if phase else {})}.values())),
+        )
+        for phase in phases
+    )
+
+
+def _add_phases(phases: tuple[Phase, ...]) -> Shares:
+    if len(phases) == 1:
+        return phases[0].shares
+    own = [[phase.share * fraction for fraction in phase.shares.fractions] for phase in phases]
+    return Shares(tuple(map(sum, zip(*own, strict=True))))

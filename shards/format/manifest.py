@@ -20,6 +20,9 @@ from shards.stores.store import StoredFile
 
 FORMAT = "tokenmill"
 FORMAT_VERSION = 1
+PHASES_VERSION = 2
+"""The version of the metadata of sets with phases, and of their training shards: a reader of version 1 would shuffle
+across phases."""
 MANIFEST_FILE = "manifest.json"
 COMPANION_FILES = ("README.md", "LICENSE")
 """Files that may be in a set's folder but are not part of the set. Hidden files such as `.gitattributes` may too."""
@@ -51,6 +54,14 @@ def _plain_name(name: str) -> str:
 
 
 PlainName = Annotated[str, AfterValidator(_plain_name)]
+
+
+def _is_none(value: str | None) -> bool:
+    return value is None
+
+
+def _is_empty(values: list[Any]) -> bool:
+    return not values
 
 
 class _Model(BaseModel):
@@ -136,6 +147,19 @@ class MixEntry(_Model):
     achieved_tokens: Count
 
 
+class PhaseEntry(_Model):
+    """A phase of the mix: shards of the training split that follow each other, with shares of their own."""
+
+    name: str
+    share: float
+    """Its part of the split's `requested_tokens`."""
+    requested_tokens: Count
+    tokens: Count
+    documents: Count
+    mix: list[MixEntry]
+    """One row a source, as the set's `mix`, of this phase."""
+
+
 class SplitEntry(_Model):
     """Totals of one split."""
 
@@ -164,6 +188,8 @@ class ShardEntry(_Model):
 
     name: PlainName
     split: Split
+    phase: str | None = Field(default=None, exclude_if=_is_none)
+    """The phase that the shard belongs to; None for validation, and in a set without phases."""
     tokens: Count
     documents: Count
     sources: dict[str, SourceCounts]
@@ -182,9 +208,10 @@ class Sidecar(_Model):
     """A shard's own metadata (`train-00000.json`): enough to use the shard alone."""
 
     format: Literal["tokenmill"] = FORMAT
-    format_version: Literal[1] = FORMAT_VERSION
+    format_version: Literal[1, 2] = FORMAT_VERSION
     name: PlainName
     split: Split
+    phase: str | None = Field(default=None, exclude_if=_is_none)
     dtype: Dtype
     vocab_size: Annotated[int, Field(ge=1, le=1 << 32)]
     eos_id: Count
@@ -195,12 +222,17 @@ class Sidecar(_Model):
     tokens_sha256: Sha256
     files: SidecarFiles
 
+    @model_validator(mode="after")
+    def _check_version(self) -> Self:
+        _check_version(self.format_version, has_phases=self.phase is not None, what="phase")
+        return self
+
 
 class Manifest(_Model):
     """The set's metadata. Written last: a folder with a manifest is a complete set."""
 
     format: Literal["tokenmill"] = FORMAT
-    format_version: Literal[1] = FORMAT_VERSION
+    format_version: Literal[1, 2] = FORMAT_VERSION
     name: str
     dtype: Dtype
     vocab_size: Annotated[int, Field(ge=1, le=1 << 32)]
@@ -209,6 +241,8 @@ class Manifest(_Model):
     sources: list[SourceEntry]
     drop_hashes: list[BlockListEntry] = []
     mix: list[MixEntry]
+    phases: list[PhaseEntry] = Field(default=[], exclude_if=_is_empty)
+    """In the order of training; empty in a set without phases."""
     splits: dict[Split, SplitEntry]
     shards: list[ShardEntry]
 
@@ -217,6 +251,11 @@ class Manifest(_Model):
         """The SHA-256 of every file in the manifest, by name: tokenizer, recipe, then each shard's in order."""
         files = {self.tokenizer.file: self.tokenizer.sha256, self.recipe.file: self.recipe.sha256}
         return files | {file.path: file.sha256 for shard in self.shards for file in shard.files.entries}
+
+    @model_validator(mode="after")
+    def _check_version(self) -> Self:
+        _check_version(self.format_version, has_phases=bool(self.phases), what="phases")
+        return self
 
     @model_validator(mode="after")
     def _list_once(self) -> Self:
@@ -230,6 +269,18 @@ class Manifest(_Model):
                 message = f"listed more than once: {what} {', '.join(twice[:3])}{more}; expected each once"
                 raise PydanticCustomError("listed_twice", message)  # pyright: ignore[reportArgumentType]
         return self
+
+
+def version_for(*, has_phases: bool) -> Literal[1, 2]:
+    """Return the format's version of a manifest or a shard's metadata, with or without phases."""
+    return PHASES_VERSION if has_phases else FORMAT_VERSION
+
+
+def _check_version(version: int, *, has_phases: bool, what: str) -> None:
+    expected = version_for(has_phases=has_phases)
+    if version != expected:
+        found = f"format_version {version} {'with' if has_phases else 'without'} the key {what!r}; expected {expected}"
+        raise PydanticCustomError("version_mismatch", found)  # pyright: ignore[reportArgumentType]
 
 
 ModelT = TypeVar("ModelT", Manifest, Sidecar)
@@ -291,7 +342,7 @@ def json_schema() -> dict[str, Any]:
 def _to_problem(detail: dict[str, Any], where: str) -> Problem:
     place = ".".join(str(part) for part in detail["loc"])
     # reprlib: the input may be a whole hostile document.
-    telling = detail["type"] in ("missing", "json_invalid", "listed_twice")
+    telling = detail["type"] in ("missing", "json_invalid", "listed_twice", "version_mismatch")
     got = "" if telling else f"; got {reprlib.repr(detail.get('input'))}"
     kind: ProblemKind = "manifest_invalid"
     if place == "format":

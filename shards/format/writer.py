@@ -29,6 +29,7 @@ from shards.format.manifest import (
     SourceCounts,
     Split,
     dtype_for,
+    version_for,
 )
 from shards.stores.files import atomic_open
 
@@ -86,6 +87,7 @@ def write_shard(
     properties: SetProperties,
     chunks: Iterable[Buffer],
     documents: pa.Table,
+    phase: str | None = None,
 ) -> ShardEntry:
     """Write one shard: tokens, document table, metadata, in that order.
 
@@ -96,6 +98,7 @@ def write_shard(
         properties: the properties that all shards share.
         chunks: the tokens in shard order, as buffers of little-endian uint16 (uint32 above 65,536 entries).
         documents: the document table, of `document_schema()`; `length` must add up to the tokens given.
+        phase: the phase that the shard belongs to, if the set has phases.
 
     Returns:
         The shard's entry for the manifest.
@@ -116,8 +119,10 @@ def write_shard(
     files = SidecarFiles(tokens=tokens, documents=_write_documents(folder / documents_file, documents))
 
     sidecar = Sidecar(
+        format_version=version_for(has_phases=phase is not None),
         name=name,
         split=split,
+        phase=phase,
         dtype=dtype,
         vocab_size=properties.vocab_size,
         eos_id=properties.eos_id,
@@ -132,6 +137,7 @@ def write_shard(
     return ShardEntry(
         name=name,
         split=split,
+        phase=phase,
         tokens=num_tokens,
         documents=documents.num_rows,
         sources=sources,

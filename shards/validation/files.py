@@ -29,6 +29,7 @@ from shards.format.manifest import (
     Sidecar,
     SidecarFiles,
     parse_json,
+    version_for,
 )
 from shards.format.reader import Shard, ShardSet
 from shards.format.tokenizer import MAX_TOKENIZER_BYTES, check_tokenizer
@@ -221,8 +222,10 @@ def _check_sidecar(store: Store, manifest: Manifest, entry: ShardEntry) -> list[
     except OSError as error:
         return [Problem("file_unreadable", file.path, f"cannot be read: {error.strerror or error}")]
     expected = Sidecar(
+        format_version=version_for(has_phases=entry.phase is not None),
         name=entry.name,
         split=entry.split,
+        phase=entry.phase,
         dtype=manifest.dtype,
         vocab_size=manifest.vocab_size,
         eos_id=manifest.tokenizer.eos_id,

@@ -5,23 +5,20 @@ Plain arithmetic on the numbers in the manifest: no file is read, and no number 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections import Counter
 
 from shards.errors import Problem, ProblemKind
 from shards.format.manifest import (
     BLOCK_LIST_REASON,
     MANIFEST_FILE,
     Manifest,
-    ShardEntry,
     SourceCounts,
     block_list_reason,
     dtype_for,
 )
 from shards.format.writer import shard_file_names, shard_name
-
-SHARE_PRECISION = 1e-9
-"""Shares are 64-bit floats. Two ways to compute the same share differ by less than this."""
+from shards.validation.phases import check_mix, check_phases
+from shards.validation.sums import NOTHING, add_counts, add_sources, show_counts
 
 
 def check_totals(manifest: Manifest) -> list[Problem]:
@@ -31,7 +28,8 @@ def check_totals(manifest: Manifest) -> list[Problem]:
         *_check_names(manifest),
         *_check_shards(manifest),
         *_check_splits(manifest),
-        *_check_mix(manifest),
+        *check_mix(manifest),
+        *check_phases(manifest),
         *_check_available(manifest),
         *_check_block_lists(manifest),
     ]
@@ -83,7 +81,7 @@ def _check_shards(manifest: Manifest) -> list[Problem]:
     problems: list[Problem] = []
     known = {source.name for source in manifest.sources}
     for shard in manifest.shards:
-        total = _add(shard.sources.values())
+        total = add_counts(shard.sources.values())
         if total != SourceCounts(tokens=shard.tokens, documents=shard.documents):
             message = (
                 f"{shard.name} holds {shard.tokens} tokens in {shard.documents} documents; "
@@ -109,7 +107,7 @@ def _check_splits(manifest: Manifest) -> list[Problem]:
     for name, split in manifest.splits.items():
         shards = [shard for shard in manifest.shards if shard.split == name]
         by_source = add_sources(shards)
-        total = _add(by_source.values())
+        total = add_counts(by_source.values())
         if (split.tokens, split.documents) != (total.tokens, total.documents):
             message = (
                 f"split {name}: {split.tokens} tokens in {split.documents} documents; "
@@ -117,49 +115,12 @@ def _check_splits(manifest: Manifest) -> list[Problem]:
             )
             problems.append(_problem("totals_mismatch", message))
         for source in sorted(split.sources.keys() | by_source.keys()):
-            said, held = split.sources.get(source, _NOTHING), by_source.get(source, _NOTHING)
+            said, held = split.sources.get(source, NOTHING), by_source.get(source, NOTHING)
             if said != held:
-                message = f"split {name}, source {source!r}: {_show(said)}; its shards add up to {_show(held)}"
+                message = (
+                    f"split {name}, source {source!r}: {show_counts(said)}; its shards add up to {show_counts(held)}"
+                )
                 problems.append(_problem("totals_mismatch", message))
-    return problems
-
-
-def _check_mix(manifest: Manifest) -> list[Problem]:
-    """Check the mix's rows against the weights and against the training split."""
-    problems: list[Problem] = []
-    train = manifest.splits.get("train")
-    total = train.tokens if train else 0
-    sources = train.sources if train else {}
-    weights = {source.name: source.weight for source in manifest.sources}
-    problems += [
-        _problem("manifest_invalid", f"source {name!r} has the weight {weight}; expected more than 0")
-        for name, weight in weights.items()
-        if weight <= 0
-    ]
-    weight_sum = sum(weights.values()) or 1.0
-    share_sum = sum(row.requested for row in manifest.mix)
-    if manifest.mix and abs(share_sum - 1) > SHARE_PRECISION:
-        problems.append(_problem("totals_mismatch", f"requested shares add up to {share_sum!r}; expected 1"))
-    requested_sum = train.requested_tokens if train else 0
-    for row in manifest.mix:
-        where = f"mix, source {row.source!r}"
-        held = sources.get(row.source, _NOTHING).tokens
-        if row.achieved_tokens != held:
-            message = f"{where}: achieved_tokens {row.achieved_tokens}; the training split holds {held}"
-            problems.append(_problem("totals_mismatch", message))
-        achieved = held / total if total else 0.0
-        if abs(row.achieved - achieved) > SHARE_PRECISION:
-            problems.append(_problem("totals_mismatch", f"{where}: achieved {row.achieved!r}; expected {achieved!r}"))
-        share = weights.get(row.source, 0.0) / weight_sum
-        if abs(row.requested - share) > SHARE_PRECISION:
-            message = f"{where}: requested {row.requested!r}; its weight's share is {share!r}"
-            problems.append(_problem("totals_mismatch", message))
-        # Each target is rounded down, so their sum is too small by less than one token for each source.
-        slack = len(manifest.mix) + requested_sum * SHARE_PRECISION
-        expected = row.requested * requested_sum
-        if abs(row.requested_tokens - expected) > slack:
-            message = f"{where}: requested_tokens {row.requested_tokens} of {requested_sum}; expected {expected:.0f}"
-            problems.append(_problem("mix_share", message))
     return problems
 
 
@@ -167,8 +128,8 @@ def _check_available(manifest: Manifest) -> list[Problem]:
     """Check that val has each document of a source at most once, and train at most `epochs` times the others."""
     problems: list[Problem] = []
     for source in manifest.sources:
-        used = {name: split.sources.get(source.name, _NOTHING) for name, split in manifest.splits.items()}
-        train, val = used.get("train", _NOTHING), used.get("val", _NOTHING)
+        used = {name: split.sources.get(source.name, NOTHING) for name, split in manifest.splits.items()}
+        train, val = used.get("train", NOTHING), used.get("val", NOTHING)
         for what, available, in_train, in_val in (
             ("tokens", source.tokens_available, train.tokens, val.tokens),
             ("documents", source.documents_available, train.documents, val.documents),
@@ -205,31 +166,6 @@ def _check_block_lists(manifest: Manifest) -> list[Problem]:
         f"{count} documents dropped: {reason!r}; drop_hashes has no such file" for reason, count in dropped.items()
     ]
     return [_problem("totals_mismatch", message) for message in messages]
-
-
-def add_sources(shards: Iterable[ShardEntry]) -> dict[str, SourceCounts]:
-    """Add up the tokens and documents of each source over shards, by the manifest."""
-    sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for shard in shards:
-        for name, counts in shard.sources.items():
-            sums[name][0] += counts.tokens
-            sums[name][1] += counts.documents
-    return {name: SourceCounts.model_construct(tokens=tokens, documents=rows) for name, (tokens, rows) in sums.items()}
-
-
-_NOTHING = SourceCounts(tokens=0, documents=0)
-
-
-def _add(counts: Iterable[SourceCounts]) -> SourceCounts:
-    tokens = documents = 0
-    for count in counts:
-        tokens += count.tokens
-        documents += count.documents
-    return SourceCounts.model_construct(tokens=tokens, documents=documents)
-
-
-def _show(counts: SourceCounts) -> str:
-    return f"{counts.tokens} tokens in {counts.documents} documents"
 
 
 def _problem(kind: ProblemKind, message: str) -> Problem:

@@ -53,7 +53,7 @@ def format_unknown(folder: Path) -> None:
 
 @names("version_unknown")
 def version_unknown(folder: Path) -> None:
-    edit(folder, lambda manifest: manifest.update(format_version=2))
+    edit(folder, lambda manifest: manifest.update(format_version=3))
 
 
 @names("path_unsafe")

@@ -1,0 +1,230 @@
+"""The phases of a mix: exact shares over each and in every shard, a document in one only; faults of recipes."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from fractions import Fraction
+from functools import partial
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.mix.cuts import MixError, plan_mix
+from pipeline.mix.index import Index
+from pipeline.mix.plan import plan_from_dict
+from pipeline.recipe.load import load_recipe
+from pipeline.recipe.schema import Recipe
+from pipeline.recipe.shares import Demand
+from tests.pipeline.test_mix import CORPORA, keep_first
+from tests.support.good_recipe import GOOD, faults_of
+from tests.support.runs import Document, make_recipe, place_documents, write_runs
+
+MAIN = {"name": "main", "share": 0.9}
+LAST = {"name": "last", "share": 0.1, "weights": {"s0": 1, "s1": 9}}
+
+
+@st.composite
+def curricula(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Draw phases with shares of at most three decimals, and weights from nothing to a hundred for three sources."""
+    ends = sorted(draw(st.sets(st.integers(100, 900), min_size=1, max_size=3)))
+    weight = st.sampled_from([0, 0.001, 1, 2, 3.5, 100])
+    phases = []
+    for number, (begin, end) in enumerate(pairwise([0, *ends, 1000])):
+        weights = draw(st.dictionaries(st.sampled_from(["s0", "s1", "s2"]), weight, max_size=3))
+        phases.append({"name": f"p{number}", "share": (end - begin) / 1000, "weights": weights})
+    return phases
+
+
+def share_in(recipe: Recipe, phase: int) -> list[Fraction]:
+    """Reference: the share of each source in a phase."""
+    given = recipe.mix.phases[phase].weights
+    weights = [Fraction(str(given.get(source.name, source.weight))) for source in recipe.sources]
+    return [weight / sum(weights) for weight in weights]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    sources=CORPORA,
+    phases=curricula(),
+    when_short=st.sampled_from(["shrink", "repeat"]),
+    tokens=st.one_of(st.just("max"), st.integers(50, 5000)),
+    val_tokens=st.sampled_from([0, 30]),
+    shard_tokens=st.integers(5, 300),
+)
+def test_every_phase_keeps_its_shares(
+    sources: list[list[Document]],
+    phases: list[dict[str, Any]],
+    when_short: str,
+    tokens: Any,
+    val_tokens: int,
+    shard_tokens: int,
+) -> None:
+    names = {f"s{index}" for index in range(len(sources))}
+    phases = [{**one, "weights": {k: w for k, w in one["weights"].items() if k in names}} for one in phases]
+    mix = {"tokens": tokens, "when_short": when_short, "max_epochs": 3, "phases": phases}
+    recipe = make_recipe([5, 3, 2][: len(sources)], val_tokens=val_tokens, shard_tokens=shard_tokens, **mix)
+    shares = [[Fraction(0)] * len(sources)] * len(phases)
+    try:
+        shares = [share_in(recipe, number) for number in range(len(phases))]
+    except ZeroDivisionError:
+        return  # a recipe that the checks refuse
+    if not all(map(any, zip(*shares, strict=True))):
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        runs = write_runs(Path(folder), sources, [[7], [], []])
+        index = Index(runs, len(sources))
+        try:
+            plan = plan_mix(recipe, index)
+        except MixError:
+            return
+        placed = place_documents(plan, runs, index)
+    assert plan_from_dict(plan.to_dict()) == plan
+    longest = Counter[int]()
+    for items in placed.values():
+        for source, _, _, length in items:
+            longest[source] = max(longest[source], length)
+
+    # The shards of a phase follow each other, and each phase has its shares: over all of it and in every shard.
+    train = [shard for shard in plan.shards if shard.split == "train"]
+    assert [shard.index for shard in train] == list(range(len(train)))
+    assert list(dict.fromkeys(shard.phase for shard in train)) == [phase["name"] for phase in phases]
+    ends = [0, *accumulate(Fraction(str(phase["share"])) * plan.train_tokens for phase in phases)]
+    seen: set[Any] = set()
+    for number, (begin, end) in enumerate(pairwise(ends)):
+        own = [placed["train", shard.index] for shard in train if shard.phase == f"p{number}"]
+        assert own
+        assert all(own)
+        for source, share in enumerate(shares[number]):
+            held = [sum(length for of, _, _, length in items if of == source) for items in own]
+            assert abs(sum(held) - share * (end - begin)) <= longest[source] + 2
+            assert all(abs(tokens - share * (end - begin) / len(own)) <= longest[source] + 2 for tokens in held)
+            assert share or not sum(held)
+        documents = [(of, epoch, key) for items in own for of, epoch, key, _ in items]
+        assert len(set(documents)) == len(documents)
+        assert not seen & set(documents)
+        seen |= set(documents)
+    if when_short == "shrink":
+        assert all(epoch == 0 for _, epoch, _ in seen)
+        kept = keep_first(sources)
+        if tokens == "max":
+            used = [sum(1 for items in placed.values() for of, *_ in items if of == s) for s in range(len(kept))]
+            assert any(used[s] == len(own) for s, own in enumerate(kept)), "some source binds, and all of it is used"
+
+
+def test_one_phase_gives_the_plan_of_none(tmp_path: Path) -> None:
+    documents = [[Document((index << 50, 0), 10 + index % 7) for index in range(first, 400, 2)] for first in (0, 1)]
+    runs = write_runs(tmp_path, documents, [[], []])
+    without, with_one = (
+        plan_mix(make_recipe([3, 1], val_tokens=50, shard_tokens=300, when_short="shrink", **mix), Index(runs, 2))
+        for mix in ({}, {"phases": [{"name": "all", "share": 1}]})
+    )
+    assert [shard.slices for shard in with_one.shards] == [shard.slices for shard in without.shards]
+    assert with_one.sources == without.sources
+
+
+def test_validation_has_the_shares_of_the_whole_set() -> None:
+    recipe = make_recipe([1, 1], val_tokens=1000, tokens=10_000, phases=[MAIN, LAST])
+    demand = Demand(recipe)
+    assert demand.shares.fractions == (Fraction("0.46"), Fraction("0.54"))
+    assert [demand.val_tokens(source) for source in (0, 1)] == [460, 540]
+    assert demand.phase_tokens(10_000) == [9000, 1000]
+    assert [demand.shares.of(source, 10_000) for source in (0, 1)] == [4600, 5400]
+
+
+def test_a_source_that_runs_out_in_the_last_phase_is_named() -> None:
+    recipe = make_recipe([1, 1], tokens=10_000, phases=[MAIN, LAST])
+    fault = Demand(recipe).grant([9000, 5000]).fault
+    assert "source 's1': has 5,000 tokens for training; its share of 10,000 is 5,400 (4,500 in 'main', 900 in" in fault
+    assert fault.endswith("it runs out in 'last')")
+    assert "'main')" in Demand(recipe).grant([9000, 4000]).fault
+    assert Demand(recipe).grant([9000, 5400]).fault == ""
+
+
+def test_a_set_that_shrinks_below_a_shard_a_phase_is_refused() -> None:
+    recipe = make_recipe([1, 1], tokens=10_000, shard_tokens=1000, when_short="shrink", phases=[MAIN, LAST])
+    assert Demand(recipe).grant([9000, 5400]).fault == ""
+    fault = Demand(recipe).grant([9000, 2700]).fault
+    assert fault.startswith("mix.phases.last: 0.1 of 5,000 training tokens is 500, less than a shard of 1,000")
+    assert "Lower shards.tokens to at most 500" in fault
+
+
+CURRICULUM = """
+[mix]
+tokens = 1_000_000
+[shards]
+tokens = 100_000
+[[mix.phases]]
+name = "main"
+share = 0.9
+[[mix.phases]]
+name = "last"
+share = 0.1
+weights = { prose = 1, code = 2.5 }
+"""
+
+
+def load(folder: Path, *overrides: str) -> Recipe:
+    path = folder / "recipe.toml"
+    path.write_text(GOOD.format(folder=folder) + CURRICULUM)
+    return load_recipe(path, overrides=overrides)
+
+
+def test_a_curriculum_is_read_and_written(tmp_path: Path) -> None:
+    recipe = load(tmp_path)
+    assert [phase.name for phase in recipe.mix.phases] == ["main", "last"]
+    assert recipe.mix.phases[1].weights == {"prose": 1.0, "code": 2.5}
+    (tmp_path / "recipe.json").write_text(recipe.to_json())
+    assert load_recipe(tmp_path / "recipe.json").mix == recipe.mix
+    without = load_recipe(
+        {"name": "x", "sources": [{"name": "a", "paths": ["a"], "weight": 1}], "tokenizer": {"vocab_size": 300}}
+    )
+    assert "phases" not in without.to_json()
+
+
+@pytest.mark.parametrize(
+    ("override", "fault"),
+    [
+        (
+            "mix.phases.last.share=0.05",
+            "mix.phases: the shares add up to 0.9 + 0.05 = 0.95; expected exactly 1. "
+            "Give mix.phases.last the share 0.1.",
+        ),
+        (
+            "mix.phases.main.share=1",
+            "mix.phases: the shares add up to 1 + 0.1 = 1.1; expected exactly 1. Give the phases smaller shares.",
+        ),
+        (
+            "mix.phases.last.weights={web = 1}",
+            "mix.phases.last.weights: no source has the name 'web'; expected some of ['prose', 'code']",
+        ),
+        (
+            "mix.phases.last.weights={prose = 0, code = 0}",
+            "mix.phases.last.weights: every source has the weight 0. Give one of them more.",
+        ),
+        (
+            "mix.phases.last.name=main",
+            "mix.phases: 2 phases are called 'main'; expected distinct names",
+        ),
+        (
+            "shards.tokens=200_000",
+            "mix.phases.last: 0.1 of 1,000,000 training tokens is 100,000, less than a shard of 200,000, and a shard "
+            "has one phase. Lower shards.tokens to at most 100,000, or give the phase a larger share.",
+        ),
+    ],
+)
+def test_a_faulty_curriculum_is_refused(tmp_path: Path, override: str, fault: str) -> None:
+    assert faults_of(partial(load, tmp_path), override) == [fault]
+
+
+def test_a_source_in_no_phase_and_odd_tables_are_refused(tmp_path: Path) -> None:
+    none = ["mix.phases.main.weights={code = 0}", "mix.phases.last.weights={code = 0}"]
+    assert faults_of(partial(load, tmp_path), *none) == [
+        "sources.code: every phase gives it the weight 0. Leave the source out, or give it a weight."
+    ]
+    for odd in ("mix.phases=3", "mix.phases=[3]", "mix.phases.last.share=-1", "mix.phases.last.weights=[1]", "mix=1"):
+        assert len(faults_of(partial(load, tmp_path), odd)) == 1, odd

@@ -1,0 +1,122 @@
+"""A curriculum built from text: the shards and the manifest, and what moving its border runs again."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shards import open_set
+from shards.validation.validate import validate
+from tests.support.builds import build_here, digests, recipe_text, run_build, write_corpus
+
+WEIGHTS = {"main": {"prose": 60, "docs": 30, "code": 10}, "last": {"prose": 10, "docs": 30, "code": 60}}
+
+
+def write_recipe(folder: Path, border: str, **changes: str) -> Path:
+    path = folder / "recipe.toml"
+    rest = str(1 - Decimal(border))
+    text = recipe_text(folder / "corpus", shard_tokens="3_000", **changes)
+    for name, share in (("main", border), ("last", rest)):
+        weights = ", ".join(f"{source} = {weight}" for source, weight in WEIGHTS[name].items())
+        text += f'[[mix.phases]]\nname = "{name}"\nshare = {share}\nweights = {{ {weights} }}\n'
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Build a 90/10 curriculum, then move its border."""
+    folder = tmp_path_factory.mktemp("curriculum")
+    write_corpus(folder / "corpus")
+    out = folder / "set"
+    first = build_here(write_recipe(folder, "0.9"), out)
+    manifest = open_set(out).manifest
+    longest: Counter[str] = Counter()
+    for shard in open_set(out).shards:
+        for row in shard.documents(["source", "length"]).to_pylist():
+            longest[row["source"]] = max(longest[row["source"]], row["length"])
+    kept = digests(out)
+    moved = build_here(write_recipe(folder, "0.75"), out)
+    return {
+        "folder": folder,
+        "first": first,
+        "manifest": manifest,
+        "digests": kept,
+        "moved": moved,
+        "out": out,
+        "longest": longest,
+    }
+
+
+def test_each_phase_has_its_shares_in_all_its_shards(built: dict[str, Any]) -> None:
+    manifest = built["manifest"]
+    assert built["first"]["problems"] == []
+    assert manifest.format_version == 2
+    assert [phase.name for phase in manifest.phases] == ["main", "last"]
+    total = manifest.splits["train"].requested_tokens
+    assert [phase.requested_tokens for phase in manifest.phases] == [total * 9 // 10, total - total * 9 // 10]
+    train = [shard for shard in manifest.shards if shard.split == "train"]
+    longest = built["longest"]
+    for phase in manifest.phases:
+        own = [shard for shard in train if shard.phase == phase.name]
+        weights = WEIGHTS[phase.name]
+        for row in phase.mix:
+            assert row.requested == pytest.approx(weights[row.source] / 100)
+            assert abs(row.achieved_tokens - row.requested_tokens) <= longest[row.source] + 2
+            for shard in own:
+                held = shard.sources[row.source].tokens if row.source in shard.sources else 0
+                assert abs(held - row.requested_tokens / len(own)) <= longest[row.source] + 2
+        assert sum(shard.tokens for shard in own) == phase.tokens
+    assert [shard.phase for shard in train] == sorted((shard.phase for shard in train), reverse=True)
+    assert all(shard.phase is None for shard in manifest.shards if shard.split == "val")
+    sidecars = [json.loads((built["out"] / f"{name}-00000.json").read_text()) for name in ("train", "val")]
+    assert [(one["format_version"], one.get("phase")) for one in sidecars] == [(2, "main"), (1, None)]
+
+
+def test_moving_the_border_mixes_and_assembles_again_and_no_more(built: dict[str, Any]) -> None:
+    ran = built["moved"]["ran"]
+    assert {name for name, count in ran.items() if count} == {"mix", "assemble"}
+    manifest = open_set(built["out"]).manifest
+    assert [phase.share for phase in manifest.phases] == [0.75, 0.25]
+    assert built["moved"]["problems"] == []
+
+
+def test_two_workers_give_the_same_bytes(built: dict[str, Any]) -> None:
+    folder = built["folder"]
+    run_build(write_recipe(folder, "0.9"), folder / "again", "--workers", "2")
+    assert digests(folder / "again") == built["digests"]
+
+
+def test_validation_finds_what_is_wrong_with_phases(built: dict[str, Any], tmp_path: Path) -> None:
+    def problems_of(change: Any) -> list[str]:
+        manifest = json.loads((built["out"] / "manifest.json").read_text())
+        change(manifest)
+        for path in built["out"].iterdir():
+            (tmp_path / path.name).unlink(missing_ok=True)
+            (tmp_path / path.name).symlink_to(path)
+        (tmp_path / "manifest.json").unlink()
+        (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+        return [str(problem) for problem in validate(tmp_path).problems]
+
+    def has(change: Any, words: str) -> None:
+        found = problems_of(change)
+        assert any(words in problem for problem in found), found
+
+    assert problems_of(lambda manifest: None) == []
+    has(lambda m: m.update(format_version=1), "format_version 1 with the key 'phases'; expected 2")
+    has(lambda m: m.pop("phases"), "format_version 2 without the key 'phases'; expected 1")
+    has(lambda m: m["phases"].reverse(), "expected ['last', 'main'], one after the other")
+    has(lambda m: m["shards"][0].update(phase="last"), "the training shards are of the phases ['last', 'main', 'last']")
+    has(lambda m: m["shards"][0].pop("phase"), "disagrees with the manifest on format_version: 2, not 1; phase: main")
+    has(lambda m: m["phases"][0].update(share=0.5), "expected numbers above 0 that add up to 1")
+    has(lambda m: m["phases"][0].update(tokens=5), "phase 'main': 5 tokens in")
+    has(lambda m: m["phases"][0].update(requested_tokens=5), "the phases' requested_tokens add up to")
+    has(lambda m: m["phases"][0]["mix"][0].update(achieved_tokens=5), "phase 'main', source 'prose': achieved_tokens 5")
+    has(lambda m: m["phases"][0]["mix"].pop(), "phase 'main' lists ['prose', 'docs']; expected the sources in order")
+    has(lambda m: m["mix"][0].update(requested=0.6), "mix, source 'prose': requested 0.6; its weight's share is")
+    has(lambda m: m["shards"][-1].update(phase="main"), "expected none outside the training split")
