@@ -8,27 +8,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pipeline.build.context import BuildContext
 from pipeline.clean.limits import SHOWN, TEXT_CHARACTERS, CleaningError, FallenDocument, check_dropped
 from pipeline.encode.run import Run
 from pipeline.engine.receipts import TaskOutput
 from pipeline.mix.cleaning import CLEANING_FILE
 from pipeline.recipe.schema import Recipe
-from pipeline.tokenizer.encoder import TokenizerInfo
 from shards.format.tokenizer import Vocabulary, read_vocabulary
 from shards.stores.store import Store
 from shards.terminal.program import called_as
-
-LAST_FILE = "last-cleaning.json"
-"""In the folder of the mix stage: the last mix that cleaned, and the tokenizer of its runs."""
-
-
-def note_cleaning(context: BuildContext, mix_digest: str, tokenizer: TokenizerInfo) -> None:
-    """Note in the work folder which mix was the last that cleaned."""
-    task = tokenizer.task.rpartition("/")[2] if tokenizer.task else None
-    last = {"mix": mix_digest, "tokenizer_task": task, "tokenizer_file": tokenizer.path}
-    context.work.child("mix").put(LAST_FILE, (json.dumps(last) + "\n").encode())
-    context.used["mix"].add(LAST_FILE)
 
 
 def read_cleaning(folder: Store) -> dict[str, Any]:

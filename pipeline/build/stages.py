@@ -15,8 +15,9 @@ from typing import Any, cast
 import numpy as np
 
 from pipeline import assemble
-from pipeline.build.alarms import check_contamination, check_mixed, note_cleaning, read_cleaning
+from pipeline.build.alarms import check_contamination, check_mixed, read_cleaning
 from pipeline.build.context import BuildContext
+from pipeline.build.last_mix import note_cleaning
 from pipeline.build.near_duplicates import check_near_duplicates, find_similar_pairs
 from pipeline.build.publish import clear_output
 from pipeline.clean.evaluations import items
@@ -30,7 +31,7 @@ from pipeline.encode.run import Run, RunList, token_dtype
 from pipeline.engine.receipts import WorkFileDamagedError
 from pipeline.engine.tasks import JsonText, Task, digest_of
 from pipeline.estimate import disk
-from pipeline.mix import cleaning
+from pipeline.mix import cleaning, steps
 from pipeline.mix import cuts as mix
 from pipeline.mix.block_lists import open_lists
 from pipeline.mix.near_duplicates.drop import SimilarPairs
@@ -265,12 +266,14 @@ def run_mix(
         similar=similar,
         evaluations=str(evaluations) if evaluations else None,
     )
+    if payload.cleans:
+        identity["steps"] = steps.CODE_VERSION
     task = Task(digest_of(identity), payload, 0, recipe.name)
     before = partial(_list_runs, runs)
     result = context.run_stage("mix", "pipeline.mix.cuts:mix_runs", [task], before=before).results[0]
     folder = context.work.child("mix").child(task.digest)
-    if cleaned or similar is not None or evaluations:
-        note_cleaning(context, task.digest, tokenizer)  # for `clean-report`
+    if payload.cleans:
+        note_cleaning(context, recipe, runs, tokenizer, task.digest, evaluations)  # for `clean-report`
     if cleaned:
         _check_cleaning(context, recipe, runs, tokenizer, folder)
     if evaluations:

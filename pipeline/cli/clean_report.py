@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from shards.terminal.arguments import Subparsers
 
 _TEXT_CHARACTERS = 100
+_EXCERPT = 60
+"""Characters that are printed on each side of a copied item."""
 
 
 def add_command(commands: Subparsers) -> None:
@@ -40,7 +42,7 @@ def add_command(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the report and return the exit status."""
-    from pipeline.build.clean_report import read_clean_report
+    from pipeline.report.read import read_clean_report
 
     report = read_clean_report(options.place)
     if options.json:
@@ -74,7 +76,8 @@ def _print_evaluations(evaluations: list[dict[str, Any]], *, examples: int) -> N
         for row in one["held"][:examples]:
             found = row["found"]
             lines.append(f"{one['name']}: {row['item']} row {row['item_row']}, in {row['unit']} row {row['row']}")
-            lines.append(f"  {found['before']}>>>{found['hit']}<<<{found['after']}")
+            before, hit, after = found["before"][-_EXCERPT:], found["hit"][: 2 * _EXCERPT], found["after"][:_EXCERPT]
+            lines.append(f"  {before}>>>{hit}<<<{after if hit == found['hit'] else ''}")
     print_lines([*lines, ""])
 
 

@@ -320,6 +320,12 @@ class Cleaning:
         assert tally is not None
         return tally.read, tally.left, tally.presets
 
+    def first_tokens(self, source: int) -> dict[str, int]:
+        """Return the tokens of the documents of a source that each reason was the first to drop."""
+        tally = self._tallies[source]
+        assert tally is not None
+        return {limit.reason: own.first.tokens for limit, own in zip(tally.limits, tally.tallies, strict=True)}
+
     def write(self, folder: Path, runs: Sequence[Run], rows: Sequence[Run]) -> dict[str, dict[str, Any]]:
         """Write `cleaning.json`, and return its entry for the receipt.
 

@@ -30,6 +30,7 @@ from pipeline.mix.index import Axis, Cut, Index
 from pipeline.mix.kept import write_kept
 from pipeline.mix.near_duplicates.drop import NearDuplicates, SimilarPairs
 from pipeline.mix.plan import MixPlan, ShardPlan, Slice, SourceTotals
+from pipeline.mix.steps import count_steps
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
 from shards.errors import InputError
@@ -60,6 +61,11 @@ class MixTask:
     """Whether hashes and lengths are fetched into scratch first, from a remote store."""
     similar: SimilarPairs | None = None
     """The pairs of similar documents; None if near-duplicates are not looked for."""
+
+    @property
+    def cleans(self) -> bool:
+        """Whether a step of cleaning is on: then the result says what each step drops."""
+        return bool(self.similar or self.evaluations or any(source.clean for source in self.recipe.sources))
 
 
 def find_short(recipe: Recipe, index: Index, has_more: tuple[bool, ...]) -> dict[int, int]:
@@ -318,8 +324,9 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> dict[str, Any]:
 
     If sources must be read further, there is no plan; `short` then lists (source, tokens needed, tokens found). If
     documents are dropped by their measures, `cleaning.json` says which, also if there is no plan; for near-duplicates
-    it is `near_duplicates.parquet`, for evaluation sets `contamination.parquet`. A fault of the sources is then in the
-    result, as `fault`, so that the build can say first that cleaning drops too much.
+    it is `near_duplicates.parquet`, for evaluation sets `contamination.parquet`; `steps` counts what each step drops.
+    A fault of the sources is then in the result, as `fault`, so that the build can say first that cleaning drops too
+    much.
 
     Raises:
         MixError: the sources cannot give what the recipe asks for.
@@ -338,18 +345,20 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> dict[str, Any]:
         result: dict[str, Any] = {"short": [], "files": files}
         if task.evaluations:
             result["contamination"] = contamination.counts
+        names = [source.name for source in task.recipe.sources]
         if task.similar is not None:
             near = NearDuplicates(index, task.similar)
-            names = [source.name for source in task.recipe.sources]
             files |= near.write(folder, names, runs)
             result["near_duplicates"] = near.to_dict(names, runs)
+        if task.cleans:
+            result["steps"] = count_steps(index, cleaning, runs, names)
         if short := find_short(task.recipe, index, task.has_more):
             found = index.tokens.sum(axis=0).tolist()
             return result | {"short": [[s, needed, found[s]] for s, needed in short.items()]}
         try:
             plan = plan_mix(task.recipe, index, task.has_more)
         except MixError as error:
-            if cleaning is None and task.similar is None and not task.evaluations:
+            if not task.cleans:
                 raise
             return result | {"fault": str(error)}
     plan = replace(plan, notes=(*plan.notes, *contamination.notes))

@@ -109,6 +109,8 @@ class Index:
         self.longest = np.zeros_like(self.tokens)
         self.documents = np.zeros(num_sources, np.int64)
         self.dropped: list[Counter[str]] = [Counter() for _ in range(num_sources)]
+        self.dropped_tokens: list[Counter[str]] = [Counter() for _ in range(num_sources)]
+        """Of the same documents, but for those that fall by limits: `Cleaning` counts their tokens."""
         packed: list[npt.NDArray[np.uint8]] = []
         self.kept = Kept(np.zeros((1 + (1 << self.bits), len(runs)), np.uint64), packed.__getitem__)
         for number in range(1 << self.bits):
@@ -139,7 +141,7 @@ class Index:
         if listed is not None:
             first_of_kind |= np.isin(documents, listed)
         self._add_up(number, keep, part.lengths, counts)
-        self._count_duplicates(first_of_kind, sources)
+        self._count_duplicates(first_of_kind, sources, part.lengths[documents])
         return keep
 
     def _read_partition(self, number: int) -> Iterable[npt.NDArray[np.void]]:
@@ -159,9 +161,12 @@ class Index:
         listed = order[found >= 0]
         sources = self.sources[np.searchsorted(ends, listed, "right")]
         for number, reason in enumerate(blocked.drop_reasons):
-            counts = np.bincount(sources[found[found >= 0] == number], minlength=len(self.dropped))
+            own = found[found >= 0] == number
+            counts = np.bincount(sources[own], minlength=len(self.dropped))
+            tokens = np.bincount(sources[own], part.lengths[listed[own]], len(self.dropped))
             for source in np.flatnonzero(counts).tolist():
                 self.dropped[source][reason] += int(counts[source])
+                self.dropped_tokens[source][reason] += int(tokens[source])
         return listed
 
     def _drop_fallen(
@@ -236,15 +241,21 @@ class Index:
             self.longest[number, source] = max(self.longest[number, source], kept.max(initial=0))
             self.documents[source] += len(kept)
 
-    def _count_duplicates(self, first_of_kind: npt.NDArray[np.bool_], sources: npt.NDArray[np.int64]) -> None:
+    def _count_duplicates(
+        self,
+        first_of_kind: npt.NDArray[np.bool_],
+        sources: npt.NDArray[np.int64],
+        lengths: npt.NDArray[np.uint32],
+    ) -> None:
         """Count the documents that are not the first of their kind, given in hash order."""
         keeper = sources[np.maximum.accumulate(np.where(first_of_kind, np.arange(len(sources)), 0))]
         for source in np.unique(sources[~first_of_kind]).tolist():
             own = ~first_of_kind & (sources == source)
-            inside = int((own & (keeper == source)).sum())
-            for reason, count in ((DUPLICATE, inside), (DUPLICATE_ELSEWHERE, int(own.sum()) - inside)):
-                if count:
+            inside = keeper == source
+            for reason, gone in ((DUPLICATE, own & inside), (DUPLICATE_ELSEWHERE, own & ~inside)):
+                if count := int(gone.sum()):
                     self.dropped[source][reason] += count
+                    self.dropped_tokens[source][reason] += int(lengths[gone].sum(dtype=np.int64))
 
     def find(self, hi: npt.NDArray[np.uint64], lo: npt.NDArray[np.uint64]) -> Found:
         """Find the kept documents with given content hashes, of which each is given once, in hash order."""

@@ -248,7 +248,14 @@ def test_the_report_shows_the_last_mix_also_one_that_stopped_the_build(built: di
     for minimum, options in ((40, []), (15, None)):
         if options is None:  # a mix that was done before
             run_build(folder / "recipe.toml", folder / "set")
-        (source,) = json.loads(report(work, "--json").stdout)["sources"]
+        found = json.loads(report(work, "--json").stdout)
+        (source,) = found["sources"]
+        for steps in found["steps"]:
+            for name in ("documents", "tokens"):
+                assert steps["read"][name] == steps["left"][name] + sum(c[name] for c in steps["dropped"].values()) > 0
+        of_source = found["steps"][0]
+        assert of_source["read"]["documents"] + sum(of_source["before_encoding"]["dropped"].values()) == len(texts)
+        assert of_source["dropped"]["gopher: min_words"] == source["limits"][0]["first"]
         limit = source["limits"][0]
         assert (source["name"], limit["reason"], limit["value"]) == ("prose", "gopher: min_words", minimum)
         short = [text for text in texts if len(text.split()) < minimum]

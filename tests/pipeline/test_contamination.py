@@ -18,13 +18,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import pipeline
-from pipeline.build.clean_report import read_clean_report
 from pipeline.clean.documents import Documents
 from pipeline.clean.evaluations import hits as hits_module
 from pipeline.clean.evaluations.hits import HitFinder
 from pipeline.clean.evaluations.items import ITEM_DTYPE, LEAST_WORDS, NGRAM_WORDS, Items, collect_items, find_ngrams
 from pipeline.clean.evaluations.words import find_words
 from pipeline.mix.contamination import CONTAMINATION_FILE
+from pipeline.report.read import read_clean_report
 from shards.errors import InputError
 from tests.support.builds import real_documents
 
@@ -227,6 +227,7 @@ def test_items_are_counted_shown_and_dropped(corpus: Path, tmp_path: Path) -> No
     assert (questions["found"], questions["documents"]) == (9, {"one": 9, "two": 3})
     assert {row["item_row"] for row in questions["held"]} == set(range(9))
     for row in questions["held"]:
+        assert row["item_text"] == [*QUESTIONS, SHORT][row["item_row"]]
         words = slow_words(row["found"]["hit"])  # a long hit is cut, perhaps inside a word
         assert words[:-1] == slow_words([*QUESTIONS, SHORT][row["item_row"]])[: len(words) - 1]
         assert len(words) > 4

@@ -82,10 +82,11 @@ class NearDuplicates:
         ]
         if task.action == "drop":
             index.drop(found.runs[self._dropped.document], found.places[self._dropped.document], lengths)
-            for counts, dropped in zip(self._counts, index.dropped, strict=True):
-                for reason, key in ((NEAR_DUPLICATE, "documents"), (NEAR_DUPLICATE_ELSEWHERE, "elsewhere_documents")):
-                    if counts[key]:
-                        dropped[reason] += counts[key]
+            for counts, dropped, tokens in zip(self._counts, index.dropped, index.dropped_tokens, strict=True):
+                for reason, prefix in ((NEAR_DUPLICATE, ""), (NEAR_DUPLICATE_ELSEWHERE, "elsewhere_")):
+                    if counts[f"{prefix}documents"]:
+                        dropped[reason] += counts[f"{prefix}documents"]
+                        tokens[reason] += counts[f"{prefix}tokens"]
 
     def write(self, folder: Path, names: Sequence[str], runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
         """Write the evidence, in the order of the dropped hashes; return its entry for the receipt.

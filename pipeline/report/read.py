@@ -8,7 +8,6 @@ the build is shown too.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.build.alarms import LAST_FILE, read_cleaning, read_start, read_text
+from pipeline.build.alarms import read_cleaning, read_start, read_text
 from pipeline.build.api import default_work
+from pipeline.build.last_mix import read_last
 from pipeline.encode.run import Run, token_dtype
 from pipeline.engine.receipts import TaskOutput
 from pipeline.mix.cleaning import CLEANING_FILE
 from pipeline.mix.contamination import CONTAMINATION_FILE
+from pipeline.report.items import read_item_texts
+from pipeline.report.pairs import COMPARED_CHARACTERS, cut_parts
 from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.errors import InputError
 from shards.format.manifest import MANIFEST_FILE
-from shards.format.tokenizer import read_vocabulary
+from shards.format.tokenizer import Vocabulary, read_vocabulary
 from shards.stores.open import open_writable_store
 from shards.stores.store import Store, WritableStore
 from shards.trace.locate import cut_excerpt
@@ -35,7 +37,7 @@ TEXT_CHARACTERS = 1500
 EXAMPLES = ("random", "fallen", "left")
 HELD = 20
 """Documents that are shown of each evaluation set."""
-EXCERPT_BYTES = 60
+EXCERPT_BYTES = 300
 """Text shown on each side of a copied item."""
 
 
@@ -52,51 +54,66 @@ def read_clean_report(place: str) -> dict[str, Any]:
     work = open_writable_store(place)
     if work.find(MANIFEST_FILE) is not None:
         work = open_writable_store(default_work(place))
-    last = _read_last(work)
-    vocabulary = read_vocabulary(_read_tokenizer(work, last))
-    dtype, encode = token_dtype(len(vocabulary)), work.child("encode")
-    runs: dict[str, Run] = {}
-    texts: dict[tuple[str, int], str] = {}
+    last = read_last(work)
     folder = work.child("mix").child(last["mix"])
     mixed = TaskOutput(folder).result
     cleaning: dict[str, Any] = read_cleaning(folder) if CLEANING_FILE in mixed["files"] else {"sources": []}
     near: dict[str, Any] | None = mixed.get("near_duplicates")
     evaluations: list[dict[str, Any]] = mixed.get("contamination", [])
     held = _read_held(folder, evaluations)
+    texts = _Texts(work, read_vocabulary(_read_tokenizer(work, last)))
     for example in [*_examples(cleaning), *_documents(near), *held]:
-        run = runs.setdefault(example["run"], Run(str(encode.child(example["run"])), 0, dtype))
-        place_of = (example["run"], example["index"])
-        if place_of not in texts:
-            texts[place_of] = read_start(run, example["index"], vocabulary, characters=TEXT_CHARACTERS)
-        example["text"] = texts[place_of]
+        example["text"] = texts.start(example)[:TEXT_CHARACTERS]
+    for pair in _pairs(near):
+        dropped, kept = (texts.start(pair[end], COMPARED_CHARACTERS) for end in ("dropped", "kept"))
+        pair["part"] = dict(zip(("start", "dropped", "kept"), cut_parts(dropped, kept), strict=True))
     for example in held:
-        text = read_text(runs[example["run"]], example["index"], vocabulary)
-        example["found"] = cut_excerpt(text, example["start"], example["stop"], around=EXCERPT_BYTES).to_dict()
+        whole = texts.whole(example)
+        example["found"] = cut_excerpt(whole, example["start"], example["stop"], around=EXCERPT_BYTES).to_dict()
+    read_item_texts(work, last, evaluations)
     return {
         "work": str(work),
         "mix": last["mix"],
+        "steps": [
+            {"name": name, "before_encoding": before} | steps
+            for (name, before), steps in zip(_encoded(last), mixed["steps"], strict=True)
+        ],
         "sources": cleaning["sources"],
         "near_duplicates": near,
         "evaluations": evaluations,
     }
 
 
-def _read_last(work: WritableStore) -> dict[str, Any]:
-    """Return what the last mix that cleaned has noted.
+def _encoded(last: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return each source's name, and what was dropped and masked before it was encoded."""
+    return [(source.pop("name"), source) for source in last["sources"]]
 
-    Raises:
-        InputError: nothing is there, or no mix has cleaned.
-    """
-    try:
-        return json.loads(work.child("mix").read(LAST_FILE))
-    except OSError as error:
-        if next(work.list(), None) is None:
-            found = "is empty" if work.folder is None or work.folder.is_dir() else "no such folder"
-            raise InputError(f"{work}: {found}. Give the work folder (--work) of a build, or its set.") from error
-        raise InputError(
-            f"{work}: no mix here has cleaned. Give the work folder (--work) of a build whose recipe has a preset with "
-            'when = "mix", such as [clean.gopher], or [clean.near_duplicates], or [[evaluations]].'
-        ) from error
+
+class _Texts:
+    """Reads the text of documents from the tokens of their runs."""
+
+    def __init__(self, work: WritableStore, vocabulary: Vocabulary):
+        self._encode, self._vocabulary = work.child("encode"), vocabulary
+        self._runs: dict[str, Run] = {}
+        self._starts: dict[tuple[str, int], str] = {}
+
+    def start(self, document: dict[str, Any], characters: int = TEXT_CHARACTERS) -> str:
+        """Return the beginning of the text of the document at an index of a run."""
+        if characters != TEXT_CHARACTERS:
+            return read_start(self._run(document), document["index"], self._vocabulary, characters=characters)
+        place = (document["run"], document["index"])
+        if place not in self._starts:
+            self._starts[place] = read_start(self._run(document), place[1], self._vocabulary, characters=characters)
+        return self._starts[place]
+
+    def whole(self, document: dict[str, Any]) -> bytes:
+        """Return the whole text of such a document."""
+        return read_text(self._run(document), document["index"], self._vocabulary)
+
+    def _run(self, document: dict[str, Any]) -> Run:
+        digest = document["run"]
+        dtype = token_dtype(len(self._vocabulary))
+        return self._runs.setdefault(digest, Run(str(self._encode.child(digest)), 0, dtype))
 
 
 def _read_tokenizer(work: WritableStore, last: dict[str, Any]) -> bytes:
@@ -117,11 +134,15 @@ def _examples(cleaning: dict[str, Any]) -> list[dict[str, Any]]:
     return [example for limit in limits for name in EXAMPLES for example in limit[name]]
 
 
-def _documents(near: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """Return both documents of each pair of near-duplicates that the mix lists."""
+def _pairs(near: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Return the pairs of near-duplicates that the mix lists."""
     lists = [source[name] for source in near["sources"] for name in ("shown", "nearest")] if near else []
-    pairs = [pair for pairs in lists for pair in pairs]
-    return [pair[end] for pair in pairs for end in ("dropped", "kept")]
+    return [pair for pairs in lists for pair in pairs]
+
+
+def _documents(near: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Return both documents of each of these pairs."""
+    return [pair[end] for pair in _pairs(near) for end in ("dropped", "kept")]
 
 
 def _read_held(folder: Store, evaluations: list[dict[str, Any]]) -> list[dict[str, Any]]:

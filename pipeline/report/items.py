@@ -1,0 +1,71 @@
+"""The text of test items, read again from the evaluation files: a work folder holds the hashes of their words alone.
+
+A text is shown only if its n-grams are those that were looked for: the file may have changed since the build.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+
+from pipeline.clean.evaluations.items import Items, find_ngrams, load_items
+from pipeline.engine.receipts import TaskOutput
+from pipeline.sources.read_back import read_documents
+from shards.errors import InputError
+from shards.stores.store import WritableStore
+
+ITEM_CHARACTERS = 1500
+"""The beginning of an item's text that is shown."""
+
+
+def read_item_texts(work: WritableStore, last: dict[str, Any], evaluations: list[dict[str, Any]]) -> None:
+    """Give each copy that a report lists the text of its item, `item_text`; None where it cannot be read.
+
+    The evaluation set then says why, `items_unread`.
+
+    Args:
+        work: the work folder.
+        last: what `read_last` returned.
+        evaluations: the evaluation sets, each with its copies, `held`.
+
+    Raises:
+        WorkFileDamagedError: the work folder's list of items is not as it was written.
+    """
+    if not evaluations:
+        return
+    folder = work.child("evaluations").child(last["evaluations"])
+    items, read = load_items(str(folder)), TaskOutput(folder).result["evaluations"]
+    for number, (evaluation, source) in enumerate(zip(evaluations, last["evaluation_sources"], strict=True)):
+        spans: list[str] = read[number]["spans"]
+        by_span: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+        for copy in evaluation["held"]:
+            by_span[copy["item"]].append(copy)
+        texts: dict[tuple[str, int], str] = {}
+        evaluation["items_unread"] = None
+        for span, copies in by_span.items():
+            rows = sorted({copy["item_row"] for copy in copies})
+            try:
+                found = read_documents(source | {"folder": last["recipe_folder"]}, span, rows)
+            except (InputError, OSError) as error:
+                evaluation["items_unread"] = str(error)
+                continue
+            for row, text in zip(rows, found, strict=True):
+                if text is not None and _is_item(text, items, (number, spans.index(span), row)):
+                    texts[span, row] = text.decode("utf-8", "replace")[:ITEM_CHARACTERS]
+                else:
+                    evaluation["items_unread"] = f"{span}: has changed since the build"
+        for copy in evaluation["held"]:
+            copy["item_text"] = texts.get((copy["item"], copy["item_row"]))
+
+
+def _is_item(text: bytes, items: Items, place: tuple[int, int, int]) -> bool:
+    """Return whether a text has the n-grams of the item of an evaluation set, span and row."""
+    names = ("evaluation", "span", "row")
+    own = np.flatnonzero(np.logical_and.reduce([items.rows[name] == at for name, at in zip(names, place, strict=True)]))
+    if len(own) != 1:
+        return False
+    start, stop = items.offsets[own[0] : own[0] + 2].tolist()
+    _, _, hashes = find_ngrams(memoryview(text))
+    return np.array_equal(items.ngrams[items.of_items[start:stop]], hashes[:, 0])

@@ -1,0 +1,60 @@
+"""Where the texts of two near-duplicates differ: the part of both that is shown, and its marks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+PART_CHARACTERS = 1200
+"""Characters of each text that are shown."""
+BEFORE_CHARACTERS = 240
+"""Equal characters that are shown before the first difference."""
+COMPARED_CHARACTERS = 100_000
+"""The beginning of both texts in which the first difference is looked for."""
+
+_WORDS = re.compile(r"\w+|\s+|[^\w\s]")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a text, and whether the other text lacks it."""
+
+    text: str
+    differs: bool
+
+
+def cut_parts(first: str, second: str) -> tuple[int, str, str]:
+    """Return the part of two texts that shows where they first differ.
+
+    Args:
+        first: the beginning of a text, at most `COMPARED_CHARACTERS`.
+        second: the same of another text.
+
+    Returns:
+        The character at which both parts begin; and the parts. It is 0 where the texts are equal as far as they go.
+    """
+    shorter = min(len(first), len(second))
+    same = next((place for place in range(shorter) if first[place] != second[place]), shorter)
+    start = max(0, same - BEFORE_CHARACTERS) if first != second else 0
+    return start, first[start : start + PART_CHARACTERS], second[start : start + PART_CHARACTERS]
+
+
+def mark_differences(first: str, second: str, *, cut: bool) -> tuple[list[Part], list[Part]]:
+    """Return both texts in pieces, word by word: those that both have, and those that one of them lacks.
+
+    Args:
+        first: a text.
+        second: another one.
+        cut: whether the texts go on: what then follows the last equal words is not marked, because it may be equal to
+            what is not shown.
+    """
+    words = _WORDS.findall(first), _WORDS.findall(second)
+    codes = SequenceMatcher(None, words[0], words[1]).get_opcodes()
+    pieces: tuple[list[Part], list[Part]] = ([], [])
+    for number, (tag, *edges) in enumerate(codes):
+        differs = tag != "equal" and not (cut and number == len(codes) - 1)
+        for own, held, (begin, end) in zip(pieces, words, (edges[:2], edges[2:]), strict=True):
+            if begin < end:
+                own.append(Part("".join(held[begin:end]), differs))
+    return pieces
