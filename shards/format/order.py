@@ -13,6 +13,7 @@ batch size, and the same windows follow. `account_tokens` counts the tokens that
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
 
 TABLES_AT_ONCE = 8
 """Document tables that are read at once from a remote store, where each of them waits for an answer or two."""
+
+
+KEPT_STARTS = 1 << 23
+"""Windows of recent visits whose places are kept, 8 bytes each: a random sampler comes back to every shard, and to
+permute the windows of a shard of 100 million tokens takes milliseconds."""
 
 
 def seeded_permutation(size: int, *key: int) -> npt.NDArray[np.int64]:
@@ -84,7 +90,7 @@ class WindowOrder:
         self.targets = self.per_epoch * seq_len
         self.cropped = int(tokens.sum()) - self.targets
         self._epoch: tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
-        self._starts: tuple[Visit, npt.NDArray[np.int64]] | None = None
+        self._starts: OrderedDict[Visit, npt.NDArray[np.int64]] = OrderedDict()
 
     def visit(self, window: int) -> Visit:
         """Return the visit that contains a window."""
@@ -114,6 +120,19 @@ class WindowOrder:
             yield visit, self._window_starts(visit)[first - visit.first : last - visit.first]
             first = last
 
+    def group_by_visit(
+        self, windows: npt.NDArray[np.int64]
+    ) -> Iterator[tuple[Visit, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+        """Yield windows of any numbers visit by visit: their indices in `windows`, and their first tokens."""
+        order = np.argsort(windows, kind="stable")
+        numbers = windows[order]
+        begin = 0
+        while begin < len(numbers):
+            visit = self.visit(int(numbers[begin]))
+            end = int(np.searchsorted(numbers, visit.first + visit.windows))
+            yield visit, order[begin:end], self._window_starts(visit)[numbers[begin:end] - visit.first]
+            begin = end
+
     def _shard_order(self, epoch: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         if self._epoch is None or self._epoch[0] != epoch:
             order = seeded_permutation(len(self.windows), self.seed, epoch)
@@ -121,10 +140,14 @@ class WindowOrder:
         return self._epoch[1:]
 
     def _window_starts(self, visit: Visit) -> npt.NDArray[np.int64]:
-        if self._starts is None or self._starts[0] != visit:
-            order = seeded_permutation(visit.windows, self.seed, visit.epoch, visit.shard)
-            self._starts = visit, order * self.seq_len
-        return self._starts[1]
+        if visit in self._starts:
+            self._starts.move_to_end(visit)
+            return self._starts[visit]
+        while self._starts and sum(map(len, self._starts.values())) + visit.windows > KEPT_STARTS:
+            self._starts.popitem(last=False)
+        order = seeded_permutation(visit.windows, self.seed, visit.epoch, visit.shard)
+        self._starts[visit] = order * self.seq_len
+        return self._starts[visit]
 
 
 def order_split(shard_set: ShardSet, split: Split = "train", *, seq_len: int, seed: int) -> WindowOrder:

@@ -13,7 +13,7 @@ import contextlib
 import hashlib
 import io
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -65,6 +65,11 @@ class Shard:
         return StoredFile(self.store, self.entry.files.tokens.path)
 
     @property
+    def cached(self) -> bool:
+        """Whether the shard is read through a cache, which fetches it whole at the first read."""
+        return isinstance(self.store, CacheStore)
+
+    @property
     def listed_size(self) -> int | None:
         """The tokens file's size by the manifest if asking the store would cost a request, else None."""
         return self.entry.files.tokens.bytes if self.store.request_bytes else None
@@ -99,14 +104,34 @@ class Shard:
             ShardSetError: the file is not what the manifest says, or a frame is corrupt.
         """
         stop = self.num_tokens if stop is None else stop
-        size, name, store = self.dtype.itemsize, self.tokens_file.name, self.store
+        with self._open() as (file, table):
+            data = codec.read_range(
+                file, table, start * self.dtype.itemsize, stop * self.dtype.itemsize, threads=threads
+            )
+        return np.frombuffer(data, dtype=self.dtype)
+
+    def read_into(self, out: npt.NDArray[np.unsignedinteger], start: int) -> None:
+        """Fill an array with the tokens from `start` on, where both ends are those of frames: no byte is copied twice.
+
+        Raises:
+            ShardSetError: the file is not what the manifest says, or a frame is corrupt.
+        """
+        first = start * self.dtype.itemsize
+        content = out.view(np.uint8)
+        with self._open() as (file, table):
+            frames = table.touching(first, first + len(content))
+            for frame, data in zip(frames, codec.iter_frames(file, frames), strict=True):
+                content[frame.start - first : frame.stop - first] = np.frombuffer(data, np.uint8)
+
+    @contextlib.contextmanager
+    def _open(self) -> Generator[tuple[StoredFile, codec.SeekTable]]:
+        """Yield the tokens file, which a cache keeps while the body runs, and its seek table."""
+        store, name = self.store, self.tokens_file.name
         try:
             with store.hold(name) if isinstance(store, CacheStore) else contextlib.nullcontext(store) as held:
-                file, table = StoredFile(held, name), self.seek_table
-                data = codec.read_range(file, table, start * size, stop * size, threads=threads)
+                yield StoredFile(held, name), self.seek_table
         except codec.CodecError as error:
-            raise ShardSetError([Problem("frame_corrupt", self.tokens_file.name, str(error))]) from error
-        return np.frombuffer(data, dtype=self.dtype)
+            raise ShardSetError([Problem("frame_corrupt", name, str(error))]) from error
 
     def iter_tokens(self) -> Iterator[npt.NDArray[np.unsignedinteger]]:
         """Yield the shard's tokens a frame (1 MiB) at a time, uint16 or uint32, read-only.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -51,6 +52,11 @@ class HubStore:
     def commit(self) -> str:
         """The commit that is read, 40 hexadecimal digits."""
         return self.listing.commit
+
+    @property
+    def pinned_address(self) -> str:
+        """The address with the commit as its revision: it names the same files later."""
+        return str(replace(self.listing.address, revision=self.commit))
 
     def size(self, name: str) -> int:
         """Return a file's size in bytes.

@@ -129,7 +129,8 @@ def connect(scheme: str, bucket: str) -> Connection:
         RuntimeError: this process was forked from one that used an object store: obstore would wait without end.
     """
     if _forked:
-        raise RuntimeError("forked from a process that used an object store. Start processes by spawn or forkserver.")
+        remedy = "Start processes by spawn or forkserver; a DataLoader's with multiprocessing_context='forkserver'."
+        raise RuntimeError(f"forked from a process that used an object store. {remedy}")
     variables = frozenset((name, value) for name, value in os.environ.items() if _VARIABLES.fullmatch(name))
     return _connect(scheme, bucket, variables)
 

@@ -1,0 +1,24 @@
+"""A shard set as PyTorch datasets: the samples of the global order, for any trainer.
+
+    from shards.torch import TokenStream, TokenWindows
+
+`TokenWindows` is map-style: `ds[i]` is sample i. `TokenStream` is iterable, and resumes with any number of ranks,
+workers and samples in a batch. Both read the same samples in the same order as `tokenmill train`.
+
+The only package of `shards` that imports torch: `import shards` does not load it.
+"""
+
+from shards.errors import MissingExtraError
+
+try:
+    import torch as _torch  # noqa: F401  # pyright: ignore[reportUnusedImport]
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    message = "the package 'torch' is not installed. Install it: pip install 'tokenmill[torch]'"
+    raise MissingExtraError(message) from error
+
+from shards.torch.documents import collate_windows
+from shards.torch.windows import TokenWindows
+
+__all__ = ["TokenWindows", "collate_windows"]

@@ -1,0 +1,66 @@
+"""Open a dataset's set, and open it again in another process from its address alone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from shards.errors import InputError
+from shards.format.reader import ShardSet, open_set
+from shards.stores.cache import Cache
+from shards.stores.cache_store import CacheStore
+from shards.stores.hub import HubStore
+from shards.stores.open import scheme_of
+
+
+class SetAddress(NamedTuple):
+    """Where a set lies and which one it is: what a pickled dataset holds of it."""
+
+    place: str
+    cache: Cache | None
+    sha256: str
+
+
+def open_with_cache(
+    place: ShardSet | str | os.PathLike[str], cache: str | os.PathLike[str] | None, cache_limit: int | None
+) -> ShardSet:
+    """Open a set; one that is not on this machine with a cache, which is the user's where no folder is given.
+
+    Raises:
+        InputError: a cache is given for a set that is open already.
+        ShardSetError: there is no set at the place.
+    """
+    if isinstance(place, ShardSet):
+        if cache is not None or cache_limit is not None:
+            raise InputError("cache: the set is open already. Give its address, or open_set(..., cache=...).")
+        return place
+    if scheme_of(place) is None:
+        return open_set(place)
+    return open_set(place, cache=Cache(Path(cache) if cache is not None else None, cache_limit))
+
+
+def address_of(shard_set: ShardSet) -> SetAddress:
+    """Return a set's address: right in any working directory, and on the Hub of the commit that is read."""
+    store, cache = shard_set.store, None
+    if isinstance(store, CacheStore):
+        store, cache = store.remote, store.cache
+    if store.folder is not None:
+        place = str(store.folder.absolute())
+    else:
+        place = store.pinned_address if isinstance(store, HubStore) else str(store)
+    return SetAddress(place, cache, shard_set.manifest_sha256)
+
+
+def reopen(address: SetAddress) -> ShardSet:
+    """Open the set at an address.
+
+    Raises:
+        InputError: another set lies there now.
+        ShardSetError: there is no set any more.
+    """
+    shard_set = open_set(address.place, cache=address.cache)
+    if (found := shard_set.manifest_sha256) != address.sha256:
+        message = f"{address.place}: manifest sha256 {found}; expected {address.sha256}, the set that the dataset was"
+        raise InputError(f"{message} made of. It has changed since: make the dataset again.")
+    return shard_set

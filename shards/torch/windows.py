@@ -1,0 +1,249 @@
+"""`TokenWindows`: the samples of a shard set by number, in the order of a training run of `tokenmill train`.
+
+Sample i is window i of `shards.format.order`: a pure function of the set, the split, `seq_len` and the seed. So any
+sampler gives what it means to give, and a run resumes from the number of samples that it has read.
+
+Costs: reading forward, a worker decodes every shard once and holds two of them (2 or 4 bytes a token). Each worker of
+a DataLoader decodes for itself, and one is faster than most models; the order is shuffled, so none needs another
+shuffle. Random numbers cost a frame each, about a millisecond, unless the set fits in `decoded_shards`.
+"""
+
+# pyright: reportUnknownMemberType=false
+from __future__ import annotations
+
+import operator
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any, Literal, Self, SupportsIndex, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from shards.config import nearest
+from shards.errors import InputError
+from shards.format.manifest import Split
+from shards.format.order import order_split
+from shards.format.reader import ShardSet
+from shards.format.window_reader import WindowReader
+from shards.stores.cache_store import CacheStore
+from shards.torch.documents import cumulative_lengths, number_documents, positions_in_documents
+from shards.torch.reopen import address_of, open_with_cache, reopen
+
+Labels = Literal["next", "same"]
+Field = Literal["position_ids", "document_ids", "cu_seqlens"]
+Sample = dict[str, Tensor]
+
+DEFAULT_SEED = 1337
+"""That of a train recipe."""
+
+
+class TokenWindows(Dataset[Sample]):
+    """The windows of a split as samples, `len` of them. See `__init__`.
+
+    Safe to share between threads, with forked and spawned workers; a pickle holds the set's address and no tokens.
+
+    Attributes:
+        shard_set: the set.
+        order: the order of its windows; `order.per_epoch` samples are an epoch.
+        identity: what decides which sample a number is: the set's digest (`set`), `split`, `seq_len`, `seed`.
+    """
+
+    def __init__(
+        self,
+        shard_set: ShardSet | str | os.PathLike[str],
+        *,
+        seq_len: int,
+        split: Split = "train",
+        seed: int = DEFAULT_SEED,
+        epochs: int | None = None,
+        samples: int | None = None,
+        labels: Labels = "next",
+        fields: Sequence[Field] = (),
+        cache: str | os.PathLike[str] | None = None,
+        cache_limit: int | None = None,
+        decoded_shards: int = 2,
+    ):
+        """Open a set's samples; no tokens are read yet.
+
+        A sample is a dict of int64 tensors `(seq_len,)`:
+
+        - `input_ids`: the first `seq_len` tokens of a window of `seq_len + 1`.
+        - `labels`: with "next", **already shifted**: `labels[t]` is the token after `input_ids[t]`, as a plain loop,
+          nanoGPT and torchtitan expect (`cross_entropy(logits, labels)`). With "same", equal to `input_ids`: for models
+          that shift labels themselves, as all of `transformers` do. Give those "same": with labels shifted twice they
+          would learn to predict the token after the next, and no error would tell.
+        - `document_ids`, if asked for: documents numbered from 0 in each sample; an EOS belongs to the one it ends.
+        - `position_ids`: positions in the document; in the sample's first, counted from the sample's start.
+        - `cu_seqlens`: where the sample's documents begin, and its end, int32 `(documents + 1,)`, as FlashAttention's
+          functions for variable lengths take it. Lengths differ: use `collate_fn=collate_windows`.
+
+        Args:
+            shard_set: an open set, a folder, or an address (`s3://`, `gs://`, `az://`, `hf://`).
+            seq_len: tokens predicted in each sample.
+            split: the split to read.
+            seed: decides the order.
+            epochs: how often the split is read, each time in another order; 1 if `samples` is not given either.
+            samples: the number of samples, over as many epochs as they take, instead of `epochs`.
+            labels: which labels, see above.
+            fields: further fields of each sample, see above.
+            cache: the folder that keeps the shards of an address; the user's cache when None. An open set has its own.
+            cache_limit: bytes that the cache may hold; half of the free disk space when None.
+            decoded_shards: shards held decoded, at least 2.
+
+        Raises:
+            InputError: an argument cannot be used, the set lacks the split, or no shard holds a window; all at once.
+            ShardSetError: there is no set at the place.
+
+        Warns:
+            UserWarning: some shards are shorter than one window; their tokens are not read.
+        """
+        self.shard_set = open_with_cache(shard_set, cache, cache_limit)
+        self.seq_len, self.seed = seq_len, seed
+        self.split: Split = split
+        self.labels: Labels = labels
+        self.fields: tuple[Field, ...] = tuple(fields)
+        self._decoded_shards = decoded_shards
+        self._check(epochs, samples)
+        self.order = order_split(self.shard_set, split, seq_len=seq_len, seed=seed)
+        self._check_windows()
+        self._length = (epochs or 1) * self.order.per_epoch if samples is None else samples
+        self._reader = self._make_reader()
+
+    @property
+    def identity(self) -> dict[str, str | int]:
+        """What decides which sample a number is."""
+        return {
+            "set": self.shard_set.manifest_sha256,
+            "split": self.split,
+            "seq_len": self.seq_len,
+            "seed": self.seed,
+        }
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: SupportsIndex) -> Sample:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Sample]:
+        """Return samples by number: how a DataLoader fetches a batch."""
+        numbers = [self._number(index) for index in indices]
+        batch = self._make_batch(numbers)
+        rows = [{name: tensor[row] for name, tensor in batch.items()} for row in range(len(numbers))]
+        if "cu_seqlens" in self.fields:
+            documents = number_documents(batch["input_ids"], self.shard_set.eos_id)
+            for row, sample in enumerate(rows):
+                sample["cu_seqlens"] = cumulative_lengths(documents[row : row + 1])
+        return rows
+
+    def read(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> Sample:
+        """Return a batch of samples by number, `(len(numbers), seq_len)`: the fastest way, for a loop of one's own.
+
+        Numbers go on after the last sample, into the epochs that follow. `cu_seqlens` is of the rows laid end to end.
+
+        Raises:
+            IndexError: a number is negative.
+            ShardSetError: a shard's file is corrupt.
+            OSError: a shard cannot be read.
+        """
+        batch = self._make_batch(numbers)
+        if "cu_seqlens" in self.fields:
+            batch["cu_seqlens"] = cumulative_lengths(number_documents(batch["input_ids"], self.shard_set.eos_id))
+        return batch
+
+    def close(self) -> None:
+        """Stop the thread that decodes ahead, and free the shards; they are read again when needed."""
+        if self._process == os.getpid():
+            if isinstance(store := self.shard_set.store, CacheStore):
+                store.stop_fetching()
+            self._reader.close()
+        self._reader = self._make_reader()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the set's address and the arguments: what opens the dataset in another process."""
+        left_out = ("shard_set", "order", "_reader", "_process")
+        kept = {name: value for name, value in self.__dict__.items() if name not in left_out}
+        return {**kept, "address": address_of(self.shard_set)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Open the set again.
+
+        Raises:
+            InputError: another set lies at the address now.
+        """
+        self.shard_set = reopen(state["address"])
+        self.__dict__.update({name: value for name, value in state.items() if name != "address"})
+        self.order = order_split(self.shard_set, self.split, seq_len=self.seq_len, seed=self.seed)
+        self._reader = self._make_reader()
+
+    def _number(self, index: SupportsIndex) -> int:
+        number = operator.index(index)
+        if not -self._length <= number < self._length:
+            raise IndexError(f"sample {number}: expected one in [{-self._length}, {self._length})")
+        return number % self._length
+
+    def _make_batch(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> Sample:
+        wanted = np.asarray(numbers, dtype=np.int64)
+        if len(wanted) and wanted.min() < 0:
+            raise IndexError(f"sample {wanted.min()}: expected one from 0")
+        if self._process != os.getpid():  # a forked worker has copies of its parent's locks, but not its threads
+            self._reader = self._make_reader()
+        windows = self._reader.read(wanted)
+        # Copies, not views of one tensor: `labels.view(-1)` works, and neither changes when the other is masked.
+        ids = torch.from_numpy(windows[:, :-1].astype(np.int64))
+        targets = windows[:, 1:] if self.labels == "next" else windows[:, :-1]
+        batch = {"input_ids": ids, "labels": torch.from_numpy(targets.astype(np.int64))}
+        if "document_ids" in self.fields or "position_ids" in self.fields:
+            documents = number_documents(ids, self.shard_set.eos_id)
+            made = {"document_ids": documents, "position_ids": positions_in_documents(documents)}
+            batch |= {name: made[name] for name in self.fields if name in made}
+        return batch
+
+    def _make_reader(self) -> WindowReader:
+        self._process = os.getpid()
+        shards = self.shard_set.splits[self.split]
+        return WindowReader(shards, self.order, stop=self._length, decoded_shards=self._decoded_shards)
+
+    def _check(self, epochs: int | None, samples: int | None) -> None:
+        """Refuse arguments that cannot be used."""
+        problems: list[str] = []
+        lowest = {"seq_len": 1, "epochs": 1, "samples": 1, "decoded_shards": 2}
+        found = {"seq_len": self.seq_len, "epochs": epochs, "samples": samples, "decoded_shards": self._decoded_shards}
+        for name, value in found.items():
+            if value is not None and value < lowest[name]:
+                problems.append(f"{name} = {value}: expected {lowest[name]} or more.")
+        if epochs is not None and samples is not None:
+            problems.append(f"epochs = {epochs} and samples = {samples}: expected one of the two. Leave one out.")
+        if not 0 <= self.seed < 1 << 32:
+            problems.append(f"seed = {self.seed}: expected one from 0 to 2^32 - 1.")
+        if self.split not in self.shard_set.splits:
+            has = ", ".join(self.shard_set.splits)
+            problems.append(f"split = {self.split!r}: {self.shard_set.store} has no such split. It has: {has}.")
+        if self.labels not in get_args(Labels):
+            problems.append(f"labels = {self.labels!r}: unknown.{nearest(self.labels, list(get_args(Labels)))}")
+        known = list(get_args(Field))
+        problems += [f"fields: {name!r} is unknown.{nearest(name, known)}" for name in self.fields if name not in known]
+        if problems:
+            raise InputError(problems)
+
+    def _check_windows(self) -> None:
+        """Refuse a split without windows; warn of shards without."""
+        shards, length = self.shard_set.splits[self.split], self.seq_len
+        if not self.order.per_epoch:
+            most = max((shard.num_tokens for shard in shards), default=0)
+            found = f"{self.shard_set.store}: the longest of {len(shards)} shards of {self.split} has {most} tokens"
+            raise InputError(f"{found}; expected at least seq_len + 1 = {length + 1}. Choose a smaller seq_len.")
+        if short := self.order.short_shards:
+            names = ", ".join(shards[index].name for index in short[:5])
+            found = f"{len(short)} of {len(shards)} shards are shorter than one window of {length} + 1 tokens"
+            warnings.warn(f"{self.shard_set.store}: {found}: not read ({names})", stacklevel=3)

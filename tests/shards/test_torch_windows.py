@@ -1,0 +1,325 @@
+"""`TokenWindows`: every sample is the tokens of its place, in any process, by any sampler; little is decoded for it."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, RandomSampler, default_collate
+
+from shards import ShardSet, ShardSetError, open_set
+from shards.errors import InputError
+from shards.format import codec
+from shards.format.decoded import DecodedShard
+from shards.format.order import WindowOrder
+from shards.format.reader import Shard
+from shards.format.window_reader import READS_FORWARD
+from shards.torch import TokenWindows, collate_windows
+from tests.support.servers.hub import Hub, use_hub
+from tests.support.token_sets import EOS_ID, count_up, write_token_set
+
+SIZES = (1_000, 700, 30, 1_301)
+SEQ_LEN = 32
+pytestmark = pytest.mark.filterwarnings("ignore:.*shorter than one window")
+
+
+@pytest.fixture(autouse=True)
+def _small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let frames hold 64 tokens, so that a shard has many and a window lies in one or two."""
+    monkeypatch.setattr(codec, "FRAME_BYTES", 128)
+
+
+@pytest.fixture(scope="module")
+def small_set(tmp_path_factory: pytest.TempPathFactory) -> ShardSet:
+    """A set of four train shards, of which one is shorter than a window, and a val shard. Read only."""
+    firsts = np.cumsum((0, *SIZES))
+    train = [count_up(size, first=int(first)) for size, first in zip(SIZES, firsts, strict=False)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codec, "FRAME_BYTES", 128)
+        return write_token_set(tmp_path_factory.mktemp("sets") / "s", {"train": train, "val": [count_up(200)]})
+
+
+def straight(shard_set: ShardSet, number: int, *, seed: int = 1337) -> list[int]:
+    """Return a sample's window, read from its shard."""
+    shards = shard_set.splits["train"]
+    place = WindowOrder([shard.num_tokens for shard in shards], seq_len=SEQ_LEN, seed=seed).locate(number)
+    return shards[place.shard].read(place.start, place.stop).tolist()
+
+
+def test_a_sample_is_the_window_of_its_number(small_set: ShardSet) -> None:
+    windows = TokenWindows(small_set, seq_len=SEQ_LEN, epochs=2)
+    assert len(windows) == 2 * sum((size - 1) // SEQ_LEN for size in SIZES)
+    for number in range(len(windows)):
+        sample, expected = windows[number], straight(small_set, number)
+        assert sample["input_ids"].tolist() == expected[:-1]
+        assert sample["labels"].tolist() == expected[1:]
+    assert sample.keys() == {"input_ids", "labels"}
+    assert {tensor.dtype for tensor in sample.values()} == {torch.int64}
+
+
+def test_labels_that_the_model_shifts_equal_the_input(small_set: ShardSet) -> None:
+    sample = TokenWindows(small_set, seq_len=SEQ_LEN, labels="same")[3]
+    assert torch.equal(sample["labels"], sample["input_ids"])
+    sample["labels"][0] = -100  # masks of one leave the other alone
+    assert sample["input_ids"].tolist() == straight(small_set, 3)[:-1]
+
+
+def test_indices_are_those_of_a_list(small_set: ShardSet) -> None:
+    windows = TokenWindows(small_set, seq_len=SEQ_LEN)
+    length = len(windows)
+    assert torch.equal(windows[-1]["input_ids"], windows[length - 1]["input_ids"])
+    assert torch.equal(windows[-length]["labels"], windows[0]["labels"])
+    assert torch.equal(windows[torch.tensor(5)]["labels"], windows[np.int64(5)]["labels"])
+    for index in (length, -length - 1):
+        with pytest.raises(IndexError, match=f"sample {index}: expected one in"):
+            windows[index]
+    with pytest.raises(IndexError, match="sample -1: expected one from 0"):
+        windows.read([-1])
+    with pytest.raises(TypeError):
+        windows[1.5]  # type: ignore[index]
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data(), decoded=st.integers(2, 4))
+def test_any_numbers_in_any_order(small_set: ShardSet, data: st.DataObject, decoded: int) -> None:
+    """Reads that go forward, and those that do not, while shards are decoded ahead."""
+    with TokenWindows(small_set, seq_len=SEQ_LEN, epochs=3, decoded_shards=decoded) as windows:
+        last = len(windows) - 1
+        for _ in range(data.draw(st.integers(1, 8))):
+            start = data.draw(st.integers(0, last))
+            step = data.draw(st.integers(1, 7))
+            forward = list(range(start, min(last + 1, start + 20 * step), step))
+            numbers = data.draw(st.one_of(st.just(forward), st.permutations(forward[:6])))
+            for part in (numbers[:3], numbers[3:]):
+                read = windows.read(part)
+                assert read["input_ids"].shape == (len(part), SEQ_LEN)
+                for row, number in enumerate(part):
+                    assert read["input_ids"][row].tolist() == straight(small_set, number)[:-1]
+
+
+@pytest.mark.parametrize("vocab_size", [300, 70_000])
+@pytest.mark.parametrize("seq_len", [1, 31, 64, 65, 500])
+def test_windows_over_several_frames_and_of_four_bytes_an_id(tmp_path: Path, vocab_size: int, seq_len: int) -> None:
+    shard_set = write_token_set(
+        tmp_path / "set", {"train": [count_up(1_117, vocab_size=vocab_size)]}, vocab_size=vocab_size
+    )
+    tokens = shard_set.shards[0].read()
+    windows = TokenWindows(shard_set, seq_len=seq_len, seed=3)
+    starts = sorted(int(windows.order.locate(number).start) for number in range(len(windows)))
+    assert starts == [index * seq_len for index in range(1_116 // seq_len)]
+    for number in range(len(windows)):
+        start = windows.order.locate(number).start
+        assert windows[number]["labels"].tolist() == tokens[start + 1 : start + 1 + seq_len].tolist()
+
+
+def test_only_the_frames_of_a_window_are_decoded(small_set: ShardSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[int] = []
+    decompress = codec.decompress_frame
+    monkeypatch.setattr(
+        codec,
+        "decompress_frame",
+        lambda tool, data, frame: decoded.append(frame.start) or decompress(tool, data, frame),
+    )
+    windows = TokenWindows(small_set, seq_len=SEQ_LEN)
+    place = windows.order.locate(0)
+    windows[0]
+    expected = {start for start in range(0, 20_000, 128) if place.start * 2 < start + 128 and start < place.stop * 2}
+    assert set(decoded) == expected
+    windows[0]
+    assert len(decoded) == len(expected)  # a frame that is decoded stays
+
+
+def test_reading_forward_decodes_ahead_and_no_further_than_needed(
+    small_set: ShardSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[tuple[str, str]] = []
+    into = Shard.read_into
+
+    def read_into(self: Shard, out: np.ndarray, start: int) -> None:
+        threads.append((self.name, threading.current_thread().name.split("_")[0]))
+        into(self, out, start)
+
+    monkeypatch.setattr(Shard, "read_into", read_into)
+    order = TokenWindows(small_set, seq_len=SEQ_LEN).order
+    first, second = (small_set.splits["train"][order.visit(n).shard].name for n in (0, order.visit(0).windows))
+    with TokenWindows(small_set, seq_len=SEQ_LEN, samples=order.visit(0).windows) as windows:
+        for number in range(READS_FORWARD):
+            windows[number]
+        assert {name for name, thread in threads if thread == "decode-ahead"} == set()
+        windows[READS_FORWARD]
+        windows._reader._pool.shutdown()
+        assert {name for name, thread in threads if thread == "decode-ahead"} == {first}
+    with TokenWindows(small_set, seq_len=SEQ_LEN, epochs=1) as windows:
+        for number in range(READS_FORWARD + 1):
+            windows[number]
+        windows._reader._pool.shutdown()
+        assert {name for name, thread in threads if thread == "decode-ahead"} == {first, second}
+        assert len(windows._reader._held) == 2
+        assert all(shard.is_whole for shard in windows._reader._held.values())
+
+
+def test_random_numbers_decode_nothing_ahead(small_set: ShardSet) -> None:
+    with TokenWindows(small_set, seq_len=SEQ_LEN) as windows:
+        for number in (50, 3, 60, 61, 2, 80, 7, 8, 9, 1):
+            windows[number]
+        assert windows._reader._ahead == {}
+
+
+def test_a_corrupt_frame_is_an_error_where_it_is_read(small_set: ShardSet, tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for path in small_set.path.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    shard_set = open_set(folder)
+    windows = TokenWindows(shard_set, seq_len=SEQ_LEN)
+    place = windows.order.locate(2)
+    shard = shard_set.splits["train"][place.shard]
+    frame = shard.seek_table.frames[place.start * 2 // 128]
+    content = bytearray((folder / shard.tokens_file.name).read_bytes())
+    content[frame.file_stop - 1] ^= 1  # in the frame's checksum
+    (folder / shard.tokens_file.name).write_bytes(content)
+    with pytest.raises(ShardSetError, match=rf"{shard.name}.bin.zst: .*frame_corrupt"):
+        windows[2]
+    held = DecodedShard(shard)
+    with pytest.raises(ShardSetError, match="frame_corrupt"):
+        held.decode_rest()
+
+
+# Fields
+
+
+def test_fields_say_where_documents_are(small_set: ShardSet) -> None:
+    fields = ("position_ids", "document_ids", "cu_seqlens")
+    windows = TokenWindows(small_set, seq_len=120, fields=fields)
+    samples = [windows[number] for number in range(4)]
+    for sample in samples:
+        document, position, bounds = 0, 0, [0]
+        for place, token in enumerate(sample["input_ids"].tolist()):
+            assert (sample["document_ids"][place], sample["position_ids"][place]) == (document, position)
+            position += 1
+            if token == EOS_ID:
+                document, position = document + 1, 0
+                bounds += [place + 1]
+        assert sample["cu_seqlens"].tolist() == sorted({*bounds, 120})
+        assert sample["cu_seqlens"].dtype == torch.int32
+    batch, read = collate_windows(samples), windows.read(range(4))
+    assert batch.keys() == read.keys()
+    assert all(torch.equal(batch[name], read[name]) for name in batch)
+    joined = torch.cat([sample["cu_seqlens"][:-1] + 120 * row for row, sample in enumerate(samples)]).tolist()
+    assert batch["cu_seqlens"].tolist() == [*joined, 480]
+    with pytest.raises(RuntimeError, match="equal size"):  # why collate_windows is there
+        default_collate(samples)
+
+
+# Other processes
+
+
+def test_a_pickle_is_small_and_gives_the_same_samples(small_set: ShardSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(small_set.path.parent)
+    windows = TokenWindows(small_set.path.name, seq_len=SEQ_LEN, seed=5, fields=("document_ids",))
+    expected, content = windows[7], pickle.dumps(windows)
+    assert len(content) < 1_000
+    monkeypatch.chdir("/")
+    again = pickle.loads(content)
+    assert len(again) == len(windows)
+    assert again.identity == windows.identity
+    assert all(torch.equal(again[7][name], tensor) for name, tensor in expected.items())
+
+
+def test_a_pickle_of_a_set_that_has_changed_is_refused(tmp_path: Path) -> None:
+    write_token_set(tmp_path / "set", {"train": [count_up(500)]})
+    content = pickle.dumps(TokenWindows(tmp_path / "set", seq_len=SEQ_LEN))
+    (tmp_path / "set").rename(tmp_path / "old")
+    write_token_set(tmp_path / "set", {"train": [count_up(501)]})
+    with pytest.raises(InputError, match=r"set: manifest sha256 \w{64}; expected \w{64}.* make the dataset again"):
+        pickle.loads(content)
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_workers_read_what_this_process_reads(tmp_path: Path, start: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forked from a process whose decoding thread and locks are in use."""
+    monkeypatch.undo()  # spawned workers have frames of the usual size
+    shard_set = write_token_set(tmp_path / "set", {"train": [count_up(5_000), count_up(4_000, first=5_000)]})
+    with TokenWindows(shard_set, seq_len=SEQ_LEN) as windows:
+        expected = windows.read(range(len(windows)))["labels"]
+        for number in range(READS_FORWARD + 1):
+            windows[number]
+        loader = DataLoader(windows, batch_size=16, num_workers=2, multiprocessing_context=start)
+        assert torch.equal(torch.cat([batch["labels"] for batch in loader]), expected)
+
+
+def test_a_random_sampler_reads_every_sample_once(small_set: ShardSet) -> None:
+    windows = TokenWindows(small_set, seq_len=SEQ_LEN)
+    sampler = RandomSampler(windows, generator=torch.Generator().manual_seed(1))
+    read = torch.cat([batch["labels"] for batch in DataLoader(windows, batch_size=7, sampler=sampler)])
+    assert sorted(map(tuple, read.tolist())) == sorted(
+        tuple(straight(small_set, number)[1:]) for number in range(len(windows))
+    )
+
+
+# Remote sets
+
+
+@pytest.fixture
+def hub(small_set: ShardSet, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    with Hub() as server:
+        server.publish("tester/set", small_set.path)
+        use_hub(server.url, monkeypatch)
+        yield server
+
+
+def test_a_set_on_the_hub_is_read_through_the_cache(hub: Hub, small_set: ShardSet, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    with TokenWindows("hf://datasets/tester/set", seq_len=SEQ_LEN, cache=cache, cache_limit=1_000_000) as windows:
+        assert windows[4]["labels"].tolist() == straight(small_set, 4)[1:]
+        assert len([path for path in cache.glob("*/*") if path.is_file()]) == 1
+        content = pickle.dumps(windows)
+        assert len(content) < 2_000
+        loader = DataLoader(windows, batch_size=10, num_workers=1, multiprocessing_context="fork")
+        read = torch.cat([batch["labels"] for batch in loader])
+    assert torch.equal(read, TokenWindows(small_set, seq_len=SEQ_LEN).read(range(len(windows)))["labels"])
+
+
+def test_an_open_remote_set_without_a_cache_is_read_by_frames(hub: Hub, small_set: ShardSet) -> None:
+    with TokenWindows(open_set("hf://datasets/tester/set"), seq_len=SEQ_LEN, samples=90) as windows:
+        read = [windows[number]["labels"].tolist() for number in range(90)]
+    assert read == [straight(small_set, number)[1:] for number in range(90)]
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"seq_len": 0}, "seq_len = 0: expected 1 or more"),
+        ({"seq_len": 1_301}, r"longest of 4 shards of train has 1301 tokens; expected at least seq_len \+ 1 = 1302"),
+        ({"split": "test"}, "split = 'test': .* has no such split. It has: train, val"),
+        ({"seed": -1}, r"seed = -1: expected one from 0 to 2\^32 - 1"),
+        ({"epochs": 0}, "epochs = 0: expected 1 or more"),
+        ({"epochs": 2, "samples": 5}, "epochs = 2 and samples = 5: expected one of the two"),
+        ({"samples": 0}, "samples = 0: expected 1 or more"),
+        ({"labels": "shifted"}, "labels = 'shifted': unknown. Expected one of: next, same"),
+        ({"fields": ["position_id"]}, "fields: 'position_id' is unknown. Did you mean 'position_ids'"),
+        ({"decoded_shards": 1}, "decoded_shards = 1: expected 2 or more"),
+        ({"cache": "somewhere"}, "cache: the set is open already"),
+        ({"seq_len": 0, "split": "test"}, r"(?s)seq_len = 0.*split = 'test'"),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_named(small_set: ShardSet, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        TokenWindows(small_set, **{"seq_len": SEQ_LEN, **arguments})
+
+
+@pytest.mark.filterwarnings("default")
+def test_shards_without_a_window_are_named(small_set: ShardSet) -> None:
+    with pytest.warns(UserWarning, match=r"1 of 4 shards are shorter than one window of 32 \+ 1 tokens.*train-00002"):
+        TokenWindows(small_set, seq_len=SEQ_LEN)

@@ -1,0 +1,22 @@
+"""The code of docs/trainers.md runs as it stands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.token_sets import count_up, write_token_set
+
+PAGE = Path(__file__).parents[2] / "docs/trainers.md"
+BLOCKS = dict(re.findall(r"^## ([^\n]+)\n(?:(?!^## ).)*?^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S))
+
+
+@pytest.mark.parametrize("title", BLOCKS)
+def test_the_code_of_the_page_runs(title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_token_set(tmp_path / "out/demo", {"train": [count_up(12_000), count_up(13_000)], "val": [count_up(1_000)]})
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "page"}
+    exec(compile(BLOCKS[title], f"{PAGE.name}: {title}", "exec"), names)
+    assert names["part"]["input_ids"].shape == (8, 128)  # type: ignore[index]
