@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shards.errors import Problem, ShardSetError
-from shards.format.documents import cut_blocks, iter_documents
+from shards.format.documents import DocumentBatch, cut_blocks, iter_documents
 from shards.format.manifest import Split
 from shards.format.reader import Shard, ShardSet
 
@@ -85,13 +85,23 @@ class SplitReader:
     def iter_documents(self) -> Iterator[tuple[Tokens, Lengths]]:
         """Yield blocks of whole documents: their tokens end to end, and the length of each."""
         for shard in self.shards:
-            position = 0
-            for lengths in iter_shard_lengths(shard):
-                for first, last in cut_blocks(np.cumsum(lengths), EXPORT_BLOCK_TOKENS):
-                    stop = position + int(lengths[first:last].sum())
-                    yield shard.read(position, stop), lengths[first:last]
-                    self.advance(stop - position)
-                    position = stop
+            for tokens, batch in self.iter_shard_documents(shard, []):
+                yield tokens, read_lengths(batch)
+
+    def iter_shard_documents(self, shard: Shard, columns: list[str]) -> Iterator[tuple[Tokens, DocumentBatch]]:
+        """Yield blocks of a shard's whole documents: their tokens end to end, and `length` and `columns` of each.
+
+        Raises:
+            ShardSetError: a frame is corrupt, or the document table is.
+        """
+        position = 0
+        for batch in _iter_checked(shard, ["length", *columns]):
+            begin, ends = position, np.cumsum(read_lengths(batch))
+            for first, last in cut_blocks(ends, EXPORT_BLOCK_TOKENS):
+                stop = begin + int(ends[last - 1])
+                yield shard.read(position, stop), batch.slice(first, last - first)
+                self.advance(stop - position)
+                position = stop
 
 
 def iter_shard_lengths(shard: Shard) -> Iterator[Lengths]:
@@ -100,13 +110,23 @@ def iter_shard_lengths(shard: Shard) -> Iterator[Lengths]:
     Raises:
         ShardSetError: the document table cannot be read, or its lengths are not those of the shard's tokens.
     """
+    return map(read_lengths, _iter_checked(shard, ["length"]))
+
+
+def read_lengths(batch: DocumentBatch) -> Lengths:
+    """Return the column `length` of a batch of a document table, int64 `(documents,)`."""
+    return np.from_dlpack(batch.column("length")).astype(np.int64)
+
+
+def _iter_checked(shard: Shard, columns: list[str]) -> Iterator[DocumentBatch]:
+    """Yield a shard's document table in batches, and check that the lengths are those of the shard's tokens."""
     total = 0
-    for batch in iter_documents(shard, ["length"]):
-        lengths: Lengths = np.from_dlpack(batch.column("length")).astype(np.int64)
+    for batch in iter_documents(shard, columns):
+        lengths = read_lengths(batch)
         total += int(lengths.sum())
         if total > shard.num_tokens or not lengths.all():
             break
-        yield lengths
+        yield batch
     if total != shard.num_tokens:
         message = f"lengths do not add up to the shard's {shard.num_tokens} tokens, or one is 0. Build the shard again."
         raise ShardSetError([Problem("document_table", shard.entry.files.documents.path, message)])

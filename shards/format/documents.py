@@ -76,6 +76,12 @@ def iter_documents(shard: Shard, columns: list[str], content: bytes | None = Non
             raise ShardSetError([Problem("document_table", name, f"cannot be decoded: {error}")]) from error
 
 
+def read_hashes(batch: DocumentBatch) -> npt.NDArray[np.uint8]:
+    """Return the column `hash` of a batch of a document table, uint8 `(documents, 16)`; no copy is made."""
+    hashes = batch.column("hash")
+    return np.frombuffer(hashes.buffers()[1], np.uint8)[16 * hashes.offset :][: 16 * len(hashes)].reshape(-1, 16)
+
+
 def number_sources(
     shard: Shard, batch: DocumentBatch, numbers: Mapping[str, int], *, default: int | None = None
 ) -> npt.NDArray[np.int64]:

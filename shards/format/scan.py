@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shards.errors import Problem, ShardSetError
-from shards.format.documents import cut_blocks, iter_documents, number_sources
+from shards.format.documents import cut_blocks, iter_documents, number_sources, read_hashes
 from shards.format.reader import Shard, ShardSet
 
 if TYPE_CHECKING:
@@ -86,9 +86,7 @@ def _columns(
         at = int(wrong[0])
         message = f"document {document + at} has {lengths[at]} tokens from {starts[at]}; expected from {expected[at]}"
         raise _broken(shard, message)
-    hashes = batch.column("hash")
-    raw = np.frombuffer(hashes.buffers()[1], np.uint8)[16 * hashes.offset :][: 16 * len(hashes)].reshape(-1, 16)
-    return lengths, number_sources(shard, batch, source_index), raw
+    return lengths, number_sources(shard, batch, source_index), read_hashes(batch)
 
 
 class _Tokens:

@@ -8,7 +8,10 @@ import struct
 import subprocess
 import sys
 
+import duckdb
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import shards
@@ -155,6 +158,42 @@ def test_golden_litdata(tiny_set, tmp_path):
     assert index["config"]["item_loader"] == "TokensLoader"
 
 
+def test_golden_parquet(tiny_set, tmp_path):
+    found = export_set(tiny_set, tmp_path / "out", layout="parquet")
+    assert set(found.files) == {
+        "data/train-00000-of-00002.parquet",
+        "data/train-00001-of-00002.parquet",
+        "data/val-00000-of-00001.parquet",
+        "export.json",
+        "tokenizer.json",
+    }
+    rows = pq.read_table(tmp_path / "out/data/train-00000-of-00002.parquet")
+    assert rows.schema.field("input_ids").type == pa.list_(pa.uint16())
+    documents = tiny_set.splits["train"][0].documents().to_pylist()
+    assert rows.to_pylist() == [
+        {"input_ids": ids, "source": "prose", "unit": "unit", "row": 0, "hash": document["hash"].hex()}
+        for ids, document in zip([[1, 2, EOS], [EOS]], documents, strict=True)
+    ]
+
+
+def test_datasets_and_duckdb_read_parquet(good_set, truth, tmp_path, monkeypatch):
+    datasets = pytest.importorskip("datasets", reason="the extra `hub` is not installed")
+    monkeypatch.setattr(split_reader, "EXPORT_BLOCK_TOKENS", 5000)
+    out = tmp_path / "out"
+    shard_set = shards.open_set(good_set)
+    export_set(shard_set, out, layout="parquet")
+    for split, (tokens, lengths) in truth.items():
+        loaded = datasets.load_dataset(str(out), split=split, cache_dir=tmp_path / "cache")
+        assert np.array_equal(np.concatenate(loaded["input_ids"]), tokens)
+        assert [len(ids) for ids in loaded["input_ids"]] == lengths.tolist()
+        table = pa.concat_tables([shard.documents() for shard in shard_set.splits[split]])
+        assert loaded["hash"][:] == [digest.hex() for digest in table["hash"].to_pylist()]
+        assert loaded["unit"][:] == table["unit"].to_pylist()
+        query = f"select source, sum(len(input_ids)) from '{out}/data/{split}-*.parquet' group by source"
+        counts = shard_set.manifest.splits[split].sources
+        assert dict(duckdb.sql(query).fetchall()) == {name: count.tokens for name, count in counts.items()}
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_small_files_and_blocks_hold_the_same(good_set, truth, tmp_path, monkeypatch, name):
     """Many files and blocks: each layout gives back every token and boundary, and files keep to their size."""
@@ -284,16 +323,18 @@ def test_wide_vocabulary(wide_set, tmp_path, name):
 
 
 def test_what_a_layout_cannot_count_is_refused(tiny_set, monkeypatch, tmp_path):
-    from shards.convert.layouts import llmc, megatron
+    from shards.convert.layouts import llmc, megatron, parquet
 
     monkeypatch.setattr(llmc, "MAX_TOKENS", 3)
     monkeypatch.setattr(megatron, "_MAX_INT32", 2)
+    monkeypatch.setattr(parquet, "MAX_LIST_TOKENS", 2)
     monkeypatch.setattr(chunks, "_HEADROOM", (1 << 32) - 6)
     for name, message in {
         "llmc": "train-00000 holds 4 tokens; llm.c's header counts to 3",
         "megatron": "longest of train has 3",
         "mds": "MDS's offsets hold 4 GiB a document; the longest of train has 3",
         "litdata": "LitData's offsets hold",
+        "parquet": "a list of Parquet holds 2 tokens; the longest document of train has 3",
     }.items():
         with pytest.raises(ExportError, match=message):
             export_set(tiny_set, tmp_path / "out", layout=name)
@@ -318,6 +359,8 @@ def test_what_a_layout_cannot_count_is_refused(tiny_set, monkeypatch, tmp_path):
         ("litdata", "train/chunk-0-0.bin", 8),
         ("litdata", "train/chunk-0-0.bin", -2),
         ("litdata", "train/index.json", 30),
+        ("parquet", "data/train-00000-of-00002.parquet", 60),
+        ("parquet", "data/train-00000-of-00002.parquet", -5),
     ],
 )
 def test_verify_sees_every_flipped_byte(tiny_set, tmp_path, name, file, position):

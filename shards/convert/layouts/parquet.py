@@ -1,0 +1,106 @@
+"""Parquet: a row a document, in `data/train-00000-of-00016.parquet` and on, one file a shard.
+
+By these names `datasets.load_dataset` and the Hub's viewer find the splits of a folder that has no card. Columns:
+`input_ids` list<uint16> or list<uint32>, EOS included; `source`, `unit`, `row`, `hash` (hex) of the document table. A
+row group holds about 8 MB of tokens.
+
+Source of the names: huggingface/datasets, `data_files.py`.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shards.convert.layouts.layout import longest_document
+from shards.convert.split_reader import read_lengths as read_lengths_of
+from shards.format.documents import read_hashes
+from shards.stores.files import atomic_open
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from shards.convert.split_reader import Lengths, SplitReader, Tokens
+    from shards.format.documents import DocumentBatch
+
+USAGE = 'load_dataset("{out}", split="{split}")'
+
+MAX_LIST_TOKENS = (1 << 31) - 1
+
+_FOLDER = "data"
+_COLUMNS = ["source", "unit", "row", "hash"]
+"""Columns of the document table that go along."""
+
+
+def find_obstacles(reader: SplitReader) -> list[str]:
+    """Refuse a document that offsets of 31 bits do not hold."""
+    if (longest := longest_document(reader)) <= MAX_LIST_TOKENS:
+        return []
+    return [f"a list of Parquet holds {MAX_LIST_TOKENS} tokens; the longest document of {reader.split} has {longest}"]
+
+
+def write_split(folder: Path, reader: SplitReader) -> None:
+    """Write a Parquet file a shard, and a row group for each block of documents."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    (folder / _FOLDER).mkdir(exist_ok=True)
+    schema = pa.schema(
+        [
+            pa.field("input_ids", pa.list_(pa.from_numpy_dtype(reader.dtype))),
+            pa.field("source", pa.string()),
+            pa.field("unit", pa.string()),
+            pa.field("row", pa.uint32()),
+            pa.field("hash", pa.string()),
+        ]
+    )
+    for index, shard in enumerate(reader.shards):
+        name = f"{reader.split}-{index:05d}-of-{len(reader.shards):05d}.parquet"
+        with (
+            atomic_open(folder / _FOLDER / name) as file,
+            pq.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer,
+        ):
+            for tokens, batch in reader.iter_shard_documents(shard, _COLUMNS):
+                writer.write_batch(_make_rows(tokens, batch, schema), row_group_size=batch.num_rows)
+
+
+def read_tokens(folder: Path, reader: SplitReader) -> Iterator[Tokens]:
+    """Read the column `input_ids` of the files in order."""
+    for lists in _iter_lists(folder, reader):
+        yield lists.flatten().to_numpy(zero_copy_only=False)
+
+
+def read_lengths(folder: Path, reader: SplitReader) -> Iterator[Lengths]:
+    """Yield the lengths of `input_ids` in order."""
+    for lists in _iter_lists(folder, reader):
+        yield lists.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _make_rows(tokens: Tokens, batch: DocumentBatch, schema: pa.Schema) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    ends = np.cumsum(read_lengths_of(batch))
+    offsets: Any = pa.array(np.concatenate([[0], ends]).astype(np.int32))
+    columns = {name: batch.column(name) for name in _COLUMNS}
+    columns["input_ids"] = pa.ListArray.from_arrays(offsets, pa.array(tokens))
+    hexadecimal = read_hashes(batch).tobytes().hex().encode()
+    places = np.arange(0, len(hexadecimal) + 1, 32, dtype=np.int32)
+    columns["hash"] = pa.StringArray.from_buffers(batch.num_rows, pa.py_buffer(places.data), pa.py_buffer(hexadecimal))
+    return pa.record_batch([columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema)
+
+
+def _iter_lists(folder: Path, reader: SplitReader) -> Iterator[Any]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for path in sorted((folder / _FOLDER).glob(f"{reader.split}-*.parquet")):
+        try:
+            with pq.ParquetFile(path, page_checksum_verification=True) as file:
+                for group in range(file.num_row_groups):
+                    yield from file.read_row_group(group, ["input_ids"]).column(0).chunks
+        except pa.ArrowException as error:
+            raise ValueError(f"{path.name}: {error}") from error
