@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.build.context import BuildContext
+from pipeline.build.mix_note import note_set
 from pipeline.build.publish import OutputError, check_output, publish
 from pipeline.build.stages import needs_fetch, run_assemble, run_encode_and_mix, run_evaluations, run_fetch
 from pipeline.build.tokenizer import TokenizerChoice, run_tokenizer
@@ -147,6 +148,7 @@ def build(
 
         # Validate the finished set.
         digest = hashlib.sha256(out_store.read(MANIFEST_FILE)).hexdigest()
+        note_set(work_store, digest)
         known_valid = not any(stage.ran for stage in context.stages.values()) and _is_known_valid(work_store, digest)
         level = "quick" if known_valid else level
         validating = time.perf_counter()

@@ -185,9 +185,17 @@ def _move_recipe(recipe: Recipe, out: WritableStore) -> Recipe:
         )
         for source in moved.sources
     ]
+    evaluations = [one.model_copy(update={"paths": [_root(path) for path in one.paths]}) for one in moved.evaluations]
     file = moved.tokenizer.file
     file = file if file in (None, TOKENIZER_FILE) else _root(file)
-    return moved.model_copy(update={"sources": sources, "tokenizer": moved.tokenizer.model_copy(update={"file": file})})
+    return moved.model_copy(
+        update={
+            "drop_hashes": [_root(path) for path in moved.drop_hashes],
+            "sources": sources,
+            "evaluations": evaluations,
+            "tokenizer": moved.tokenizer.model_copy(update={"file": file}),
+        }
+    )
 
 
 def _root(path: str) -> str:

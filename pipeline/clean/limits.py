@@ -96,6 +96,26 @@ def find_first(fallen: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
     return first
 
 
+def describe_fallen(
+    values: npt.NDArray[np.float32], names: Sequence[str], limits: Sequence[Limit]
+) -> list[tuple[str, dict[str, Any]]]:
+    """Return every limit that drops one document, as text and as JSON values.
+
+    Args:
+        values: its measures, `(names,)`.
+        names: the measures in `values`.
+        limits: their measures are among the names.
+    """
+    fallen = find_fallen(values[None], names, limits)[:, 0]
+    found: list[tuple[str, dict[str, Any]]] = []
+    for number in np.flatnonzero(fallen).tolist():
+        limit = limits[number]
+        value = float(values[names.index(limit.measure)])
+        facts = {"reason": limit.reason, "measure": limit.measure, "value": value, "limit": float(limit.value)}
+        found.append((f"{limit.reason}: {limit.measure} is {value:.6g}, limit {limit.value:.6g}", facts))
+    return found
+
+
 def count_first(first: npt.NDArray[np.int64], limits: Sequence[Limit], dropped: Counter[str]) -> None:
     """Add to `dropped` how many documents fall, each under its first reason, as `find_first` returns it."""
     for number, count in enumerate(np.bincount(first[first >= 0], minlength=len(limits)).tolist()):

@@ -212,8 +212,8 @@ class Blocked:
 def parse_entry(entry: str, folder: Path) -> BlockList:
     """Return the block list that an entry of `drop_hashes` names, `FILE` or `FILE#sha256=DIGEST`.
 
-    A list with a digest may also be in the working directory: a set's recipe.json is not in the recipe's folder, and
-    the digest shows whether it is the same list.
+    A list with a digest may also be in the working directory: in a set's recipe.json of earlier versions its path
+    begins at the recipe's folder, and the digest shows whether it is the same list.
     """
     match = _DIGEST.fullmatch(entry)
     if match is None:

@@ -250,10 +250,7 @@ class Recipe(Settings):
         return recipe
 
     def moved_to(self, folder: Path) -> Self:
-        """Return the recipe as a file in another folder must say it: relative paths lead from there to the same files.
-
-        Block lists keep their names, which the manifest and the counts of drops use; their SHA-256 identifies them.
-        """
+        """Return the recipe as a file in another folder must say it: its paths lead from there to the same files."""
 
         def move(path: str) -> str:
             return paths.move(path, old=self._folder, new=folder)
@@ -265,7 +262,8 @@ class Recipe(Settings):
         evaluations = [one.model_copy(update={"paths": list(map(move, one.paths))}) for one in self.evaluations]
         file = self.tokenizer.file
         tokenizer = self.tokenizer.model_copy(update={"file": None if file is None else move(file)})
-        moved = {"sources": sources, "evaluations": evaluations, "tokenizer": tokenizer}
+        lists = list(map(move, self.drop_hashes))  # with their SHA-256, which ends the last part of the path
+        moved = {"drop_hashes": lists, "sources": sources, "evaluations": evaluations, "tokenizer": tokenizer}
         return self.model_copy(update=moved).in_folder(folder)
 
     def to_json(self) -> str:

@@ -1,4 +1,4 @@
-"""`python -m shards trace`: from a token, a string or a place to documents.
+"""`python -m shards trace`: from a token, a string, a place or a content hash to documents.
 
 Every name and text is printed through `display.printable`: a document cannot control the terminal.
 """
@@ -28,9 +28,10 @@ def add_command(commands: Subparsers) -> None:
     """Add `trace`."""
     parser = commands.add_parser(
         "trace",
-        help="find the documents that contain a token, a text or a pattern",
+        help="find the documents that contain a token, a text or a pattern, or say why one is not in the set",
         description="Find the documents that contain a token, a text or a pattern, with their source, unit, row and "
-        "the text around it. Exit status 0 whether or not anything is found. Patterns are those of Python's re, where "
+        "the text around it; or the document with a content hash, and if the set does not have it, why, from the "
+        "build's work folder. Exit status 0 whether or not anything is found. Patterns are those of Python's re, where "
         "\\b and \\w match Unicode; in a data recipe's drop_if_matches (RE2) they match ASCII only, and look-around "
         "is not supported. Begin a pattern with (?a) to get RE2's \\b and \\w.",
     )
@@ -44,6 +45,12 @@ def add_command(commands: Subparsers) -> None:
     what.add_argument(
         "--shard", metavar="K", help="a shard's name, or its index in the manifest, from 0; needs --offset"
     )
+    what.add_argument(
+        "--hash", metavar="HASH", help="a document's content hash (XXH3-128 of its text), or its first 8 digits or more"
+    )
+    what.add_argument(
+        "--document", type=Path, metavar="FILE", help="a file that holds a document's exact text: the same as its hash"
+    )
     parser.add_argument("--offset", type=whole_number, metavar="N", help="index of a token in that shard, from 0")
     parser.add_argument(
         "--limit", type=whole_number, default=20, metavar="N", help="documents to show; 0 for all (default: 20)"
@@ -53,6 +60,16 @@ def add_command(commands: Subparsers) -> None:
         type=Path,
         metavar="FILE",
         help="write the documents' hashes as a block list, for a data recipe's drop_hashes",
+    )
+    parser.add_argument(
+        "--work",
+        metavar="DIR",
+        help="with --hash or --document: the build's work folder or its address (default: SET.work, if it is there)",
+    )
+    parser.add_argument(
+        "--read-sources",
+        action="store_true",
+        help="with --hash or --document: look for a document that was not encoded in all sources again",
     )
     add_workers(parser)
     parser.add_argument(
@@ -68,14 +85,21 @@ def _run(options: argparse.Namespace) -> int:
 
     if (options.shard is None) != (options.offset is None):
         raise InputError("trace: --shard and --offset go together. Give both, or neither.")
-    if options.shard is not None and options.out is not None:
-        raise InputError("trace: --out takes what a search finds, not a single place.")
+    by_hash = options.hash is not None or options.document is not None
+    if options.out is not None and (options.shard is not None or by_hash):
+        raise InputError("trace: --out takes what a search finds, not a single place or document.")
+    if (options.work is not None or options.read_sources) and not by_hash:
+        raise InputError("trace: --work and --read-sources go with --hash or --document.")
     check_place(options.set)
     try:
         if options.out is not None:
             check_out(options.out, options.set if isinstance(options.set, Path) else None)
         if options.shard is not None:
             return _show_place(options)
+        if by_hash:
+            from shards.cli.trace_hash import show_hash
+
+            return show_hash(options)
         return _show_documents(options, _query(options))
     except ShardSetError as error:
         print_set_problems(error.problems, as_json=options.json)

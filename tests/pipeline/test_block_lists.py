@@ -210,8 +210,15 @@ def test_a_recipe_names_lists_by_its_own_folder_and_records_their_digest(
     recipe = load('drop_hashes = ["lists/a.txt"]\n' + GOOD)
     assert recipe.drop_hashes == [f"lists/a.txt#sha256={digest}"]
     assert [keys_of(item) for item in open_lists(recipe)] == [[(1, 2)]]
-    # A set's recipe.json is elsewhere: the list may lie in the working directory, since its digest says which it is.
+    # A set's recipe.json is elsewhere, and leads to the list from any working directory.
     (elsewhere / "set").mkdir()
+    moved = recipe.moved_to(elsewhere / "set")
+    (elsewhere / "set/recipe.json").write_text(moved.to_json())
+    assert moved.drop_hashes == [f"../../lists/a.txt#sha256={digest}"]
+    for folder in (elsewhere, Path("/")):
+        monkeypatch.chdir(folder)
+        assert [keys_of(item) for item in open_lists(load_recipe(elsewhere / "set/recipe.json"))] == [[(1, 2)]]
+    # In sets of earlier versions it keeps its name: it is in the working directory, and its digest shows which it is.
     (elsewhere / "set/recipe.json").write_text(recipe.to_json())
     monkeypatch.chdir(tmp_path)
     assert load_recipe(elsewhere / "set/recipe.json").to_json() == recipe.to_json()

@@ -1,0 +1,116 @@
+"""The last mix of a work folder, noted there by the build for `trace --hash`.
+
+The note names the mix task, the runs that it read in their order, the recipe, and the set that came of it. The runs'
+own list is pruned when nothing is mixed again, so it cannot serve. The recipe's paths begin at the root.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from pipeline.build.context import BuildContext
+from pipeline.encode.run import Run, RunList
+from pipeline.recipe.schema import Recipe
+from shards.errors import InputError
+from shards.stores.store import WritableStore
+
+LAST_FILE = "last-mix.json"
+"""In the folder of the mix stage."""
+
+
+@dataclass(frozen=True)
+class LastMix:
+    """What a work folder says of its last mix."""
+
+    work: WritableStore
+    mix: str
+    """The digest of the mix task."""
+    dtype: str
+    """Of the runs' tokens."""
+    sources: tuple[int, ...]
+    """The source of each run."""
+    digests: tuple[str, ...]
+    """The digest of each run, in the order of the mix."""
+    unread: tuple[bool, ...]
+    """For each source, whether parts of it were not read."""
+    recipe: Recipe = field(repr=False)
+    manifest: str | None = None
+    """SHA-256 of the manifest of the set that came of it; None if the build stopped before."""
+
+    @property
+    def folder(self) -> WritableStore:
+        """The folder of the mix task."""
+        return self.work.child("mix").child(self.mix)
+
+    def run(self, number: int) -> Run:
+        """Return a run, whose receipt is read when it is used."""
+        return Run(str(self.work.child("encode").child(self.digests[number])), self.sources[number], self.dtype)
+
+
+def note_mix(context: BuildContext, mix: str, recipe: Recipe, runs: RunList) -> None:
+    """Note a mix in the work folder; leave the note alone if it is of this very mix."""
+    note = {
+        "mix": mix,
+        "dtype": runs.runs[0].dtype if runs.runs else "<u2",
+        "sources": [run.source for run in runs.runs],
+        "digests": [run.digest for run in runs.runs],
+        "unread": [selection.has_more for selection in context.selections],
+        "recipe": json.loads(recipe.moved_to(Path("/")).to_json()),
+    }
+    context.used["mix"].add(LAST_FILE)
+    if (_read(context.work) or {}) | {"manifest": None} != note | {"manifest": None}:
+        _write(context.work, note)
+
+
+def note_set(work: WritableStore, manifest: str) -> None:
+    """Note the SHA-256 of the manifest of the set that came of the last mix."""
+    note = _read(work)
+    if note is not None and note.get("manifest") != manifest:
+        _write(work, note | {"manifest": manifest})
+
+
+def read_last_mix(work: WritableStore) -> LastMix:
+    """Return what a work folder says of its last mix.
+
+    Raises:
+        InputError: it says nothing that this version understands.
+    """
+    note = _read(work)
+    if note is None:
+        raise InputError(
+            f"{work}: no build here has mixed. Give the work folder of a build (--work), by default OUT.work. If an "
+            "earlier version of tokenmill made it, run the same build command again: it does no more than note the mix."
+        )
+    try:
+        return LastMix(
+            work,
+            note["mix"],
+            note["dtype"],
+            tuple(note["sources"]),
+            tuple(note["digests"]),
+            tuple(note["unread"]),
+            Recipe.model_validate(note["recipe"]).in_folder(Path("/")),
+            note.get("manifest"),
+        )
+    except (KeyError, TypeError, ValidationError) as error:
+        raise InputError(
+            f"{work}/mix/{LAST_FILE}: {type(error).__name__}: {error}. Run the same build command again: it is "
+            "written anew."
+        ) from error
+
+
+def _read(work: WritableStore) -> dict[str, Any] | None:
+    try:
+        note = json.loads(work.child("mix").read(LAST_FILE))
+    except (OSError, ValueError):
+        return None
+    return cast("dict[str, Any]", note) if isinstance(note, dict) else None
+
+
+def _write(work: WritableStore, note: dict[str, Any]) -> None:
+    work.child("mix").put(LAST_FILE, (json.dumps(note) + "\n").encode())

@@ -1,0 +1,66 @@
+"""What a source's cleaning makes of one document before it is encoded: dropped for a reason, masked, or left alone."""
+
+# pyright: reportUnknownMemberType=false
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.clean.documents import INVALID, LONG, SHORT, clean_batch
+from pipeline.clean.filters import Filtered, mask_as_recipe
+from pipeline.clean.limits import describe_fallen
+from pipeline.clean.measures.measure import measure_documents
+from pipeline.recipe.schema import SourceRecipe
+from pipeline.sources.base import TextBatch
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What became of a document."""
+
+    dropped: str | None
+    """The first reason for which it is dropped, as the manifest counts it; None if it stays."""
+    details: list[tuple[str, dict[str, Any]]]
+    """What was found, as text and as JSON values."""
+    text: bytes
+    """Its text as it is encoded: masked, if the source masks what it holds."""
+    masked: dict[str, int] = field(default_factory=dict[str, int])
+    """How often each kind of personal data is masked in it."""
+
+
+def try_document(source: SourceRecipe, text: bytes) -> Trial:
+    """Put one document through a source's cleaning.
+
+    Args:
+        source: the source, whose relative paths begin at its `folder`.
+        text: the document's bytes, as the source has them.
+
+    Raises:
+        InputError: a filter's library or model is not there.
+    """
+    batch = TextBatch(pa.array([text], pa.large_binary()), np.zeros(1, np.uint32))
+    dropped: Counter[str] = Counter()
+    filtered = Filtered()
+    documents = clean_batch(source, batch, dropped, filtered=filtered)
+    kinds = dict(sorted(filtered.masked.occurrences.items()))
+    if len(documents):
+        return Trial(None, [], bytes(next(iter(documents))), kinds)
+    (reason,) = dropped
+    return Trial(reason, _describe(source, text, reason), text, kinds)
+
+
+def _describe(source: SourceRecipe, text: bytes, reason: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return what was measured of a document that is dropped: every limit that it breaks, or its length."""
+    if reason in (SHORT, LONG):
+        limit = source.min_bytes if reason == SHORT else source.max_bytes
+        return [(f"{reason}: it has {len(text):,} bytes, limit {limit:,}", {"value": len(text), "limit": limit})]
+    limits = source.clean.limits("encode")
+    if reason == INVALID or reason not in {limit.reason for limit in limits}:
+        return []
+    names = sorted({limit.measure for limit in limits})
+    document = pa.array([mask_as_recipe(source, text).decode()], pa.large_string())
+    return describe_fallen(measure_documents(document, names)[0], names, limits)

