@@ -150,7 +150,11 @@ class PhaseConfig(Settings):
     """One of `[[phases]]`: from the end of the phase before it until `until_step`, with an off-ramp at the end."""
 
     name: Annotated[str, Field(min_length=1)]
-    until_step: PositiveInt
+    until_step: Annotated[int, Field(ge=0)] = 0
+    """Required, unless `until_mix_phase` gives it."""
+    until_mix_phase: Annotated[str, Field(min_length=1)] | None = None
+    """The name of a phase of the set's mix, instead of `until_step`: until the last step whose batch has no window of
+    the mix after that phase. The recipe in the run folder says both."""
     budget_usd: PositiveFloat | None = None
     """The run stops when the phase has cost more than this."""
     goal: Annotated[str, Field(pattern=r"^(val_loss|loss) <=? \d+(\.\d+)?$")] | None = None
@@ -244,16 +248,21 @@ def _check_phases(tables: list[Any], *, steps: int, price: float) -> Iterator[st
     for table in tables:
         phase = read_partly(PhaseConfig, table)
         place, end = f"phases.{phase.name}", phase.until_step
-        if end <= begin:
-            yield f"{place}.until_step = {end}: expected more than {begin}, where the phase begins."
         if phase.budget_usd is not None and price == 0:
             yield f"{place}.budget_usd: a budget needs a price. Set cost.gpu_usd_per_hour."
+        if end == 0 and phase.until_mix_phase is not None:
+            begin, end = 0, steps  # known when the set is; these rules are applied again then
+        elif end == 0:
+            yield f"{place}.until_step: required key is missing. Give it, or until_mix_phase."
+            continue
+        elif end <= begin:
+            yield f"{place}.until_step = {end}: expected more than {begin}, where the phase begins."
         last = min(end, steps)
         milestones: Any = phase.milestones  # not a list if it was refused
         for step in cast("list[Any]", milestones) if isinstance(milestones, list) else []:
             if step <= begin or step > last:
                 yield f"{place}.milestones: {step}: expected a step of the phase, after {begin} and until {last}."
-        begin = end
+        begin = phase.until_step
 
 
 def load_recipe(path: Path, overrides: list[str] | None = None) -> TrainRecipe:

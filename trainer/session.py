@@ -44,6 +44,7 @@ from trainer.metrics import copy_metrics
 from trainer.model.decoder import LanguageModel, build_model
 from trainer.model.size import count_parameters, flops_per_token
 from trainer.optim import build_optimizers
+from trainer.phases import pin_phases
 from trainer.recipe import TrainRecipe
 from trainer.resume import check_fits, find_checkpoint, find_start
 from trainer.run_folder import RECIPE_FILE, SET_FILE, START_FILE, TOKENIZER_FILE, SetRecord, StartRecord
@@ -163,6 +164,7 @@ def open_session(
     shard_set = _open_valid_set(place, cache, say)
     vocab_size = recipe.model.vocab_size or shard_set.vocab_size
     order = _plan_windows(shard_set, recipe, ranks, say)
+    recipe = pin_phases(recipe, order)
     device = choose_device(train.device)
     precision = choose_precision(train.precision, device)
     with ExitStack() as resources:
@@ -250,6 +252,11 @@ def _plan_windows(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Say
         problems.append(f"{found}; {expected}. Build a larger set, or lower seq_len or global_batch.")
     if all(shard.num_tokens < 2 for shard in val):
         problems.append(f"{where}: the val split has no token to predict. Build it with a larger split.val_tokens.")
+    problems += [
+        f"{where}: no shard of phase {phase.name!r} has a window of {seq_len} + 1 tokens. Lower seq_len."
+        for phase in order.phases
+        if phase.first == phase.stop
+    ]
     if problems:
         raise InputError(problems)
     if order.short_shards:
@@ -259,6 +266,10 @@ def _plan_windows(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Say
         f"{total:,} train tokens: {order.per_epoch:,} windows of {seq_len}, "
         f"{order.cropped:,} tokens ({order.cropped / total:.2%}) at shard ends are never predicted"
     )
+    for phase in order.phases:
+        step, row = divmod(phase.stop - 1, batch)
+        windows = f"{phase.stop - phase.first:,} windows of an epoch, {phase.cropped:,} tokens never predicted"
+        say(f"phase {phase.name!r} of the mix: {windows}; its last window is row {row} of step {step + 1}")
     return order
 
 

@@ -5,6 +5,9 @@ the next, so every token but a shard's first and its last few is a target once a
 in a permuted order, and inside a shard its windows in a permuted order. Every shard holds documents of the whole
 corpus in random order already, so nothing is lost by finishing one shard before the next.
 
+In a set with phases each epoch takes the phases in order, and permutes the shards of each. A shard has one phase and a
+window lies in one shard, so the order crosses from one phase to the next between two windows.
+
 `WindowOrder` maps a global window number to (epoch, shard, first token) from the manifest's token counts alone. The
 number of windows consumed is therefore all the state a training run has of its data: resume at any number, with any
 batch size, and the same windows follow. `account_tokens` counts the tokens that were used, repeated and never used;
@@ -70,6 +73,17 @@ class Window:
     stop: int
 
 
+@dataclass(frozen=True, slots=True)
+class PhaseWindows:
+    """A phase in the first epoch: the windows [first, stop)."""
+
+    name: str
+    first: int
+    stop: int
+    cropped: int
+    """Tokens of its shards that are never predicted in an epoch."""
+
+
 class WindowOrder:
     """The order of windows over shards of `shard_tokens` tokens. Depends on its arguments alone.
 
@@ -79,9 +93,18 @@ class WindowOrder:
         short_shards: indices of the shards that are too short for one window; they are never visited.
         targets: tokens of an epoch that are predicted.
         cropped: tokens of an epoch that are never predicted: each shard's first, and those after its last window.
+        phases: the phases in order; none in a set without.
     """
 
-    def __init__(self, shard_tokens: Sequence[int], *, seq_len: int, seed: int):
+    def __init__(self, shard_tokens: Sequence[int], *, seq_len: int, seed: int, phases: Sequence[str] = ()):
+        """Plan the order.
+
+        Args:
+            shard_tokens: tokens of each shard.
+            seq_len: tokens that a window predicts.
+            seed: decides the permutations.
+            phases: the phase of each shard, equal ones in a row; empty if the set has no phases.
+        """
         tokens = np.asarray(shard_tokens, dtype=np.int64)
         self.seq_len, self.seed = seq_len, seed
         self.windows = np.maximum(tokens - 1, 0) // seq_len
@@ -89,6 +112,14 @@ class WindowOrder:
         self.short_shards = [int(index) for index in np.flatnonzero(self.windows == 0)]
         self.targets = self.per_epoch * seq_len
         self.cropped = int(tokens.sum()) - self.targets
+        names = list(dict.fromkeys(phases))
+        self._phase_of = np.array([names.index(name) for name in phases] or [0] * len(tokens), np.int64)
+        ends = np.cumsum(np.bincount(self._phase_of, self.windows, len(names))).astype(np.int64).tolist()
+        sizes = np.bincount(self._phase_of, tokens, len(names)).astype(np.int64).tolist()
+        self.phases = tuple(
+            PhaseWindows(name, first, stop, size - (stop - first) * seq_len)
+            for name, first, stop, size in zip(names, [0, *ends], ends, sizes, strict=False)
+        )
         self._epoch: tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
         self._starts: OrderedDict[Visit, npt.NDArray[np.int64]] = OrderedDict()
 
@@ -136,6 +167,7 @@ class WindowOrder:
     def _shard_order(self, epoch: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         if self._epoch is None or self._epoch[0] != epoch:
             order = seeded_permutation(len(self.windows), self.seed, epoch)
+            order = order[np.argsort(self._phase_of[order], kind="stable")]
             self._epoch = epoch, order, np.cumsum(self.windows[order])
         return self._epoch[1:]
 
@@ -156,7 +188,8 @@ def order_split(shard_set: ShardSet, split: Split = "train", *, seq_len: int, se
     All that reads windows asks here: a run, the commands that trace it, and `shards.torch`.
     """
     shards = shard_set.splits.get(split, ())
-    return WindowOrder([shard.num_tokens for shard in shards], seq_len=seq_len, seed=seed)
+    phases = [shard.entry.phase for shard in shards if shard.entry.phase is not None]
+    return WindowOrder([shard.num_tokens for shard in shards], seq_len=seq_len, seed=seed, phases=phases)
 
 
 def row_window(step: int, row: int, *, global_batch: int) -> int:
