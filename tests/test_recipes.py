@@ -17,7 +17,7 @@ from pipeline.recipe.cleaning import CleanAllRecipe, NearDuplicatesRecipe
 from pipeline.recipe.evaluations import EvaluationRecipe
 from pipeline.recipe.filters import FILTERS
 from pipeline.recipe.presets import PRESETS, Preset
-from pipeline.recipe.schema import Recipe, SourceRecipe
+from pipeline.recipe.schema import MixRecipe, PhaseRecipe, Recipe, SourceRecipe
 from shards.errors import InputError
 from shards.terminal.recipes import find_recipe
 from trainer import recipe as train_recipe
@@ -81,7 +81,7 @@ def test_the_others(load: Load) -> None:
 
 def test_the_recipes_in_the_readme_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / "recipes/README.md").read_text(encoding="utf-8")
-    example, cleaning, patterns = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    example, curriculum, cleaning, patterns = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     for file in ("notes/a/b.md", "crawl/a.parquet", "code/a.parquet"):
         (tmp_path / file).parent.mkdir(parents=True)
@@ -94,6 +94,12 @@ def test_the_recipes_in_the_readme_load(tmp_path: Path, monkeypatch: pytest.Monk
         *[["gopher"]] * 3,
         ["gopher", "code"],
     ]
+    weights = {"fineweb-edu": 87, "finemath": 10, "python-edu": 3}
+    sources = "".join(
+        f'[[sources]]\nname = "{n}"\npaths = ["notes/a/b.md"]\nweight = {w}\n' for n, w in weights.items()
+    )
+    (tmp_path / "c.toml").write_text(f'name = "c"\n{sources}[tokenizer]\nvocab_size = 300\n{curriculum}')
+    assert [phase.name for phase in load_recipe(tmp_path / "c.toml").mix.phases] == ["main", "last"]
 
 
 # --- The tables of keys ---
@@ -128,7 +134,9 @@ def test_every_key_has_a_row_with_its_meaning() -> None:
     names = [row[0].strip("| `") for row in rows]
     sections = (Recipe.model_fields[name].annotation for name in ("tokenizer", "mix", "split", "shards"))
     expected = ["name", "seed", "drop_hashes", "drop_if_matches", *SourceRecipe.model_fields]
-    expected += [key for section in sections for key in section.model_fields]  # type: ignore[union-attr]
+    for section in sections:
+        expected += section.model_fields  # type: ignore[union-attr]
+        expected += PhaseRecipe.model_fields if section is MixRecipe else []
     expected += [
         *CleanAllRecipe.model_fields,
         *Preset.model_fields,

@@ -20,10 +20,10 @@ from pipeline.mix.plan import plan_from_dict
 from pipeline.recipe.load import load_recipe
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
-from tests.pipeline.test_mix import CORPORA, keep_first
 from tests.support.good_recipe import GOOD, faults_of
-from tests.support.runs import Document, make_recipe, place_documents, write_runs
+from tests.support.runs import Document, corpus_of, keep_first, make_recipe, place_documents, write_runs
 
+CORPORA = st.builds(corpus_of, st.integers(0, 1 << 32), st.integers(1, 3), st.integers(20, 150))
 MAIN = {"name": "main", "share": 0.9}
 LAST = {"name": "last", "share": 0.1, "weights": {"s0": 1, "s1": 9}}
 

@@ -28,7 +28,16 @@ from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Shares
 from shards.format.manifest import block_list_reason
 from shards.stores.store import FolderStore
-from tests.support.runs import Document, Placed, make_recipe, place_documents, write_run, write_runs
+from tests.support.runs import (
+    Document,
+    Placed,
+    corpus_of,
+    keep_first,
+    make_recipe,
+    place_documents,
+    write_run,
+    write_runs,
+)
 
 TOP = (1 << 64) - 1
 # Many hashes that differ in the last half only, and at both ends, besides well-spread ones.
@@ -38,38 +47,9 @@ KEYS = st.one_of(
 )
 
 
-def corpus_of(seed: int, number: int, size: int) -> list[list[Document]]:
-    """Return sources that share some documents and repeat some. Drawn by seed: hypothesis would take minutes."""
-    rng = random.Random(seed)
-    ends = [0, 1, 1 << 63, TOP]
-    keys = {(rng.choice(ends), rng.randrange(8)) if rng.random() < 0.3 else draw_key(rng) for _ in range(size)}
-    most = rng.choice([3, 60])
-    pool = [Document(key, rng.randint(2, most)) for key in sorted(keys)]
-    rng.shuffle(pool)
-    sources = [pool[source::number] + rng.choices(pool, k=rng.randrange(10)) for source in range(number)]
-    for documents in sources:
-        rng.shuffle(documents)
-    return sources
-
-
-def draw_key(rng: random.Random) -> tuple[int, int]:
-    return rng.getrandbits(64), rng.getrandbits(64)
-
-
 CORPORA = st.builds(corpus_of, st.integers(0, 1 << 32), st.integers(1, 3), st.integers(20, 150))
 WEIGHTS = st.lists(st.one_of(st.integers(1, 100), st.sampled_from([0.1, 1e-3, 33.3])), min_size=3, max_size=3)
 CUTS = st.lists(st.lists(st.integers(0, 60), max_size=4), min_size=3, max_size=3)
-
-
-def keep_first(sources: list[list[Document]]) -> list[list[Document]]:
-    """Reference: the documents of each source in hash order, the first of equal ones only."""
-    seen: set[Any] = set()
-    kept: list[list[Document]] = []
-    for documents in sources:
-        own = {document.key: document for document in documents if document.key not in seen}
-        seen |= own.keys()
-        kept.append([own[key] for key in sorted(own)])
-    return kept
 
 
 def plan_of(recipe: Recipe, runs: list[Run]) -> tuple[MixPlan, Index]:

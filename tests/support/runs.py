@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +36,35 @@ class Document:
     def measure(self, name: str) -> float:
         """Return a made-up measure of a few values, as float32."""
         return (self.key[0] // 3 + self.key[1] + len(name)) % 23 / 8
+
+
+def corpus_of(seed: int, number: int, size: int) -> list[list[Document]]:
+    """Return sources that share some documents and repeat some. Drawn by seed: hypothesis would take minutes."""
+    rng = random.Random(seed)
+    ends = [0, 1, 1 << 63, (1 << 64) - 1]
+    keys = {(rng.choice(ends), rng.randrange(8)) if rng.random() < 0.3 else draw_key(rng) for _ in range(size)}
+    most = rng.choice([3, 60])
+    pool = [Document(key, rng.randint(2, most)) for key in sorted(keys)]
+    rng.shuffle(pool)
+    sources = [pool[source::number] + rng.choices(pool, k=rng.randrange(10)) for source in range(number)]
+    for documents in sources:
+        rng.shuffle(documents)
+    return sources
+
+
+def draw_key(rng: random.Random) -> tuple[int, int]:
+    return rng.getrandbits(64), rng.getrandbits(64)
+
+
+def keep_first(sources: list[list[Document]]) -> list[list[Document]]:
+    """Reference: the documents of each source in hash order, the first of equal ones only."""
+    seen: set[Any] = set()
+    kept: list[list[Document]] = []
+    for documents in sources:
+        own = {document.key: document for document in documents if document.key not in seen}
+        seen |= own.keys()
+        kept.append([own[key] for key in sorted(own)])
+    return kept
 
 
 def write_run(
