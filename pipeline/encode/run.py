@@ -136,32 +136,23 @@ class Run:
             self.output.read(DOCUMENTS_FILE, header + first * size, header + last * size), DOCUMENT_DTYPE
         )
 
-    def read_between(
-        self, start: HashKey, stop: HashKey, *, first: int | None = None
-    ) -> tuple[int, npt.NDArray[np.void]]:
+    def read_between(self, start: HashKey, stop: HashKey) -> tuple[int, npt.NDArray[np.void]]:
         """Find and read the documents whose hashes are in [start, stop).
 
         Hashes are spread evenly, so their place is nearly known: a little more than the documents is read, once.
-
-        Args:
-            start: the lowest hash.
-            stop: one past the highest.
-            first: the index of the first such document, if it is known.
 
         Returns:
             The index of the first, and the rows, `DOCUMENT_DTYPE (found,)`.
         """
         slack, edges, number = 1, Edges([start, stop]), self.num_documents
         while True:
-            begin = _expect_place(start, number, -slack) if first is None else first
+            begin = _expect_place(start, number, -slack)
             end = max(begin, _expect_place(stop, number, slack))
             rows = self.read_documents(begin, end)
             low, high = edges.count_below(rows).tolist()
-            if first is not None:
-                low = 0
             high = max(low, high)
             # A row outside on either side shows that there is none further on.
-            if (first is not None or low or not begin) and (high < len(rows) or end == number):
+            if (low or not begin) and (high < len(rows) or end == number):
                 return begin + low, rows[low:high]
             slack *= 4
 

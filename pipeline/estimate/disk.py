@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pipeline.encode.run import DOCUMENT_DTYPE, MEASURES_DTYPE
 from pipeline.mix.near_duplicates.bands import BANDS_BYTES
+from pipeline.mix.partitions import CHUNK_BYTES
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
 from pipeline.sources.base import Unit
@@ -28,10 +29,10 @@ def scratch_bytes(recipe: Recipe, unit: Unit) -> int:
 
 
 def document_bytes(recipe: Recipe, source: int) -> int:
-    """Return the scratch bytes of a document beside its tokens: its row, measures and bands, and its bit in the mix."""
+    """Return the scratch bytes of a document beside its tokens: its row, measures and bands, and those of the mix."""
     measures = MEASURES_DTYPE.itemsize * len(recipe.sources[source].clean.mix_measures())
     bands = BANDS_BYTES if recipe.clean.near_duplicates is not None else 0
-    return DOCUMENT_DTYPE.itemsize + measures + bands + 1
+    return DOCUMENT_DTYPE.itemsize + measures + bands + CHUNK_BYTES + 1
 
 
 def most_output_bytes(recipe: Recipe, text_bytes: list[int]) -> int:

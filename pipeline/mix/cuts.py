@@ -340,7 +340,7 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> dict[str, Any]:
         listed = task.block_lists or contamination.dropped
         blocked = Blocked(list(task.block_lists), contamination.dropped) if listed else None
         cleaning = Cleaning(task.recipe.sources) if cleaned_when_mixed(task.recipe.sources) else None
-        index = Index(list(own), len(task.recipe.sources), blocked, cleaning)
+        index = Index(list(own), len(task.recipe.sources), blocked, cleaning, folder)
         files = contamination.files | (cleaning.write(folder, runs, own) if cleaning else {})
         result: dict[str, Any] = {"short": [], "files": files}
         if task.evaluations:

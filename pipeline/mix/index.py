@@ -1,17 +1,17 @@
 """The documents of all runs in hash order: deduplicated, added up by source, and cut at document boundaries.
 
-The hash space is read in partitions of at most about `PARTITION_DOCUMENTS`, one range of each run at a time, so that
-the ranges are long although there are many runs. Only hashes and lengths are kept of what is read; measures are read
-block by block. Memory: about 50 bytes for each document of a partition, and what grows with the corpus: a bit for each
-document, and 8 bytes for each run and partition.
+The hash space is read in partitions (`pipeline.mix.partitions`); measures are read block by block. Memory: about 50
+bytes for each document of a partition, and what grows with the corpus: a bit for each document, and 8 bytes for each
+run and partition.
 """
 
 from __future__ import annotations
 
 import bisect
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -19,60 +19,18 @@ import numpy as np
 from pipeline.encode.run import END_HASH, FIRST_HASH, HashKey, Run
 from pipeline.mix.cleaning import BLOCK_DOCUMENTS, Block, Cleaning
 from pipeline.mix.kept import Kept
+from pipeline.mix.partitions import Part, Partitions, partition_key
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from pipeline.mix.block_lists import Blocked, BlockListUse
 
-PARTITION_DOCUMENTS = 1 << 24
 FAR_OFF = 0.05
 """Largest excess of one source, as a part of all validation tokens, at which the cut of version 0.1.0 is kept, so that
 sets keep their bytes. With 200,000 tokens of validation it is 10,000."""
 DUPLICATE = "duplicate"
 DUPLICATE_ELSEWHERE = "duplicate of another source"
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Hashes and lengths of documents in one partition, run by run, each `(documents,)`."""
-
-    hi: npt.NDArray[np.uint64]
-    lo: npt.NDArray[np.uint64]
-    lengths: npt.NDArray[np.uint32]
-
-    @classmethod
-    def of(cls, rows: Iterable[npt.NDArray[np.void]]) -> Part:
-        """Take them from rows of `DOCUMENT_DTYPE`."""
-        columns = [[row[name].copy() for name in ("hash_hi", "hash_lo", "length")] for row in rows]
-        columns.append([np.zeros(0, dtype) for dtype in (np.uint64, np.uint64, np.uint32)])
-        return cls(*(np.concatenate(column) for column in zip(*columns, strict=True)))
-
-    def sort(self, bits: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Order the documents by hash; equal ones stay in the order of their runs and rows.
-
-        A key holds the beginning of a hash, and the document's place in its last bits: sorting numbers takes a fifth of
-        the time of `lexsort`. The few documents that share a beginning are ordered by the whole hash.
-
-        Args:
-            bits: the first bits of `hi`, equal in a partition.
-
-        Returns:
-            Documents in hash order, `(documents,)`; and where in it those are that share the beginning of their hash.
-        """
-        place_bits = np.uint64(max(0, len(self.hi) - 1).bit_length())
-        keys = (self.hi << np.uint64(bits)) >> place_bits << place_bits
-        keys |= np.arange(len(keys), dtype=np.uint64)
-        keys.sort()
-        beginnings = keys >> place_bits
-        same = beginnings[1:] == beginnings[:-1]
-        del beginnings
-        keys &= (np.uint64(1) << place_bits) - np.uint64(1)
-        order = keys.view(np.int64)
-        shared = np.flatnonzero(np.append(same, False) | np.append(False, same))
-        documents = order[shared]
-        order[shared] = documents[np.lexsort((self.lo[documents], self.hi[documents]))]
-        return order, shared
 
 
 class Found(NamedTuple):
@@ -97,14 +55,19 @@ class Index:
     """
 
     def __init__(
-        self, runs: list[Run], num_sources: int, blocked: Blocked | None = None, cleaning: Cleaning | None = None
+        self,
+        runs: list[Run],
+        num_sources: int,
+        blocked: Blocked | None = None,
+        cleaning: Cleaning | None = None,
+        scratch: Path | None = None,
     ):
         self._runs = runs
         self.sources = np.array([run.source for run in runs], np.int64)
         self._blocked = blocked
         self._cleaning = cleaning
-        total = sum(run.num_documents for run in runs)
-        self.bits = max(0, (total // PARTITION_DOCUMENTS).bit_length())
+        self._partitions = Partitions(runs, scratch)
+        self.bits = self._partitions.bits
         self.tokens = np.zeros((1 << self.bits, num_sources), np.int64)
         self.longest = np.zeros_like(self.tokens)
         self.documents = np.zeros(num_sources, np.int64)
@@ -112,15 +75,14 @@ class Index:
         self.dropped_tokens: list[Counter[str]] = [Counter() for _ in range(num_sources)]
         """Of the same documents, but for those that fall by limits: `Cleaning` counts their tokens."""
         packed: list[npt.NDArray[np.uint8]] = []
-        self.kept = Kept(np.zeros((1 + (1 << self.bits), len(runs)), np.uint64), packed.__getitem__)
+        self.kept = Kept(self._partitions.edges, packed.__getitem__)
         for number in range(1 << self.bits):
             packed.append(np.packbits(self._deduplicate(number)))
 
     def _deduplicate(self, number: int) -> npt.NDArray[np.bool_]:
         """Return which documents of a partition are kept, run by run, and count them."""
-        edges = self.kept.edges
-        part = Part.of(self._read_partition(number))
-        counts = (edges[number + 1] - edges[number]).astype(np.int64)
+        part = self._partitions.read(number)
+        counts = self._partitions.sizes(number)
         ends = np.cumsum(counts)
         keep = np.ones(len(part.hi), bool)
         order, shared = part.sort(self.bits)
@@ -143,15 +105,6 @@ class Index:
         self._add_up(number, keep, part.lengths, counts)
         self._count_duplicates(first_of_kind, sources, part.lengths[documents])
         return keep
-
-    def _read_partition(self, number: int) -> Iterable[npt.NDArray[np.void]]:
-        """Yield the rows of each run in a partition, and note where they end."""
-        edges = self.kept.edges
-        start, stop = (_partition_key(part, self.bits) for part in (number, number + 1))
-        for i, run in enumerate(self._runs):
-            first, rows = run.read_between(start, stop, first=int(edges[number, i]))
-            edges[number + 1, i] = first + len(rows)
-            yield rows
 
     def _drop_blocked(
         self, blocked: Blocked, part: Part, order: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
@@ -233,13 +186,13 @@ class Index:
         lengths: npt.NDArray[np.uint32],
         counts: npt.NDArray[np.int64],
     ) -> None:
-        ends = np.cumsum(counts)
-        for i in np.flatnonzero(counts).tolist():
-            own = slice(ends[i] - counts[i], ends[i])
-            kept, source = lengths[own][keep[own]], self._runs[i].source
-            self.tokens[number, source] += int(kept.sum(dtype=np.int64))
-            self.longest[number, source] = max(self.longest[number, source], kept.max(initial=0))
-            self.documents[source] += len(kept)
+        runs = np.flatnonzero(counts)  # a run without documents has no place to begin at
+        if len(runs):
+            begins, sources = (np.cumsum(counts) - counts)[runs], self.sources[runs]
+            kept = np.where(keep, lengths, 0)
+            np.add.at(self.tokens[number], sources, np.add.reduceat(kept, begins, dtype=np.int64))
+            np.maximum.at(self.longest[number], sources, np.maximum.reduceat(kept, begins))
+            np.add.at(self.documents, sources, np.add.reduceat(keep, begins, dtype=np.int64))
 
     def _count_duplicates(
         self,
@@ -261,17 +214,20 @@ class Index:
         """Find the kept documents with given content hashes, of which each is given once, in hash order."""
         result = Found(*(np.full(len(hi), -1, np.int64) for _ in range(4)))
         for number in range(1 << self.bits if len(hi) else 0):
-            first, last = (self.kept.edges[part] for part in (number, number + 1))
-            for i in np.flatnonzero(last > first).tolist():
-                begin, end = int(first[i]), int(last[i])
-                own = np.flatnonzero(self.kept.mask(i, begin, end))
-                rows = self._runs[i].read_documents(begin, end)[own]
-                found = _find_hashes(rows["hash_hi"], rows["hash_lo"], hi, lo)
-                hit = found >= 0
-                result.runs[found[hit]] = i
-                result.places[found[hit]] = begin + own[hit]
-                result.spans[found[hit]] = rows["span"][hit]
-                result.rows[found[hit]] = rows["row"][hit]
+            part, own = self._partitions.read(number), np.flatnonzero(self._kept_in(number))
+            found = _find_hashes(part.hi[own], part.lo[own], hi, lo)
+            own, found = own[found >= 0], found[found >= 0]
+            sizes = self._partitions.sizes(number)
+            ends = np.cumsum(sizes)
+            runs = np.searchsorted(ends, own, "right")
+            result.runs[found] = runs
+            result.places[found] = own - (ends - sizes)[runs] + self.kept.edges[number, runs].astype(np.int64)
+        for i in sorted(set(result.runs.tolist()) - {-1}):
+            found = np.flatnonzero(result.runs == i)
+            places = result.places[found]
+            first = int(places.min())
+            rows = self._runs[i].read_documents(first, int(places.max()) + 1)[places - first]
+            result.spans[found], result.rows[found] = rows["span"], rows["row"]
         return result
 
     def drop(self, runs: npt.NDArray[np.int64], places: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> None:
@@ -305,14 +261,12 @@ class Index:
 
     def partition(self, number: int, source: int) -> Part:
         """Return a source's kept documents in a partition."""
+        return self._partitions.read_source(number, source, self._kept_in(number))
 
-        def rows() -> Iterable[npt.NDArray[np.void]]:
-            first, last = (self.kept.edges[part] for part in (number, number + 1))
-            for i in np.flatnonzero((self.sources == source) & (last > first)).tolist():
-                own = int(first[i]), int(last[i])
-                yield self._runs[i].read_documents(*own)[self.kept.mask(i, *own)]
-
-        return Part.of(rows())
+    def _kept_in(self, number: int) -> npt.NDArray[np.bool_]:
+        """Return which documents of a partition are kept, run by run."""
+        size = int(self._partitions.sizes(number).sum())
+        return np.unpackbits(self.kept.bits_of(number), count=size).view(bool)
 
 
 def _find_hashes(
@@ -399,7 +353,7 @@ class Axis:
         nearest = after - 1 if down else after
         # The boundary may be the partition's end: any key up to the next document's hash denotes it.
         at_end = nearest == len(edges) - 1
-        return Cut(int(edges[nearest]), _partition_key(part + 1, self._index.bits) if at_end else places.key(nearest))
+        return Cut(int(edges[nearest]), partition_key(part + 1, self._index.bits) if at_end else places.key(nearest))
 
     def _places(self, part: int) -> _Places:
         if self._loaded is None or self._loaded[0] != part:
@@ -424,7 +378,3 @@ class _Places:
     def key(self, place: int) -> HashKey:
         document = self.order[place]
         return int(self.documents.hi[document]), int(self.documents.lo[document])
-
-
-def _partition_key(part: int, bits: int) -> HashKey:
-    return (part << (64 - bits), 0)

@@ -60,6 +60,8 @@ FEW_RUNS = 100
 COPIES = 0.05
 """The share of the documents that are drawn from few, and so have copies in other runs and sources."""
 _POLL_SECONDS = 0.02
+_POLLER = "TOKENMILL_SCALE_POLLER"
+"""The environment variable with the thread that polls, whose reads are not counted."""
 
 
 def bench_scale(work: Path, *, quick: bool = False) -> Figures:
@@ -389,6 +391,7 @@ def _watch(function: Callable[..., Figures], arguments: tuple[Any, ...]) -> Figu
 
     thread = threading.Thread(target=poll)
     thread.start()
+    os.environ[_POLLER] = str(thread.native_id)
     try:
         figures = function(*arguments)
     finally:
@@ -403,13 +406,21 @@ def _status(name: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
+def _count_reads(file: str) -> tuple[int, int]:
+    """Return how many reads a process or thread has made, and their bytes."""
+    counts = dict(line.split(": ") for line in Path(file).read_text().splitlines())
+    return int(counts["syscr"]), int(counts["rchar"])
+
+
 def _usage() -> Callable[[], Figures]:
     """Start to measure this process; the result ends it: seconds, reads, and bytes read from files."""
 
     def now() -> tuple[float, float, int, int]:
         used = resource.getrusage(resource.RUSAGE_SELF)
-        counts = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
-        return time.perf_counter(), used.ru_utime + used.ru_stime, int(counts["syscr"]), int(counts["rchar"])
+        (reads, size), (own_reads, own_size) = _count_reads("/proc/self/io"), (0, 0)
+        if _POLLER in os.environ:
+            own_reads, own_size = _count_reads(f"/proc/self/task/{os.environ[_POLLER]}/io")
+        return time.perf_counter(), used.ru_utime + used.ru_stime, reads - own_reads, size - own_size
 
     begun = now()
 

@@ -15,7 +15,7 @@ import pytest
 
 from pipeline.build.load import load_recipe
 from pipeline.encode.run import HashKey, RunList
-from pipeline.mix import index as index_module
+from pipeline.mix import partitions as partitions_module
 from pipeline.mix.block_lists import (
     MAX_LINE_BYTES,
     Blocked,
@@ -136,7 +136,7 @@ def sources_with_copies() -> list[list[Document]]:
 
 @pytest.mark.parametrize("partition", [1, 7, 1 << 20])
 def test_of_a_blocked_document_every_copy_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partition: int) -> None:
-    monkeypatch.setattr(index_module, "PARTITION_DOCUMENTS", partition)
+    monkeypatch.setattr(partitions_module, "PARTITION_DOCUMENTS", partition)
     sources = sources_with_copies()
     runs = write_runs(tmp_path / "runs", sources, [[5, 20], [30]])
     gone = {sources[0][3].key, sources[1][7].key, sources[1][0].key}

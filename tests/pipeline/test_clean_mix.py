@@ -14,6 +14,7 @@ import pytest
 from pipeline.encode.run import Run
 from pipeline.mix import cleaning as cleaning_module
 from pipeline.mix import index as index_module
+from pipeline.mix import partitions as partitions_module
 from pipeline.mix.block_lists import Blocked, BlockList
 from pipeline.mix.cleaning import EXAMPLES, Cleaning
 from pipeline.mix.cuts import MixError, plan_mix
@@ -151,7 +152,7 @@ def hex_of(document: Document) -> str:
 def test_partitions_blocks_and_runs_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sources = corpus(1, 600)
     plain, expected = make_index(tmp_path / "plain", sources, [[], [], []])
-    monkeypatch.setattr(index_module, "PARTITION_DOCUMENTS", 50)
+    monkeypatch.setattr(partitions_module, "PARTITION_DOCUMENTS", 50)
     for size in (1 << 16, 7):
         monkeypatch.setattr(index_module, "BLOCK_DOCUMENTS", size)
         index, found = make_index(tmp_path / f"cut-{size}", sources, [[3, 4, 100], [50], [10, 300, 301]])

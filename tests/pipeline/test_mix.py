@@ -6,6 +6,7 @@ import itertools
 import random
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,16 @@ from hypothesis import strategies as st
 from pipeline.encode import run as run_module
 from pipeline.encode.run import DOCUMENT_DTYPE, END_HASH, FIRST_HASH, Edges, Run
 from pipeline.engine.receipts import write_receipt
-from pipeline.mix import index as index_module
+from pipeline.mix import partitions as partitions_module
 from pipeline.mix.block_lists import Blocked, BlockList
 from pipeline.mix.cuts import MixError, plan_mix
 from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE, Axis, Index
 from pipeline.mix.kept import read_kept, write_kept
+from pipeline.mix.partitions import Partitions
 from pipeline.mix.plan import MixPlan, plan_from_dict
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Shares
+from shards.errors import RunError
 from shards.format.manifest import block_list_reason
 from shards.stores.store import FolderStore
 from tests.support.runs import (
@@ -165,10 +168,11 @@ def test_partitions_and_runs_change_nothing(
 ) -> None:
     recipe = make_recipe(weights[: len(sources)], val_tokens=60, shard_tokens=shard, when_short="shrink")
     found: list[Any] = []
-    for documents in (1, 4, 1 << 20):
+    for documents, group in ((1, 7), (4, 1 << 20), (1 << 20, 1)):
         for places in cuts:
             with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-                patch.setattr(index_module, "PARTITION_DOCUMENTS", documents)
+                patch.setattr(partitions_module, "PARTITION_DOCUMENTS", documents)
+                patch.setattr(partitions_module, "GROUP_DOCUMENTS", group)
                 result = planned(folder, sources, recipe, places)
                 found.append(result and (result[0].sources, result[0].train_tokens, result[0].notes, result[1]))
     assert all(item == found[0] for item in found)
@@ -194,16 +198,23 @@ def deduplicate(sources: list[list[Document]], listed: set[Any]) -> tuple[list[l
 
 
 @settings(max_examples=60)
-@given(sources=CORPORA, cuts=CUTS, seed=st.integers(0, 1 << 32), documents=st.sampled_from([1, 4, 1 << 24]))
+@given(
+    sources=CORPORA,
+    cuts=CUTS,
+    seed=st.integers(0, 1 << 32),
+    documents=st.sampled_from([1, 4, 1 << 24]),
+    group=st.sampled_from([1, 9, 1 << 22]),
+)
 def test_an_index_is_what_plain_code_finds(
-    sources: list[list[Document]], cuts: list[list[int]], seed: int, documents: int
+    sources: list[list[Document]], cuts: list[list[int]], seed: int, documents: int, group: int
 ) -> None:
     rng = random.Random(seed)
     keys = sorted({document.key for own in sources for document in own})
     listed = set(rng.sample(keys, rng.choice([0, len(keys) // 5])))
     kept, dropped = deduplicate(sources, listed)
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setattr(index_module, "PARTITION_DOCUMENTS", documents)
+        patch.setattr(partitions_module, "PARTITION_DOCUMENTS", documents)
+        patch.setattr(partitions_module, "GROUP_DOCUMENTS", group)
         path = Path(folder, "listed.txt")
         path.write_text("".join(f"{hi:016x}{lo:016x}\n" for hi, lo in [*listed, (1, 77)]))
         blocked = Blocked([BlockList("listed.txt", path)]) if listed else None
@@ -250,7 +261,7 @@ def test_a_cut_is_the_nearest_boundary(items: list[Any], target: int) -> None:
     expected = min(edges, key=lambda edge: (abs(edge - target), -edge))
     for partition in (1, 4, 1 << 20):
         with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-            patch.setattr(index_module, "PARTITION_DOCUMENTS", partition)
+            patch.setattr(partitions_module, "PARTITION_DOCUMENTS", partition)
             run = write_run(Path(folder, "run"), 0, documents)
             cut = Axis(Index([run], 1), 0).cut(target)
             assert cut.tokens == expected
@@ -267,11 +278,42 @@ def test_a_run_finds_the_documents_between_two_hashes(keys: list[Any], one: Any,
         for begin, end in ((start, stop), (FIRST_HASH, stop), (start, END_HASH), (FIRST_HASH, END_HASH)):
             expected = [k for k in sorted(keys) if begin <= k < end]
             place = sum(k < begin for k in keys)
-            for known in (None, place):
-                first, rows = run.read_between(begin, end, first=known)
-                assert [(int(row["hash_hi"]), int(row["hash_lo"])) for row in rows] == expected
-                assert first == place or not expected
+            first, rows = run.read_between(begin, end)
+            assert [(int(row["hash_hi"]), int(row["hash_lo"])) for row in rows] == expected
+            assert first == place or not expected
             assert run.read_tokens(rows).tolist() == [token for k in expected for token in Document(k, 2).tokens]
+
+
+def count_reads(function: Callable[[], object]) -> int:
+    """Return how many times a function makes this thread read from a file."""
+
+    def reads() -> int:
+        return int(Path("/proc/thread-self/io").read_text().split("syscr: ")[1].split()[0])
+
+    before = reads()
+    function()
+    return reads() - before
+
+
+def test_each_run_is_read_once_however_many_partitions_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = write_runs(tmp_path, [spread(2000)], [list(range(50, 2000, 50))])
+    recipe = make_recipe([1], shard_tokens=2000, when_short="shrink")
+    whole = count_reads(lambda: plan_of(recipe, runs))
+    monkeypatch.setattr(partitions_module, "PARTITION_DOCUMENTS", 50)
+    reads = count_reads(lambda: plan_of(recipe, runs))
+    assert reads - whole <= 2 * 64  # of 64 partitions each is read to deduplicate and to cut
+
+
+def test_scratch_that_a_disk_changed_is_not_used(tmp_path: Path) -> None:
+    partitions = Partitions(write_runs(tmp_path, [spread(100)], [[50]]))
+    assert partitions.read(0).lengths.tolist() == [10] * 100
+    file = partitions._file  # pyright: ignore[reportPrivateUsage]
+    file.seek(1234)
+    file.write(b"#")
+    with pytest.raises(RunError, match=r"scratch file of the mix differs .* Check it"):
+        partitions.read(0)
 
 
 def spread(number: int, *, length: int = 10, start: int = 0) -> list[Document]:

@@ -374,7 +374,7 @@ def test_dropping_from_an_index_is_like_a_block_list(
     sources = [[Document(key, 1 + key[1] % 90) for key in keys[first : first + 60]] for first in (0, 40, 60)]
     runs = write_runs(tmp_path, sources, [[20], [], [5, 30]])
     if bits:
-        monkeypatch.setattr("pipeline.mix.index.PARTITION_DOCUMENTS", 60)
+        monkeypatch.setattr("pipeline.mix.partitions.PARTITION_DOCUMENTS", 60)
     plain = Index(runs, 3)
     assert (plain.bits > 0) == bool(bits)
     chosen = sorted(generator.sample(keys, 30))
