@@ -226,7 +226,7 @@ class Index:
             found = np.flatnonzero(result.runs == i)
             places = result.places[found]
             first = int(places.min())
-            rows = self._runs[i].read_documents(first, int(places.max()) + 1)[places - first]
+            rows = self._runs[int(i)].read_documents(first, int(places.max()) + 1)[places - first]
             result.spans[found], result.rows[found] = rows["span"], rows["row"]
         return result
 
