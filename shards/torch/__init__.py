@@ -19,6 +19,7 @@ except ModuleNotFoundError as error:
     raise MissingExtraError(message) from error
 
 from shards.torch.documents import collate_windows
+from shards.torch.stream import TokenStream
 from shards.torch.windows import TokenWindows
 
-__all__ = ["TokenWindows", "collate_windows"]
+__all__ = ["TokenStream", "TokenWindows", "collate_windows"]

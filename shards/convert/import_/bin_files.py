@@ -106,7 +106,7 @@ def _looks_wider(bin_file: TokenBin) -> bool:
 
 
 @dataclass(frozen=True)
-class TokenStream:
+class BinStream:
     """Files as one stream of tokens.
 
     Attributes:
@@ -152,11 +152,11 @@ class TokenStream:
             yield self.read(start, min(start + IMPORT_BLOCK_TOKENS, len(self)))
 
 
-def open_stream(paths: Sequence[Path], dtype: Dtype) -> TokenStream:
+def open_stream(paths: Sequence[Path], dtype: Dtype) -> BinStream:
     """Open files as one stream.
 
     Raises:
         TokenBinError: as `open_bin`.
         OSError: a file cannot be read.
     """
-    return TokenStream(tuple(open_bin(path, dtype) for path in paths))
+    return BinStream(tuple(open_bin(path, dtype) for path in paths))

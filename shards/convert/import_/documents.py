@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from shards.convert.import_.bin_files import TokenBinError, TokenStream
+from shards.convert.import_.bin_files import BinStream, TokenBinError
 from shards.format.documents import cut_blocks
 from shards.format.hashes import hash_document
 from shards.format.tokenizer import Vocabulary
@@ -37,7 +37,7 @@ class ImportedDocuments:
         closed: whether EOS was put after the last document, which had none.
     """
 
-    stream: TokenStream
+    stream: BinStream
     ends: npt.NDArray[np.int64]
     eos_at: EosAt
     closed: bool
@@ -49,7 +49,7 @@ class ImportedDocuments:
 
 
 def cut_documents(
-    stream: TokenStream, *, vocab_size: int, eos_id: int, close: bool, advance: Callable[[int], None]
+    stream: BinStream, *, vocab_size: int, eos_id: int, close: bool, advance: Callable[[int], None]
 ) -> ImportedDocuments:
     """Read a stream once, check its ids, and cut it into documents.
 

@@ -19,7 +19,7 @@ from typing import Literal, cast
 
 import numpy as np
 
-from shards.convert.import_.bin_files import TokenBinError, TokenStream, open_stream
+from shards.convert.import_.bin_files import BinStream, TokenBinError, open_stream
 from shards.convert.import_.documents import ImportedDocuments, Repeats, cut_documents, find_repeats, hash_documents
 from shards.convert.import_.manifest import make_manifest
 from shards.convert.import_.shards import SplitRows, write_split
@@ -94,7 +94,7 @@ def import_set(
     dtype = options.dtype or dtype_for(len(vocabulary))
     # Validation first: a training document that is in it is the repeat.
     order: list[Split] = [split for split in cast("tuple[Split, ...]", ("val", "train")) if files.get(split)]
-    streams: dict[Split, TokenStream] = {split: open_stream(files[split], dtype) for split in order}
+    streams: dict[Split, BinStream] = {split: open_stream(files[split], dtype) for split in order}
     done, total = 0, 3 * sum(map(len, streams.values()))
 
     def advance(tokens: int) -> None:

@@ -1,0 +1,265 @@
+"""`TokenStream`: the samples of a shard set in order, shared out to ranks, resumed anywhere from one number.
+
+The state is the number of samples that all ranks together have consumed: the order's first so many. Rank r of w reads
+the samples `state + r`, `state + r + w`, ..., one by one, whatever the batch. So after every rank has taken equally
+many, what was consumed is again the order's first so many, and another run goes on from there with any number of
+ranks, workers, and samples in a batch: nothing has to divide anything.
+
+A DataLoader's workers run ahead of its consumer, so the state has to be of what the consumer has received:
+
+- Without workers (`num_workers=0`), `state_dict()` is exact: samples are made when they are asked for, and shards are
+  decoded ahead by a thread.
+- In torchdata's StatefulDataLoader, each worker's state travels with its batch, and the loader keeps those of the
+  batches that it has handed out. `load_state_dict` also takes the state of such a loader, to go on with another
+  number of workers.
+- In a plain DataLoader with workers nothing tells this object what was received: `state_dict(received=...)` does.
+
+Workers: batches that the stream makes (`batch_size=`) are dealt out to the workers, whole and in order. A stream of
+single samples cannot know which of them will be a batch, so the first worker reads them all and the others end at
+once; dealing samples out in turn would take samples into a batch that are far apart, and no number could tell which.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from shards.errors import InputError
+from shards.format.manifest import Split
+from shards.format.reader import ShardSet
+from shards.torch.windows import DEFAULT_SEED, Field, Labels, Sample, TokenWindows
+
+UnevenEnd = Literal["keep", "drop"]
+IDENTITY = ("set", "split", "seq_len", "seed")
+
+
+class TokenStream(IterableDataset[Sample]):
+    """The samples [0, n) of a set's order for one rank. See `__init__`.
+
+    An iteration begins at the first sample or, once after `load_state_dict`, where that state ends; it ends after the
+    last sample. So for three epochs give `epochs=3`, and iterate once.
+    """
+
+    def __init__(
+        self,
+        shard_set: ShardSet | str | os.PathLike[str],
+        *,
+        seq_len: int,
+        split: Split = "train",
+        seed: int = DEFAULT_SEED,
+        rank: int | None = None,
+        world_size: int | None = None,
+        batch_size: int | None = None,
+        uneven_end: UnevenEnd = "keep",
+        epochs: int | None = None,
+        samples: int | None = None,
+        labels: Labels = "next",
+        fields: Sequence[Field] = (),
+        cache: str | os.PathLike[str] | None = None,
+        cache_limit: int | None = None,
+    ):
+        """Open a set's stream; no tokens are read yet.
+
+        Args:
+            shard_set: as for `TokenWindows`, and so are `seq_len`, `split`, `seed`, `epochs`, `samples` (of all ranks),
+                `labels`, `fields`, `cache` and `cache_limit`.
+            rank: this rank's number, from 0; 0 of 1 where something else deals samples out to ranks, as Accelerate
+                does. May be left out with `world_size` where there is one rank.
+            world_size: the number of ranks.
+            batch_size: samples of this rank in a batch that the stream makes, for `DataLoader(stream,
+                batch_size=None)`: faster, and spread over workers. When None, it yields single samples, for
+                `DataLoader(stream, batch_size=8)`.
+            uneven_end: what happens where the samples left at the end are not a whole batch (or, without `batch_size`,
+                a sample) for every rank. "keep": none is lost, and the last ranks end earlier or with a smaller batch,
+                which collective operations wait for without end. "drop": all ranks end after equally many.
+
+        Raises:
+            InputError: an argument cannot be used.
+            ShardSetError: there is no set at the place.
+        """
+        self.rank, self.world_size = _check(rank, world_size, batch_size, uneven_end)
+        self.batch_size, self.uneven_end = batch_size, uneven_end
+        self.windows = TokenWindows(
+            shard_set,
+            seq_len=seq_len,
+            split=split,
+            seed=seed,
+            epochs=epochs,
+            samples=samples,
+            labels=labels,
+            fields=fields,
+            cache=cache,
+            cache_limit=cache_limit,
+        )
+        self._begin = self._next = 0
+        """Where the last iteration began, and where the next batch of this process begins."""
+        self._loaded: int | None = None
+        """Where the next iteration begins, after `load_state_dict`."""
+        self._own_place = False
+        """Whether that is the place of this worker alone."""
+        self._worker_iterations = torch.zeros((), dtype=torch.int64).share_memory_()
+        """Iterations begun by workers since the last `load_state_dict`, in memory that they share with this process."""
+
+    def __len__(self) -> int:
+        """Return the samples, or batches, that this rank gets from where the iteration began or will begin."""
+        begin = self._begin if self._loaded is None else self._loaded
+        mine = max(0, -(-(self._end(begin) - begin - self.rank) // self.world_size))
+        return -(-mine // (self.batch_size or 1))
+
+    def __iter__(self) -> Iterator[Sample]:
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info is not None else (0, 1)
+        begin, own_place = self._loaded or 0, self._own_place
+        if info is not None and worker == 0:
+            if begin and not own_place and self._worker_iterations.item():
+                message = f"the workers of an earlier iteration have read on from sample {begin}"
+                remedy = "Call load_state_dict before each iteration that begins there"
+                raise InputError(f"{message}; this one would read the same again. {remedy}, or iterate once.")
+            self._worker_iterations += 1
+        self._loaded, self._own_place = None, False  # for one iteration
+        self._begin, end = begin, self._end(begin)
+        readers = 1 if self.batch_size is None else workers
+        first = begin if own_place else begin + worker * self._stride
+        self._next = end if worker >= readers else min(first, end)
+        return self._iter_from(self._next, end, readers)
+
+    def state_dict(self, *, received: int | None = None) -> dict[str, Any]:
+        """Return how many samples all ranks have consumed, and the order's identity, as plain JSON.
+
+        It is the same on every rank where all have taken equally many. Where they end unevenly, rank 0's is right.
+
+        Args:
+            received: how many samples this rank's loop has received in this iteration. Needed where the workers of a
+                plain DataLoader read the stream.
+
+        Raises:
+            InputError: workers have read the stream, and `received` is not given.
+        """
+        info = get_worker_info()
+        if received is not None:
+            begin = self._begin if self._loaded is None else self._loaded
+            if received < 0:
+                raise InputError(f"received = {received}: expected 0 or more.")
+            return {"samples": min(begin + received * self.world_size, len(self.windows)), **self.windows.identity}
+        if info is None and self._worker_iterations.item():
+            remedy = "Give received= (samples that this rank has received), or use StatefulDataLoader or num_workers=0"
+            raise InputError(
+                f"a DataLoader's workers read this stream, ahead of what your loop has received. {remedy}."
+            )
+        samples = self._next if self._loaded is None else self._loaded
+        own = {} if info is None else {"worker": self._describe_worker()}
+        return {"samples": samples, **own, **self.windows.identity}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next iteration begin where a state ends.
+
+        Args:
+            state: from `state_dict` of a stream with any rank, world size, batch and workers; or the state of a
+                StatefulDataLoader, or any nested dict that has those of a stream's workers in it.
+
+        Raises:
+            InputError: the state is not of a stream, or of another set, split, `seq_len` or seed, or lies outside.
+        """
+        states, here = list(_find_states(state)), get_worker_info() is not None
+        if not states:
+            raise InputError(f"not the state of a stream: expected the keys samples, {', '.join(IDENTITY)}.")
+        problems = [
+            f"the state is of {name} {states[0][name]!r}; this stream has {found!r}. Use what the state was saved with."
+            for name, found in self.windows.identity.items()
+            if states[0][name] != found
+        ]
+        # Batches are dealt out in order, so the worker whose next batch comes first has the first that is missing.
+        samples = min(found["samples"] for found in states)
+        if not 0 <= samples <= len(self.windows):
+            has = f"this stream has {len(self.windows)}"
+            problems.append(f"the state is of {samples} samples; {has}. Give as many epochs or samples as before.")
+        worker: dict[str, int] | None = states[0].get("worker")
+        if here and worker not in (None, self._describe_worker()):
+            found = f"the state is of another worker or batch, {worker}; this is {self._describe_worker()}"
+            problems.append(f"{found}. Give the loader's state to load_state_dict of the stream, not of the loader.")
+        if not here and worker is not None and len(states) != worker["of"]:
+            problems.append(f"states of {len(states)} workers; expected all {worker['of']}. Give the loader's state.")
+        if problems:
+            raise InputError(problems)
+        self._loaded, self._own_place = samples, here and worker is not None
+        if not here:
+            self._worker_iterations.zero_()
+
+    def close(self) -> None:
+        """Stop the thread that decodes ahead, and free the shards."""
+        self.windows.close()
+
+    def _end(self, begin: int) -> int:
+        """Return one past the last sample of an iteration."""
+        left = len(self.windows) - begin
+        return begin + (left // self._stride * self._stride if self.uneven_end == "drop" else left)
+
+    @property
+    def _stride(self) -> int:
+        """Samples of a batch of all ranks."""
+        return self.world_size * (self.batch_size or 1)
+
+    def _describe_worker(self) -> dict[str, int]:
+        """Return what a worker's own place depends on."""
+        info = get_worker_info()
+        assert info is not None
+        return {"id": info.id, "of": info.num_workers, "batch": self._stride, "total": len(self.windows)}
+
+    def _iter_from(self, first: int, end: int, readers: int) -> Iterator[Sample]:
+        for begin in range(first, end, self._stride * readers):
+            # The state moves on before the batch is handed out: whoever has the batch may save.
+            self._next = min(begin + self._stride * readers, end)
+            numbers = np.arange(begin + self.rank, min(begin + self._stride, end), self.world_size)
+            if len(numbers):
+                yield self.windows.read(numbers) if self.batch_size else self.windows[int(numbers[0])]
+
+
+def _check(rank: int | None, world_size: int | None, batch_size: int | None, uneven_end: str) -> tuple[int, int]:
+    """Refuse arguments that cannot be used; return the rank and the number of ranks."""
+    problems: list[str] = []
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    if rank is None and world_size is None:
+        rank, world_size = 0, 1
+        if ranks > 1:
+            message = f"rank, world_size: not given, and this is one of {ranks} processes (WORLD_SIZE)"
+            remedy = "Give both, or 0 and 1 where something else deals samples out to ranks, as Accelerate does"
+            problems.append(f"{message}, which would all read the same. {remedy}.")
+    elif rank is None or world_size is None:
+        problems.append(f"rank = {rank} and world_size = {world_size}: expected both.")
+    elif world_size < 1:
+        problems.append(f"world_size = {world_size}: expected 1 or more.")
+    elif not 0 <= rank < world_size:
+        problems.append(f"rank = {rank}: expected one from 0 to world_size - 1 = {world_size - 1}.")
+    if batch_size is not None and batch_size < 1:
+        problems.append(f"batch_size = {batch_size}: expected 1 or more, or None for single samples.")
+    if uneven_end not in get_args(UnevenEnd):
+        problems.append(f"uneven_end = {uneven_end!r}: expected 'keep' or 'drop'.")
+    if problems:
+        raise InputError(problems)
+    return rank or 0, world_size or 1
+
+
+def _find_states(nested: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the states of streams in nested dicts and lists.
+
+    Raises:
+        InputError: a StatefulDataLoader has handed out batches since it kept its workers' states.
+    """
+    if isinstance(nested, Mapping):
+        values = cast("Mapping[str, Any]", nested)
+        if {"samples", *IDENTITY} <= values.keys():
+            yield values
+            return
+        if values.get("_steps_since_snapshot"):
+            found = f"the loader has handed out {values['_steps_since_snapshot']} batches since its workers' states"
+            raise InputError(f"{found}. Save with snapshot_every_n_steps=1, or load the state into a loader like it.")
+        nested = list(values.values())
+    if isinstance(nested, list | tuple):
+        for value in cast("Sequence[Any]", nested):
+            yield from _find_states(value)

@@ -1,0 +1,397 @@
+"""`TokenStream`: the union of what ranks and workers read over interruptions is the order, whole, and nothing twice."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+from torch.utils.data import _utils as torch_data
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from shards import ShardSet
+from shards.errors import InputError
+from shards.torch import TokenStream, TokenWindows
+from tests.support.token_sets import count_up, write_token_set
+
+# torchdata 0.11 calls what torch 2.13 deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+SEQ_LEN = 4
+SIZES = (401, 700, 203)
+N = sum((size - 1) // SEQ_LEN for size in SIZES)
+
+
+@pytest.fixture(scope="module")
+def small_set(tmp_path_factory: pytest.TempPathFactory) -> ShardSet:
+    """A set of three small train shards and a val shard. Read only."""
+    firsts = (0, *itertools.accumulate(SIZES))
+    train = [count_up(size, first=first, document_tokens=1_000) for size, first in zip(SIZES, firsts, strict=False)]
+    return write_token_set(tmp_path_factory.mktemp("sets") / "s", {"train": train, "val": [count_up(90)]})
+
+
+@pytest.fixture(scope="module")
+def numbers(small_set: ShardSet) -> dict[tuple[int, ...], int]:
+    """The number of each sample of the first epoch, by its tokens, which occur once."""
+    windows = TokenWindows(small_set, seq_len=SEQ_LEN)
+    found = {tuple(ids): number for number, ids in enumerate(windows.read(range(N))["input_ids"].tolist())}
+    assert len(found) == N == len(windows)
+    return found
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How a part of a run reads: `batch` is made by the stream, or of single samples by the loader."""
+
+    ranks: int
+    workers: int
+    batch: int
+    made_by: str = "stream"
+
+
+def open_stream(shard_set: ShardSet, setup: Setup, rank: int, **more: Any) -> TokenStream:
+    batch = {"batch_size": setup.batch} if setup.made_by == "stream" else {}
+    return TokenStream(shard_set, seq_len=SEQ_LEN, rank=rank, world_size=setup.ranks, **batch, **more)
+
+
+class Workers:
+    """What a DataLoader does with workers, in this process: each has a copy, runs ahead, and is asked in turn."""
+
+    def __init__(self, stream: TokenStream, setup: Setup, patch: pytest.MonkeyPatch):
+        self._patch, self._workers, self._batch = patch, setup.workers, setup.batch
+        self._single = setup.made_by == "loader"
+        self.states: dict[str, Any] = {}
+        self._queues: list[list[tuple[Any, Any]]] = []
+        self._copies = [pickle.loads(pickle.dumps(stream)) for _ in range(setup.workers)]
+        self._iterators: list[Any] = []
+        for index, copy in enumerate(self._copies):
+            self._be(index)
+            self._iterators.append(iter(copy))
+            self.states[f"worker_{index}"] = copy.state_dict()
+            self._queues.append([])
+        self._be(None)
+
+    def _be(self, worker: int | None) -> None:
+        info = None
+        if worker is not None:
+            info = torch_data.worker.WorkerInfo(id=worker, num_workers=self._workers, seed=0, dataset=None)
+        self._patch.setattr(torch_data.worker, "_worker_info", info)
+
+    def _fill(self, worker: int) -> None:
+        """Fetch two batches ahead."""
+        self._be(worker)
+        while len(self._queues[worker]) < 2:
+            if self._single:
+                part = list(itertools.islice(self._iterators[worker], self._batch))
+                batch = torch.cat([sample["input_ids"][None] for sample in part]) if part else None
+            else:
+                part = next(self._iterators[worker], None)
+                batch = part["input_ids"] if part is not None else None
+            self._queues[worker].append((batch, self._copies[worker].state_dict()))
+        self._be(None)
+
+    def __iter__(self) -> Iterator[list[list[int]]]:
+        left = list(range(self._workers))
+        while left:
+            for worker in list(left):
+                for other in range(self._workers):
+                    self._fill(other)
+                batch, state = self._queues[worker].pop(0)
+                self.states[f"worker_{worker}"] = state
+                if batch is None:
+                    left.remove(worker)
+                else:
+                    yield batch.tolist()
+
+
+def read_part(
+    shard_set: ShardSet, setup: Setup, state: dict[str, Any] | None, steps: int | None
+) -> tuple[list[list[list[int]]], list[Any], list[Any]]:
+    """Let all ranks take steps; return their samples, their states, and their states as StatefulDataLoader has them."""
+    taken: list[list[list[int]]] = []
+    states: list[Any] = []
+    kept: list[Any] = []
+    for rank in range(setup.ranks):
+        stream = open_stream(shard_set, setup, rank)
+        if state is not None:
+            stream.load_state_dict(state)
+        rows: list[list[int]] = []
+        with pytest.MonkeyPatch.context() as patch:
+            if setup.workers:
+                workers = Workers(stream, setup, patch)
+                for batch in itertools.islice(workers, steps):
+                    rows += batch
+                states.append(stream.state_dict(received=len(rows)))
+                kept.append({"_snapshot": {"_worker_snapshots": workers.states}, "_steps_since_snapshot": 0})
+            else:
+                loader = DataLoader(stream, batch_size=None if setup.made_by == "stream" else setup.batch)
+                for part in itertools.islice(loader, steps):
+                    rows += part["input_ids"].tolist()
+                states.append(stream.state_dict())
+                kept.append(states[-1])
+        taken.append(rows)
+    return taken, states, kept
+
+
+SETUPS = [
+    Setup(ranks, workers, batch, made_by)
+    for ranks, workers, (batch, made_by) in itertools.product(
+        (1, 2, 3, 5), (0, 1, 2, 4), ((1, "stream"), (3, "stream"), (7, "stream"), (4, "loader"))
+    )
+]
+"""64 combinations; each chain of eight goes through eight of them."""
+
+
+@pytest.mark.parametrize("chain", range(8))
+def test_the_union_over_interruptions_is_the_order(
+    small_set: ShardSet, numbers: dict[tuple[int, ...], int], chain: int
+) -> None:
+    setups = random.Random(7).sample(SETUPS, len(SETUPS))[chain * 8 : chain * 8 + 8]
+    rng = random.Random(chain)
+    state: dict[str, Any] | None = None
+    read: list[int] = []
+    for position, setup in enumerate(setups):
+        last = position == len(setups) - 1
+        steps = None if last else rng.randint(0, max(1, 80 // (setup.ranks * setup.batch)))
+        taken, states, kept = read_part(small_set, setup, state, steps)
+        begin = 0 if state is None else next(iter(find_samples(state)))
+        # Each rank has its samples in the order, and they have no gap.
+        for rank, rows in enumerate(taken):
+            assert [numbers[tuple(row)] for row in rows] == list(range(begin + rank, N, setup.ranks))[: len(rows)]
+        read += sorted(numbers[tuple(row)] for rows in taken for row in rows)
+        # All ranks say the same, in both ways of saving; go on from any of them. Where ranks have ended, rank 0 knows.
+        expected = len(read)
+        if expected == N:
+            states, kept = states[:1], kept[:1]
+        assert {found["samples"] for found in states} == {expected}
+        assert {state_of(small_set, found) for found in kept} == {expected}
+        state = rng.choice([*states, *kept])
+    assert read == list(range(N))
+
+
+def find_samples(state: dict[str, Any]) -> list[int]:
+    """Return the samples of a state: the least of its workers'."""
+    return [min(map(int, re.findall(r"'samples': (\d+)", str(state))))]
+
+
+def state_of(shard_set: ShardSet, state: dict[str, Any]) -> int:
+    """Return what a new stream makes of a state."""
+    stream = open_stream(shard_set, Setup(1, 0, 1), 0)
+    stream.load_state_dict(state)
+    return stream.state_dict()["samples"]
+
+
+@settings(max_examples=12, deadline=None)
+@given(data=st.data())
+def test_any_setups_on_tiny_sets(small_set: ShardSet, numbers: dict[tuple[int, ...], int], data: st.DataObject) -> None:
+    total = data.draw(st.integers(1, 40))
+    state: dict[str, Any] | None = None
+    read: list[int] = []
+    while len(read) < total:
+        ranks, batch = data.draw(st.integers(1, 7)), data.draw(st.integers(1, 9))
+        steps = data.draw(st.integers(0, 4)) if len(read) < total // 2 else None
+        states: list[int] = []
+        for rank in range(ranks):
+            stream = TokenStream(
+                small_set, seq_len=SEQ_LEN, rank=rank, world_size=ranks, batch_size=batch, samples=total
+            )
+            if state is not None:
+                stream.load_state_dict(state)
+            left = len(stream)
+            rows = [row for part in itertools.islice(stream, steps) for row in part["input_ids"].tolist()]
+            assert steps is not None or left == len([None for _ in range(0, len(rows), batch)])
+            read += [numbers[tuple(row)] for row in rows]
+            states.append(stream.state_dict()["samples"])
+        assert len(set(states)) == 1
+        state = stream.state_dict()
+        assert sorted(read) == list(range(states[0]))
+
+
+@pytest.mark.parametrize(("ranks", "batch"), [(1, 7), (2, 5), (3, None), (4, 8)])
+def test_an_even_end_gives_all_ranks_equally_many(small_set: ShardSet, ranks: int, batch: int | None) -> None:
+    counts: set[tuple[int, int]] = set()
+    for rank in range(ranks):
+        stream = TokenStream(
+            small_set, seq_len=SEQ_LEN, rank=rank, world_size=ranks, batch_size=batch, uneven_end="drop"
+        )
+        shapes = [tuple(part["input_ids"].shape) for part in stream]
+        assert len(shapes) == len(stream)
+        assert set(shapes) == {(batch, SEQ_LEN) if batch else (SEQ_LEN,)}
+        counts.add((len(shapes), stream.state_dict()["samples"]))
+    stride = ranks * (batch or 1)
+    assert counts == {(N // stride, N // stride * stride)}
+
+
+def test_epochs_are_read_in_one_iteration_each_in_an_order_of_its_own(small_set: ShardSet) -> None:
+    parts = [part["input_ids"][0].item() for part in TokenStream(small_set, seq_len=SEQ_LEN, epochs=2)]
+    assert len(parts) == 2 * N
+    assert sorted(parts[:N]) == sorted(parts[N:])
+    assert parts[:N] != parts[N:]
+
+
+def test_an_iteration_after_the_one_that_resumed_begins_at_the_start(small_set: ShardSet) -> None:
+    stream = TokenStream(small_set, seq_len=SEQ_LEN, batch_size=10)
+    list(itertools.islice(stream, 3))
+    stream.load_state_dict(stream.state_dict())
+    assert len(stream) == -(-(N - 30) // 10)
+    assert sum(len(part["labels"]) for part in stream) == N - 30
+    assert sum(len(part["labels"]) for part in stream) == N
+
+
+# Real DataLoaders
+
+
+def flatten(parts: list[Any], numbers: dict[tuple[int, ...], int]) -> list[int]:
+    return [numbers[tuple(row)] for part in parts for row in part["input_ids"].tolist()]
+
+
+@pytest.mark.parametrize("made_by", ["stream", "loader"])
+def test_a_stateful_dataloader_goes_on_exactly(
+    small_set: ShardSet, numbers: dict[tuple[int, ...], int], made_by: str
+) -> None:
+    """With workers that have run ahead: in a loader like it, and from the same state with other workers and batches."""
+    setup, size = Setup(1, 2, 6, made_by), None if made_by == "stream" else 6
+
+    def load(stream: TokenStream) -> Any:
+        return StatefulDataLoader(stream, batch_size=size, num_workers=2, multiprocessing_context="fork")
+
+    loader = load(open_stream(small_set, setup, 0))
+    before = flatten(list(itertools.islice(loader, 5)), numbers)
+    state = loader.state_dict()
+    del loader
+    assert before == list(range(30))
+    again = load(open_stream(small_set, setup, 0))
+    again.load_state_dict(state)
+    assert flatten(list(again), numbers) == list(range(30, N))
+    stream = open_stream(small_set, Setup(1, 0, 11), 0)
+    stream.load_state_dict(state)
+    assert flatten(list(StatefulDataLoader(stream, batch_size=None)), numbers) == list(range(30, N))
+
+
+def test_a_stateful_dataloader_without_workers(small_set: ShardSet, numbers: dict[tuple[int, ...], int]) -> None:
+    loader = StatefulDataLoader(open_stream(small_set, Setup(1, 0, 4, "loader"), 0), batch_size=4)
+    assert flatten(list(itertools.islice(loader, 5)), numbers) == list(range(20))
+    state = loader.state_dict()
+    again = StatefulDataLoader(open_stream(small_set, Setup(1, 0, 4, "loader"), 0), batch_size=4)
+    again.load_state_dict(state)
+    assert flatten(list(again), numbers) == list(range(20, N))
+    assert sum(len(part["labels"]) for part in again) == N  # its next epoch
+
+
+def test_a_dataloader_with_workers_needs_to_be_told(small_set: ShardSet, numbers: dict[tuple[int, ...], int]) -> None:
+    stream = open_stream(small_set, Setup(1, 2, 6), 0)
+    loader = DataLoader(stream, batch_size=None, num_workers=2, multiprocessing_context="fork")
+    assert flatten(list(itertools.islice(loader, 4)), numbers) == list(range(24))
+    with pytest.raises(
+        InputError, match=r"workers read this stream, ahead of what your loop has received. Give received="
+    ):
+        stream.state_dict()
+    stream.load_state_dict(stream.state_dict(received=24))
+    assert flatten(list(loader), numbers) == list(range(24, N))
+    with pytest.raises(InputError, match=r"have read on from sample 24; this one would read the same again"):
+        next(iter(loader))
+
+
+def test_a_spawned_worker_reads_on(small_set: ShardSet, numbers: dict[tuple[int, ...], int]) -> None:
+    stream = open_stream(small_set, Setup(1, 0, 6), 0)
+    list(itertools.islice(stream, 4))
+    stream.load_state_dict(stream.state_dict())
+    loader = DataLoader(stream, batch_size=None, num_workers=1, multiprocessing_context="spawn")
+    assert flatten(list(loader), numbers) == list(range(24, N))
+    with pytest.raises(InputError, match="workers read this stream"):
+        stream.state_dict()
+
+
+# State and bad input
+
+
+def test_the_state_is_one_number_and_what_it_belongs_to(small_set: ShardSet) -> None:
+    stream = TokenStream(small_set, seq_len=SEQ_LEN, seed=5, rank=1, world_size=3)
+    list(itertools.islice(stream, 4))
+    assert stream.state_dict() == {
+        "samples": 12,
+        "set": small_set.manifest_sha256,
+        "split": "train",
+        "seq_len": SEQ_LEN,
+        "seed": 5,
+    }
+    assert len(pickle.dumps(stream)) < 2_500
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"seq_len": 5}, r"the state is of seq_len 4; this stream has 5\. Use what the state was saved with"),
+        ({"seed": 2}, "the state is of seed 1337; this stream has 2"),
+        ({"split": "val"}, "the state is of split 'train'; this stream has 'val'"),
+        ({"seed": 2, "seq_len": 5}, "(?s)of seq_len 4; .*of seed 1337"),
+        ({"samples": 19}, "the state is of 20 samples; this stream has 19. Give as many epochs or samples as before"),
+    ],
+)
+def test_a_state_of_another_order_is_refused_by_name(
+    small_set: ShardSet, changed: dict[str, Any], message: str
+) -> None:
+    stream = TokenStream(small_set, seq_len=SEQ_LEN)
+    list(itertools.islice(stream, 20))
+    other = TokenStream(small_set, **{"seq_len": SEQ_LEN, **changed})
+    with pytest.raises(InputError, match=message):
+        other.load_state_dict(stream.state_dict())
+    assert other.state_dict()["samples"] == 0
+
+
+def test_a_state_of_another_set_is_refused(small_set: ShardSet, tmp_path: Path) -> None:
+    other = write_token_set(tmp_path / "other", {"train": [count_up(501)]})
+    with pytest.raises(InputError, match=rf"the state is of set '\w+'; this stream has '{other.manifest_sha256}'"):
+        TokenStream(other, seq_len=SEQ_LEN).load_state_dict(TokenStream(small_set, seq_len=SEQ_LEN).state_dict())
+
+
+def test_what_is_not_a_whole_state_is_refused(small_set: ShardSet) -> None:
+    stream = open_stream(small_set, Setup(1, 2, 6), 0)
+    with pytest.raises(InputError, match=r"not the state of a stream: expected the keys samples, set, split"):
+        stream.load_state_dict({"step": 3})
+    with pytest.raises(InputError, match=r"handed out 2 batches since its workers' states.*snapshot_every_n_steps=1"):
+        stream.load_state_dict({"_steps_since_snapshot": 2, "_snapshot": {}})
+    with pytest.MonkeyPatch.context() as patch:
+        states = Workers(stream, Setup(1, 2, 6), patch).states
+    with pytest.raises(InputError, match=r"states of 1 workers; expected all 2. Give the loader's state"):
+        stream.load_state_dict(states["worker_1"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            torch_data.worker, "_worker_info", torch_data.worker.WorkerInfo(id=0, num_workers=2, seed=0, dataset=None)
+        )
+        for state, other in ((states["worker_1"], stream), (states["worker_0"], open_stream(small_set, SETUPS[0], 0))):
+            with pytest.raises(InputError, match=r"of another worker or batch.*to load_state_dict of the stream, not"):
+                other.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rank": 2, "world_size": 2}, "rank = 2: expected one from 0 to world_size - 1 = 1"),
+        ({"rank": -1, "world_size": 2}, "rank = -1: expected one from 0"),
+        ({"rank": 0, "world_size": 0}, "world_size = 0: expected 1 or more"),
+        ({"rank": 1}, "rank = 1 and world_size = None: expected both"),
+        ({"batch_size": 0}, "batch_size = 0: expected 1 or more"),
+        ({"uneven_end": "pad"}, "uneven_end = 'pad': expected 'keep' or 'drop'"),
+        ({"seq_len": 701}, r"longest of 3 shards of train has 700 tokens; expected at least seq_len \+ 1 = 702"),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_named(small_set: ShardSet, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        TokenStream(small_set, **{"seq_len": SEQ_LEN, **arguments})
+
+
+def test_one_of_several_processes_must_say_which(small_set: ShardSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(InputError, match="rank, world_size: not given, and this is one of 4 processes"):
+        TokenStream(small_set, seq_len=SEQ_LEN)
+    TokenStream(small_set, seq_len=SEQ_LEN, rank=0, world_size=1)
