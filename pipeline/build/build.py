@@ -155,7 +155,8 @@ def build(
         threads = min(executor.workers, len(os.sched_getaffinity(0)))
         validation = validate(str(out_store), level=level, threads=threads)
         now = time.perf_counter()
-        progress.note(f"validate: {level} level in {now - validating:.1f} s")
+        why = ", since this set was found whole by the full level before" if known_valid else ""
+        progress.note(f"validate: {level} level in {now - validating:.1f} s{why}")
         masked = _count_masked(recipe, runs, encoded)
         report = BuildResult(manifest, validation, context.stages, unread, masked, tuple(context.notes), now - started)
         valid = not validation.problems and (known_valid or level == "full")

@@ -18,7 +18,7 @@ from functools import partial
 
 from pipeline.recipe.filters import PersonalKind
 
-CODE_VERSION = 1
+CODE_VERSION = 2
 """Increase when the same text would be masked in another way."""
 
 _LEAST_DISTINCT = 4
@@ -71,6 +71,12 @@ _FILE_ENDINGS = frozenset(
 )
 """Endings of names such as `logo@2x.png`. None is a top-level domain. Nor is one of mixed case: `q@k.mT` multiplies."""
 
+_ATTRIBUTES = frozenset(b"bias data dtype flat grad imag ndim real shape size values weight".split())
+"""Attributes of arrays: `W@x.shape` multiplies matrices. None is a top-level domain."""
+_SELF = b"self."
+_LEAST_OF_NAME = 3
+"""`name` is an attribute and a top-level domain: behind it, operands have one or two letters, and hosts more."""
+
 _LOCAL = re.compile(rb"(?<![A-Za-z0-9_%+])[A-Za-z0-9_%+](?:[A-Za-z0-9._%+-]{0,62}[A-Za-z0-9_%+-])?\Z")
 _MOST_LOCAL_BYTES = 64
 _DOMAIN = re.compile(
@@ -96,7 +102,15 @@ def _is_email(local: bytes, domain: bytes) -> bool:
     top = domain.rpartition(b".")[2]
     if local == b"git" or top.lower() in _FILE_ENDINGS or not (top.islower() or top.isupper() or top.istitle()):
         return False
+    if top.lower() in _ATTRIBUTES or (top.lower() == b"name" and _multiplies(local, domain)):
+        return False
     return not _RESERVED_DOMAINS.fullmatch(domain.lower())
+
+
+def _multiplies(local: bytes, domain: bytes) -> bool:
+    """Return whether what looks like an address under `.name` is a product of matrices, and an attribute of one."""
+    host = domain.split(b".")[-2]
+    return len(local) == 1 or len(host) < _LEAST_OF_NAME or local.startswith(_SELF) or domain.startswith(_SELF)
 
 
 _EMAIL = Kind(

@@ -47,7 +47,10 @@ def add_command(commands: Subparsers) -> None:
         help="after adding files to a source: do not train again, and encode only the new files",
     )
     parser.add_argument(
-        "--validate", choices=["quick", "full"], default="full", help="how to check the finished set (default: full)"
+        "--validate",
+        choices=["quick", "full"],
+        default="full",
+        help="how to check the finished set (default: full; quick if this very set was found whole by full before)",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     add_network(parser)

@@ -82,6 +82,8 @@ class Preset(CleanTable):
 
     @model_validator(mode="after")
     def _check_sides(self) -> Self:
+        if not self.is_on:  # its limits are kept for the day that it is turned on again
+            return self
         least = {limit.measure: limit.value for limit in self.limits() if limit.side == "min"}
         for limit in self.limits():
             if limit.side == "max" and limit.value < least.get(limit.measure, 0):

@@ -174,6 +174,7 @@ def test_a_set_is_validated_in_full_once(recipe: Path, tmp_path: Path) -> None:
     levels = ("quick", "full", "full")
     said = [run_build(recipe, out, "--validate", level)["stderr"] for level in levels]
     assert [text.partition("validate: ")[2].partition(" level")[0] for text in said] == ["quick", "full", "quick"]
+    assert ["found whole by the full level before" in text for text in said] == [False, False, True]
     (tmp_path / "set.work" / "build.json").unlink()
     assert "validate: full level" in run_build(recipe, out)["stderr"]
 

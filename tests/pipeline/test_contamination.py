@@ -25,6 +25,7 @@ from pipeline.clean.evaluations.items import ITEM_DTYPE, LEAST_WORDS, NGRAM_WORD
 from pipeline.clean.evaluations.words import find_words
 from pipeline.mix.contamination import CONTAMINATION_FILE
 from pipeline.report.read import read_clean_report
+from pipeline.sources.base import SourceError
 from shards.errors import InputError
 from tests.support.builds import real_documents
 
@@ -271,6 +272,21 @@ def test_items_in_real_text_are_found_and_nothing_else(corpora: Path, tmp_path: 
     found = {(row["row"], row["item_row"]) for row in pq.read_table(evidence).to_pylist()}
     assert {place for place in found if place[0] == place[1]} == {(number, number) for number in range(100)}
     assert {page for page, _ in found} <= set(range(100))
+
+
+@pytest.mark.parametrize("before", [1, 40_000])
+def test_a_malformed_item_names_what_can_be_done(corpus: Path, tmp_path: Path, before: int) -> None:
+    """At the head of a file, and where only reading finds it."""
+    line = json.dumps({"question": QUESTIONS[0]}) + "\n"
+    (tmp_path / "bad.jsonl").write_text(line * before + "{broken\n" + line)
+    recipe = recipe_of(corpus) | {
+        "evaluations": [{"name": "bad", "paths": [f"{tmp_path}/bad.jsonl"], "text": "question"}]
+    }
+    with pytest.raises(SourceError) as caught:
+        pipeline.build_set(recipe, out=tmp_path / "set", workers=1)
+    assert str(caught.value).startswith(f"evaluation set 'bad': bad.jsonl: record {before}: ")
+    assert str(caught.value).endswith("Mend the record, or correct the column's name or type.")
+    assert "max_malformed" not in str(caught.value)
 
 
 def test_a_plan_searches_its_sample_too(corpus: Path) -> None:

@@ -157,12 +157,19 @@ def test_limits_are_moved_and_turned_off() -> None:
         ({"min_words": -1}, 'expected a number from 0, or "off"'),
         ({"min_words": "none"}, 'expected a number from 0, or "off"'),
         ({"min_words": 10, "max_words": 9}, "min_words is above max_words"),
+        ({"when": "off", "min_words": -1}, "a number from 0"),
         ({"min_word": 10}, "min_word"),
     ],
 )
 def test_limits_are_refused(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(pydantic.ValidationError, match=message):
         Gopher(**keys)
+
+
+def test_limits_of_a_preset_that_is_off_are_kept_for_later() -> None:
+    assert Gopher(when="off", min_words=1_000_000).min_words == 1_000_000
+    with pytest.raises(pydantic.ValidationError, match="min_words is above max_words"):
+        Gopher(when="encode", min_words=1_000_000)
 
 
 def find_reasons(preset: Preset, texts: list[str]) -> list[list[str]]:

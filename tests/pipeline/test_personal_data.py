@@ -93,6 +93,7 @@ CLEAN = """
 user@host, root@localhost, git@github.com:owner/repo.git, me@example.com, you@mail.example.org, a@b.test, x@y.local
 icon@2x.png, logo@3x.jpg, package@1.2.3, numpy@1.26.4.post1
 C = A@B.T; D = A@weights.transpose(1, 0); E = x@W.dot(y); "%s@%s" % (a, b); f"{user}@{host}"
+print(W@x.name, a@b.name, x@weights.name, self.W@self.inputs.name, q@k.shape, (A@B.data).sum(), L@R.grad)
 version 12.34.56.78, v12.34.56.78, __version__ = '12.34.56.78', "version": "12.34.56.78", requests>=12.34.56.78
 numpy==12.34.56.78, Firefox/12.34.56.78, lib-12.34.56.78, 12.34.56.78-beta, 12.34.56.78.9, x12.34.56.78, 12.34.56.78+git
 1.2.3.4, 8.8.8.8, 1.0.0.0, Section 12.34.56.78, see Proposition 12.34.56.78
@@ -128,6 +129,10 @@ FOUND = {
     "<john@gmail.com>": "john@gmail.com",
     "mailto:John.Doe+tag@mail.co.uk?subject=x": "John.Doe+tag@mail.co.uk",
     "...jane@web.de.": "jane@web.de",
+    "john@smith.name": "john@smith.name",
+    "me@berg.name": "me@berg.name",
+    "post@anna.berg.name": "post@anna.berg.name",
+    "W@X.NAME or w@shape.com": "w@shape.com",
     "jane@web.de, and": "jane@web.de",
     "https://bob:secret1@host.org/x": "secret1@host.org",
     "jo@xn--mnchen-3ya.de": "jo@xn--mnchen-3ya.de",

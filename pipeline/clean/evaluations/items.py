@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.clean.documents import DocumentStream
+from pipeline.clean.documents import Documents, DocumentStream
 from pipeline.clean.evaluations.words import Ngrams, find_words
 from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.receipts import TaskOutput
 from pipeline.recipe.evaluations import EvaluationRecipe
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import SourceError, Span
+from pipeline.sources.formats.jsonl import ALLOW
 from pipeline.sources.kinds import list_files, list_spans
 from shards.stores.open import open_store
 
@@ -99,7 +100,13 @@ def list_evaluation_spans(evaluation: EvaluationRecipe, folder: str) -> tuple[Sp
     try:
         return tuple(list_spans(source, list_files(source)))
     except SourceError as error:
-        raise SourceError(re.sub(r"(?m)^source ", "evaluation set ", str(error))) from error
+        raise _in_own_words(evaluation, error) from error
+
+
+def _in_own_words(evaluation: EvaluationRecipe, error: SourceError) -> SourceError:
+    """Return the error of a source as that of an evaluation set, which has fewer keys."""
+    text = str(error).replace(ALLOW, "").removeprefix(f"source {evaluation.name!r}: ")
+    return SourceError(re.sub(r"(?m)^source ", "evaluation set ", f"source {evaluation.name!r}: {text}"))
 
 
 def make_task(recipe: Recipe) -> EvaluationsTask:
@@ -134,7 +141,7 @@ def read_items(folder: Path, task: EvaluationsTask, report: Callable[[int, int],
     for number, (evaluation, spans) in enumerate(zip(task.evaluations, task.spans, strict=True)):
         stream = DocumentStream(source_of(evaluation, task.folder), spans)
         own: list[npt.NDArray[np.void]] = []
-        for places, documents in stream:
+        for places, documents in _read(evaluation, stream):
             found = np.zeros(len(documents), ITEM_DTYPE)
             found["evaluation"], found["span"], found["row"] = number, places, documents.rows
             for place, text in enumerate(documents):
@@ -150,6 +157,13 @@ def read_items(folder: Path, task: EvaluationsTask, report: Callable[[int, int],
     buffer = io.BytesIO()
     np.savez(buffer, **asdict(items))
     return {"evaluations": counts, "files": {ITEMS_FILE: write_checksummed(folder / ITEMS_FILE, buffer.getvalue())}}
+
+
+def _read(evaluation: EvaluationRecipe, stream: DocumentStream) -> Iterator[tuple[npt.NDArray[np.uint32], Documents]]:
+    try:
+        yield from stream
+    except SourceError as error:
+        raise _in_own_words(evaluation, error) from error
 
 
 @lru_cache(maxsize=1)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _HEAD_BYTES = 1 << 16
 """Number of records at the head of a file that are checked for the recipe's columns."""
 _SHOWN = 3
+ALLOW = "; or allow some such records by `max_malformed`"
+"""The end of a remedy, for those who read records under other names and have no such key."""
 _EXCERPT_BYTES = 60
 _MOST_BYTES = (1 << 31) - 2
 """Arrow's JSON reader counts the bytes of a block in 32 bits."""
@@ -160,8 +162,7 @@ def _parse(
             faults.append((record, part))
         else:
             raise SourceError(
-                f"{_describe(span, row + record, part)}. Mend the record, correct the column's name or type, or allow "
-                "some such records by `max_malformed`."
+                f"{_describe(span, row + record, part)}. Mend the record, or correct the column's name or type{ALLOW}."
             )
     return pa.concat_tables(tables) if tables else options.explicit_schema.empty_table(), faults
 
