@@ -39,7 +39,7 @@ from pipeline.mix.near_duplicates.drop import SimilarPairs
 from pipeline.mix.plan import MixPlan, plan_from_dict
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import Unit, spans_to_json
-from pipeline.tokenizer.encoder import TokenizerInfo
+from pipeline.tokenizer.encoder import TokenizerInfo, describe_slow_encoder
 from shards.format.manifest import ShardEntry, Split
 from shards.format.writer import SetProperties, shard_name
 from shards.stores.files import check_room
@@ -162,6 +162,8 @@ def run_encode(
     # Two sources may read the same files in the same way, and then share a run.
     distinct = list({task.digest: task for task in tasks}.values())
     results = context.run_stage("encode", "pipeline.encode.encode:encode_unit", distinct, before=check_disk).results
+    if why := next((result["slow_encoder"] for result in results if result.get("slow_encoder")), ""):
+        context.driver.progress.note_once(describe_slow_encoder(why))
     by_digest = {task.digest: result for task, result in zip(distinct, results, strict=True)}
     encoded = [by_digest[task.digest] for task in tasks]
     folder = context.work.child("encode")

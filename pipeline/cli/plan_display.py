@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.estimate.estimate import TEXT_BYTES_PER_TOKEN
 from pipeline.recipe.patterns import reason_of
 from pipeline.sources.base import MALFORMED
+from pipeline.tokenizer.encoder import describe_slow_encoder
 from shards.cli.mix_display import VALIDATION_PART
 from shards.terminal.display import print_lines, print_rows
 
@@ -135,6 +136,8 @@ def _time_lines(estimate: Estimate) -> list[str]:
     limit = {"CPU": "the CPU limits", "link": "the link limits", "archive": "the archive's files limit"}[time.limit]
     lines.append(f"time: about {_duration(time.total_s)} with {workers}; {limit}, most of all in {time.longest_stage}")
     lines.append("  " + "; ".join(parts))
+    if pilot.slow_encoder:
+        lines.append(describe_slow_encoder(pilot.slow_encoder))
     if estimate.gpu_usd is not None:
         lines.append(f"a GPU that waits for it: {estimate.gpu_usd:,.2f} US dollars")
     if estimate.nodes_usd is not None:

@@ -97,8 +97,9 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
 
     Returns:
         The run's facts: labels of its spans, documents, tokens, text_bytes, counts of dropped rows by reason, some of
-        the documents that matched a pattern, some of the malformed records, the number of retried requests, and
-        seconds by step. If the source is cleaned: what presets and filters did here, the names of the run's measures.
+        the documents that matched a pattern, some of the malformed records, the number of retried requests,
+        why gigatoken did not encode, and seconds by step. If the source is cleaned: what presets and filters did here,
+        the names of the run's measures.
 
     Raises:
         SourceError: the data cannot be read as the recipe says.
@@ -156,6 +157,7 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
         "malformed": stream.malformed,
         "checked_documents": checked,
         "retries": count_retries() - retries,
+        "slow_encoder": encoder.slow_because,
         "files": files,
         "seconds": timer.seconds,
     }

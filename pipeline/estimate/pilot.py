@@ -44,7 +44,7 @@ from pipeline.recipe.shares import Demand, Shares
 from pipeline.sources.base import Span, TextBatch, Unit
 from pipeline.sources.selection import Selection
 from pipeline.sources.software_heritage.documents import FORMAT, DocumentWriter
-from pipeline.tokenizer.encoder import TokenizerInfo, load_tokenizer
+from pipeline.tokenizer.encoder import Encoder, TokenizerInfo, load_encoder, load_tokenizer
 from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR
 from shards.stores.store import FolderStore
 
@@ -112,6 +112,8 @@ class Pilot:
     """Text that was encoded."""
     train_s: float
     seconds: float
+    slow_encoder: str = ""
+    """Why `tokenizers` encodes in the place of gigatoken; empty if it does not."""
 
 
 def measure(
@@ -173,6 +175,7 @@ def measure(
         sample_bytes=sum(len(text) for sample in samples for text in sample.texts),
         train_s=train_s,
         seconds=time.perf_counter() - started,
+        slow_encoder=_load_encoder(tokenizer).slow_because,
     )
 
 
@@ -231,6 +234,10 @@ def _read_evaluations(recipe: Recipe, folder: Path) -> str | None:
     folder.mkdir()
     write_receipt(folder, items.read_items(folder, items.make_task(recipe), lambda done, tokens: None))
     return str(folder)
+
+
+def _load_encoder(tokenizer: TokenizerInfo) -> Encoder:
+    return load_encoder(tokenizer.path, tokenizer.sha256, tuple(tokenizer.special_tokens.items()))
 
 
 def _measure_source(

@@ -138,7 +138,9 @@ class TokenizerRecipe(Settings):
     """How text is split before merges are learned."""
     file: str | None = None
     """A `tokenizer.json` to use instead of training one, relative to the recipe's folder. It decides the vocabulary,
-    the special tokens and the pre-tokenizer: only `eos_token` may be given with it."""
+    the special tokens and the pre-tokenizer: only `eos_token` may be given with it. A byte-level BPE that keeps every
+    character; if its pre-tokenizer is none of those above, `tokenizers` encodes, about 1 MB of text a second and core.
+    """
     sample_bytes: SizeBytes = 10**9
     """Text to train on, in the proportions of the mix. Documents with a word over 16 KB are left out, and counted."""
     sample_weights: dict[str, PositiveFloat] | None = None

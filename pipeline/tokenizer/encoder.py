@@ -1,7 +1,7 @@
 """The encoder: read a `tokenizer.json`, and encode text with it.
 
 Text is data: the encoder loads the tokenizer without added tokens, so that the characters of a special token in a
-document are encoded as characters.
+document are encoded as characters. What gigatoken cannot run, `tokenizers` encodes, at its own speed.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
-from collections.abc import Iterator
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,6 +85,9 @@ class Encoder:
     """Encodes batches of text, and single documents by the reference implementation.
 
     Not thread-safe: each worker process has one. Results depend on the tokenizer alone.
+
+    Attributes:
+        slow_because: why `tokenizers` encodes in the place of gigatoken; empty if it does not.
     """
 
     def __init__(self, text: str, special_tokens: dict[str, int]):
@@ -94,41 +98,102 @@ class Encoder:
             special_tokens: the ids that no document may yield.
 
         Raises:
-            TokenizerError: an encoder cannot run it, or they differ.
+            TokenizerError: `tokenizers` cannot run it, text yields a special token, or characters are lost.
         """
-        import gigatoken
         import tokenizers
 
-        try:
-            self._fast = gigatoken.Tokenizer.from_json(text)
-        except (ValueError, RuntimeError) as error:
-            reason = str(error).partition("\n")[0]
-            raise TokenizerError(
-                f"gigatoken cannot run this tokenizer: {reason}. Use a gpt2, llama3, qwen2 or o200k pre-tokenizer."
-            ) from error
         try:
             self._reference = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # tokenizers raises a bare Exception
             raise TokenizerError(f"tokenizers cannot read this tokenizer: {error}. Restore the file.") from error
-        if faults := list(_find_differences(self, special_tokens)):
-            raise TokenizerError("tokenizer: " + "\n".join(faults))
+        for token, token_id in special_tokens.items():
+            if token_id in self.encode_reference(token):
+                word = f"special token {token!r} is an ordinary word of the vocabulary"
+                raise TokenizerError(f"tokenizer: {word}: text yields its id. Rename it.")
+        self._fast, self.slow_because = _load_fast(text, self.encode_reference(_PROBE))
+        if self._fast is None:
+            os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a worker has one core
+            self._entry_lengths = _entry_lengths(text)
+            self._encode_slowly(_wrap(_PROBE))
 
     def encode(self, text: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
         """Encode documents; no EOS is added.
 
         Returns:
             ids: uint32 `(num_tokens,)`; and offsets: int64 `(num_documents + 1,)` into them.
-        """
-        import awkward as ak
-        import numpy as np
 
-        layout: Any = self._fast.encode_batch(ak.from_arrow(text), parallel=False).layout
-        offsets = np.asarray(layout.offsets)
-        return np.asarray(layout.content.data), offsets
+        Raises:
+            TokenizerError: the tokenizer loses characters of a document; gigatoken's never do.
+        """
+        return self._encode_slowly(text) if self._fast is None else _encode_fast(self._fast, text)
 
     def encode_reference(self, text: str) -> list[int]:
         """Encode one document with `tokenizers`, special tokens taken as text."""
         return self._reference.encode(text, add_special_tokens=False).ids
+
+    def _encode_slowly(self, text: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+        import numpy as np
+        import pyarrow.compute as pc
+
+        encodings = self._reference.encode_batch_fast(text.to_pylist(), add_special_tokens=False)
+        documents = [encoding.ids for encoding in encodings]
+        offsets = np.cumsum([0, *map(len, documents)], dtype=np.int64)
+        ids = np.fromiter(itertools.chain.from_iterable(documents), np.uint32, int(offsets[-1]))
+        # Tokens have the bytes of their text, so a document that was rewritten or cut has another length.
+        found = np.diff(np.cumsum([0, *self._entry_lengths[ids]])[offsets])
+        expected = pc.binary_length(text).to_numpy(zero_copy_only=False)
+        if len(wrong := np.flatnonzero(found != expected)):
+            first = int(wrong[0])
+            raise TokenizerError(
+                f"the tokenizer does not keep text: a document of {expected[first]} bytes becomes tokens of "
+                f"{found[first]} bytes. It begins with {text[first].as_py()[:80]!r}. Use a tokenizer whose "
+                "pre-tokenizer drops and replaces no character."
+            )
+        return ids, offsets
+
+
+def _load_fast(text: str, expected: list[int]) -> tuple[Any, str]:
+    """Return gigatoken's encoder of a tokenizer that encodes `_PROBE` as expected; or None, and why it has none."""
+    import gigatoken
+
+    try:
+        fast = gigatoken.Tokenizer.from_json(text)
+    except (ValueError, RuntimeError) as error:
+        return None, f"gigatoken cannot run it ({str(error).partition(chr(10))[0]})"
+    if _encode_fast(fast, _wrap(_PROBE))[0].tolist() != expected:
+        return None, f"gigatoken encodes {_PROBE!r} otherwise than `tokenizers`"
+    return fast, ""
+
+
+def _encode_fast(fast: Any, text: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+    import awkward as ak
+    import numpy as np
+
+    layout: Any = fast.encode_batch(ak.from_arrow(text), parallel=False).layout
+    return np.asarray(layout.content.data), np.asarray(layout.offsets)
+
+
+def _wrap(text: str) -> pa.LargeStringArray:
+    import pyarrow as pa
+
+    from pipeline.arrow import wrap_texts
+
+    return wrap_texts(pa.large_string(), [text.encode()])
+
+
+def _entry_lengths(text: str) -> npt.NDArray[np.int64]:
+    """Return the bytes of each id of a byte-level vocabulary, which spells bytes as characters, `(max id + 1,)`."""
+    import numpy as np
+
+    vocabulary: dict[str, int] = json.loads(text)["model"]["vocab"]
+    lengths = np.zeros(1 + max(vocabulary.values()), np.int64)
+    lengths[list(vocabulary.values())] = [len(entry) for entry in vocabulary]
+    return lengths
+
+
+def describe_slow_encoder(why: str) -> str:
+    """Return what `build` and `plan` say of a tokenizer that gigatoken does not encode, from `Encoder.slow_because`."""
+    return f"tokenizer: {why}, so `tokenizers` encodes, about 1 MB of text a second and core"
 
 
 @functools.lru_cache(maxsize=2)
@@ -144,7 +209,7 @@ def load_encoder(
         task: the address of the folder of the task that trained it; None if the recipe names the file.
 
     Raises:
-        TokenizerError: an encoder cannot run it, they differ, or the file has changed.
+        TokenizerError: as for `Encoder`, or the file has changed.
         WorkFileDamagedError: it is a task's output and has changed.
     """
     name = Path(path).name
@@ -152,20 +217,3 @@ def load_encoder(
     if hashlib.sha256(text).hexdigest() != sha256:
         raise TokenizerError(f"{path}: changed while the build ran. Restore it, or run the same command again.")
     return Encoder(plain_json(json.loads(text)), dict(special_tokens))
-
-
-def _find_differences(encoder: Encoder, special: dict[str, int]) -> Iterator[str]:
-    """Yield the faults that encoding a short text shows: text yields a special token, or the encoders differ."""
-    import pyarrow as pa
-
-    from pipeline.arrow import wrap_texts
-
-    for token, token_id in special.items():
-        if token_id in encoder.encode_reference(token):
-            yield f"special token {token!r} is an ordinary word of the vocabulary: text yields its id. Rename it."
-    ids, _ = encoder.encode(wrap_texts(pa.large_string(), [_PROBE.encode()]))
-    if ids.tolist() != (expected := encoder.encode_reference(_PROBE)):
-        yield (
-            f"gigatoken and tokenizers encode {_PROBE!r} differently, as {ids.tolist()} and {expected}. "
-            "Use a gpt2, llama3, qwen2 or o200k pre-tokenizer."
-        )

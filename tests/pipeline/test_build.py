@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 import shards
-from tests.support.builds import SPECIAL_TOKENS, digests, recipe_text, run_build, write_corpus
+from pipeline.__main__ import main
+from tests.support.builds import SPECIAL_TOKENS, build_here, digests, recipe_text, run_build, write_corpus
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +125,28 @@ def test_drops_are_counted_by_reason(built: Path) -> None:
     assert dropped["prose"]["not score >= 1"] > 50
     assert dropped["docs"] == {"duplicate": 1, "duplicate of another source": 8}
     assert dropped["code"] == {"text is empty": 1, "text is not valid UTF-8": 1}
+
+
+def test_a_tokenizer_that_gigatoken_cannot_run(recipe: Path, corpus: Path, built: Path, tmp_path: Path) -> None:
+    tokenizer = json.loads((built / "tokenizer.json").read_text())
+    digits = {"type": "Digits", "individual_digits": True}
+    tokenizer["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [digits, tokenizer["pre_tokenizer"]]}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    given = ("--set", f'tokenizer={{file = "{tmp_path}/tokenizer.json"}}')
+    said = "so `tokenizers` encodes, about 1 MB of text a second and core"
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        assert main(["plan", str(recipe), *given]) == 0
+    assert said in shown.getvalue()
+    assert said in build_here(recipe, tmp_path / "set", *given)["stderr"]
+    plain = Tokenizer.from_str(json.dumps(tokenizer | {"added_tokens": []}))
+    shard_set = shards.open_set(tmp_path / "set")
+    texts = source_documents(corpus)
+    for _, source, _, text in decoded_documents(shard_set):
+        assert text in texts[source]
+    (shard, *_) = shard_set.splits["val"]
+    first = shard.documents().to_pylist()[0]
+    ids = shard.read(0, first["length"] - 1).tolist()
+    assert ids == plain.encode(shard_set.vocabulary.decode(ids).decode(), add_special_tokens=False).ids
 
 
 def test_nothing_changed_runs_nothing(recipe: Path, tmp_path: Path) -> None:

@@ -247,20 +247,49 @@ def test_files_that_are_no_tokenizer(content: str, tmp_path: Path) -> None:
         load_tokenizer(tmp_path / "tokenizer.json", eos_token=SPECIAL[0])
 
 
-@pytest.mark.parametrize(
-    "splitter",
-    [
-        {"type": "Split", "pattern": {"Regex": "x+"}, "behavior": "Isolated", "invert": False},
-        {"type": "Digits", "individual_digits": True},
-    ],
-    ids=["Split", "Digits"],
-)
-def test_pre_tokenizers_that_are_not_supported(splitter: dict[str, Any], trained: dict[str, str]) -> None:
+def with_splitter(text: str, splitter: dict[str, Any]) -> str:
+    """Return a tokenizer.json that splits text by `splitter` before it becomes bytes."""
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     sequence = {"type": "Sequence", "pretokenizers": [splitter, level]}
-    text = changed(trained["gpt2"], lambda data: data.update(pre_tokenizer=sequence))
-    with pytest.raises(TokenizerError, match="Use a gpt2, llama3, qwen2 or o200k pre-tokenizer"):
-        encoder_of(text)
+    return changed(text, lambda data: data.update(pre_tokenizer=sequence))
+
+
+WORDS = {"type": "Split", "pattern": {"Regex": r"\s?\w+|."}, "behavior": "Isolated", "invert": False}
+
+
+@pytest.mark.parametrize(
+    "splitter", [WORDS, {"type": "Digits", "individual_digits": True}, {"type": "Punctuation", "behavior": "Isolated"}]
+)
+def test_what_gigatoken_cannot_run_is_encoded_by_tokenizers(
+    splitter: dict[str, Any], trained: dict[str, str], documents: list[str]
+) -> None:
+    text = with_splitter(trained["gpt2"], splitter)
+    encoder = encoder_of(text)
+    assert encoder.slow_because.startswith("gigatoken cannot run it (")
+    plain = Tokenizer.from_str(text)
+    plain.encode_special_tokens = True
+    texts = ["", *documents[:40], "<|pad|> 12345", ""]
+    found = encode(encoder, texts)
+    assert found == [encoding.ids for encoding in plain.encode_batch(texts, add_special_tokens=False)]
+    assert plain.decode_batch(found, skip_special_tokens=False) == texts
+    assert encode(encoder, []) == []
+
+
+def test_what_gigatoken_can_run_is_encoded_by_it(encoders: dict[str, Encoder]) -> None:
+    assert {encoder.slow_because for encoder in encoders.values()} == {""}
+
+
+def test_a_pre_tokenizer_that_loses_characters_is_refused(trained: dict[str, str]) -> None:
+    spaces = {"type": "Split", "pattern": {"Regex": r"\s+"}, "behavior": "Removed", "invert": False}
+    with pytest.raises(TokenizerError, match="does not keep text: a document of 68 bytes becomes tokens of 50 bytes"):
+        encoder_of(with_splitter(trained["gpt2"], spaces))
+
+
+def test_a_document_that_loses_characters_stops_the_build(trained: dict[str, str]) -> None:
+    stars = {"type": "Split", "pattern": {"String": "***"}, "behavior": "Removed", "invert": False}
+    encoder = encoder_of(with_splitter(trained["gpt2"], stars))
+    with pytest.raises(TokenizerError, match=r"a document of 6 bytes becomes tokens of 3 bytes\. It begins with 'a\*"):
+        encode(encoder, ["kept", "a***bc"])
 
 
 def test_a_special_token_that_text_can_reach(trained: dict[str, str]) -> None:
