@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from pipeline.estimate.estimate import TEXT_BYTES_PER_TOKEN
+from pipeline.estimate.source_estimate import TEXT_BYTES_PER_TOKEN
 from pipeline.recipe.patterns import reason_of
 from pipeline.sources.base import MALFORMED
 from pipeline.tokenizer.encoder import describe_slow_encoder
@@ -12,7 +12,8 @@ from shards.cli.mix_display import VALIDATION_PART
 from shards.terminal.display import print_lines, print_rows
 
 if TYPE_CHECKING:
-    from pipeline.estimate.estimate import Estimate, SourceEstimate
+    from pipeline.estimate.estimate import Estimate
+    from pipeline.estimate.source_estimate import SourceEstimate
     from pipeline.recipe.schema import Recipe
 
 
@@ -40,6 +41,7 @@ def print_plan(recipe: Recipe, estimate: Estimate) -> None:
         if source.tokens and not source.has_more and asked > VALIDATION_PART * source.tokens:
             part = f"{asked / source.tokens:.1%} of {source.name}, more than {VALIDATION_PART:.0%}"
             lines.append(f"look: validation takes {part}. Ask for fewer split.val_tokens, or add data")
+    lines += _kept_lines(recipe, estimate)
     lines += _too_many_drops(recipe, estimate)
     lines += _time_lines(estimate)
     lines += _store_lines(estimate)
@@ -76,19 +78,54 @@ def _too_many_drops(recipe: Recipe, estimate: Estimate) -> list[str]:
         if share > source.max_dropped:
             limit = f"more than max_dropped = {source.max_dropped}"
             lines.append(f"look: drop_if_matches drops {share:.1%} of {source.name}, {limit}: the build would stop")
-        for preset in source.clean.presets():
-            share = found.presets.get(preset.name, 0.0)
-            if share > preset.max_dropped:
-                limit = f"more than its max_dropped = {preset.max_dropped}"
+        cleaned = [(table.label, table.max_dropped) for table in (*source.clean.presets(), *source.clean.filters())]
+        for label, most in cleaned:
+            if found.presets.get(label, 0.0) > most:
+                drops = f"clean.{label} drops {found.presets[label]:.1%}"
                 lines.append(
-                    f"look: clean.{preset.name} drops {share:.1%} of {source.name}, {limit}: the build would stop"
+                    f"look: {drops} of {source.name}, more than its max_dropped = {most}: the build would stop"
                 )
+        lines += _too_many_in_mix(recipe, found)
         malformed = found.dropped.get(MALFORMED, 0.0)
         if malformed > source.max_malformed:
             limit = f"more than max_malformed = {source.max_malformed}"
             lines.append(
                 f"look: {malformed:.2%} of the records of {source.name} are malformed, {limit}: the build would stop"
             )
+    return lines
+
+
+def _too_many_in_mix(recipe: Recipe, found: SourceEstimate) -> list[str]:
+    """Print which steps of the mix drop more of a source's sample than they may."""
+    near, lines = recipe.clean.near_duplicates, list[str]()
+    share = found.mixed.near_duplicates
+    if near is not None and near.action == "drop" and share > near.max_dropped:
+        lines.append(
+            f"look: clean.near_duplicates drops {share:.1%} of the sample of {found.name}, more than its max_dropped = "
+            f"{near.max_dropped}: the build would stop"
+        )
+    for evaluation in recipe.evaluations:
+        share = found.mixed.items.get(evaluation.name, 0.0)
+        if evaluation.action == "drop" and share > evaluation.max_dropped:
+            lines.append(
+                f"look: {share:.1%} of the sample of {found.name} holds an item of the evaluation set "
+                f"{evaluation.name!r}, more than its max_dropped = {evaluation.max_dropped}: the build would stop. Is "
+                f"{evaluation.text!r} the column of its items?"
+            )
+    return lines
+
+
+def _kept_lines(recipe: Recipe, estimate: Estimate) -> list[str]:
+    """Print what the mix would only report."""
+    near, lines = recipe.clean.near_duplicates, list[str]()
+    for source in estimate.sources:
+        if near is not None and near.action == "report" and source.mixed.near_duplicates:
+            share = f"at least {source.mixed.near_duplicates:.1%}"
+            lines.append(f'near-duplicates of {source.name}: {share}, which stay (action = "report")')
+        for evaluation in recipe.evaluations:
+            share = source.mixed.items.get(evaluation.name, 0.0)
+            if evaluation.action == "report" and share:
+                lines.append(f"{share:.2%} of {source.name} holds an item of {evaluation.name}, and stays")
     return lines
 
 
@@ -131,6 +168,8 @@ def _time_lines(estimate: Estimate) -> list[str]:
         parts.append(f"download of {_size(estimate.download_bytes)} {_duration(time.download_s)} ({speed})")
     cpu = f"tokenizer {_duration(time.tokenizer_s)}, encode {_duration(time.encode_s)}"
     rest = f"mix {_duration(time.mix_s)}, shards {_duration(time.assemble_s)}"
+    if time.near_duplicates_s:
+        cpu += f", near-duplicates {_duration(time.near_duplicates_s)}"
     parts.append(f"{cpu}, {rest}, validation {_duration(time.validate_s)}")
     workers = f"{time.workers} worker{'s' if time.workers > 1 else ''}"
     limit = {"CPU": "the CPU limits", "link": "the link limits", "archive": "the archive's files limit"}[time.limit]

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from pipeline.arrow import as_large_binary, wrap_texts
 from pipeline.clean.documents import Documents, DocumentStream, clean_batch
+from pipeline.clean.filters import Filtered
 from pipeline.clean.limits import Fallen
 from pipeline.estimate.duplicates import HashTable
 from pipeline.sources.base import SourceError, Span, TextBatch
@@ -63,6 +64,8 @@ class Piece:
     """Dropped rows by reason."""
     fallen: Counter[str] = field(default_factory=Counter[str])
     """Documents that each preset with `when = "encode"` would drop alone, by its name."""
+    filtered: Counter[str] = field(default_factory=Counter[str])
+    """Documents that each filter dropped, by its label."""
     keys: list[bytes] = field(default_factory=list[bytes])
     """SHA-1 of the archive's files that the kept rows name."""
     length: float | None = None
@@ -240,11 +243,12 @@ def _fetch_content(source: SourceRecipe, pieces: list[Piece]) -> ContentSpeed:
         decoded = [decode(gzip.decompress(outcome), source.fallback_encoding) for outcome in fetched]
         texts = wrap_texts(pa.large_binary(), [text for text in decoded if text is not None])
         found: Counter[str] = Counter()
-        fallen = Fallen()
+        fallen, filtered = Fallen(), Filtered()
         batch = TextBatch(texts, np.arange(len(texts), dtype=np.uint32))
-        documents = clean_batch(source, batch, found, fallen=fallen)
+        documents = clean_batch(source, batch, found, fallen=fallen, filtered=filtered)
         piece.texts = [bytes(text) for text in documents]
-        for counts, new in ((piece.dropped, found), (piece.fallen, fallen.presets)):
+        own = ((piece.dropped, found), (piece.fallen, fallen.presets), (piece.filtered, filtered.steps))
+        for counts, new in own:
             counts.update({name: round(n * len(piece.keys) / len(keys)) for name, n in new.items()})
         mean = piece.length or sum(map(len, piece.texts)) / max(1, len(piece.texts))
         piece.documents = len(piece.keys) * len(piece.texts) / max(1, len(keys))
@@ -259,4 +263,5 @@ def _add(piece: Piece, stream: DocumentStream, documents: Documents) -> None:
     piece.texts += map(bytes, documents)
     piece.dropped, piece.slow_s = stream.dropped, stream.slow_s
     piece.fallen = Counter(stream.dropped_by_preset)
+    piece.filtered = Counter(stream.filtered["steps"])
     piece.rows = int(piece.documents) + stream.dropped.total()

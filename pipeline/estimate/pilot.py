@@ -34,9 +34,9 @@ from pipeline.clean.evaluations import items
 from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, token_dtype
 from pipeline.engine.checksums import checksum_file
 from pipeline.engine.receipts import write_receipt
+from pipeline.estimate.cleaning import MixedSample, apply_limits, mix_sample
 from pipeline.estimate.duplicates import Distinct, find_distinct, read_earlier
 from pipeline.estimate.pieces import Extract, read_extract
-from pipeline.mix.cleaning import Cleaning, read_block
 from pipeline.mix.kept import Kept, write_kept
 from pipeline.mix.plan import ShardPlan, Slice
 from pipeline.recipe.schema import Recipe, SourceRecipe
@@ -87,10 +87,25 @@ class SourcePilot:
     distinct: Distinct = field(default_factory=Distinct)
     """The shares that are left without duplicates."""
     left_tokens: float = 1.0
-    """The share of the tokens of the documents kept that presets with `when = "mix"` leave."""
+    """The share of the tokens of the documents kept that cleaning in the mix leaves."""
     left_documents: float = 1.0
     presets: dict[str, float] = field(default_factory=dict[str, float])
-    """The share of the documents that each preset drops, by its name."""
+    """The share of the documents that each preset or filter drops, by its label."""
+    mixed: MixedSample = field(default_factory=MixedSample)
+    """What else cleaning does in the mix."""
+
+    def with_mix(self, mixed: MixedSample | None) -> SourcePilot:
+        """Return the ratios with what a mix of all samples says of the source, if there was one."""
+        if mixed is None:
+            return self
+        dropped = self.dropped | {reason: share * self.kept for reason, share in mixed.dropped.items()}
+        return replace(
+            self,
+            mixed=mixed,
+            dropped={reason: share for reason, share in dropped.items() if share},
+            left_tokens=mixed.left_tokens,
+            left_documents=mixed.left_documents,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +117,8 @@ class Pilot:
     """Compressed bytes of a token of the mix."""
     row_bytes: float
     """Bytes of a row of the document table."""
+    near_s_per_token: float
+    """Seconds of one core to look for near-duplicates, for each encoded token; 0 if the recipe does not ask for it."""
     assemble_s: float
     """Seconds of one core to write a token into a shard."""
     link_bytes_per_s: float | None
@@ -151,7 +168,9 @@ def measure(
             _measure_source(recipe, index, sample, tokenizer, evaluations, folder)
             for index, sample in enumerate(samples)
         ]
-        shard = _assemble(recipe, [run for _, runs in measured for run in runs], tokenizer, folder / "mix")
+        runs = [run for _, own in measured for run in own]
+        mixed, near_s = mix_sample(recipe, runs, tokenizer.vocab_size, evaluations, folder / "mixed")
+        shard = _assemble(recipe, runs, tokenizer, folder / "mix")
 
     # Duplicates: from the text read, or from an earlier build.
     tables = [sample.hashes for sample in samples]
@@ -166,9 +185,13 @@ def measure(
     speeds = [sample.content for sample in samples if sample.content is not None]
     files = sum(speed.files for speed in speeds)
     return Pilot(
-        sources=tuple(replace(source, distinct=own) for (source, _), own in zip(measured, distinct, strict=True)),
+        sources=tuple(
+            replace(source.with_mix(found), distinct=own)
+            for (source, _), found, own in zip(measured, mixed, distinct, strict=True)
+        ),
         token_bytes=shard["entries"][0]["files"]["tokens"]["bytes"] / max(1, shard["entries"][0]["tokens"]),
         row_bytes=_row_bytes(shard["entries"][0]),
+        near_s_per_token=near_s,
         assemble_s=sum(shard["seconds"].values()) / max(1, shard["entries"][0]["tokens"]),
         link_bytes_per_s=link_bytes / sum(sample.wall_s for sample in remote) if link_bytes else None,
         content_files_per_s=files / sum(speed.seconds for speed in speeds) if files else None,
@@ -256,9 +279,10 @@ def _measure_source(
     for reason, count in (item for piece in pieces for item in piece.dropped.items()):
         dropped[reason] = dropped.get(reason, 0.0) + count / rows
     limits = recipe.sources[index].clean.limits("encode")
-    reached = documents / max(1, rows) + sum(dropped.get(limit.reason, 0.0) for limit in limits)
-    fallen = sum((piece.fallen for piece in pieces), Counter[str]())
-    presets = {name: count / rows / reached for name, count in fallen.items()}
+    filtered = sum((piece.filtered for piece in pieces), Counter[str]())
+    reached = documents + filtered.total() + rows * sum(dropped.get(limit.reason, 0.0) for limit in limits)
+    fallen = sum((piece.fallen for piece in pieces), filtered)
+    presets = {name: count / reached for name, count in fallen.items()}
     if not texts:
         return SourcePilot(0.0, 0.0, 0.0, dropped, 1.0, 0, sample.cpu_s / stated, 0.0, presets=presets), []
     # Encode in two halves and time only the second: the encoder is slow until it has cached the common words.
@@ -268,7 +292,7 @@ def _measure_source(
     text_bytes, tokens = (sum(facts[name] for _, facts in encoded) for name in ("text_bytes", "tokens"))
     timed = encoded[-1][1]
     encode_s = sum(seconds for step, seconds in timed["seconds"].items() if step not in _NOT_ENCODING)
-    cleaned = _clean(recipe, index, [run for run, _ in encoded])
+    cleaned = apply_limits(recipe, index, [run for run, _ in encoded])
     dropped |= {reason: share * documents / max(1, rows) for reason, share in cleaned.dropped.items()}
     files = sum(len(piece.keys) for piece in pieces)
     content = sample.content
@@ -290,38 +314,13 @@ def _measure_source(
     return measured, [run for run, _ in encoded]
 
 
-@dataclass(frozen=True, slots=True)
-class _Cleaned:
-    """What presets with `when = "mix"` leave of a source's runs, and drop, as shares of the documents."""
-
-    left_tokens: float = 1.0
-    left_documents: float = 1.0
-    dropped: dict[str, float] = field(default_factory=dict[str, float])
-    presets: dict[str, float] = field(default_factory=dict[str, float])
-
-
-def _clean(recipe: Recipe, index: int, runs: list[Run]) -> _Cleaned:
-    cleaning = Cleaning(recipe.sources)
-    if index not in cleaning.sources:
-        return _Cleaned()
-    dropped: Counter[str] = Counter()
-    for number, run in enumerate(runs):
-        cleaning.add(index, read_block(number, run, 0, run.num_documents), dropped)
-    read, left, presets = cleaning.counts(index)
-    return _Cleaned(
-        left.tokens / read.tokens,
-        left.documents / read.documents,
-        {reason: count / read.documents for reason, count in dropped.items()},
-        {name: counts.documents / read.documents for name, counts in presets.items()},
-    )
-
-
 def _encode(
     recipe: Recipe, index: int, texts: list[bytes], folder: Path, tokenizer: TokenizerInfo, evaluations: str | None
 ) -> tuple[Run, dict[str, Any]]:
     from pipeline.encode.encode import EncodeTask, encode_unit
 
-    (folder / "run").mkdir(parents=True)
+    run = folder / f"run-{folder.name}"  # the name of a run's folder stands for it where pairs are looked for
+    run.mkdir(parents=True)
     path = folder / "documents.parquet"
     writer = DocumentWriter(path)
     for row, text in enumerate(texts):
@@ -344,9 +343,9 @@ def _encode(
         dtype,
         evaluations=evaluations,
     )
-    encoded = encode_unit(folder / "run", task, lambda done, tokens: None)
-    write_receipt(folder / "run", encoded)
-    return Run(str(folder / "run"), index, dtype), encoded
+    encoded = encode_unit(run, task, lambda done, tokens: None)
+    write_receipt(run, encoded)
+    return Run(str(run), index, dtype), encoded
 
 
 def _assemble(recipe: Recipe, runs: list[Run], tokenizer: TokenizerInfo, folder: Path) -> dict[str, Any]:

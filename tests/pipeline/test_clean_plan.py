@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any
 
 import pytest
 
+import pipeline
+from pipeline.build.load import load_recipe
 from pipeline.estimate.traffic import BuildSize, count_traffic
-from tests.support.builds import digests, run_build
+from tests.support.builds import build_here, digests, run_build
 
 RunCli = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -55,6 +58,55 @@ def test_a_plan_refuses_what_leaves_nothing(tmp_path: Path, run_cli: RunCli) -> 
     assert done.returncode == 2
     assert "source 's': no document is left to mix, `clean` drops all of the sample" in done.stdout + done.stderr
     assert "look: of the sample of s no document is left; see `keep`, `clean`" in done.stdout
+
+
+def test_a_plan_of_all_text_drops_what_the_build_drops(cleaned: Path, expected_cleaned: dict[str, str]) -> None:
+    built = build_here(cleaned, cleaned.parent / "set")
+    assert digests(cleaned.parent / "set") == expected_cleaned
+    planned = pipeline.plan_set(load_recipe(cleaned), workers=2)
+    for source, own in zip(planned.sources, built["sources"], strict=True):
+        read = own["documents_available"] + sum(own["dropped"].values())
+        expected = {reason: count / read for reason, count in own["dropped"].items() if "duplicate of" not in reason}
+        near, found = expected.pop("near-duplicate", 0.0), dict(source.dropped)
+        assert found.pop("near-duplicate", 0.0) == pytest.approx(near, abs=0.01)  # the plan's tokenizer is its own
+        assert found == pytest.approx(expected)
+    assert {reason for source in planned.sources for reason in source.dropped} >= {
+        "near-duplicate",
+        "holds an item of dropped",
+    }
+    assert planned.time is not None
+    assert planned.time.near_duplicates_s > 0
+
+
+def test_a_plan_says_where_the_build_would_stop(cleaned: Path, run_cli: RunCli) -> None:
+    strict = [
+        "clean.near_duplicates.max_dropped=0.02",
+        "evaluations.dropped.max_dropped=0.001",
+        "sources.notes.clean.language.max_dropped=0.01",
+    ]
+    arguments = [part for key in strict for part in ("--set", key)]
+    lines = [line for line in run_cli("plan", cleaned, *arguments).stdout.splitlines() if "build would stop" in line]
+    said = "\n".join(line[: line.index(", more than")] for line in lines)
+    assert re.fullmatch(
+        r"look: clean.near_duplicates drops [\d.]+% of the sample of prose\n"
+        r"look: [\d.]+% of the sample of prose holds an item of the evaluation set 'dropped'\n"
+        r"look: clean.language drops 3.4% of notes\n"
+        r"look: clean.near_duplicates drops [\d.]+% of the sample of notes\n"
+        r"look: [\d.]+% of the sample of notes holds an item of the evaluation set 'dropped'",
+        said,
+    ), said
+    reported = ["--set", "clean.near_duplicates.action=report", "--set", "clean.near_duplicates.max_dropped=0"]
+    said = run_cli("plan", cleaned, *reported).stdout
+    assert "build would stop" not in said
+    assert re.search(r'near-duplicates of prose: at least [\d.]+%, which stay \(action = "report"\)', said)
+    assert re.search(r"[\d.]+% of notes holds an item of reported, and stays", said)
+
+
+def test_a_plan_without_near_duplicates_takes_no_time_for_them(tmp_path: Path) -> None:
+    recipe = load_recipe(write_recipe(tmp_path, "max_dropped = 1"))
+    planned = pipeline.plan_set(recipe)
+    assert planned.time is not None
+    assert planned.time.near_duplicates_s == 0
 
 
 def garbage(folder: Path) -> list[str]:

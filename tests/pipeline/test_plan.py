@@ -23,7 +23,8 @@ from pipeline.cli.plan_display import print_plan
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.progress import Progress
 from pipeline.estimate.disk import REMEDY
-from pipeline.estimate.estimate import Estimate, TimeEstimate, estimate
+from pipeline.estimate.durations import TimeEstimate
+from pipeline.estimate.estimate import Estimate, estimate
 from pipeline.estimate.pieces import read_extract
 from pipeline.estimate.pilot import measure
 from pipeline.recipe.schema import Recipe
@@ -435,12 +436,14 @@ tokens = 30_000
 
 
 def test_what_limits() -> None:
-    cpu = {"tokenizer_s": 2, "encode_s": 8, "mix_s": 1, "assemble_s": 4, "validate_s": 1}
+    cpu = {"tokenizer_s": 2, "encode_s": 8, "mix_s": 1, "near_duplicates_s": 0, "assemble_s": 4, "validate_s": 1}
     times = TimeEstimate(workers=2, content_s=1, download_s=30, **cpu)
     assert (times.limit, times.longest_stage, times.total_s) == ("link", "encode", 40)
     assert replace(times, download_s=7).limit == "CPU"
     assert replace(times, download_s=7).total_s == 18
     assert replace(times, download_s=7, mix_s=9).longest_stage == "mix"
+    near = replace(times, near_duplicates_s=31)
+    assert (near.longest_stage, near.limit, near.total_s) == ("near-duplicates", "CPU", 71)
     assert replace(times, content_s=100).limit == "archive"
 
 

@@ -1,0 +1,127 @@
+"""How long a build takes: each stage from what a pilot measured, or from constants.
+
+First the archive's files are fetched, then the tokenizer is trained. Then text is downloaded and encoded at the same
+time, and the slower of the two counts; near-duplicates are looked for. At last shards are written and validated. CPU
+time is divided by the number of workers, download time is not. On two cores shared with other work, builds of 2 to 600
+MB took 0.65 to 1.4 times the estimate. Where the work folder or the set is on an object store, a stage takes at least
+as long as its bytes (`pipeline.estimate.traffic`). Waiting for a cluster to give nodes is not foreseen. Nor are pairs
+of near-duplicates that the sample does not show: a text with many takes longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipeline.estimate.pilot import Pilot
+from pipeline.estimate.source_estimate import SourceEstimate, count_documents
+from pipeline.estimate.traffic import StageTraffic
+from pipeline.recipe.schema import Recipe
+from pipeline.sources.selection import Selection
+
+TRAIN_S, TRAIN_S_PER_BYTE = 2.0, 8e-9
+"""Training a BPE of 32 K entries on prose: 2.4 s for 202 MB, 6 s for 602 MB, measured. Technical text takes twice as
+long."""
+VALIDATE_TOKENS_PER_S = 150e6  # full level, one thread: 171 M measured
+START_S = 1.0
+"""Seconds to start processes and load libraries."""
+MIX_S_PER_DOCUMENT = 0.42e-6
+"""CPU seconds of the one mix task: 84 for 200 million documents in 3,200 runs, measured."""
+MIX_S_PER_MEASURE = 0.05e-6
+"""CPU seconds of the mix for each measure of a document: 1.8e-6 with the 38 measures of all presets, measured."""
+PAIRS_S_PER_DOCUMENT = 20e-6
+"""Seconds to find the pairs of a document's 14 band rows: 77 for 50 million rows, measured on a busy machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeEstimate:
+    """How long the build takes on this machine, in seconds."""
+
+    workers: int
+    content_s: float
+    """Fetching the archive's files."""
+    tokenizer_s: float
+    download_s: float
+    """At the speed that the pilot measured; runs at the same time as encoding."""
+    encode_s: float
+    """Reading, cleaning, hashing and encoding, with all workers."""
+    mix_s: float
+    """In one process."""
+    near_duplicates_s: float
+    """The three stages that find near-duplicates; 0 if the recipe does not ask for them."""
+    assemble_s: float
+    validate_s: float
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of the whole build; of download and encoding, only the longer counts."""
+        first = START_S + self.content_s + self.tokenizer_s
+        middle = max(self.download_s, self.encode_s) + self.near_duplicates_s
+        return first + middle + self.mix_s + self.assemble_s + self.validate_s
+
+    @property
+    def longest_stage(self) -> str:
+        """The stage that takes the longest."""
+        encode_s = max(self.download_s, self.encode_s)
+        return max(
+            (self.content_s, "fetch"),
+            (self.tokenizer_s, "tokenizer"),
+            (encode_s, "encode"),
+            (self.near_duplicates_s, "near-duplicates"),
+            (self.mix_s, "mix"),
+            (self.assemble_s, "assemble"),
+            (self.validate_s, "validate"),
+        )[1]
+
+    @property
+    def limit(self) -> str:
+        """The resource that takes the longest: "archive", "link" or "CPU"."""
+        cpu_s = self.total_s - START_S - self.content_s - max(self.download_s, self.encode_s) + self.encode_s
+        return max((cpu_s, "CPU"), (self.download_s, "link"), (self.content_s, "archive"))[1]
+
+
+def estimate_time(
+    recipe: Recipe,
+    sources: Sequence[SourceEstimate],
+    selections: Sequence[Selection],
+    pilot: Pilot,
+    *,
+    written: int,
+    traffic: Sequence[StageTraffic],
+    workers: int,
+) -> TimeEstimate:
+    """Estimate the seconds of each stage.
+
+    Args:
+        recipe: the recipe.
+        sources: the estimate of each source.
+        selections: the sources' files.
+        pilot: what a sample showed.
+        written: tokens of the set.
+        traffic: what each stage asks of an object store.
+        workers: tasks at once.
+    """
+    read_s = [own.text_bytes * ratios.read_cpu_s for own, ratios in zip(selections, pilot.sources, strict=True)]
+    encode_s = sum(s.text_bytes * ratios.encode_s for s, ratios in zip(sources, pilot.sources, strict=True))
+    text_bytes = sum(source.text_bytes for source in sources)
+    sample = 0 if recipe.tokenizer.file else min(recipe.tokenizer.sample_bytes, text_bytes)
+    files = sum(source.content_files for source in sources)
+    over_link = sum(s.stored_bytes for s in sources if s.download_bytes and not s.content_files)
+    mix_s = sum(
+        count_documents([own]) * (MIX_S_PER_DOCUMENT + MIX_S_PER_MEASURE * len(source.clean.mix_measures()))
+        for own, source in zip(sources, recipe.sources, strict=True)
+    )
+    documents, tokens = count_documents(sources), sum(source.encoded_tokens for source in sources)
+    near_s = tokens * pilot.near_s_per_token + (documents * PAIRS_S_PER_DOCUMENT if pilot.near_s_per_token else 0.0)
+    store_s = {stage.stage: stage.seconds(1 if stage.stage == "mix" else workers) for stage in traffic}
+    return TimeEstimate(
+        workers=workers,
+        content_s=files / (pilot.content_files_per_s * workers) if pilot.content_files_per_s else 0.0,
+        tokenizer_s=sample * (sum(read_s) / max(1, text_bytes) + TRAIN_S_PER_BYTE) + (TRAIN_S if sample else 0.0),
+        download_s=over_link / pilot.link_bytes_per_s if pilot.link_bytes_per_s else 0.0,
+        encode_s=max((sum(read_s) + encode_s) / workers, store_s.get("encode", 0.0)),
+        mix_s=max(mix_s, store_s.get("mix", 0.0)),
+        near_duplicates_s=near_s / workers,
+        assemble_s=max(written * pilot.assemble_s / workers, store_s.get("assemble", 0.0)),
+        validate_s=max(written / (VALIDATE_TOKENS_PER_S * workers), store_s.get("validate", 0.0)),
+    )
