@@ -122,6 +122,8 @@ class Outcomes:
         """
         self._folder, self._recipe, self._runs = folder, recipe, runs
         self._result = TaskOutput(folder).result
+        self._unreadable: list[str] = []
+        """What is wrong with block lists that are no longer as the mix read them."""
 
     @cached_property
     def plan(self) -> MixPlan | None:
@@ -170,7 +172,8 @@ class Outcomes:
             try:
                 rows, _ = listed.read()
             except BlockListError as error:
-                raise RunError(f"drop_hashes: {error}") from error
+                self._unreadable.append(str(error))
+                continue
             place = int(np.searchsorted(rows[:, 0], np.uint64(half[0])))
             while place < len(rows) and int(rows[place, 0]) == half[0]:
                 if int(rows[place, 1]) == half[1]:
@@ -253,7 +256,12 @@ class Outcomes:
         """Say whether a copy is dropped, not taken or in the set; the bits that the mix wrote have the last word."""
         copy, plan = outcome.copy, self.plan
         kept = not outcome.reasons
-        if plan is not None and kept != bool(self._kept.mask(copy.number, copy.index, copy.index + 1)[0]):
+        agrees = plan is None or kept == bool(self._kept.mask(copy.number, copy.index, copy.index + 1)[0])
+        if not agrees and kept and self._unreadable:
+            text = f"no other reason is known, and a block list is not as it was: {'; '.join(self._unreadable)}"
+            outcome.reasons.append(Reason("block_list", text))
+            kept = False
+        elif not agrees:
             raise RunError(
                 f"{self._folder}: what it says of the document {copy.hash} does not agree with its evidence. Delete "
                 "this folder, and run the same build command again."

