@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from shards.validation.validate import validate
 from tests.support import faults_documents, faults_metadata, faults_tokens
 from tests.support.faults import FAULTS
 from tests.support.servers.http11 import Request, Response
+from tests.support.servers.hub import Hub, use_hub
 from tests.support.servers.objects import BUCKET, ObjectServer, Proxy, aws_environment
 from tests.support.shard_sets import write_set
 
@@ -116,7 +118,18 @@ def test_a_file_that_vanishes_during_validation_is_named(remote, server, monkeyp
     assert f"cannot be read: {remote}/{name}: does not exist" in str(problems[0])
 
 
-def test_commands_print_what_they_print_for_a_folder(remote, good_set, tmp_path, capsys):
+@pytest.fixture
+def on_the_hub(good_set, monkeypatch) -> Iterator[str]:
+    with Hub() as hub:
+        hub.publish("tester/good", good_set)
+        use_hub(hub.url, monkeypatch)
+        yield "hf://datasets/tester/good"
+
+
+@pytest.mark.parametrize("place", ["remote", "on_the_hub"])
+def test_commands_print_what_they_print_for_a_folder(place, good_set, tmp_path, capsys, request):
+    remote = request.getfixturevalue(place)
+
     def both(*arguments: str, out: str = "") -> None:
         results = []
         for place, name in ((good_set, "here"), (remote, "there")):
@@ -141,7 +154,8 @@ def test_commands_print_what_they_print_for_a_folder(remote, good_set, tmp_path,
     both("export", "--to", "nanogpt", out="export")
     for name in ("audit/tokens.parquet", "export/tokenizer.json", "export/train.bin"):
         assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes()
-    assert (tmp_path / "there" / "report" / "index.html").is_file()
+    pages = [(tmp_path / name / "report" / "index.html").read_text(encoding="utf-8") for name in ("here", "there")]
+    assert pages[0].replace(str(good_set), "SET") == pages[1].replace(remote, "SET")
 
 
 def test_what_needs_a_folder_says_so(remote, capsys):
