@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.cli.flags import place
@@ -35,6 +36,14 @@ def add_command(commands: Subparsers) -> None:
         help="print N documents of each limit and evaluation set, and N near-duplicates of each source (default: none)",
     )
     parser.add_argument(
+        "--html",
+        type=Path,
+        metavar="FOLDER",
+        help="write pages into a folder, to open in a browser: the table of sources and steps, histograms with their "
+        "limits, documents on either side of each, near-duplicates and copied test items side by side. Replaces only "
+        "pages that this command wrote",
+    )
+    parser.add_argument(
         "--json", action="store_true", help="print everything as JSON: counts, histograms, examples with their text"
     )
     parser.set_defaults(run=run)
@@ -44,10 +53,22 @@ def run(options: argparse.Namespace) -> int:
     """Print the report and return the exit status."""
     from pipeline.report.read import read_clean_report
 
+    if options.html:
+        _check_folder(options.html, options.place)
     report = read_clean_report(options.place)
+    pages: list[Path] = []
+    if options.html:
+        from pipeline.report.pages import write_pages
+
+        pages = write_pages(report, options.html)
     if options.json:
         print(format_json(report))
         return WHOLE
+    if pages:
+        size = sum(path.stat().st_size for path in pages)
+        print_lines([f"{pages[0]}: {len(pages):,} pages, {size / 1e6:,.1f} MB"])
+        if not options.examples:
+            return WHOLE
     for source in report["sources"]:
         _print_source(source, examples=options.examples)
     if report["near_duplicates"]:
@@ -55,6 +76,17 @@ def run(options: argparse.Namespace) -> int:
     if report["evaluations"]:
         _print_evaluations(report["evaluations"], examples=options.examples)
     return WHOLE
+
+
+def _check_folder(out: Path, place: str) -> None:
+    """Refuse to write into a set, which may hold no other files."""
+    from shards.format.manifest import MANIFEST_FILE
+    from shards.stores.open import open_writable_store
+    from shards.stores.store import check_outside
+
+    store = open_writable_store(place)
+    if store.find(MANIFEST_FILE) is not None:
+        check_outside(out, store)
 
 
 def _print_evaluations(evaluations: list[dict[str, Any]], *, examples: int) -> None:

@@ -37,6 +37,8 @@ def cut_parts(first: str, second: str) -> tuple[int, str, str]:
     shorter = min(len(first), len(second))
     same = next((place for place in range(shorter) if first[place] != second[place]), shorter)
     start = max(0, same - BEFORE_CHARACTERS) if first != second else 0
+    if start:  # at the beginning of a line or a word, if there is one
+        start = next((place + 1 for mark in "\n " if (place := first.find(mark, start, same)) >= 0), start)
     return start, first[start : start + PART_CHARACTERS], second[start : start + PART_CHARACTERS]
 
 

@@ -1,30 +1,20 @@
-"""Render the page and the card with jinja2 templates, escaped by default. Equal facts give equal bytes.
-
-The page has no script and loads nothing. Its content security policy allows the one style sheet by its hash and nothing
-else, so that even markup that was not escaped could neither run nor make a request.
-"""
+"""Render the page and the card with jinja2 templates, escaped by default. Equal facts give equal bytes."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import jinja2
-from markupsafe import Markup
 
 from shards.audit.rules import VERDICT_ADVICE, VERDICT_WORDS
 from shards.report import text
 from shards.report.audited import rows_of
-from shards.report.card import card_header, public_place, public_reason
+from shards.report.card import card_header
 from shards.report.chart import Chart
 from shards.report.compare import COMPARED_DOCUMENTS, TokenizerComparison
 from shards.report.documents import ShownDocument
 from shards.report.facts import SetFacts
+from shards.report.page import NARROW, TEMPLATES, WIDE, make_environment, read_style
 from shards.report.plots import (
     MAX_ROWS,
     plot_bytes_per_token,
@@ -39,15 +29,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-WIDE, NARROW = 720.0, 342.0
-"""Widths in px that each chart is drawn for: a text column on a desktop, and a phone held upright."""
-
 MAX_RECIPE_CHARACTERS = 30_000
 MAX_SHARD_ROWS = 60
 MAX_FINDINGS = 8
-
-
-_TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True)
@@ -92,19 +76,14 @@ class PageContents:
 
 def render_page(contents: PageContents) -> str:
     """Return the page: one HTML file that needs nothing else."""
-    style = (_TEMPLATES / "style.css").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode("ascii")
-    return (
-        _environment()
-        .get_template("page.html.jinja")
-        .render(_values(contents), style=Markup(style), style_digest=digest, charts=draw_charts(contents))
-    )
+    values = _values(contents) | read_style(TEMPLATES / "style.css") | {"charts": draw_charts(contents)}
+    return make_environment().get_template("page.html.jinja").render(values)
 
 
 def render_card(contents: PageContents) -> str:
     """Return the data card: Markdown under the header that the Hub reads."""
     header = text.yaml_header(card_header(contents.facts))
-    return header + _environment().get_template("card.md.jinja").render(_values(contents))
+    return header + make_environment().get_template("card.md.jinja").render(_values(contents))
 
 
 def draw_charts(contents: PageContents) -> dict[str, dict[str, Chart]]:
@@ -142,36 +121,3 @@ def _values(contents: PageContents) -> dict[str, Any]:
         "most_findings": MAX_FINDINGS,
         "most_drawn": MAX_ROWS,
     }
-
-
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=lambda name: name is None or name.endswith(".html.jinja"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    filters: dict[str, Callable[..., str]] = {
-        "visible": text.visible,
-        "document": text.visible_document,
-        "token": text.visible_token,
-        "shorten": text.shorten,
-        "code": text.code_span,
-        "cell": text.code_cell,
-        "plain": text.plain_span,
-        "public_place": public_place,
-        "public_reason": public_reason,
-        "sentence": text.sentence,
-        "fence": text.fence,
-        "literal": text.python_literal,
-        "signed": text.signed,
-        "signed_percent": text.signed_percent,
-        "count": text.count,
-        "compact": text.compact,
-        "size": text.size,
-        "percent": text.percent,
-    }
-    environment.filters.update(filters)  # pyright: ignore[reportUnknownMemberType]
-    return environment
