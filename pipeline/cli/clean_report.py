@@ -51,14 +51,14 @@ def add_command(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the report and return the exit status."""
-    from pipeline.report.read import read_clean_report
+    from pipeline.build.clean_report.read import read_clean_report
 
     if options.html:
         _check_folder(options.html, options.place)
     report = read_clean_report(options.place)
     pages: list[Path] = []
     if options.html:
-        from pipeline.report.pages import write_pages
+        from pipeline.build.clean_report.pages import write_pages
 
         pages = write_pages(report, options.html)
     if options.json:

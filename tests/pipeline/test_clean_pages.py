@@ -12,11 +12,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.__main__ import main
+from pipeline.build.clean_report.charts import count_columns, plot_measure
+from pipeline.build.clean_report.pages import render_pages
+from pipeline.build.clean_report.pairs import PART_CHARACTERS, cut_parts, mark_differences
+from pipeline.build.clean_report.read import read_clean_report
 from pipeline.recipe.presets import Gopher
-from pipeline.report.charts import count_columns, plot_measure
-from pipeline.report.pages import render_pages
-from pipeline.report.pairs import PART_CHARACTERS, cut_parts, mark_differences
-from pipeline.report.read import read_clean_report
 from shards.terminal.display import printable
 from tests.support.builds import build_here, real_documents
 from tests.support.chromium import Page, find_chromium, run_chromium

@@ -18,13 +18,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import pipeline
+from pipeline.build.clean_report.read import read_clean_report
 from pipeline.clean.documents import Documents
 from pipeline.clean.evaluations import hits as hits_module
 from pipeline.clean.evaluations.hits import HitFinder
 from pipeline.clean.evaluations.items import ITEM_DTYPE, LEAST_WORDS, NGRAM_WORDS, Items, collect_items, find_ngrams
 from pipeline.clean.evaluations.words import find_words
 from pipeline.mix.contamination import CONTAMINATION_FILE
-from pipeline.report.read import read_clean_report
 from pipeline.sources.base import SourceError
 from shards.errors import InputError
 from tests.support.builds import real_documents

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.build.clean_report.read import read_clean_report
 from pipeline.engine.lease import Lease, LeaseLostError
 from pipeline.engine.receipts import read_receipt
-from pipeline.report.read import read_clean_report
 from shards.stores.files import FolderBusyError, unique_name
 from shards.stores.open import open_writable_store
 from tests.support.builds import build_here, command, digests, digests_in, run_build, wait_until

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.report.charts import plot_measure
-from pipeline.report.pairs import PART_CHARACTERS, mark_differences
-from pipeline.report.steps import list_steps
+from pipeline.build.clean_report.charts import plot_measure
+from pipeline.build.clean_report.pairs import PART_CHARACTERS, mark_differences
+from pipeline.build.clean_report.steps import list_steps
 from shards.errors import InputError
 from shards.report.chart import Chart
 from shards.report.page import NARROW, TEMPLATES, WIDE, make_environment, read_style

@@ -17,13 +17,13 @@ import pyarrow.parquet as pq
 
 from pipeline.build.alarms import read_cleaning, read_start, read_text
 from pipeline.build.api import default_work
+from pipeline.build.clean_report.items import read_item_texts
+from pipeline.build.clean_report.pairs import COMPARED_CHARACTERS, cut_parts
 from pipeline.build.last_mix import read_last
 from pipeline.encode.run import Run, token_dtype
 from pipeline.engine.receipts import TaskOutput
 from pipeline.mix.cleaning import CLEANING_FILE
 from pipeline.mix.contamination import CONTAMINATION_FILE
-from pipeline.report.items import read_item_texts
-from pipeline.report.pairs import COMPARED_CHARACTERS, cut_parts
 from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.errors import InputError
 from shards.format.manifest import MANIFEST_FILE
