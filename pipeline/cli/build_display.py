@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from shards.cli.mix_display import mix_rows, mix_warnings
+from shards.cli.mix_display import mix_rows, mix_warnings, phase_rows
 from shards.terminal.display import print_lines, print_rows
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def build_json(report: BuildResult, out: str, work: str) -> dict[str, Any]:
         "notes": list(report.notes),
         "warnings": mix_warnings(manifest),
         "mix": [entry.model_dump() for entry in manifest.mix],
+        "phases": [entry.model_dump() for entry in manifest.phases],
         "sources": [entry.model_dump() for entry in manifest.sources],
         "masked": report.masked,
         "drop_hashes": [entry.model_dump() for entry in manifest.drop_hashes],
@@ -38,6 +39,7 @@ def print_build(report: BuildResult, out: str, work: str) -> None:
     """Print the achieved mix next to the requested one, the drops by reason, and the folders."""
     manifest = report.manifest
     print_rows(mix_rows(manifest), title=f"{manifest.name}: the mix")
+    print_rows(phase_rows(manifest))
     lines = [f"look: {warning}" for warning in mix_warnings(manifest)]
     for source in manifest.sources:
         lines += [f"dropped from {source.name}: {count:,} ({reason})" for reason, count in source.dropped.items()]

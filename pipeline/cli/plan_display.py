@@ -24,6 +24,20 @@ def print_plan(recipe: Recipe, estimate: Estimate) -> None:
     """Print what a build would read, write, take and cost."""
     rows = [_plan_row(source) for source in estimate.sources]
     print_rows(rows, title=f"{recipe.name}: the plan")
+    print_rows(
+        [
+            {
+                "phase": phase.name,
+                "part": f"{phase.share:.2%}",
+                "shards": phase.shards,
+                "source": name,
+                "share": f"{share:.2%}",
+                "tokens, about": f"{round(phase.tokens * share):,}",
+            }
+            for phase in estimate.phases
+            for name, share in phase.sources.items()
+        ]
+    )
     train, val = f"{estimate.train_tokens:,}", f"{estimate.val_tokens:,}"
     lines = [f"about {train} training and {val} validation tokens in {estimate.shards} shards"]
     if estimate.most_tokens is not None:

@@ -24,6 +24,7 @@ from pipeline.estimate.disk import (
     token_size,
 )
 from pipeline.estimate.durations import TimeEstimate, estimate_time
+from pipeline.estimate.phases import PhaseEstimate, estimate_phases
 from pipeline.estimate.pilot import TABLE_BYTES, Pilot, SourcePilot
 from pipeline.estimate.source_estimate import (
     SourceEstimate,
@@ -34,7 +35,7 @@ from pipeline.estimate.source_estimate import (
 )
 from pipeline.estimate.traffic import BuildSize, StageTraffic, count_traffic, request_usd
 from pipeline.recipe.schema import Recipe
-from pipeline.recipe.shares import Demand
+from pipeline.recipe.shares import Demand, small_phases
 from pipeline.sources.selection import Selection
 
 DISK_MARGIN = 1.1
@@ -82,6 +83,8 @@ class Estimate:
     """The price of the nodes."""
     scarcest: str | None = None
     """The source that allows the fewest training tokens; None if no source is read whole."""
+    phases: tuple[PhaseEstimate, ...] = ()
+    """In order; empty if the recipe has none."""
     refusal: str = ""
     """Why the build would certainly refuse the recipe; empty if it may accept it."""
 
@@ -143,13 +146,14 @@ def estimate(
         train_tokens=train,
         most_tokens=grant.limit,
         val_tokens=recipe.split.val_tokens,
-        shards=_num_shards(recipe, train),
+        shards=_num_shards(demand, train),
         scratch_bytes=_scratch_bytes(recipe, sources),
-        output_bytes=_output_bytes(recipe, used, sources, pilot),
+        output_bytes=_output_bytes(demand, used, sources, pilot),
         download_bytes=sum(source.download_bytes for source in sources),
         probe=pilot,
         scarcest=None if grant.scarcest is None else recipe.sources[grant.scarcest].name,
-        refusal=_refusal(demand, selections, pilot) if pilot else "",
+        phases=estimate_phases(demand, train),
+        refusal=_refusal(demand, selections, pilot) if pilot else "\n".join(small_phases(recipe, train)),
     )
     if work_scheme or out_scheme:
         size = _build_size(recipe, found)
@@ -241,16 +245,18 @@ def _scratch_bytes(recipe: Recipe, sources: tuple[SourceEstimate, ...]) -> int:
     return int(runs + rows + fetched + sampled)
 
 
-def _output_bytes(recipe: Recipe, used: list[int], sources: tuple[SourceEstimate, ...], pilot: Pilot | None) -> int:
+def _output_bytes(demand: Demand, used: list[int], sources: tuple[SourceEstimate, ...], pilot: Pilot | None) -> int:
+    recipe = demand.recipe
     token_bytes = pilot.token_bytes if pilot else token_size(recipe) * COMPRESSED_SHARE
     row_bytes = pilot.row_bytes if pilot else ROW_BYTES
     documents = sum(
         tokens * (source.documents or source.text_bytes // GUESSED_DOCUMENT_BYTES) / max(1, source.encoded_tokens)
         for tokens, source in zip(used, sources, strict=True)
     )
-    tables = _num_shards(recipe, sum(used) - recipe.split.val_tokens) * TABLE_BYTES
+    tables = _num_shards(demand, sum(used) - recipe.split.val_tokens) * TABLE_BYTES
     return int(sum(used) * token_bytes + documents * row_bytes) + tables
 
 
-def _num_shards(recipe: Recipe, train_tokens: int) -> int:
-    return -(-train_tokens // recipe.shards.tokens) + -(-recipe.split.val_tokens // recipe.shards.tokens)
+def _num_shards(demand: Demand, train_tokens: int) -> int:
+    recipe = demand.recipe
+    return sum(demand.phase_shards(train_tokens)) + -(-recipe.split.val_tokens // recipe.shards.tokens)

@@ -357,7 +357,8 @@ def _assemble(recipe: Recipe, runs: list[Run], tokenizer: TokenizerInfo, folder:
     tokens = {run.source: 0 for run in runs}
     for run in runs:
         tokens[run.source] += int(run.read_documents(0, run.num_documents)["length"].sum())
-    weights = {source: recipe.sources[source].weight for source in tokens}
+    shares = Demand(recipe).shares.fractions
+    weights = {source: float(shares[source]) for source in tokens}
     most = min([tokens[source] / weight for source, weight in weights.items()], default=0.0)
     end = END_HASH[0]  # rounding may give a little more
     cuts = {source: min(end, int(end * (most * weight / tokens[source]))) for source, weight in weights.items()}

@@ -36,6 +36,7 @@ from shards.audit.ids import (
     check_bytes_per_token,
     check_concentrated,
     check_never_seen,
+    check_phases,
     check_rare,
     check_special,
     rare_below,
@@ -174,6 +175,7 @@ def audit(
         check_never_seen(totals, vocabulary),
         check_rare(totals, vocabulary, below=report.rare_below),
         check_bytes_per_token(totals, vocabulary),
+        *([check_phases(totals, vocabulary)] if totals.phases else []),
         check_lengths(totals),
         check_passages(totals, report.rates),
         check_near_duplicates(totals, report.rates),
@@ -229,7 +231,7 @@ def _read_shards(shard_set: ShardSet, rates: SampleRates, workers: int, progress
         for members in (val, train):
             tasks = [ShardTask(number, rates, ngrams) for number in members]
             for task, figures in map_tasks(scan_shard, shard_set, tasks, workers):
-                totals.add(task.shard, figures)
+                totals.add(task.shard, figures, shard_set.shards[task.shard].entry.phase)
                 done += shard_set.shards[task.shard].num_tokens
                 if progress is not None:
                     progress(done, total)

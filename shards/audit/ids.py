@@ -192,6 +192,26 @@ def check_bytes_per_token(totals: Totals, vocabulary: Vocabulary) -> Check:
     return Check("bytes_per_token", "look" if low else "ok", summary, rows)
 
 
+def check_phases(totals: Totals, vocabulary: Vocabulary) -> Check:
+    """Compare the phases: bytes per token, by which the loss of a token changes at a border, and ids that are new."""
+    lengths = vocabulary.text_lengths()
+    whole = float(totals.train.counts.sum(axis=0) @ lengths / max(1, totals.train.tokens))
+    seen = np.zeros(totals.vocab_size, bool)
+    rows: list[Finding] = []
+    for name, counts in totals.phases.items():
+        number, held = int(counts.sum()), int(counts @ lengths)
+        ratio = held / max(1, number)
+        values = {"phase": name, "tokens": number, "bytes": held, "bytes_per_token": round(ratio, 3)}
+        new = int(((counts > 0) & ~seen).sum())
+        rows.append(Finding(values | {"of_the_set": round(ratio / max(whole, 1e-9), 3), "ids_first_seen": new}))
+        seen |= counts > 0
+    low = [row.values["phase"] for row in rows if row.values["of_the_set"] < LOW_BYTES_PER_TOKEN]
+    summary = ", ".join(f"{row.values['bytes_per_token']:.2f} bytes a token in {row.values['phase']}" for row in rows)
+    if low:
+        summary += f"; {', '.join(low)} below {LOW_BYTES_PER_TOKEN:.0%} of the set's: compare bits a byte, not losses"
+    return Check("phases", "look" if low else "ok", summary, rows)
+
+
 def _id_finding(token: int, totals: Totals, vocabulary: Vocabulary) -> Finding:
     split = totals.train
     by_source = dict(zip(totals.source_names, split.counts[:, token].tolist(), strict=True))

@@ -55,6 +55,7 @@ class Totals:
         val_ngrams: sampled n-grams of validation, `SET_NGRAM_ROW`.
         found_ngrams: those that training has too, with one place in training, `SET_NGRAM_ROW`.
         sketches: the sketches of sampled training documents.
+        phases: how often each phase holds each id, int64 `(vocab_size,)`, in order; none in a set without phases.
     """
 
     source_names: list[str]
@@ -66,6 +67,7 @@ class Totals:
     _passages: list[npt.NDArray[Any]] = field(default_factory=list["npt.NDArray[Any]"])
     _val_ngrams: list[npt.NDArray[Any]] = field(default_factory=list["npt.NDArray[Any]"])
     found_ngrams: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, SET_NGRAM_ROW))
+    phases: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict[str, "npt.NDArray[np.int64]"])
 
     def __post_init__(self) -> None:
         self.splits = {split: SplitTotals(len(self.source_names), self.vocab_size) for split in ("train", "val")}
@@ -85,10 +87,12 @@ class Totals:
         """Sampled n-grams of validation documents, `SET_NGRAM_ROW`."""
         return np.concatenate([np.empty(0, SET_NGRAM_ROW), *self._val_ngrams])
 
-    def add(self, shard: int, figures: ShardFigures) -> None:
-        """Add the figures of a shard, given its number in the manifest."""
+    def add(self, shard: int, figures: ShardFigures, phase: str | None = None) -> None:
+        """Add the figures of a shard, given its number in the manifest, and its phase."""
         split = self.splits[figures.split]
         split.counts += figures.counts
+        if phase is not None:
+            self.phases[phase] = self.phases.get(phase, 0) + figures.counts.sum(axis=0)
         split.documents += figures.documents
         split.shards += figures.documents > 0
         new = (split.example[:, 0] < 0) & (figures.example >= 0)

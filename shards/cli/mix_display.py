@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,6 +40,24 @@ def mix_rows(manifest: Manifest) -> list[dict[str, Any]]:
             row |= {"unread_files": source.unread_files, "unread_bytes": source.unread_bytes}
         rows.append(row)
     return rows
+
+
+def phase_rows(manifest: Manifest) -> list[dict[str, Any]]:
+    """Return the table of the phases: a row for each phase and source."""
+    shards = Counter(shard.phase for shard in manifest.shards)
+    return [
+        {
+            "phase": phase.name,
+            "part": f"{phase.share:.4%}",
+            "shards": shards[phase.name],
+            "source": row.source,
+            "requested": f"{row.requested:.4%}",
+            "achieved": f"{row.achieved:.4%}",
+            "tokens": row.achieved_tokens,
+        }
+        for phase in manifest.phases
+        for row in phase.mix
+    ]
 
 
 def mix_warnings(manifest: Manifest) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from shards.cli.mix_display import mix_rows, mix_warnings
+from shards.cli.mix_display import mix_rows, mix_warnings, phase_rows
 from shards.errors import Problem
 from shards.terminal.arguments import print_json
 from shards.terminal.display import plain_table, print_lines, print_rows, printable, stdout_console
@@ -33,11 +33,13 @@ def describe_set(shard_set: ShardSet) -> dict[str, Any]:
         "splits": {name: split.model_dump() for name, split in manifest.splits.items()},
         "sources": [source.model_dump() for source in manifest.sources],
         "mix": [row.model_dump() for row in manifest.mix],
+        "phases": [phase.model_dump() for phase in manifest.phases],
         "warnings": mix_warnings(manifest),
         "shards": [
             {
                 "name": shard.name,
                 "split": shard.entry.split,
+                "phase": shard.entry.phase,
                 "tokens": shard.num_tokens,
                 "documents": shard.num_documents,
                 "bytes": sum(file.bytes for file in _files(shard)),
@@ -65,15 +67,18 @@ def print_set(shard_set: ShardSet) -> None:
     splits = plain_table("split", "tokens", "documents", "shards")
     for name, split in manifest.splits.items():
         splits.add_row(name, f"{split.tokens:,}", f"{split.documents:,}", str(len(shard_set.splits[name])))
-    shards = plain_table("shard", "tokens", "documents", "bytes", "ratio")
+    phase = ["phase"] if manifest.phases else []
+    shards = plain_table("shard", *phase, "tokens", "documents", "bytes", "ratio")
     for shard in shard_set.shards:
         size = sum(file.bytes for file in _files(shard))
         ratio = f"{compression_ratio(shard):.2f}"
-        shards.add_row(shard.name, f"{shard.num_tokens:,}", f"{shard.num_documents:,}", f"{size:,}", ratio)
+        own = [shard.entry.phase or ""] if phase else []
+        shards.add_row(shard.name, *own, f"{shard.num_tokens:,}", f"{shard.num_documents:,}", f"{size:,}", ratio)
     console = stdout_console()
     console.print(Text(head))
     console.print(splits)
     print_rows(mix_rows(manifest))
+    print_rows(phase_rows(manifest))
     console.print(shards)
     print_lines([f"look: {warning}" for warning in mix_warnings(manifest)])
 

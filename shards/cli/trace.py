@@ -182,6 +182,8 @@ def print_trace(found: Trace) -> None:
 def print_place(place: Place, where: str, excerpt: Excerpt) -> None:
     """Print a document: a line that says where it is from, and a line of its text."""
     origin = f"source {place.source}, unit {place.unit}, row {place.row}, hash {place.hash}"
+    if place.phase is not None:
+        origin = f"phase {place.phase}, {origin}"
     print(printable(f"# {place.shard} document {place.document}, {where}: {origin}"))
     left_out = f" ({excerpt.left_out:,} bytes more)" if excerpt.left_out else ""
     print(f"  {printable(excerpt.before)}>>>{printable(excerpt.hit)}<<<{left_out}{printable(excerpt.after)}")

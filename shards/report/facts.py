@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from shards.format.manifest import Manifest
+from shards.format.manifest import Manifest, MixEntry
 from shards.format.reader import ShardSet
 
 _KEYS_SHOWN_APART = ("name", "kind", "weight", "paths", "repo", "config", "split", "revision", "license")
@@ -45,6 +45,19 @@ class SourceFacts:
 
 
 @dataclass(frozen=True)
+class PhaseFacts:
+    """One phase of the mix: its part of the training tokens, its totals, and its rows of the mix."""
+
+    name: str
+    share: float
+    requested_tokens: int
+    tokens: int
+    documents: int
+    shards: int
+    mix: list[MixEntry]
+
+
+@dataclass(frozen=True)
 class ShardFacts:
     """One shard: tokens, documents, and bytes of its three files."""
 
@@ -54,6 +67,7 @@ class ShardFacts:
     documents: int
     tokens_bytes: int
     bytes: int
+    phase: str | None = None
 
 
 @dataclass(frozen=True)
@@ -97,6 +111,8 @@ class SetFacts:
     sources: list[SourceFacts]
     tokenizer: TokenizerFacts
     shards: list[ShardFacts] = field(default_factory=list[ShardFacts])
+    phases: list[PhaseFacts] = field(default_factory=list[PhaseFacts])
+    """In the order of training; empty in a set without phases."""
 
     @property
     def rebuildable(self) -> bool:
@@ -121,6 +137,7 @@ def describe(shard_set: ShardSet) -> SetFacts:
             entry.documents,
             entry.files.tokens.bytes,
             entry.files.tokens.bytes + entry.files.documents.bytes + entry.files.metadata.bytes,
+            entry.phase,
         )
         for entry in manifest.shards
     ]
@@ -142,6 +159,18 @@ def describe(shard_set: ShardSet) -> SetFacts:
         sources=_describe_sources(manifest, recipe),
         tokenizer=_describe_tokenizer(manifest, recipe),
         shards=shards,
+        phases=[
+            PhaseFacts(
+                phase.name,
+                phase.share,
+                phase.requested_tokens,
+                phase.tokens,
+                phase.documents,
+                sum(shard.phase == phase.name for shard in shards),
+                phase.mix,
+            )
+            for phase in manifest.phases
+        ],
     )
 
 

@@ -52,6 +52,8 @@ class Report:
         """Return the JSON object of the report: every fact of the page but the samples' texts and the curves."""
         contents, facts = self.contents, dataclasses.asdict(self.contents.facts)
         del facts["recipe_text"]
+        for phase in facts["phases"]:
+            phase["mix"] = [row.model_dump() for row in phase["mix"]]
         return facts | {
             "out": str(self.out),
             "files": [PAGE_FILE, CARD_FILE],

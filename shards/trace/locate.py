@@ -33,10 +33,15 @@ class Place:
     unit: str
     row: int
     hash: str
+    phase: str | None = None
+    """The phase that its shard belongs to; None for validation, and in a set without phases."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object of the place."""
-        return asdict(self)
+        """Return the JSON object of the place, with its phase if it has one."""
+        data = asdict(self)
+        if self.phase is None:
+            del data["phase"]
+        return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,15 @@ def find_places(shard: Shard, numbers: Sequence[int]) -> list[Place]:
                 raise ShardSetError([Problem("document_table", f"{shard.name} document {number}", message)])
             found.append(
                 Place(
-                    shard.name, number, start, length, row["source"], row["unit"], row["row"], bytes(row["hash"]).hex()
+                    shard.name,
+                    number,
+                    start,
+                    length,
+                    row["source"],
+                    row["unit"],
+                    row["row"],
+                    bytes(row["hash"]).hex(),
+                    shard.entry.phase,
                 )
             )
         first += batch.num_rows

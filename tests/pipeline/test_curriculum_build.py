@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from pipeline.__main__ import main as pipeline_main
 from shards import open_set
+from shards.__main__ import main as shards_main
 from shards.validation.validate import validate
 from tests.support.builds import build_here, digests, recipe_text, run_build, write_corpus
 
@@ -120,3 +122,60 @@ def test_validation_finds_what_is_wrong_with_phases(built: dict[str, Any], tmp_p
     has(lambda m: m["phases"][0]["mix"].pop(), "phase 'main' lists ['prose', 'docs']; expected the sources in order")
     has(lambda m: m["mix"][0].update(requested=0.6), "mix, source 'prose': requested 0.6; its weight's share is")
     has(lambda m: m["shards"][-1].update(phase="main"), "expected none outside the training split")
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object, expect: int = 0) -> str:
+    """Run a command of the whole way, and return what it prints on stdout."""
+    capsys.readouterr()
+    command = pipeline_main if arguments[0] == "plan" else shards_main
+    status = command([str(argument) for argument in arguments])
+    output = capsys.readouterr()
+    assert status == expect, output.err
+    return output.out
+
+
+def test_plan_says_the_phases_and_refuses_a_small_one(
+    built: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = write_recipe(built["folder"], "0.9")
+    plan = json.loads(run(capsys, "plan", recipe, "--json"))
+    main, last = plan["phases"]
+    assert (main["name"], main["share"], last["sources"]) == ("main", 0.9, {"prose": 0.1, "docs": 0.3, "code": 0.6})
+    assert main["tokens"] + last["tokens"] == plan["train_tokens"]
+    assert main["shards"] + last["shards"] + 2 == plan["shards"]  # and two of validation
+    printed = run(capsys, "plan", recipe, "--no-probe")
+    assert any(line.split()[:2] == ["last", "10.00%"] for line in printed.splitlines()), printed
+    for probe in ((), ("--no-probe",)):
+        small = run(capsys, "plan", recipe, "--set", "shards.tokens=20_000", "--json", *probe, expect=2)
+        assert "mix.phases.last: 0.1 of" in json.loads(small)["problems"][0]
+
+
+def test_inspect_trace_audit_and_report_know_phases(
+    built: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = built["out"]
+    described = json.loads(run(capsys, "inspect", out, "--json"))
+    assert [phase["name"] for phase in described["phases"]] == ["main", "last"]
+    phases = {shard["name"]: shard["phase"] for shard in described["shards"]}
+    lines = [line.split() for line in run(capsys, "inspect", out).splitlines()]
+    assert ["train-00000", "main"] in [line[:2] for line in lines]
+    assert len([line for line in lines if line[:2] == ["last", "25.0000%"]]) == 3
+
+    found = json.loads(run(capsys, "trace", out, "--text", "the", "--limit", "0", "--json"))
+    assert {one["phase"] for one in found["shown"] if "phase" in one} == {"main", "last"}
+    assert all(one.get("phase") == phases[one["shard"]] for one in found["shown"])
+    assert "phase main, source" in run(capsys, "trace", out, "--shard", "train-00000", "--offset", "5")
+
+    audit = json.loads(run(capsys, "audit", out, "--out", tmp_path / "audit", "--json"))
+    (check,) = [check for check in audit["checks"] if check["name"] == "phases"]
+    tokens = {phase["name"]: phase["tokens"] for phase in described["phases"]}
+    assert {row["phase"]: row["tokens"] for row in check["rows"]} == tokens
+    assert check["rows"][0]["ids_first_seen"] > check["rows"][1]["ids_first_seen"] > 0
+
+    report = json.loads(run(capsys, "report", out, "--out", tmp_path / "report", "--json"))
+    assert [(phase["name"], phase["tokens"]) for phase in report["phases"]] == list(tokens.items())
+    page = (tmp_path / "report/index.html").read_text()
+    assert "this set has 2 phases" in page
+    assert page.count('<th scope="row">last</th>') == 3
+    card = (tmp_path / "report/README.md").read_text()
+    assert card.count("| `last` | 25.00") == 3
