@@ -171,6 +171,7 @@ def measure(
         runs = [run for _, own in measured for run in own]
         mixed, near_s = mix_sample(recipe, runs, tokenizer.vocab_size, evaluations, folder / "mixed")
         shard = _assemble(recipe, runs, tokenizer, folder / "mix")
+        slow_encoder = _load_encoder(tokenizer).slow_because  # while the trained file is there
 
     # Duplicates: from the text read, or from an earlier build.
     tables = [sample.hashes for sample in samples]
@@ -198,7 +199,7 @@ def measure(
         sample_bytes=sum(len(text) for sample in samples for text in sample.texts),
         train_s=train_s,
         seconds=time.perf_counter() - started,
-        slow_encoder=_load_encoder(tokenizer).slow_because,
+        slow_encoder=slow_encoder,
     )
 
 
