@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shards.format.decoded import DecodedShard
+from shards.stores.cache_store import CacheStore
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -56,10 +57,14 @@ class WindowReader(AbstractContextManager["WindowReader"]):
         self.close()
 
     def close(self) -> None:
-        """Stop the decoding thread and free the shards."""
+        """Stop the decoding thread and what it fetches, and free the shards."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
         for shard in self._held.values():
             shard.stopped.set()
-        self._pool.shutdown(cancel_futures=True)
+        for shard in self._shards[:1]:
+            if isinstance(shard.store, CacheStore):
+                shard.store.stop_fetching()
+        self._pool.shutdown()
         self._held.clear()
         self._ahead.clear()
 

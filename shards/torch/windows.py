@@ -29,7 +29,6 @@ from shards.format.manifest import Split
 from shards.format.order import order_split
 from shards.format.reader import ShardSet
 from shards.format.window_reader import WindowReader
-from shards.stores.cache_store import CacheStore
 from shards.torch.documents import cumulative_lengths, number_documents, positions_in_documents
 from shards.torch.reopen import address_of, open_with_cache, reopen
 
@@ -158,8 +157,6 @@ class TokenWindows(Dataset[Sample]):
     def close(self) -> None:
         """Stop the thread that decodes ahead, and free the shards; they are read again when needed."""
         if self._process == os.getpid():
-            if isinstance(store := self.shard_set.store, CacheStore):
-                store.stop_fetching()
             self._reader.close()
         self._reader = self._make_reader()
 

@@ -21,14 +21,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 
 import shards
 from shards.convert.import_.import_set import ImportOptions, import_set
 from shards.format.manifest import Split
-from shards.format.order import WindowOrder
+from shards.format.order import order_split
+from shards.torch import TokenWindows
 from tests.benchmarks.hub import serve_hub
 from trainer.commands.measure import write_made_up_set
-from trainer.data import Loader
 from trainer.metrics import read_metrics
 from trainer.recipe import load_recipe
 
@@ -51,7 +52,8 @@ def bench_loader(
         seq_len: tokens in a sequence.
 
     Returns:
-        `tokens` a round, `loader_tokens_per_s`, `memmap_tokens_per_s`, their `ratio` (above 1: the loader is faster),
+        `tokens` a round, `loader_tokens_per_s` of `TokenWindows.read`, `dataloader_tokens_per_s` of a DataLoader over
+        the same windows, `memmap_tokens_per_s`, their `ratio` (above 1: the loader is faster),
         `decode_tokens_per_s` (plain decompression, one thread), `loader_batch_ms`, and `wait_max_ms`, the longest
         that a batch let its caller wait: the decompression of a first shard.
 
@@ -60,7 +62,7 @@ def bench_loader(
     """
     shard_set = shards.open_set(set_path)
     train = shard_set.splits["train"]
-    order = WindowOrder([shard.num_tokens for shard in train], seq_len=seq_len, seed=1)
+    order = order_split(shard_set, seq_len=seq_len, seed=1)
     if order.per_epoch < batch:
         raise ValueError(f"{set_path}: {order.per_epoch} windows of {seq_len}; expected at least one batch of {batch}")
     samples = -(-MIN_TOKENS // order.targets) * order.per_epoch // batch * batch
@@ -73,10 +75,13 @@ def bench_loader(
             decoding += time.perf_counter() - began
             tokens.tofile(file)
     ours: list[tuple[float, float]] = []
+    loaders: list[float] = []
     theirs: list[float] = []
     try:
         for _ in range(ROUNDS):
-            ours.append(_time_loader(Loader(train, order, stop=samples), samples, batch))
+            options = {"seq_len": seq_len, "seed": 1, "samples": samples}
+            ours.append(_time_reads(TokenWindows(shard_set, **options), batch))
+            loaders.append(_time_dataloader(TokenWindows(shard_set, **options), batch))
             theirs.append(_time_memory_map(plain, shard_set.dtype, samples, batch, seq_len))
     finally:
         plain.unlink()
@@ -85,6 +90,7 @@ def bench_loader(
     return {
         "tokens": tokens,
         "loader_tokens_per_s": tokens / seconds,
+        "dataloader_tokens_per_s": tokens / min(loaders),
         "memmap_tokens_per_s": tokens / min(theirs),
         "ratio": min(theirs) / seconds,
         "decode_tokens_per_s": sum(shard.num_tokens for shard in train) / decoding,
@@ -93,16 +99,24 @@ def bench_loader(
     }
 
 
-def _time_loader(loader: Loader, samples: int, batch: int) -> tuple[float, float]:
-    """Return the seconds for all batches, the loader's start included, and for the slowest batch."""
+def _time_reads(windows: TokenWindows, batch: int) -> tuple[float, float]:
+    """Return the seconds for all batches, the reader's start included, and for the slowest batch."""
     began, longest = time.perf_counter(), 0.0
-    with loader:
-        for first in range(0, samples, batch):
+    with windows:
+        for first in range(0, len(windows), batch):
             asked = time.perf_counter()
-            windows = loader.read(first, batch)
-            _inputs, _targets = windows[:, :-1], windows[:, 1:]
+            windows.read(range(first, first + batch))
             longest = max(longest, time.perf_counter() - asked)
     return time.perf_counter() - began, longest
+
+
+def _time_dataloader(windows: TokenWindows, batch: int) -> float:
+    """Return the seconds for all batches through a DataLoader in this process, which stacks samples."""
+    began = time.perf_counter()
+    with windows:
+        for _ in DataLoader(windows, batch_size=batch):
+            pass
+    return time.perf_counter() - began
 
 
 def _time_memory_map(plain: Path, dtype: np.dtype, samples: int, batch: int, seq_len: int) -> float:

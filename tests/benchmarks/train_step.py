@@ -64,7 +64,7 @@ def bench_trainer(work: Path, quick: bool = False) -> dict[str, Any]:
     import torch
 
     from trainer.commands.measure import build_theirs, take_our_steps, take_their_steps
-    from trainer.data import Loader
+    from trainer.data import open_windows
     from trainer.recipe import load_recipe
     from trainer.session import open_session
 
@@ -76,9 +76,10 @@ def bench_trainer(work: Path, quick: bool = False) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=work) as folder:
         session = open_session(recipe, shards_path, Path(folder) / "run", resume="never", say=lambda line: None)
         try:
-            order, shards = session.order, session.shard_set.splits["train"]
-            with Loader(shards, order) as memory:
-                windows = memory.read(0, steps * recipe.train.global_batch)
+            all_windows = rounds * steps * recipe.train.global_batch
+            with open_windows(session.shard_set, recipe.train, stop=all_windows) as memory:
+                batch = memory.read(range(steps * recipe.train.global_batch))
+            windows = torch.cat((batch["input_ids"], batch["labels"][:, -1:]), dim=1)
             plain = _PlainLoop(recipe, session.shard_set.vocab_size)
             theirs = build_theirs(recipe, session.shard_set.vocab_size)
             marks: list[float] = []
@@ -90,12 +91,12 @@ def bench_trainer(work: Path, quick: bool = False) -> dict[str, Any]:
                 times[name] += [after - before for before, after in itertools.pairwise(marks[WARM_UP - 1 :])]
                 marks.clear()
 
-            with Loader(shards, order) as loader:
+            with open_windows(session.shard_set, recipe.train, stop=all_windows) as loader:
                 for _ in range(rounds):
                     waits += [record["data_wait_ms"] for record in take_our_steps(session, loader, steps, mark)]
                     end_turn("ours")
                     times["plain"] += plain.take_steps(windows.split(recipe.train.global_batch))[WARM_UP:]
-                    take_their_steps(theirs, recipe, windows, mark)
+                    take_their_steps(theirs, recipe, batch, mark)
                     end_turn("transformers")
             parameters = sum(parameter.numel() for parameter in session.model.parameters())
         finally:

@@ -1,9 +1,6 @@
-"""The loader: each window once, the same order from anywhere, errors that surface."""
+"""The order of windows: each once an epoch, fixed numbers; a run reads it, and every token is accounted for."""
 
 from __future__ import annotations
-
-import threading
-from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -11,41 +8,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shards import Problem, ShardSet, ShardSetError
+from shards import ShardSet
 from shards.format.order import WindowOrder, account_tokens, read_sources, seeded_permutation
+from shards.torch.documents import number_documents
 from shards.trace.windows import trace_documents
-from trainer.data import Loader
+from trainer.data import open_windows
+from trainer.recipe import TrainConfig
 
+TRAIN = TrainConfig(seq_len=32, global_batch=8, micro_batch=8, steps=1, seed=3, document_mask=True)
 GOLDEN_PERMUTATION = [6, 3, 7, 4, 0, 1, 5, 2]
 GOLDEN_PLACES = [(0, 3, 80), (0, 3, 96), (0, 3, 48), (0, 0, 64), (1, 3, 48), (1, 3, 32), (58, 0, 48)]
 
 shard_sizes = st.lists(st.integers(0, 200), min_size=1, max_size=6).filter(lambda sizes: max(sizes) > 20)
-
-
-@dataclass
-class FakeShard:
-    """A shard in memory that counts how often it is read and how many decoded copies are wanted at once."""
-
-    tokens: np.ndarray
-    reads: list[str] = field(default_factory=list)
-    error: Exception | None = None
-
-    def read(self, *, threads: int = 1) -> np.ndarray:
-        self.reads.append(threading.current_thread().name)
-        if self.error is not None:
-            raise self.error
-        return self.tokens.copy()
-
-
-def make_shards(sizes: list[int]) -> list[FakeShard]:
-    """Return shards whose tokens are all different."""
-    ends = np.cumsum(sizes)
-    return [FakeShard(np.arange(end - size, end, dtype=np.uint32)) for end, size in zip(ends, sizes, strict=True)]
-
-
-def read_all(shards: list[FakeShard], order: WindowOrder, first: int, stop: int, batch: int) -> torch.Tensor:
-    with Loader(shards, order, stop=stop) as loader:  # type: ignore[arg-type]
-        return torch.cat([loader.read(i, min(batch, stop - i)) for i in range(first, stop, batch)])
 
 
 @given(sizes=shard_sizes, seq_len=st.integers(1, 20), seed=st.integers(0, 2**32 - 1), epoch=st.integers(0, 3))
@@ -61,35 +35,19 @@ def test_an_epoch_holds_each_window_exactly_once(sizes: list[int], seq_len: int,
     assert order.targets + order.cropped == sum(sizes)
 
 
-@given(
-    sizes=shard_sizes,
-    seq_len=st.integers(1, 20),
-    first=st.integers(0, 300),
-    count=st.integers(1, 60),
-    batches=st.tuples(st.integers(1, 40), st.integers(1, 40)),
-)
-@settings(max_examples=60, deadline=None)
-def test_samples_depend_neither_on_the_start_nor_on_the_batch(
-    sizes: list[int], seq_len: int, first: int, count: int, batches: tuple[int, int]
-):
-    order = WindowOrder(sizes, seq_len=seq_len, seed=7)
-    whole = read_all(make_shards(sizes), order, 0, first + count, batches[0])
-    part = read_all(make_shards(sizes), WindowOrder(sizes, seq_len=seq_len, seed=7), first, first + count, batches[1])
-    assert torch.equal(whole[first:], part)
-    assert part.dtype == torch.int64
-    assert part.shape == (count, seq_len + 1)
-
-
 def test_windows_equal_the_tokens_read_straight(shard_set: ShardSet):
     shards = shard_set.splits["train"]
     order = WindowOrder([shard.num_tokens for shard in shards], seq_len=32, seed=3)
     samples = 2 * order.per_epoch + 5
-    with Loader(shards, order) as loader:
-        read = torch.cat([loader.read(first, min(7, samples - first)) for first in range(0, samples, 7)])
-    for number in range(samples):
-        place = order.locate(number)
-        straight = shards[place.shard].read(place.start, place.start + 33)
-        assert read[number].tolist() == straight.tolist()
+    with open_windows(shard_set, TRAIN, stop=samples) as windows:
+        for first in range(0, samples, 7):
+            batch = windows.read(range(first, min(first + 7, samples)))
+            assert torch.equal(batch["document_ids"], number_documents(batch["input_ids"], shard_set.eos_id))
+            for row, number in enumerate(range(first, min(first + 7, samples))):
+                place = order.locate(number)
+                straight = shards[place.shard].read(place.start, place.start + 33).tolist()
+                assert batch["input_ids"][row].tolist() == straight[:-1]
+                assert batch["labels"][row].tolist() == straight[1:]
 
 
 def test_the_order_is_a_fixed_one():
@@ -115,47 +73,6 @@ def test_short_shards_are_counted_and_never_visited():
     assert order.windows.tolist() == [9, 0, 0, 9, 1]
     assert order.cropped == 221 - 190
     assert {order.locate(number).shard for number in range(3 * order.per_epoch)} == {0, 3, 4}
-
-
-def test_an_error_in_the_decoding_thread_surfaces():
-    shards = make_shards([100, 100])
-    order = WindowOrder([100, 100], seq_len=10, seed=1)
-    second = order.visit(9).shard
-    shards[second].error = ShardSetError([Problem("frame_corrupt", f"train-{second:05d}", "planted")])
-    with Loader(shards, order) as loader:  # type: ignore[arg-type]
-        assert loader.read(0, 9).shape == (9, 11)
-        with pytest.raises(ShardSetError, match="planted"):
-            loader.read(9, 1)
-
-
-def test_the_next_shard_is_decoded_ahead_and_two_are_held_at_most():
-    sizes = [101] * 5
-    shards = make_shards(sizes)
-    order = WindowOrder(sizes, seq_len=10, seed=1)
-    with Loader(shards, order, stop=30) as loader:  # type: ignore[arg-type]
-        for first in range(30):
-            loader.read(first, 1)
-            visited = len({order.locate(number).shard for number in range(first + 1)})
-            started = sum(len(shard.reads) for shard in shards)
-            # The one in use and the next; not one more for samples that nobody will ask for.
-            assert started <= min(visited + 1, 3)
-    assert sum(len(shard.reads) for shard in shards) == 3
-    assert all(name.startswith("decode-ahead") for shard in shards for name in shard.reads)
-
-
-def test_one_shard_is_decoded_once_for_all_epochs():
-    shards = make_shards([101])
-    read_all(shards, WindowOrder([101], seq_len=10, seed=1), 0, 50, 4)
-    assert len(shards[0].reads) == 1
-
-
-def test_the_loader_may_jump():
-    sizes = [101] * 4
-    order = WindowOrder(sizes, seq_len=10, seed=1)
-    whole = read_all(make_shards(sizes), order, 0, 80, 10)
-    with Loader(make_shards(sizes), order) as loader:  # type: ignore[arg-type]
-        for first in (0, 70, 5, 33, 34, 2):
-            assert torch.equal(loader.read(first, 3), whole[first : first + 3])
 
 
 @pytest.mark.parametrize("epochs", [0.0, 0.05, 0.1, 0.17, 0.5, 1.0, 2.6])
@@ -185,10 +102,10 @@ def test_every_token_is_accounted_for(shard_set: ShardSet, epochs: float):
 def test_a_step_and_row_map_to_the_window_that_was_read(shard_set: ShardSet):
     shards = shard_set.splits["train"]
     order = WindowOrder([shard.num_tokens for shard in shards], seq_len=32, seed=3)
-    with Loader(shards, order) as loader:
-        batch = loader.read(8 * 4, 8)  # step 5
+    with open_windows(shard_set, TRAIN, stop=40) as windows:
+        batch = windows.read(range(8 * 4, 8 * 5))  # step 5
     place = order.locate_row(5, 6, global_batch=8)
-    assert batch[6].tolist() == shards[place.shard].read(place.start, place.stop).tolist()
+    assert batch["labels"][6].tolist() == shards[place.shard].read(place.start + 1, place.stop).tolist()
 
 
 def test_documents_of_a_sample_are_those_that_its_tokens_lie_in(shard_set: ShardSet):

@@ -13,9 +13,10 @@ import torch
 
 from shards import ShardSet
 from shards.errors import InputError, RunError
-from trainer.data import Loader
+from shards.torch import TokenWindows
+from shards.torch.documents import number_documents
+from trainer.data import open_windows
 from trainer.metrics import MetricsLog, describe_step, read_metrics
-from trainer.model.attention import number_documents
 from trainer.model.size import flops_per_token
 from trainer.recipe import PhaseConfig, TrainRecipe, load_recipe
 from trainer.session import Session, open_session
@@ -35,8 +36,8 @@ def open_run(shard_set: ShardSet, recipe_file: Path, tmp_path: Path) -> Callable
 
 
 def take_steps(session: Session, steps: int) -> list[dict[str, float]]:
-    with Loader(session.shard_set.splits["train"], session.order) as loader:
-        taken = [take_step(session, loader) for _ in range(steps)]
+    with open_windows(session.shard_set, session.recipe.train, stop=steps * 8) as windows:
+        taken = [take_step(session, windows) for _ in range(steps)]
     fetch_losses(session, taken)
     return taken
 
@@ -69,12 +70,12 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch(open_run: Callable[.
 
 
 def test_steps_follow_the_sample_order(open_run: Callable[..., Session], monkeypatch: pytest.MonkeyPatch):
-    asked: list[tuple[int, int]] = []
-    read = Loader.read
-    monkeypatch.setattr(Loader, "read", lambda self, first, n: asked.append((first, n)) or read(self, first, n))
+    asked: list[range] = []
+    read = TokenWindows.read
+    monkeypatch.setattr(TokenWindows, "read", lambda self, numbers: asked.append(numbers) or read(self, numbers))
     session = open_run()
     take_steps(session, 3)
-    assert asked == [(first, 2) for first in range(0, 24, 2)]
+    assert asked == [range(first, first + 2) for first in range(0, 24, 2)]
     assert session.windows == 24
 
 
@@ -210,12 +211,11 @@ def test_mfu_is_the_share_of_the_peak(open_run: Callable[..., Session]):
 def test_a_document_mask_trains_on_documents_apart(open_run: Callable[..., Session]):
     plain = take_steps(open_run(name="plain"), 1)[0]["loss"]
     session = open_run("train.document_mask=true", "train.micro_batch=8", name="masked")
-    with Loader(session.shard_set.splits["train"], session.order) as loader:
-        windows = loader.read(0, 8)
-    documents = number_documents(windows[:, :-1], session.shard_set.eos_id)
+    batch = TokenWindows(session.shard_set, seq_len=32, seed=session.recipe.train.seed).read(range(8))
+    documents = number_documents(batch["input_ids"], session.shard_set.eos_id)
     assert documents.max() > 0
     with torch.no_grad():
-        expected = session.model(windows[:, :-1], windows[:, 1:], documents=documents).item()
+        expected = session.model(batch["input_ids"], batch["labels"], documents=documents).item()
     masked = take_steps(session, 1)[0]["loss"]
     assert masked == pytest.approx(expected, rel=1e-5)
     assert masked != pytest.approx(plain, rel=1e-5)

@@ -31,10 +31,11 @@ from shards import open_set
 from shards.convert.import_.import_set import ImportOptions, import_set
 from shards.errors import RunError
 from shards.format.manifest import Split, dtype_for
-from shards.format.order import order_split
 from shards.terminal.display import say
+from shards.torch import TokenWindows
+from shards.torch.windows import Sample
 from trainer.commands.export import convert_weights, describe_files
-from trainer.data import Loader
+from trainer.data import open_windows
 from trainer.device import choose_device, choose_precision, peak_flops
 from trainer.model.decoder import build_model
 from trainer.model.size import flops_per_token
@@ -105,15 +106,14 @@ def measure(trainer: str, recipe: TrainRecipe, shards: Path, steps: int) -> dict
 
     # Take the steps.
     shard_set = open_set(shards)
-    order = order_split(shard_set, seq_len=train.seq_len, seed=train.seed)
-    with Loader(shard_set.splits["train"], order) as loader:
+    with open_windows(shard_set, train, stop=steps_in_all * train.global_batch) as windows:
         if trainer == "ours":
             with closing(open_session(recipe, shards, shards.with_name("run"), resume="never", say=say)) as session:
-                records = take_our_steps(session, loader, steps_in_all, mark)
+                records = take_our_steps(session, windows, steps_in_all, mark)
             loss = statistics.fmean(record["loss"] for record in records)
         else:
-            windows = loader.read(0, steps_in_all * train.global_batch)
-            loss = take_their_steps(build_theirs(recipe, vocab_size), recipe, windows, mark)
+            batch = windows.read(range(steps_in_all * train.global_batch))
+            loss = take_their_steps(build_theirs(recipe, vocab_size), recipe, batch, mark)
     if not math.isfinite(loss):
         raise RunError(f"the mean loss is {loss}; expected a finite one. Lower optimizer.lr")
 
@@ -139,12 +139,14 @@ def _resident(field: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith(f"{field}:"))
 
 
-def take_our_steps(session: Session, loader: Loader, steps: int, mark: Callable[[], None]) -> list[dict[str, Any]]:
+def take_our_steps(
+    session: Session, windows: TokenWindows, steps: int, mark: Callable[[], None]
+) -> list[dict[str, Any]]:
     """Take steps as a run does and return their records; `mark` is called after each."""
     records: list[dict[str, Any]] = []
     fetched = 0
     for step in range(1, steps + 1):
-        records.append(take_step(session, loader))
+        records.append(take_step(session, windows))
         mark()
         if step % session.recipe.train.log_every == 0 or step == steps:
             fetch_losses(session, records[fetched:])
@@ -165,13 +167,13 @@ def build_theirs(recipe: TrainRecipe, vocab_size: int) -> Any:
     return model
 
 
-def take_their_steps(model: Any, recipe: TrainRecipe, windows: torch.Tensor, mark: Callable[[], None]) -> float:
+def take_their_steps(model: Any, recipe: TrainRecipe, batch: Sample, mark: Callable[[], None]) -> float:
     """Train on windows in their order.
 
     Args:
         model: from `build_theirs`.
         recipe: batches and the optimizer's settings.
-        windows: int64 `(steps * global_batch, seq_len + 1)`.
+        batch: `input_ids` and `labels` of all steps, int64 `(steps * global_batch, seq_len)`.
         mark: called after each step.
 
     Returns:
@@ -185,7 +187,8 @@ def take_their_steps(model: Any, recipe: TrainRecipe, windows: torch.Tensor, mar
 
     train, device = recipe.train, choose_device(recipe.train.device)
     # Shifted as ours are: no target is lost.
-    rows: Any = [{"input_ids": row[:-1], "labels": row[1:], "shift_labels": row[1:]} for row in windows]
+    pairs = zip(batch["input_ids"], batch["labels"], strict=True)
+    rows: Any = [{"input_ids": ids, "labels": labels, "shift_labels": labels} for ids, labels in pairs]
     (adamw,) = build_optimizers(model.to(device), recipe.optimizer.model_copy(update={"kind": "adamw"}))
     schedule = torch.optim.lr_scheduler.LambdaLR(adamw, lambda step: learning_rate(step, recipe) / recipe.optimizer.lr)
     settings = TrainingArguments(

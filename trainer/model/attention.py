@@ -42,19 +42,6 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return (x * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
 
 
-def number_documents(ids: Tensor, eos_id: int) -> Tensor:
-    """Number the documents of each row from 0, int64 of the shape of ids; an EOS belongs to the document it ends."""
-    ends = (ids == eos_id).long()
-    return ends.cumsum(-1) - ends
-
-
-def positions_in_documents(documents: Tensor) -> Tensor:
-    """Return each token's position in its document, counted from the row's start for the first, int64."""
-    index = torch.arange(documents.shape[-1], device=documents.device).expand_as(documents)
-    begins = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0))
-    return index - (index * begins).cummax(-1).values
-
-
 def document_mask(documents: Tensor) -> Mask:
     """Return the mask of causal attention within documents `(batch, length)`, for `attend`.
 

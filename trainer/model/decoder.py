@@ -23,13 +23,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
+from shards.torch.documents import positions_in_documents
 from trainer.model.attention import (
     Attention,
     KeyValueCache,
     Mask,
     Rotary,
     document_mask,
-    positions_in_documents,
     rotary_tables,
 )
 from trainer.recipe import ModelConfig
@@ -148,7 +148,7 @@ class LanguageModel(nn.Module):
             reduction: `mean` over all targets, or `none`, one loss for each target.
             cache: keys and values of earlier positions, extended in place; `ids` then continues them. With a
                 cache that is not empty, one position at a time.
-            documents: int64 `(batch, length)`, from `number_documents`. With them there is no attention across
+            documents: int64 `(batch, length)`, as `document_ids` of a sample. With them there is no attention across
                 documents, and positions count from each document's start.
 
         Returns:

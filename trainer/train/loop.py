@@ -30,13 +30,13 @@ from shards import ShardSetError
 from shards.errors import RunError
 from shards.stores.cache_store import CacheStore, FetchError
 from shards.stores.files import write_text
-from shards.stores.store import Store
 from shards.terminal.display import format_value
 from shards.terminal.program import called_as
 from shards.terminal.progress import Meter, show_progress
+from shards.torch import TokenWindows
 from shards.trace.windows import trace_documents
 from trainer.checkpoint.state import checkpoint_path, list_checkpoints, step_of
-from trainer.data import Loader
+from trainer.data import open_windows
 from trainer.evaluate import evaluate, summarise
 from trainer.metrics import MetricsLog, describe_step, last_record
 from trainer.model.generate import SamplingOptions, TrainedModel, sample_texts
@@ -71,7 +71,6 @@ def run_training(session: Session, say: Callable[[str], None], *, go_on: bool = 
         InputError: a line of the run's metrics.jsonl is not metrics, or the first shard cannot be fetched.
     """
     recipe = session.recipe
-    shards = session.shard_set.splits["train"]
     first_rank = session.rank == 0
     parameters = count_parameters(recipe.model, session.model.vocab_size)
     where = f"{session.ranks} x {session.device.type}" if session.ranks > 1 else str(session.device)
@@ -82,16 +81,15 @@ def run_training(session: Session, say: Callable[[str], None], *, go_on: bool = 
     try:
         with (
             MetricsLog(session.run, step=session.step, write=first_rank) as log,
-            Loader(shards, session.order, stop=last_window) as loader,
+            open_windows(session.shard_set, recipe.train, stop=last_window) as windows,
             show_progress(recipe.name, unit="steps", before=session.step, show=first_rank) as progress,
             catch_signals(say) as signals,
-            _stop_fetching(session.shard_set.store),
         ):
             wait_for_ranks()  # Every rank has read the log before one adds to it.
             session.seconds = max(session.seconds, log.seconds)
             if log.removed:
                 say(f"metrics.jsonl: removed {log.removed} lines after step {session.step}; these are done again")
-            loop = TrainingLoop(session, loader, log, progress, signals, say, go_on, began=began)
+            loop = TrainingLoop(session, windows, log, progress, signals, say, go_on, began=began)
             loop.take_steps()
             return loop
     except (ShardSetError, FetchError, OSError) as error:
@@ -122,16 +120,6 @@ def fetch_first_shard(session: Session) -> None:
 
 
 @contextlib.contextmanager
-def _stop_fetching(store: Store) -> Generator[None]:
-    """End the fetches that are running when the body ends: the loader fetches ahead, and would wait for them."""
-    try:
-        yield
-    finally:
-        if isinstance(store, CacheStore):
-            store.stop_fetching()
-
-
-@contextlib.contextmanager
 def catch_signals(say: Callable[[str], None]) -> Generator[list[int]]:
     """Put the first SIGINT or SIGTERM into the list that this yields; a second one is handled as before."""
     received: list[int] = []
@@ -152,7 +140,7 @@ class TrainingLoop:
     """The loop's state between two steps, and how it ended."""
 
     session: Session
-    loader: Loader
+    windows: TokenWindows
     log: MetricsLog
     progress: Meter
     signals: list[int]
@@ -200,7 +188,7 @@ class TrainingLoop:
     def _take_step(self) -> None:
         fits = True
         try:
-            self.taken.append(take_step(self.session, self.loader))
+            self.taken.append(take_step(self.session, self.windows))
         except torch.OutOfMemoryError:
             fits = False
         if not fits:  # not in the except block: the exception keeps the memory of the step alive
@@ -289,8 +277,9 @@ class TrainingLoop:
     def _try_weights(self) -> None:
         """Fail if a micro-batch of the next windows gives a loss or a gradient that is not finite."""
         session, micro_batch = self.session, self.session.recipe.train.micro_batch
-        windows = self.loader.read(session.windows + session.rank * micro_batch, micro_batch)
-        loss = accumulate_gradients(session, windows, 1)
+        first = session.windows + session.rank * micro_batch
+        batch = self.windows.read(range(first, first + micro_batch))
+        loss = accumulate_gradients(session, batch, 1)
         trial: dict[str, Any] = {"loss": loss, "grad_norm": clip_gradients(session, math.inf)}
         for optimizer in session.optimizers:
             optimizer.zero_grad(set_to_none=True)

@@ -36,7 +36,8 @@ def find_fitting_micro_batch(session: Session) -> int | None:
         with contextlib.suppress(torch.OutOfMemoryError):
             if not session.step:  # the optimizer allocates its two moments at the end of the first step
                 moments.extend(torch.empty_like(weight) for weight in session.model.parameters() for _ in range(2))
-            windows = torch.zeros(size, session.order.seq_len + 1, dtype=torch.int64)
-            accumulate_gradients(session, windows, 1)
+            zeros = torch.zeros(size, session.order.seq_len, dtype=torch.int64)
+            fields = ("input_ids", "labels", *(["document_ids"] if train.document_mask else []))
+            accumulate_gradients(session, dict.fromkeys(fields, zeros), 1)
             return size
     return None

@@ -13,14 +13,14 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from trainer.data import Loader
+from shards.torch import TokenWindows
+from shards.torch.windows import Sample
 from trainer.device import autocast
-from trainer.model.attention import number_documents
 from trainer.optim import learning_rate
 from trainer.session import Session
 
 
-def take_step(session: Session, loader: Loader) -> dict[str, Any]:
+def take_step(session: Session, windows: TokenWindows) -> dict[str, Any]:
     """Take one optimizer step on the next `global_batch` windows, without waiting for the device.
 
     A rank reads the micro-batches `rank`, `rank + ranks`, ... of the global batch.
@@ -42,10 +42,11 @@ def take_step(session: Session, loader: Loader) -> dict[str, Any]:
     for index in range(rounds):
         asked = time.perf_counter()
         row = (index * session.ranks + session.rank) * train.micro_batch
-        windows = loader.read(session.windows + row, train.micro_batch)
+        first = session.windows + row
+        batch = windows.read(range(first, first + train.micro_batch))
         waited += time.perf_counter() - asked
         _exchange_gradients(session.forward, with_this_one=index == rounds - 1)
-        total += accumulate_gradients(session, windows, rounds)
+        total += accumulate_gradients(session, batch, rounds)
 
     # The step itself.
     grad_norm = clip_gradients(session, session.recipe.optimizer.grad_clip)
@@ -75,15 +76,15 @@ def _exchange_gradients(model: nn.Module, *, with_this_one: bool) -> None:
         model.require_backward_grad_sync = with_this_one  # the flag that DDP's `no_sync` sets
 
 
-def accumulate_gradients(session: Session, windows: torch.Tensor, rounds: int) -> torch.Tensor:
+def accumulate_gradients(session: Session, batch: Sample, rounds: int) -> torch.Tensor:
     """Add a micro-batch's part of the gradient; return its part of the loss, on the device."""
     if session.device.type == "cuda":
-        windows = windows.pin_memory().to(session.device, non_blocking=True)
-    ids = windows[:, :-1]
-    documents = number_documents(ids, session.shard_set.eos_id) if session.recipe.train.document_mask else None
+        batch = {name: tensor.pin_memory().to(session.device, non_blocking=True) for name, tensor in batch.items()}
     with autocast(session.precision, session.device):
         # Micro-batches have one size, so that the mean of their means is the mean over the global batch.
-        loss: torch.Tensor = session.forward(ids, windows[:, 1:], documents=documents) / rounds
+        loss: torch.Tensor = (
+            session.forward(batch["input_ids"], batch["labels"], documents=batch.get("document_ids")) / rounds
+        )
     loss.backward()  # pyright: ignore[reportUnknownMemberType]
     return loss.detach()
 
