@@ -103,7 +103,7 @@ def pages(folder: Path) -> dict[str, Html]:
 
 ALLOWED = """
     a b body code dd desc div dl dt em figcaption figure h1 h2 h3 h4 head header html i li line link main mark meta nav
-    ol p path pre rect section span style svg table tbody td text th thead title tr
+    ol p path pre rect section span style svg table tbody td text th thead title tr wbr
 """
 
 

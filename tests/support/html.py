@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from html.parser import HTMLParser
 
-VOID = frozenset(("meta", "link", "br", "img", "hr", "input"))
+VOID = frozenset(("meta", "link", "br", "img", "hr", "input", "wbr"))
 
 
 class Html(HTMLParser):

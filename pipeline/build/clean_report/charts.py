@@ -1,7 +1,7 @@
 """The histogram of a measure before and after cleaning, with its limits drawn in.
 
-Counts are drawn on a logarithmic axis: a limit is chosen in the tail, where few documents are. The lowest limit is the
-edge of a column.
+Counts are drawn on a logarithmic axis: a limit is chosen in the tail, where few documents are. The limit that drops
+most is the edge of a column.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ COLUMNS = {"wide": 72, "narrow": 36}
 TOP, HEIGHT, LEFT, RIGHT = 26.0, 144.0, 44.0, 12.0
 LABEL = 14.0
 """The height of a row of labels; a second limit has its label in a row of its own."""
-LINEAR_UP_TO = 4.0
+LINEAR_UP_TO = 16.0
 """Measures whose largest value is no more than this have a linear axis: shares are up to 1."""
 
 Histogram = Sequence[tuple[float, int]]
@@ -41,7 +41,9 @@ def plot_measure(name: str, read: Histogram, left: Histogram, limits: Sequence[d
     top = TOP + LABEL * (len(limits) > 1)
     bottom, right = top + HEIGHT, width - RIGHT
     chart = Chart(f"Documents by {name}", said, width, bottom + 26)
-    edges, scale, ticks = _axis(read, most, cuts, number, width)
+    first = max(limits, key=lambda limit: limit["every"]["documents"])["value"]
+    lowest = min([value for value in (*(low for low, _ in read), *cuts) if value > 0], default=1.0)
+    edges, scale, ticks = _axis(lowest, max(most, *cuts), float(first), number, width)
     least = max([cut for cut, limit in zip(cuts, limits, strict=True) if limit["side"] == "min"], default=0.0)
     highest = min([cut for cut, limit in zip(cuts, limits, strict=True) if limit["side"] == "max"], default=math.inf)
     columns = {"all": count_columns(read, edges), "left": count_columns(left, edges, least, highest)}
@@ -68,12 +70,19 @@ def plot_measure(name: str, read: Histogram, left: Histogram, limits: Sequence[d
 
 
 def _axis(
-    read: Histogram, most: float, cuts: Sequence[float], number: int, width: float
+    lowest: float, most: float, first: float, number: int, width: float
 ) -> tuple[list[float], Scale, list[tuple[float, str]]]:
-    """Return the edges of the columns, the map from values to pixels, and ticks with their labels."""
-    first = min([cut for cut in cuts if cut > 0], default=0.0)
+    """Return the edges of the columns, the map from values to pixels, and ticks with their labels.
+
+    Args:
+        lowest: the lowest value above 0.
+        most: the highest.
+        first: a value that is an edge.
+        number: about how many columns there are.
+        width: of the chart, in px.
+    """
     right = width - RIGHT
-    high = max([most, *cuts]) * 1.04 or 1.0
+    high = most * 1.04 or 1.0
     if high <= LINEAR_UP_TO:
         step = high / number
         if first:
@@ -81,8 +90,7 @@ def _axis(
         edges = [step * place for place in range(math.ceil(high / step) + 1)]
         scale = linear(0, edges[-1], LEFT, right)
         return edges, scale, [(tick, f"{tick:g}") for tick in round_ticks(edges[-1], 5) if tick <= edges[-1]]
-    low = min([value for value, _ in read if value > 0] + [cut for cut in cuts if cut > 0], default=1.0)
-    low = max(low, high / 1e7)
+    low = max(lowest, high / 1e7)
     ratio = (high / low) ** (1 / (number - 1))
     anchor = first or low
     below = math.ceil(math.log(anchor / low) / math.log(ratio) + 1e-9) if anchor > low else 0
