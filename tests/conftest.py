@@ -1,16 +1,24 @@
-"""What all tests need: an interrupt that interrupts, also where a shell has started them in the background; stores."""
+"""What all tests need: an interrupt that interrupts, also in a shell's background; folders; stores."""
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 
 import pytest
 
 from tests.support.servers.objects import ObjectServer, moto_store
+from tests.support.temporary import find_ram_folder
 
 # Such a shell has SIGINT ignored, which every process that a test starts would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Put temporary folders in memory where there is room; the workers of pytest-xdist follow their controller."""
+    if not hasattr(config, "workerinput") and not config.getoption("basetemp") and (folder := find_ram_folder()):
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(folder))
 
 
 @pytest.fixture(scope="session")

@@ -160,9 +160,10 @@ def _python_release() -> str:
 
 
 def _python_files(distribution: importlib.metadata.Distribution) -> Iterator[SourceFile]:
+    release = _release(distribution)  # once: each look at a distribution's name reads and parses its METADATA
     for file in sorted(distribution.files or [], key=str):
         if file.suffix == ".py" and not _TEST_FOLDERS.intersection(file.parts) and ".." not in file.parts:
-            yield SourceFile(_release(distribution), file.as_posix(), str(distribution.locate_file(file)))
+            yield SourceFile(release, file.as_posix(), str(distribution.locate_file(file)))
 
 
 def _language_reference() -> Iterator[Docstring]:

@@ -17,7 +17,7 @@ import pytest
 import xxhash
 
 import shards
-from tests.support.builds import real_documents, run_build
+from tests.support.builds import build_here, real_documents
 
 PLANTED = ("PersonX", "PersonY", "fefefe", "@.@")
 """What the planted documents are full of and no other document holds."""
@@ -75,7 +75,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def built(folder: Path) -> dict[str, Any]:
-    return run_build(folder / "recipe.toml", folder / "set")
+    return build_here(folder / "recipe.toml", folder / "set")
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ def test_from_the_audit_to_a_set_without_them_by_hash(folder: Path, planted: set
     (folder / "other.txt").write_text("".join(hash_of(f"other {n}") + "\n" for n in range(60)))
     work = snapshot(folder / "set.work")
     recipe_path = write_recipe(folder, "clean.toml", 'drop_hashes = ["block.txt", "other.txt"]')
-    result = run_build(recipe_path, folder / "set")
+    result = build_here(recipe_path, folder / "set")
     assert result["ran"] == {"tokenizer": 0, "encode": 0, "mix": 1, "assemble": result["shards"]}
     assert snapshot(folder / "set.work") == work
     assert "mix: drop_hashes: 60 of 60 hashes of block.txt found, 61 documents dropped" in result["notes"]
@@ -170,13 +170,13 @@ def test_from_the_audit_to_a_set_without_them_by_hash(folder: Path, planted: set
     for row, share in zip(manifest.mix, (0.87, 0.10, 0.03), strict=True):
         assert abs(row.achieved_tokens - share * train.requested_tokens) < 20_000, "to within a document"
         assert row.requested == pytest.approx(share)
-    assert not run_build(recipe_path, folder / "set")["tasks_run"]
+    assert not build_here(recipe_path, folder / "set")["tasks_run"]
 
 
 def test_small_set_is_not_bad(folder: Path, built: dict[str, Any]) -> None:
     """A set of 200 thousand tokens cannot hold each of 3,000 ids often: the audit says what its size explains."""
     small = folder / "small"
-    run_build(folder / "recipe.toml", small, "--set", "mix.tokens=200_000", "--set", "split.val_tokens=5_000")
+    build_here(folder / "recipe.toml", small, "--set", "mix.tokens=200_000", "--set", "split.val_tokens=5_000")
     report = command("audit", small, cwd=folder)
     checks = {check["name"]: check for check in report["checks"]}
     assert (report["exit_code"], report["verdict"]) == (0, "look")
@@ -188,13 +188,13 @@ def test_by_pattern_before_the_tokenizer_and_never_too_many(folder: Path, plante
     before = documents_of(folder / "set", "extra") | planted
     first = f"drop_if_matches = {json.dumps(PATTERNS)}"
     out = folder / "by-pattern"
-    refused = run_build(write_recipe(folder, "pattern.toml", first), out, expect=2)["stderr"]
+    refused = build_here(write_recipe(folder, "pattern.toml", first), out, expect=2)["stderr"]
     assert "source 'extra': drop_if_matches drops 61 of 93 documents (65.59%), more than max_dropped = 0.01" in refused
     assert "61 match \\bPerson[XY]\\b" in refused
     assert ": >>>PersonX<<< and PersonY\\nPerson" in refused
     assert not out.exists()
 
-    result = run_build(write_recipe(folder, "pattern.toml", first, "max_dropped = 0.66"), out)
+    result = build_here(write_recipe(folder, "pattern.toml", first, "max_dropped = 0.66"), out)
     assert result["ran"]["encode"] == result["ran"]["tokenizer"] == 0, "what was encoded is kept"
     assert documents_of(out, "extra") == before - planted
     dropped = {source["name"]: source["dropped"] for source in result["sources"]}

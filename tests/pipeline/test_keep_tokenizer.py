@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.builds import digests, real_documents, run_build
+from tests.support.builds import build_here, digests, real_documents
 
 RECIPE = """
 name = "growing"
@@ -45,17 +45,17 @@ def recipe(tmp_path: Path) -> Path:
 
 def test_a_kept_tokenizer_encodes_only_what_is_new(recipe: Path, tmp_path: Path) -> None:
     out = tmp_path / "set"
-    first = run_build(recipe, out)
+    first = build_here(recipe, out)
     assert first["ran"]["tokenizer"] == 1
     assert first["ran"]["encode"] == 2
     assert "tokenizer: trained on " in first["stderr"]
     trained = (out / "tokenizer.json").read_bytes()
-    same = run_build(recipe, out, "--keep-tokenizer")
+    same = build_here(recipe, out, "--keep-tokenizer")
     assert same["tasks_run"] == 0
     assert "encode: 2 of 2 units were already encoded" in same["stderr"]
 
     add_file(tmp_path / "data" / "growing-1.parquet", [NEW_TEXT * count for count in range(1, 200)])
-    kept = run_build(recipe, out, "--keep-tokenizer")
+    kept = build_here(recipe, out, "--keep-tokenizer")
     assert (out / "tokenizer.json").read_bytes() == trained
     assert kept["ran"]["tokenizer"] == 0
     assert kept["ran"]["encode"] == 1
@@ -65,7 +65,7 @@ def test_a_kept_tokenizer_encodes_only_what_is_new(recipe: Path, tmp_path: Path)
     assert any("tokenizer: kept from" in note for note in kept["notes"])
 
     # The set's own recipe builds the same set in an empty place; training on these files gives another tokenizer.
-    run_build(out / "recipe.json", tmp_path / "again")
+    build_here(out / "recipe.json", tmp_path / "again")
     found, expected = digests(tmp_path / "again"), digests(out)
     for name in ("recipe.json", "manifest.json"):  # they state where the tokenizer's file is
         assert found.pop(name)
@@ -74,31 +74,31 @@ def test_a_kept_tokenizer_encodes_only_what_is_new(recipe: Path, tmp_path: Path)
     section = json.loads((out / "recipe.json").read_text())["tokenizer"]
     assert section["file"] == "tokenizer.json"
     assert section["vocab_size"] is None
-    anew = run_build(recipe, out)
+    anew = build_here(recipe, out)
     assert anew["ran"]["tokenizer"] == 1
     assert (out / "tokenizer.json").read_bytes() != trained
 
 
 def test_the_tokenizer_of_the_finished_set_is_kept(recipe: Path, tmp_path: Path) -> None:
     out = tmp_path / "set"
-    run_build(recipe, out)
+    build_here(recipe, out)
     trained = (out / "tokenizer.json").read_bytes()
     add_file(tmp_path / "data" / "growing-1.parquet", [NEW_TEXT * count for count in range(1, 200)])
     # A build that trains another, and stops before it is done.
-    run_build(recipe, out, "--set", "mix.tokens=10_000_000_000", expect=2)
+    build_here(recipe, out, "--set", "mix.tokens=10_000_000_000", expect=2)
     assert len(list((tmp_path / "set.work" / "tokenizer").iterdir())) == 2
-    run_build(recipe, out, "--keep-tokenizer")
+    build_here(recipe, out, "--keep-tokenizer")
     assert (out / "tokenizer.json").read_bytes() == trained
 
 
 def test_what_cannot_be_kept_is_refused(recipe: Path, tmp_path: Path) -> None:
     out = tmp_path / "set"
-    refused = run_build(recipe, out, "--keep-tokenizer", expect=2)["stderr"]
+    refused = build_here(recipe, out, "--keep-tokenizer", expect=2)["stderr"]
     assert "holds no trained tokenizer to keep. Build without --keep-tokenizer." in refused
     assert not out.exists()
     assert not (tmp_path / "set.work").exists()
-    run_build(recipe, out)
+    build_here(recipe, out)
     before = digests(out)
-    refused = run_build(recipe, out, "--keep-tokenizer", "--set", "tokenizer.vocab_size=600", expect=2)["stderr"]
+    refused = build_here(recipe, out, "--keep-tokenizer", "--set", "tokenizer.vocab_size=600", expect=2)["stderr"]
     assert "tokenizer.vocab_size: 600, but the tokenizer to keep in" in refused
     assert digests(out) == before

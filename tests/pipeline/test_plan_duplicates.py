@@ -12,7 +12,7 @@ import pytest
 from pipeline.build import api
 from pipeline.estimate import duplicates
 from pipeline.estimate.estimate import Estimate
-from tests.support.builds import real_documents, run_build
+from tests.support.builds import build_here, real_documents
 
 RECIPE = """
 name = "twice"
@@ -49,7 +49,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def built(recipe: Path) -> dict[str, Any]:
-    return run_build(recipe, recipe.with_name("set"))
+    return build_here(recipe, recipe.with_name("set"))
 
 
 def test_duplicates_within_and_across_sources_are_not_planned(recipe: Path, built: dict[str, Any]) -> None:
