@@ -17,10 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.__main__ import main
 from pipeline.build.load import load_recipe
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources import files
-from tests.support.builds import build_here, digests, list_spans_of, recipe_text, write_corpus
+from tests.support.builds import build_here, call_here, digests, list_spans_of, recipe_text, write_corpus
 from tests.support.cleaned_recipe import write_cleaned_recipe
 from tests.support.good_recipe import GOOD
 from tests.support.ray_cluster import RayCluster
@@ -166,6 +167,16 @@ def read_all() -> Callable[[SourceRecipe], list[tuple[str, int, Any]]]:
 
 @pytest.fixture
 def run_cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Return `run(*arguments, cwd=tmp_path)`: the pipeline's command line, in this process."""
+
+    def run(*arguments: str | Path, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
+        return call_here(main, *arguments, cwd=cwd)
+
+    return run
+
+
+@pytest.fixture
+def run_process(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Return `run(*arguments, cwd=tmp_path)`: `python -m pipeline` in a process of its own."""
 
     def run(*arguments: str | Path, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:

@@ -1,14 +1,12 @@
 """Generated strings in the source that has 3 % of the tokens, end to end: found, traced, taken out by hash or pattern.
 
-The set is real text of this installation; the commands are run as a person runs them.
+The set is real text of this installation; the commands are those that a person runs.
 """
 
 from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,8 @@ import pytest
 import xxhash
 
 import shards
-from tests.support.builds import build_here, real_documents
+from shards.__main__ import main
+from tests.support.builds import build_here, call_here, real_documents
 
 PLANTED = ("PersonX", "PersonY", "fefefe", "@.@")
 """What the planted documents are full of and no other document holds."""
@@ -94,15 +93,8 @@ def documents_of(path: Path, source: str) -> set[str]:
 
 
 def command(*arguments: str | Path, cwd: Path) -> Any:
-    """Run `python -m shards` and return the JSON it prints."""
-    done = subprocess.run(
-        [sys.executable, "-m", "shards", *map(str, arguments), "--json"],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    """Run a command of `shards` and return the JSON it prints."""
+    done = call_here(main, *arguments, "--json", cwd=cwd)
     assert done.stdout, done.stderr
     return json.loads(done.stdout) | {"exit_code": done.returncode}
 

@@ -410,7 +410,7 @@ def test_sources_are_compared_as_they_are_masked(corpus: tuple[Path, list[str]],
 
 
 def test_documents_are_dropped_and_no_secret_is_told(
-    corpus: tuple[Path, list[str]], run_cli: Callable[..., Any]
+    corpus: tuple[Path, list[str]], run_process: Callable[..., Any]
 ) -> None:
     folder, _ = corpus
     drop = 'sources.first.clean={personal_data = {action = "drop", kinds = ["email", "ipv4", "private_key"]}}'

@@ -67,7 +67,7 @@ def test_duplicates_within_and_across_sources_are_not_planned(recipe: Path, buil
 
 @pytest.mark.parametrize("too_many", ["--tokens=150_000", "--set=split.val_tokens=150_000"])
 def test_a_plan_that_is_sure_ends_as_the_build(recipe: Path, run_cli: Any, tmp_path: Path, too_many: str) -> None:
-    build = run_cli("build", str(recipe), "--out", str(tmp_path / "set"), too_many)
+    build = run_cli("build", str(recipe), "--out", str(tmp_path / "set"), "--workers", "1", too_many)
     plan = run_cli("plan", str(recipe), too_many)
     assert (build.returncode, plan.returncode) == (2, 2), plan.stdout + plan.stderr
     assert plan.stderr.splitlines()[-1].partition(":")[0] == build.stderr.splitlines()[-1].partition(":")[0]

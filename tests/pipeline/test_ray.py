@@ -66,12 +66,12 @@ def test_a_build_gives_the_bytes_of_a_local_one(
     recipe: Path,
     expected: dict[str, str],
     ray_cluster: RayCluster,
-    run_cli: Callable[..., Any],
+    run_process: Callable[..., Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", ray_cluster.address)
-    done = run_cli("build", recipe, "--out", "ray", "--engine", "ray")
+    done = run_process("build", recipe, "--out", "ray", "--engine", "ray")
     assert done.returncode == 0, done.stderr
     assert digests(tmp_path / "ray") == expected
 
@@ -92,7 +92,7 @@ def test_a_build_over_a_store_gives_them_too_although_requests_fail(
     recipe: Path,
     expected: dict[str, str],
     ray_cluster: RayCluster,
-    run_cli: Callable[..., Any],
+    run_process: Callable[..., Any],
     moto: ObjectServer,
     bucket: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -101,7 +101,7 @@ def test_a_build_over_a_store_gives_them_too_although_requests_fail(
         aws_environment(monkeypatch, proxy.url)
         proxy.faults.every(5, "reset", "503", "short", "stall", stall_s=0.1)
         engine = ["--engine", "ray", "--ray-address", ray_cluster.address]
-        done = run_cli("build", recipe, "--out", f"{bucket}/set", *engine)
+        done = run_process("build", recipe, "--out", f"{bucket}/set", *engine)
         failed = {record.fault for record in proxy.requests if record.fault}
     assert done.returncode == 0, done.stderr
     assert failed == {"reset", "503", "short", "stall"}
@@ -111,11 +111,11 @@ def test_a_build_over_a_store_gives_them_too_although_requests_fail(
 
 @pytest.mark.usefixtures("expected")
 def test_a_row_group_that_is_corrupt_ends_the_build_and_the_rest_is_kept(
-    recipe: Path, ray_cluster: RayCluster, run_cli: Callable[..., Any], tmp_path: Path
+    recipe: Path, ray_cluster: RayCluster, run_process: Callable[..., Any], tmp_path: Path
 ) -> None:
     corrupt = write_corrupt_recipe(tmp_path, recipe.parent / "set/tokenizer.json")
     engine = ["--engine", "ray", "--ray-address", ray_cluster.address, "--workers", "1"]
-    done = run_cli("build", corrupt, "--out", "set", *engine)
+    done = run_process("build", corrupt, "--out", "set", *engine)
     assert (done.returncode, MESSAGE in done.stderr) == (2, True), done.stderr
     check_what_is_kept(corrupt, tmp_path / "set")
 
@@ -180,7 +180,7 @@ def web_server() -> Iterator[str]:
         thread.join()
 
 
-def test_addresses_without_a_ray(tmp_path: Path, run_cli: Callable[..., Any], web_server: str) -> None:
+def test_addresses_without_a_ray(tmp_path: Path, run_process: Callable[..., Any], web_server: str) -> None:
     pytest.importorskip("ray")
     recipe = write_small_recipe(tmp_path)
     with socket.socket() as closed:
@@ -192,7 +192,7 @@ def test_addresses_without_a_ray(tmp_path: Path, run_cli: Callable[..., Any], we
             "ray://head:10001": "Ray address 'ray://head:10001': expected HOST:PORT",
             "head": "Ray address 'head': expected HOST:PORT",
         }.items():
-            done = run_cli("build", recipe, "--out", "x", "--engine", "ray", "--ray-address", address)
+            done = run_process("build", recipe, "--out", "x", "--engine", "ray", "--ray-address", address)
             assert done.returncode == 2
             assert message in done.stderr
     assert not list(tmp_path.glob("x*"))

@@ -171,8 +171,8 @@ def test_files_that_are_no_recipe(content: bytes | None, message: str, run_cli: 
     assert not (tmp_path / "out").exists()
 
 
-def test_no_recipe_file(run_cli: Any) -> None:
-    result = run_cli("plan", "missing.toml")
+def test_no_recipe_file(run_process: Any) -> None:
+    result = run_process("plan", "missing.toml")
     assert result.returncode == 2
     assert "missing.toml: cannot be read: No such file or directory. Expected a recipe in TOML" in result.stderr
     assert "Traceback" not in result.stderr

@@ -114,8 +114,8 @@ def test_a_machine_without_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         SlurmExecutor()
 
 
-def test_flags_of_another_engine(run_cli: Callable[..., Any], tmp_path: Path) -> None:
-    done = run_cli("build", write_small_recipe(tmp_path), "--out", "x", "--slurm", "time=5")
+def test_flags_of_another_engine(run_process: Callable[..., Any], tmp_path: Path) -> None:
+    done = run_process("build", write_small_recipe(tmp_path), "--out", "x", "--slurm", "time=5")
     assert (done.returncode, done.stderr) == (
         2,
         "error: --slurm: only with --engine slurm; this build has --engine local.\n",

@@ -120,13 +120,26 @@ def run_build(recipe: Path, out: Path | str, *options: str, expect: int = 0) -> 
 
 def build_here(recipe: Path, out: Path | str, *options: str, expect: int = 0) -> dict[str, Any]:
     """Run a build in this process, with one worker, which is quicker than `run_build`; return what that returns."""
-    stdout, stderr = io.StringIO(), io.StringIO()
-    arguments = ["build", str(recipe), "--out", str(out), "--workers", "1", *options, "--json"]
-    with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
-        status = main(arguments)
-    assert status == expect, stderr.getvalue() + stdout.getvalue()[-3000:]
-    result: dict[str, Any] = json.loads(stdout.getvalue()) if stdout.getvalue() else {}
-    return result | {"stderr": stderr.getvalue()}
+    done = call_here(main, "build", recipe, "--out", out, "--workers", "1", *options, "--json")
+    assert done.returncode == expect, done.stderr + done.stdout[-3000:]
+    result: dict[str, Any] = json.loads(done.stdout) if done.stdout else {}
+    return result | {"stderr": done.stderr}
+
+
+def call_here(
+    program: Callable[[list[str]], int], *arguments: Path | str, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a program's command line in this process and return how it ended: a process of its own takes a second more.
+
+    What worker processes print is not caught, and messages call the program `tokenmill`.
+    """
+    stdout, stderr, given = io.StringIO(), io.StringIO(), [str(argument) for argument in arguments]
+    with contextlib.chdir(cwd or Path.cwd()), contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+        try:
+            status = program(given)
+        except SystemExit as error:  # by argparse
+            status = error.code if isinstance(error.code, int) else 1
+    return subprocess.CompletedProcess(given, status, stdout.getvalue(), stderr.getvalue())
 
 
 def digests(out: Path) -> dict[str, str]:
