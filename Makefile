@@ -27,7 +27,7 @@ test: $(STAMP)  ## run the tests
 
 test-long: $(STAMP)  ## run the tests that take many minutes: clusters whose nodes and drivers are killed, trainings side by side
 	TOKENMILL_LONG_TESTS=1 $(BIN)/python -m pytest tests/pipeline/test_clusters_long.py tests/pipeline/test_cleaned_builds.py \
-		tests/pipeline/test_measures.py tests/trainer/test_baselines.py
+		tests/pipeline/test_measures.py tests/trainer/test_baselines.py tests/trainer/test_crashes.py tests/trainer/test_remote.py
 
 test-exports: $(STAMP) $(EXPORTS_VENV)/.stamp  ## read exports with the libraries they are for, in an environment of their own
 	rm -rf out/test-exports

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -26,3 +28,10 @@ def moto() -> Iterator[ObjectServer]:
     """Run an S3 server for the session; its buckets are shared by the tests of a process."""
     with moto_store() as server:
         yield server
+
+
+@pytest.fixture
+def disk_path() -> Iterator[Path]:
+    """Return an empty folder on the disk, for a test that needs its slowness: `tmp_path` may be in memory."""
+    with tempfile.TemporaryDirectory(prefix="tokenmill-test-") as folder:
+        yield Path(folder)

@@ -33,7 +33,7 @@ def recipe(corpus: Path) -> Path:
 @pytest.fixture(scope="module")
 def built(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("built") / "set"
-    run_build(recipe, out, "--workers", "1")
+    build_here(recipe, out)
     return out
 
 
@@ -150,45 +150,45 @@ def test_a_tokenizer_that_gigatoken_cannot_run(recipe: Path, corpus: Path, built
 
 
 def test_nothing_changed_runs_nothing(recipe: Path, tmp_path: Path) -> None:
-    run_build(recipe, tmp_path / "set")
+    build_here(recipe, tmp_path / "set")
     before = digests(tmp_path / "set")
-    again = run_build(recipe, tmp_path / "set")
+    again = build_here(recipe, tmp_path / "set")
     assert again["tasks_run"] == 0
     assert digests(tmp_path / "set") == before
-    stated = run_build(recipe, tmp_path / "set", "--set", 'sources.docs.license="odc-by"')
+    stated = build_here(recipe, tmp_path / "set", "--set", 'sources.docs.license="odc-by"')
     assert stated["tasks_run"] == 0
     written = json.loads((tmp_path / "set" / "recipe.json").read_text())
     assert [source["license"] for source in written["sources"]] == [None, "odc-by", None]
 
 
 def test_another_weight_runs_mix_and_assemble_alone(recipe: Path, tmp_path: Path) -> None:
-    first = run_build(recipe, tmp_path / "set")
+    first = build_here(recipe, tmp_path / "set")
     assert first["ran"]["tokenizer"] == 1
     assert first["ran"]["encode"] == 3  # one unit a source: its files are small
-    again = run_build(recipe, tmp_path / "set", "--set", "sources.docs.weight=20")
+    again = build_here(recipe, tmp_path / "set", "--set", "sources.docs.weight=20")
     assert again["ran"]["tokenizer"] == again["ran"]["encode"] == 0
     assert again["ran"]["mix"] == 1
     assert again["ran"]["assemble"] == again["shards"]
     assert any("tokenizer: kept" in note for note in again["notes"])
     # What was decided is in the set's own recipe, which builds the same bytes in an empty place.
-    run_build(tmp_path / "set" / "recipe.json", tmp_path / "again")
+    build_here(tmp_path / "set" / "recipe.json", tmp_path / "again")
     assert digests(tmp_path / "again") == digests(tmp_path / "set")
 
 
 def test_another_predicate_runs_its_source_alone(recipe: Path, corpus: Path, tmp_path: Path) -> None:
     given = ["--set", f"tokenizer={{file = '{tmp_path / 'tokenizer.json'}'}}"]
-    first = run_build(recipe, tmp_path / "first")
+    first = build_here(recipe, tmp_path / "first")
     (tmp_path / "tokenizer.json").write_bytes((tmp_path / "first" / "tokenizer.json").read_bytes())
-    first = run_build(recipe, tmp_path / "set", *given)
+    first = build_here(recipe, tmp_path / "set", *given)
     assert "tokenizer" not in first["ran"]
-    again = run_build(recipe, tmp_path / "set", *given, "--set", 'sources.prose.keep.score=">= 2"')
+    again = build_here(recipe, tmp_path / "set", *given, "--set", 'sources.prose.keep.score=">= 2"')
     assert again["ran"]["encode"] == 1
 
 
 def test_a_smaller_set_leaves_no_old_shard(recipe: Path, tmp_path: Path) -> None:
     out = tmp_path / "set"
-    before = run_build(recipe, out)
-    after = run_build(recipe, out, "--set", "mix.tokens=20_000")
+    before = build_here(recipe, out)
+    after = build_here(recipe, out, "--set", "mix.tokens=20_000")
     assert after["shards"] < before["shards"]
     assert len(list(out.glob("*.bin.zst"))) == after["shards"]
     assert not after["problems"]
@@ -198,32 +198,32 @@ def test_a_set_is_validated_in_full_once(recipe: Path, tmp_path: Path) -> None:
     """A build that is killed while it validates leaves a finished set, which the next build validates."""
     out = tmp_path / "set"
     levels = ("quick", "full", "full")
-    said = [run_build(recipe, out, "--validate", level)["stderr"] for level in levels]
+    said = [build_here(recipe, out, "--validate", level)["stderr"] for level in levels]
     assert [text.partition("validate: ")[2].partition(" level")[0] for text in said] == ["quick", "full", "quick"]
     assert ["found whole by the full level before" in text for text in said] == [False, False, True]
     (tmp_path / "set.work" / "build.json").unlink()
-    assert "validate: full level" in run_build(recipe, out)["stderr"]
+    assert "validate: full level" in build_here(recipe, out)["stderr"]
 
 
 def test_an_altered_shard_is_written_again(recipe: Path, tmp_path: Path) -> None:
     out = tmp_path / "set"
-    run_build(recipe, out)
+    build_here(recipe, out)
     before = digests(out)
     damaged = out / "train-00001.bin.zst"
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"\0")
-    again = run_build(recipe, out)
+    again = build_here(recipe, out)
     assert again["ran"]["assemble"] == 1
     assert digests(out) == before
 
 
 def test_a_short_source_is_an_error_or_repeated(recipe: Path, tmp_path: Path) -> None:
     out = tmp_path / "set"
-    refused = run_build(recipe, out, "--set", "mix.when_short=error", "--set", "mix.tokens=10_000_000", expect=2)
+    refused = build_here(recipe, out, "--set", "mix.when_short=error", "--set", "mix.tokens=10_000_000", expect=2)
     assert "the sources are too small" in refused["stderr"]
     assert "'code'" in refused["stderr"]
     assert not list(out.glob("*")), "nothing is published"
     options = ["--set", "mix.when_short=repeat", "--set", "mix.tokens=160_000", "--set", "mix.max_epochs=20"]
-    report = run_build(recipe, out, *options)
+    report = build_here(recipe, out, *options)
     epochs = {source["name"]: source["epochs"] for source in report["sources"]}
     assert max(epochs.values()) > 1
     assert not report["problems"]
@@ -248,7 +248,7 @@ def test_what_cannot_be_built_is_refused_and_nothing_published(
     recipe: Path, tmp_path: Path, options: list[str], expected: list[str]
 ) -> None:
     out = tmp_path / "set"
-    refused = run_build(recipe, out, *options, expect=2)
+    refused = build_here(recipe, out, *options, expect=2)
     for text in expected:
         assert text in refused["stderr"]
     assert "Traceback" not in refused["stderr"]
@@ -256,21 +256,21 @@ def test_what_cannot_be_built_is_refused_and_nothing_published(
 
 
 def test_a_build_that_fails_early_leaves_no_empty_folder(recipe: Path, tmp_path: Path) -> None:
-    refused = run_build(recipe, tmp_path / "set", "--set", "tokenizer.vocab_size=200_000", expect=2)
+    refused = build_here(recipe, tmp_path / "set", "--set", "tokenizer.vocab_size=200_000", expect=2)
     assert "is too large for a sample" in refused["stderr"]
     assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_of_other_things_is_left_alone(recipe: Path, built: Path, tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("do not touch")
-    refused = run_build(recipe, tmp_path, expect=2)
+    refused = build_here(recipe, tmp_path, expect=2)
     assert "thesis.tex" in refused["stderr"]
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     before = digests(built)
-    refused = run_build(recipe, built, "--set", "name=other", expect=2)
+    refused = build_here(recipe, built, "--set", "name=other", expect=2)
     assert "holds the set 'small'" in refused["stderr"]
     assert digests(built) == before
-    assert "set's folder" in run_build(recipe, tmp_path / "a", "--work", str(tmp_path / "a" / "w"), expect=2)["stderr"]
+    assert "set's folder" in build_here(recipe, tmp_path / "a", "--work", str(tmp_path / "a" / "w"), expect=2)["stderr"]
 
 
 def test_the_order_inside_a_shard_is_shuffled(built: Path) -> None:
@@ -285,7 +285,7 @@ def test_a_work_folder_of_other_things_is_left_alone(recipe: Path, tmp_path: Pat
     work = tmp_path / "sources"
     work.mkdir()
     (work / "mine.py").write_text("print()")
-    refused = run_build(recipe, tmp_path / "set", "--work", str(work), expect=2)
+    refused = build_here(recipe, tmp_path / "set", "--work", str(work), expect=2)
     assert "not a build's work: mine.py" in refused["stderr"]
     assert [path.name for path in work.iterdir()] == ["mine.py"]
     assert "expected one with a name" in run_build(recipe, Path("/"), expect=2)["stderr"]

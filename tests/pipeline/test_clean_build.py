@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipeline.__main__ import main
 from pipeline.recipe.presets import Gopher
-from tests.support.builds import digests, real_documents, run_build
+from shards.__main__ import main as shards_main
+from tests.support.builds import build_here, call_here, digests, real_documents, run_build
 
 RECIPE = """
 name = "clean"
@@ -66,7 +67,7 @@ MOVE = "sources.prose.clean.gopher.min_words"
 
 @pytest.fixture(scope="module")
 def built(folder: Path) -> dict[str, Any]:
-    return run_build(write_recipe(folder, prose=GOPHER), folder / "set")
+    return build_here(write_recipe(folder, prose=GOPHER), folder / "set")
 
 
 def source(result: dict[str, Any], name: str) -> dict[str, Any]:
@@ -77,7 +78,7 @@ def test_a_moved_limit_mixes_and_assembles_again_and_nothing_else(built: dict[st
     assert built["ran"]["encode"] == 2
     assert source(built, "prose")["dropped"]["gopher: min_words"] > 5
     before = digests(folder / "set")
-    moved = run_build(folder / "recipe.toml", folder / "set", "--set", f"{MOVE}=25", "--workers", "1")
+    moved = build_here(folder / "recipe.toml", folder / "set", "--set", f"{MOVE}=25")
     assert moved["ran"] == moved["ran"] | {"tokenizer": 0, "encode": 0, "mix": 1}
     assert moved["ran"]["assemble"] > 0
     assert (
@@ -85,10 +86,10 @@ def test_a_moved_limit_mixes_and_assembles_again_and_nothing_else(built: dict[st
     )
     run_build(folder / "recipe.toml", folder / "scratch", "--set", f"{MOVE}=25", "--workers", "2")
     assert digests(folder / "scratch") == digests(folder / "set") != before
-    off = run_build(folder / "recipe.toml", folder / "set", "--set", f"{MOVE}=off")
+    off = build_here(folder / "recipe.toml", folder / "set", "--set", f"{MOVE}=off")
     assert (off["ran"]["tokenizer"], off["ran"]["encode"]) == (0, 0)
     assert "gopher: min_words" not in source(off, "prose")["dropped"]
-    again = run_build(folder / "recipe.toml", folder / "set")
+    again = build_here(folder / "recipe.toml", folder / "set")
     assert (again["ran"]["tokenizer"], again["ran"]["encode"]) == (0, 0)
     assert digests(folder / "set") == before
 
@@ -117,9 +118,8 @@ def source_drops(text: str) -> bool:
 
 def test_the_set_is_valid_and_has_a_report(built: dict[str, Any], folder: Path) -> None:
     for command in ("validate", "report"):
-        arguments = [sys.executable, "-m", "shards", command, str(folder / "set")]
-        arguments += ["--out", str(folder / "report")] if command == "report" else []
-        done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
+        options = ["--out", folder / "report"] if command == "report" else []
+        done = call_here(shards_main, command, folder / "set", *options)
         assert done.returncode == 0, done.stderr + done.stdout
     assert "gopher: min_words" in next((folder / "report").glob("*.html")).read_text()
     manifest = json.loads((folder / "set/manifest.json").read_text())
@@ -127,19 +127,19 @@ def test_the_set_is_valid_and_has_a_report(built: dict[str, Any], folder: Path) 
 
 
 def test_turning_a_preset_on_trains_and_encodes(built: dict[str, Any], folder: Path, tmp_path: Path) -> None:
-    on = run_build(folder / "recipe.toml", folder / "set", "--set", "clean.code.max_dropped=1")
+    on = build_here(folder / "recipe.toml", folder / "set", "--set", "clean.code.max_dropped=1")
     assert (on["ran"]["tokenizer"], on["ran"]["encode"]) == (1, 2)
-    run_build(folder / "recipe.toml", folder / "set")
+    build_here(folder / "recipe.toml", folder / "set")
 
 
 def test_an_empty_table_does_nothing(folder: Path, tmp_path: Path) -> None:
     plain = write_recipe(folder, "plain.toml")
-    run_build(plain, tmp_path / "set")
+    build_here(plain, tmp_path / "set")
     before = digests(tmp_path / "set")
     empty = write_recipe(folder, "empty.toml", prose="[sources.clean]", rest="[clean]")
-    assert run_build(empty, tmp_path / "set")["tasks_run"] == 0
+    assert build_here(empty, tmp_path / "set")["tasks_run"] == 0
     assert digests(tmp_path / "set") == before
-    run_build(empty, tmp_path / "anew")
+    build_here(empty, tmp_path / "anew")
     assert digests(tmp_path / "anew") == before
     assert '"clean":' not in (tmp_path / "set/recipe.json").read_text()
     assert not list((tmp_path / "set.work").glob("*/*/measures.bin"))
@@ -148,7 +148,7 @@ def test_an_empty_table_does_nothing(folder: Path, tmp_path: Path) -> None:
 
 def test_too_much_that_falls_when_mixing_stops_the_build(built: dict[str, Any], folder: Path, tmp_path: Path) -> None:
     strict = ["--set", f"{MOVE}=40", "--set", "sources.prose.clean.gopher.max_dropped=0.2"]
-    refused = run_build(folder / "recipe.toml", folder / "set", *strict, expect=2)["stderr"]
+    refused = build_here(folder / "recipe.toml", folder / "set", *strict, expect=2)["stderr"]
     assert "source 'prose': clean.gopher drops " in refused
     assert "more than max_dropped = 0.2 allows" in refused
     assert refused.count("gopher: min_words: words is ") == 10
@@ -158,40 +158,40 @@ def test_too_much_that_falls_when_mixing_stops_the_build(built: dict[str, Any], 
     row = int(line.partition(" row ")[2].partition(":")[0])
     assert texts[row][:20].split("\n")[0] in line
     share = refused.partition("set max_dropped = ")[2].partition(" ")[0]
-    allowed = run_build(
+    allowed = build_here(
         folder / "recipe.toml", folder / "set", *strict[:3], f"sources.prose.clean.gopher.max_dropped={share}"
     )
     assert (allowed["ran"]["tokenizer"], allowed["ran"]["encode"], allowed["ran"]["mix"]) == (0, 0, 0)
-    run_build(folder / "recipe.toml", folder / "set")
+    build_here(folder / "recipe.toml", folder / "set")
 
 
 def test_the_alarm_comes_before_the_shortage_that_it_causes(built: dict[str, Any], folder: Path) -> None:
     strict = ["--set", f"{MOVE}=100000", "--set", "sources.prose.clean.gopher.max_dropped=0.9"]
-    refused = run_build(folder / "recipe.toml", folder / "set", *strict, expect=2)["stderr"]
+    refused = build_here(folder / "recipe.toml", folder / "set", *strict, expect=2)["stderr"]
     assert "(100.00%), more than max_dropped = 0.9 allows" in refused
     assert "set max_dropped = 1.0 beside them, in [sources.clean.gopher] or" in refused
-    refused = run_build(folder / "recipe.toml", folder / "set", *strict[:2], expect=2)["stderr"]
+    refused = build_here(folder / "recipe.toml", folder / "set", *strict[:2], expect=2)["stderr"]
     assert "source 'prose': no document is left to mix (" in refused
     assert "Move the limits of `clean`" in refused
-    assert run_build(folder / "recipe.toml", folder / "set")["ran"]["encode"] == 0
+    assert build_here(folder / "recipe.toml", folder / "set")["ran"]["encode"] == 0
 
 
 def test_too_much_that_falls_before_encoding_stops_the_build(folder: Path, tmp_path: Path) -> None:
     early = "[sources.clean.gopher]\nmin_words = 40\nwhen = 'encode'"
     recipe = write_recipe(folder, "early.toml", prose=early)
-    refused = run_build(recipe, tmp_path / "set", expect=2)["stderr"]
+    refused = build_here(recipe, tmp_path / "set", expect=2)["stderr"]
     assert "source 'prose': clean.gopher drops " in refused
     assert refused.count("gopher: min_words: words is ") == 10
     recipe = write_recipe(folder, "early.toml", prose=early + "\nmax_dropped = 1")
-    built = run_build(recipe, tmp_path / "set")
+    built = build_here(recipe, tmp_path / "set")
     assert (built["ran"]["tokenizer"], built["ran"]["encode"]) == (0, 0)
     assert source(built, "prose")["dropped"]["gopher: min_words"] > 100
     assert not list((tmp_path / "set.work").glob("*/*/measures.bin"))
     late = write_recipe(folder, "late.toml", prose=early.replace("encode", "mix") + "\nmax_dropped = 1")
-    mixed = run_build(late, tmp_path / "late")
+    mixed = build_here(late, tmp_path / "late")
     assert source(mixed, "prose")["dropped"] == source(built, "prose")["dropped"]
     everything = write_recipe(folder, "all.toml", prose=early.replace("40", "50_000") + "\nmax_dropped = 1")
-    refused = run_build(everything, tmp_path / "none", expect=2)["stderr"]
+    refused = build_here(everything, tmp_path / "none", expect=2)["stderr"]
     assert "source 'prose': no document is left (" in refused
 
 
@@ -205,18 +205,18 @@ def flip(path: Path) -> None:
 
 
 def test_damaged_measures_are_measured_again(built: dict[str, Any], folder: Path, tmp_path: Path) -> None:
-    run_build(folder / "recipe.toml", tmp_path / "set", "--set", f"{MOVE}=25")
+    build_here(folder / "recipe.toml", tmp_path / "set", "--set", f"{MOVE}=25")
     expected = digests(tmp_path / "set")
-    run_build(folder / "recipe.toml", tmp_path / "set")
+    build_here(folder / "recipe.toml", tmp_path / "set")
     (measures,) = (tmp_path / "set.work/encode").glob("*/measures.bin")
     flip(measures)
-    again = run_build(folder / "recipe.toml", tmp_path / "set", "--set", f"{MOVE}=25")
+    again = build_here(folder / "recipe.toml", tmp_path / "set", "--set", f"{MOVE}=25")
     assert f"{measures}: damaged" in again["stderr"]
     assert f"the encode task {measures.parent.name} runs again" in again["stderr"]
     assert digests(tmp_path / "set") == expected
     (found,) = (tmp_path / "set.work/mix").glob("*/cleaning.json")
     flip(found)
-    again = run_build(folder / "recipe.toml", tmp_path / "set", "--set", f"{MOVE}=25")
+    again = build_here(folder / "recipe.toml", tmp_path / "set", "--set", f"{MOVE}=25")
     assert f"the mix task {found.parent.name} runs again" in again["stderr"]
     assert digests(tmp_path / "set") == expected
 
@@ -225,16 +225,15 @@ def test_a_kept_tokenizer_and_a_moved_limit_encode_what_is_new(folder: Path, tmp
     recipe = write_recipe(tmp_path, prose=GOPHER)
     for name in ("prose.jsonl", "more.jsonl"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
-    run_build(recipe, tmp_path / "set")
+    build_here(recipe, tmp_path / "set")
     write_lines(tmp_path / "prose-2.jsonl", [f"{n} words " * (n % 30 + 1) for n in range(100)])
-    kept = run_build(recipe, tmp_path / "set", "--keep-tokenizer", "--set", f"{MOVE}=25")
+    kept = build_here(recipe, tmp_path / "set", "--keep-tokenizer", "--set", f"{MOVE}=25")
     assert (kept["ran"]["tokenizer"], kept["ran"]["encode"]) == (0, 1)
     assert source(kept, "prose")["dropped"]["gopher: min_words"] > 30
 
 
 def report(place: Path, *options: str, expect: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pipeline", "clean-report", str(place), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = call_here(main, "clean-report", place, *options)
     assert done.returncode == expect, done.stderr + done.stdout
     return done
 
@@ -247,7 +246,7 @@ def test_the_report_shows_the_last_mix_also_one_that_stopped_the_build(built: di
     assert f"`python -m pipeline clean-report {work}` shows what falls at each limit." in refused
     for minimum, options in ((40, []), (15, None)):
         if options is None:  # a mix that was done before
-            run_build(folder / "recipe.toml", folder / "set")
+            build_here(folder / "recipe.toml", folder / "set")
         found = json.loads(report(work, "--json").stdout)
         (source,) = found["sources"]
         for steps in found["steps"]:
@@ -277,7 +276,7 @@ def test_the_report_shows_the_last_mix_also_one_that_stopped_the_build(built: di
 
 def test_the_report_of_a_given_tokenizer(built: dict[str, Any], folder: Path, tmp_path: Path) -> None:
     given = f'tokenizer={{file = "{folder}/set/tokenizer.json"}}'
-    run_build(folder / "recipe.toml", tmp_path / "set", "--set", given)
+    build_here(folder / "recipe.toml", tmp_path / "set", "--set", given)
     found, expected = (json.loads(report(place, "--json").stdout) for place in (tmp_path / "set", folder / "set"))
     for source in (*found["sources"], *expected["sources"]):
         for item in (

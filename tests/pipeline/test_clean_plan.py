@@ -15,7 +15,7 @@ import pytest
 import pipeline
 from pipeline.build.load import load_recipe
 from pipeline.estimate.traffic import BuildSize, count_traffic
-from tests.support.builds import build_here, digests, run_build
+from tests.support.builds import build_here, digests
 
 RunCli = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -45,7 +45,7 @@ def test_a_plan_says_what_presets_take(when: str, tmp_path: Path, run_cli: RunCl
     allowed = "sources.s.clean.code.max_dropped=0.25"
     assert "look:" not in run_cli("plan", recipe, "--set", allowed).stdout
     planned = json.loads(run_cli("plan", recipe, "--set", allowed, "--json").stdout)["sources"][0]
-    built = run_build(recipe, tmp_path / "set", "--set", allowed)["sources"][0]
+    built = build_here(recipe, tmp_path / "set", "--set", allowed)["sources"][0]
     assert built["documents_available"] == 300
     assert planned["tokens"] == pytest.approx(built["tokens_available"], rel=0.05)
     assert planned["documents"] * planned["left_documents"] == pytest.approx(300)
@@ -117,16 +117,16 @@ def garbage(folder: Path) -> list[str]:
 
 def test_what_falls_never_becomes_an_entry(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, "max_dropped = 1")
-    run_build(recipe, tmp_path / "set")
+    build_here(recipe, tmp_path / "set")
     assert not garbage(tmp_path / "set")
     before = digests(tmp_path / "set")["tokenizer.json"]
     # Limits of the mix that are off are still looked at; a preset that is off is not.
-    run_build(recipe, tmp_path / "set", "--set", "sources.s.clean.code.max_longest_line_bytes=off")
+    build_here(recipe, tmp_path / "set", "--set", "sources.s.clean.code.max_longest_line_bytes=off")
     assert digests(tmp_path / "set")["tokenizer.json"] == before
-    run_build(recipe, tmp_path / "set", "--set", "sources.s.clean.code.when=off")
+    build_here(recipe, tmp_path / "set", "--set", "sources.s.clean.code.when=off")
     assert garbage(tmp_path / "set")
     early = ["--set", "sources.s.clean.code.when=encode", "--set", "sources.s.clean.code.max_longest_line_bytes=9000"]
-    run_build(recipe, tmp_path / "set", *early)
+    build_here(recipe, tmp_path / "set", *early)
     assert garbage(tmp_path / "set")
 
 
@@ -135,7 +135,7 @@ def test_the_build_says_what_the_sample_lost(tmp_path: Path) -> None:
     text = (tmp_path / "a.jsonl").read_text()
     lines = [line for line in text.splitlines() if "zqxjkv" in line] * 3 + text.splitlines()
     (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
-    said = run_build(recipe, tmp_path / "set")["stderr"]
+    said = build_here(recipe, tmp_path / "set")["stderr"]
     assert 'clean leaves 57.14% of what was read of s out of the sample; presets with when = "mix" apply' in said
 
 
@@ -143,9 +143,9 @@ def test_a_sample_of_which_nothing_is_left(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, "max_longest_line_bytes = 9000\nmax_dropped = 1\n")
     lines = [line for line in (tmp_path / "a.jsonl").read_text().splitlines() if "zqxjkv" in line]
     (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
-    refused = run_build(recipe, tmp_path / "set", expect=2)["stderr"]
+    refused = build_here(recipe, tmp_path / "set", expect=2)["stderr"]
     assert "no text is left to train on: `clean` drops all of the sample" in refused
-    run_build(recipe, tmp_path / "set", "--set", "sources.s.clean.code.when=encode")
+    build_here(recipe, tmp_path / "set", "--set", "sources.s.clean.code.when=encode")
 
 
 def test_measures_are_part_of_the_traffic() -> None:

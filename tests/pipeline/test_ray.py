@@ -80,10 +80,10 @@ def test_a_build_that_cleans_gives_them_too(
     cleaned: Path,
     expected_cleaned: dict[str, str],
     ray_cluster: RayCluster,
-    run_cli: Callable[..., Any],
+    run_process: Callable[..., Any],
     tmp_path: Path,
 ) -> None:
-    done = run_cli("build", cleaned, "--out", "ray", "--engine", "ray", "--ray-address", ray_cluster.address)
+    done = run_process("build", cleaned, "--out", "ray", "--engine", "ray", "--ray-address", ray_cluster.address)
     assert done.returncode == 0, done.stderr
     assert digests(tmp_path / "ray") == expected_cleaned
 

@@ -19,7 +19,9 @@ from shards import ShardSet
 from trainer.__main__ import main
 from trainer.checkpoint.state import list_checkpoints, read_checkpoint
 
-KILLS = 20
+LONG = bool(os.environ.get("TOKENMILL_LONG_TESTS"))
+MIN_KILLS, MAX_KILLS = (20, 20) if LONG else (4, 20)
+"""How often the run is killed: at least, and at most until a kill has hit a save. `make test-long` kills 20 times."""
 
 
 class Done(Protocol):
@@ -62,23 +64,24 @@ def count_lines(run: Path) -> int:
     return file.read_bytes().count(b"\n") if file.exists() else 0
 
 
-def test_a_run_killed_at_twenty_random_moments_equals_one_that_never_was(
+def test_a_run_killed_at_random_moments_equals_one_that_never_was(
     start: Callable[..., multiprocessing.process.BaseProcess],
     trainer: Command,
     shard_set: ShardSet,
     recipe_file: Path,
     read_lines: ReadLines,
-    tmp_path: Path,
+    disk_path: Path,
 ):
-    # Every other step is saved, so that about half of the moments are in a save.
+    # Every other step is saved, so that about half of the moments are in a save; in memory it is a tenth.
     settings = ("train.steps=120", "checkpoint.every_steps=2", "eval.every_steps=30", "train.log_every=3")
     options = [part for setting in settings for part in ("--set", setting)]
-    whole = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path / "whole", *options)
+    whole = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", disk_path / "whole", *options)
     assert whole.returncode == 0, whole.stderr
-    run, moments = tmp_path / "run", random.Random(20)
+    run, moments = disk_path / "run", random.Random(20)
     arguments = ("train", recipe_file, "--shards", shard_set.path, "--run", run, *options)
-    half_saves = 0
-    for _ in range(KILLS):
+    kills = half_saves = 0
+    while kills < MIN_KILLS or (not half_saves and kills < MAX_KILLS):
+        kills += 1
         process = start(*arguments)
         lines, deadline = count_lines(run), time.monotonic() + 30
         while count_lines(run) <= lines and process.is_alive() and time.monotonic() < deadline:
@@ -93,8 +96,8 @@ def test_a_run_killed_at_twenty_random_moments_equals_one_that_never_was(
     assert half_saves, "no kill hit a save"
     done = trainer.run(*arguments)
     assert done.returncode == 0, done.stderr
-    assert read_lines(run) == read_lines(tmp_path / "whole")
-    kept = [{path.name for path in (folder / "checkpoints").iterdir()} for folder in (run, tmp_path / "whole")]
+    assert read_lines(run) == read_lines(disk_path / "whole")
+    kept = [{path.name for path in (folder / "checkpoints").iterdir()} for folder in (run, disk_path / "whole")]
     assert {"step-00000118", "step-00000120"} <= kept[0]
     assert not [name for name in kept[0] if not name.startswith("step-")]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import random
 import shutil
 import threading
@@ -35,6 +36,8 @@ from trainer.recipe import load_recipe
 
 URL = "hf://datasets/tester/set"
 S3 = f"s3://{BUCKET}/sets/tiny"
+KILLS = 6 if os.environ.get("TOKENMILL_LONG_TESTS") else 3
+"""How often a run is killed in its cache."""
 
 
 class Done(Protocol):
@@ -250,7 +253,7 @@ def test_a_run_killed_at_random_moments_equals_one_that_never_was(
     run, cache, moments = tmp_path / "run", tmp_path / "cache", random.Random(4)
     limit = f"{two_largest(shard_set)}B"
     arguments = ["train", recipe_file, "--shards", URL, "--run", run, "--cache", cache, "--cache-limit", limit]
-    for _ in range(6):
+    for _ in range(KILLS):
         process = context.Process(target=train_from, args=(hub.url, *map(str, arguments)))
         process.start()
         hub.forget()
