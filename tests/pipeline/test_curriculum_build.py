@@ -94,6 +94,23 @@ def test_two_workers_give_the_same_bytes(built: dict[str, Any]) -> None:
     assert digests(folder / "again") == built["digests"]
 
 
+def test_cleaning_acts_before_the_phases_are_cut(built: dict[str, Any]) -> None:
+    """Of what limits and near-duplicates leave, each phase has its shares; a border still moves alone."""
+    folder = built["folder"]
+    clean = "[clean.gopher]\nmax_dropped = 1\nmin_words = 20\nmin_stop_words = 1\n"
+    clean += "[clean.near_duplicates]\nmax_dropped = 1\n"
+    moved: dict[str, Any] = {}
+    for border in ("0.9", "0.75"):
+        recipe = write_recipe(folder, border)
+        recipe.write_text(recipe.read_text() + clean)
+        moved = build_here(recipe, folder / "cleaned")
+        assert moved["problems"] == []  # the full validation knows the shares of every phase and shard
+    assert {name for name, count in moved["ran"].items() if count} == {"mix", "assemble"}
+    whole, cleaned = (open_set(path).manifest for path in (built["out"], folder / "cleaned"))
+    assert cleaned.splits["train"].documents < whole.splits["train"].documents
+    assert [phase.share for phase in cleaned.phases] == [0.75, 0.25]
+
+
 def test_validation_finds_what_is_wrong_with_phases(built: dict[str, Any], tmp_path: Path) -> None:
     def problems_of(change: Any) -> list[str]:
         manifest = json.loads((built["out"] / "manifest.json").read_text())
