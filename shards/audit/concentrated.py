@@ -80,17 +80,21 @@ class ListedDocument:
         hash: its content hash, 16 bytes.
         source: its source.
         unit: its unit.
+        row: its row in the unit.
         tokens: its tokens, EOS included.
         share: the share of concentrated ids and words in it.
         reasons: the ids and words that are most frequent in it: number in `Concentrated.terms`, occurrences in it.
+        repository: its repository, if that was read from the source; else empty.
     """
 
     hash: bytes
     source: str
     unit: str
+    row: int
     tokens: int
     share: float
     reasons: tuple[tuple[int, int], ...]
+    repository: str = ""
 
 
 @dataclass
@@ -148,13 +152,13 @@ class Concentrated:
         return rows
 
     def places(self) -> list[dict[str, Any]]:
-        """Return how many listed documents each file has, most first.
+        """Return how many listed documents each repository has, or each file where that is not known, most first.
 
         Of files that are one document each, those with the same first folder, such as a repository, count together.
         """
         counts: dict[tuple[str, str], int] = {}
         for document in self.documents:
-            place = (document.source, _place(document.unit))
+            place = (document.source, document.repository or _place(document.unit))
             counts[place] = counts.get(place, 0) + 1
         order = sorted(counts, key=lambda place: (-counts[place], place))
         return [{"source": source, "place": name, "documents": counts[source, name]} for source, name in order]
@@ -176,7 +180,10 @@ class Concentrated:
                 f'"{_cut(term.text)}" {times:,} times ({times / term.half.count:.2%} of {term.half.count:,} in all)'
                 for term, times in ((self.terms[number], times) for number, times in document.reasons)
             ]
-            origin = f"{document.source}, {document.unit}: {document.tokens:,} tokens, share {document.share:.0%}"
+            owner = f", {document.repository}" if document.repository else ""
+            origin = (
+                f"{document.source}{owner}, {document.unit}: {document.tokens:,} tokens, share {document.share:.0%}"
+            )
             lines.setdefault(document.hash, f"{origin}: {'; '.join(named)}")
         return lines
 
@@ -345,7 +352,7 @@ def _list_documents(search: _ListPass, number: int) -> tuple[npt.NDArray[np.int6
             found.append((block.document + row, float(shares[row]), reasons))
     places = find_places(shard, [document for document, _, _ in found]) if found else []
     return held, [
-        ListedDocument(bytes.fromhex(place.hash), place.source, place.unit, place.tokens, share, reasons)
+        ListedDocument(bytes.fromhex(place.hash), place.source, place.unit, place.row, place.tokens, share, reasons)
         for place, (_, share, reasons) in zip(places, found, strict=True)
     ]
 

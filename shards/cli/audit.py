@@ -70,6 +70,12 @@ def add_command(commands: Subparsers) -> None:
         help="list documents in which concentrated ids and words are this share of the tokens with letters (default: "
         f"{LISTED_SHARE:g})",
     )
+    parser.add_argument(
+        "--repository-column",
+        metavar="COLUMN",
+        help="a column of the sources that names the repository of a document, such as repo_name: it is read from "
+        "their files for the documents of the block list, which are then counted by repository",
+    )
     add_workers(parser)
     parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
     parser.set_defaults(run=_run)
@@ -104,6 +110,13 @@ def _run(options: argparse.Namespace) -> int:
                 listed_share=listed_share,
                 progress=progress,
             )
+        if report.concentrated is not None and options.repository_column is not None:
+            from shards.audit.repositories import name_repositories
+            from shards.format.reader import open_set
+
+            report.concentrated = name_repositories(
+                open_set(options.set), report.concentrated, options.repository_column
+            )
         written = _write_list(options, report.concentrated)
     except ShardSetError as error:
         print_set_problems(error.problems, as_json=options.json)
@@ -126,8 +139,9 @@ def _check_list(options: argparse.Namespace) -> float | None:
 
     path = options.write_block_list
     if path is None:
-        if options.listed_share is not None:
-            raise InputError("audit: --listed-share needs --write-block-list FILE.")
+        for flag in ("listed_share", "repository_column"):
+            if getattr(options, flag) is not None:
+                raise InputError(f"audit: --{flag.replace('_', '-')} needs --write-block-list FILE.")
         return None
     check_out(path, options.set if isinstance(options.set, Path) else None)
     check_unused(path, open_set(options.set))
@@ -147,7 +161,7 @@ def _write_list(options: argparse.Namespace, found: Concentrated | None) -> dict
 
 
 def _print_list(found: Concentrated, written: dict[str, Any], *, rows: int) -> None:
-    """Print the concentrated ids and words, the listed documents by source and file, and what to do with the list."""
+    """Print the concentrated ids and words, the listed documents by source and place, and what to do with the list."""
     terms = [
         {
             "id or word": f'"{term.text}"',

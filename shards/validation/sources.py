@@ -76,7 +76,7 @@ def compare_with_sources(shard_set: ShardSet, shards: Sequence[Shard], count: in
     manifest = shard_set.manifest
     try:
         vocabulary = shard_set.vocabulary
-        sources = _read_sources(shard_set)
+        sources = read_sources(shard_set)
     except (ShardSetError, ValueError, OSError) as error:
         found.not_run.append(f"against sources: {error}")
         return found
@@ -90,7 +90,7 @@ def compare_with_sources(shard_set: ShardSet, shards: Sequence[Shard], count: in
             continue
         kind = str(source.get("kind"))
         if kind not in readers:
-            readers[kind] = _load_reader(kind)
+            readers[kind] = load_reader(kind)
         reader = readers[kind]
         if shard_set.store.folder is None and _has_relative_paths(source):
             why = "its paths are relative to the set's folder, and the set is not in one. Copy it to its folder."
@@ -176,8 +176,12 @@ def _has_relative_paths(source: dict[str, Any]) -> bool:
     return any("://" not in path and not path.startswith(("/", "~")) for path in texts)
 
 
-def _read_sources(shard_set: ShardSet) -> dict[str, dict[str, Any]]:
-    """Return the recipe's sources by name, each with the `folder` that its relative paths start from."""
+def read_sources(shard_set: ShardSet) -> dict[str, dict[str, Any]]:
+    """Return the recipe's sources by name, each with the `folder` that its relative paths start from.
+
+    Raises:
+        ValueError: the set's recipe lists none.
+    """
     store, name = shard_set.store, shard_set.manifest.recipe.file
     try:
         root: Any = json.loads(store.read(name))
@@ -188,7 +192,8 @@ def _read_sources(shard_set: ShardSet) -> dict[str, dict[str, Any]]:
         raise ValueError(message) from error
 
 
-def _load_reader(kind: str) -> ReadDocuments | None:
+def load_reader(kind: str) -> ReadDocuments | None:
+    """Return the reader of a kind of source; None if none is installed."""
     from importlib.metadata import entry_points
 
     found = [point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name == kind]

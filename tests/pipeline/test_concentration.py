@@ -27,7 +27,11 @@ MOST_OTHERS = 0.02
 
 def write_source(folder: Path, texts: list[str], *, vocab_size: int) -> Path:
     """Write texts as JSON lines, and a recipe of a set of all of them."""
-    rows = [json.dumps({"text": text}) for text in dict.fromkeys(texts)]
+    repositories = ["good/words"] * (len(texts) - 60) + ["bad/data", "bad/logs"] * 30  # the planted ones come last
+    rows = [
+        json.dumps({"text": text, "repo": {"name": name}})
+        for text, name in dict(zip(texts, repositories, strict=True)).items()
+    ]
     (folder / "text.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
     path = folder / "recipe.toml"
     path.write_text(f"""
@@ -76,7 +80,7 @@ def check_planted(folder: Path, recipe: Path, planted: list[str]) -> dict[str, A
     wanted = {xxhash.xxh3_128_hexdigest(text.encode()) for text in planted}
     assert len(wanted) == 60
     assert wanted <= before
-    found = audit(folder / "set", "--write-block-list", "block.txt")
+    found = audit(folder / "set", "--write-block-list", "block.txt", "--repository-column", "repo.name")
     listed = read_list(folder / "block.txt")
     assert wanted <= listed.keys(), "every planted document"
     assert len(listed.keys() - wanted) <= MOST_OTHERS * len(before)
@@ -124,7 +128,10 @@ def test_planted_documents_are_listed_and_dropped(tmp_path: Path) -> None:
         times = len(re.findall(rf"\b{word}\b", text))
         assert 0 < words[word]["count"] <= times
         assert 2 * words[word]["half_count"] > words[word]["count"]
-    assert found["places"] == [{"source": "text", "place": "text.jsonl", "documents": found["documents"]}]
+    counts = {place["place"]: place["documents"] for place in found["places"]}
+    assert (counts["bad/data"], counts["bad/logs"]) == (30, 30)
+    assert sum(counts.values()) == found["documents"]
+    assert all(", bad/" in above or ", good/words," in above for above in read_list(tmp_path / "block.txt").values())
 
 
 @pytest.mark.skipif(not (CORPORA / "python_edu").is_dir(), reason=f"no corpora in {CORPORA}")

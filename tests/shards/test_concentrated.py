@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from shards.__main__ import main
 from shards.audit import words as words_module
 from shards.audit.audit import audit
+from shards.audit.repositories import name_repositories
 from shards.audit.rules import LISTED_SHARE, MIN_LISTED, is_concentrated, most_occurrences
 from shards.audit.spread import Spread, count_pairs
 from shards.audit.words import WORD_SHARE, Candidates, WordFinder, Words
@@ -304,6 +305,13 @@ def test_candidates_are_too_low_by_what_is_lost_at_most(monkeypatch):
 def run(*arguments):
     """Run `python -m shards audit` in this process; return its status."""
     return main(["audit", *map(str, arguments), "--workers", "1", "--rare", str(BELOW)])
+
+
+def test_repositories_that_cannot_be_read(flooded, found, capsys):
+    with pytest.raises(ValueError, match="--repository-column owner: no listed document has one: "):
+        name_repositories(open_set(flooded[0]), found, "owner")
+    assert run(flooded[0], "--repository-column", "owner") == 2
+    assert "--repository-column needs --write-block-list FILE" in capsys.readouterr().err
 
 
 def test_the_command_writes_a_list_with_reasons(flooded, found, tmp_path, capsys):

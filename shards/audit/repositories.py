@@ -1,0 +1,62 @@
+"""The repository of each listed document, read from a column of its source, such as `repo_name` of Python-Edu.
+
+A set says from which row of which file a document is, and no other column of it. So the files of the sources are read
+again, by the readers that `validate --against-sources` uses: the parts with listed documents, and this column alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from shards.validation.sources import load_reader, read_sources
+
+if TYPE_CHECKING:
+    from shards.audit.concentrated import Concentrated, ListedDocument
+    from shards.format.reader import ShardSet
+
+
+def name_repositories(shard_set: ShardSet, found: Concentrated, column: str) -> Concentrated:
+    """Return what was found with the repository of each listed document.
+
+    Args:
+        shard_set: the set.
+        found: its listed documents.
+        column: the column with the repository, by its dotted path. Documents of sources without it keep their files.
+
+    Raises:
+        ValueError: no source of a listed document has the column, or can be read.
+    """
+    sources = read_sources(shard_set)
+    members: dict[tuple[str, str], list[ListedDocument]] = {}
+    for document in found.documents:
+        members.setdefault((document.source, document.unit), []).append(document)
+    names: dict[tuple[str, str, int], str] = {}
+    faults: dict[str, str] = {}
+    for (source, unit), documents in members.items():
+        if source in faults:
+            continue
+        rows = sorted({document.row for document in documents})
+        # As a source whose text is this column. `clean` would mask names that look like addresses.
+        table = {key: value for key, value in sources[source].items() if key not in ("clean", "content")}
+        reader = load_reader(str(table.get("kind", "files")))
+        try:
+            values = reader(table | {"text": column}, unit, rows) if reader else []
+        except (ValueError, OSError) as error:
+            faults[source] = str(error)
+            continue
+        names |= {
+            (source, unit, row): value.decode("utf-8", "replace")
+            for row, value in zip(rows, values, strict=bool(reader))
+            if value
+        }
+    if found.documents and not names:
+        reasons = "; ".join(faults.values()) or "it is empty"
+        raise ValueError(f"--repository-column {column}: no listed document has one: {reasons}")
+    return replace(
+        found,
+        documents=[
+            replace(document, repository=names.get((document.source, document.unit, document.row), ""))
+            for document in found.documents
+        ],
+    )
