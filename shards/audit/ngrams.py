@@ -50,7 +50,7 @@ def hash_ngrams(
     hashes = np.full(len(tokens), NO_NGRAM, np.uint64)
     if len(tokens) < width:
         return hashes
-    single = rolled = values[tokens]
+    single = rolled = values.take(tokens)
     factor, done = _BASE, 1
     for bit in f"{width:b}"[1:]:
         rolled = rolled[:-done] * np.uint64(factor) + rolled[done:]

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.clean.measures import measure
+from pipeline.clean.measures import hashes, measure
 from pipeline.clean.measures.measure import MEASURES, measure_documents
 from pipeline.recipe.presets import C4, OFF, PRESETS, Code, Fineweb, Gopher, Limit, Preset
 from pipeline.recipe.reference import field_docs
@@ -120,6 +120,10 @@ def test_slices_of_a_batch_do_not_show(documents: list[str], monkeypatch: pytest
     for size in (1, 500, 20_000):
         monkeypatch.setattr(measure, "SLICE_BYTES", size)
         assert (measure_documents(text, list(MEASURES)) == whole).all()
+    monkeypatch.setattr(measure, "LONG_BYTES", 1)
+    monkeypatch.setattr(hashes, "MOST_AT_ONCE", 50)  # words and n-grams of long documents, in parts
+    few = measure_documents(text.slice(0, 40), list(MEASURES))
+    assert (few == whole[:40]).all()
     names = random.Random(0).sample(list(MEASURES), 3)
     assert (measure_documents(text, names) == whole[:, [list(MEASURES).index(name) for name in names]]).all()
     assert measure_documents(text.slice(0, 0), names).shape == (0, 3)
@@ -267,8 +271,8 @@ def test_equal_words_of_two_documents_are_no_repetition() -> None:
     assert (measure_documents(text, names) == 0).all()
 
 
-def test_memory_does_not_grow_with_the_batch() -> None:
-    """Tables are at most 40 bytes for a byte of a slice, and of a document that is larger than a slice."""
+def test_memory_does_not_grow_with_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are at most 40 bytes for a byte of a slice, and 18 for a byte of a long document."""
     rng = random.Random(0)
     words = [f"w{rng.randrange(5000)}" for _ in range(20_000)]
     page = "".join(word + rng.choice([" ", " ", ". ", "\n"]) for word in words)
@@ -284,7 +288,11 @@ def test_memory_does_not_grow_with_the_batch() -> None:
 
     assert peak([page] * 64) < 1.1 * peak([page] * 16)
     assert peak([page] * 16) < 40 * measure.SLICE_BYTES
-    assert peak([page * 40]) < 40 * 40 * len(page)
+    monkeypatch.setattr(measure, "LONG_BYTES", 1 << 20)
+    monkeypatch.setattr(hashes, "MOST_AT_ONCE", 1 << 17)
+    document = "\n".join(" ".join(rng.sample(words, len(words))) for _ in range(20))
+    assert len(document) > 2 * measure.LONG_BYTES
+    assert peak([document]) < 18 * len(document)
 
 
 def show_value(value: float | str) -> str:

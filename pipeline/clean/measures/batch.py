@@ -18,10 +18,6 @@ BLOCK_BYTES = 8
 
 TableT = TypeVar("TableT")
 
-_WIDE_WHITE = [
-    chr(code).encode() for code in (0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000)
-]
-
 
 class Batch:
     """Documents as bytes: `data`, `(bytes,)` of UTF-8, and the `offsets` of the documents in it, from 0 to `bytes`."""
@@ -49,7 +45,7 @@ class Batch:
 
     def count(self, mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
         """Return how many bytes of each document a mask of the bytes marks, `(documents,)`."""
-        return np.diff(Ranks(mask).before(self.offsets))
+        return count_parts(mask, self.offsets)
 
     def count_at(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return how many of some sorted byte positions lie in each document, `(documents,)`."""
@@ -57,33 +53,52 @@ class Batch:
 
     def matches(self, positions: npt.NDArray[np.int64], pattern: bytes) -> npt.NDArray[np.bool_]:
         """Return at which positions a pattern begins, `(positions,)`; a position may lie outside the data."""
-        found = (positions >= 0) & (positions <= len(self.data) - len(pattern))
-        inside = positions[found]
-        equal = np.ones(len(inside), bool)
+        places = np.flatnonzero((positions >= 0) & (positions <= len(self.data) - len(pattern)))
         for index, byte in enumerate(pattern):
-            equal &= self.data[inside + index] == byte
-        found[found] = equal
+            places = places[self.data[positions[places] + index] == byte]
+        found = np.zeros(len(positions), bool)
+        found[places] = True
         return found
 
     def chars_between(self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the characters (Unicode code points) of stretches of bytes that ascend and do not overlap."""
+        """Return the characters (Unicode code points) of stretches of bytes that ascend and do not overlap.
+
+        No stretch begins or ends inside a character.
+        """
         if self.is_ascii:
             return stops - starts
-        positions = self._continuations
-        if len(positions) < len(starts):
-            stretch = np.searchsorted(starts, positions, "right") - 1
-            stretch = stretch[(stretch >= 0) & (positions < stops[stretch])]
-            return stops - starts - np.bincount(stretch, minlength=len(starts))
+        if len(self.leads) < len(starts):
+            stretch = np.searchsorted(starts, self.leads, "right") - 1
+            inside = (stretch >= 0) & (self.leads < stops[stretch])
+            chars = stops - starts
+            np.subtract.at(chars, stretch[inside], _CONTINUATIONS[self.data[self.leads[inside]]])
+            return chars
         ranks = self._continuation_ranks
         return stops - starts - (ranks.before(stops) - ranks.before(starts))
 
+    def end_with(self, chars: CharSet, stops: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+        """Return how many bytes the character has that ends before each position, 0 for one that is not in a set."""
+        lasts = self.data[stops - 1]
+        sizes = chars.ascii[lasts]
+        wide = np.flatnonzero(lasts >= 0x80)
+        if len(wide):
+            stops, tails = stops[wide], lasts[wide].astype(np.uint32)
+            for size in (2, 3):  # a position before the data reads its end: no wide character begins there
+                tails |= self.data[stops - size].astype(np.uint32) << np.uint32(8 * (size - 1))
+                known = chars.wide[size]
+                places = np.minimum(np.searchsorted(known, tails), len(known) - 1)
+                sizes[wide[known[places] == tails]] = size
+        return sizes
+
     def read_blocks(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
         """Return the eight bytes at each of some positions as one number, zeros behind the data, `(positions,)`."""
-        return self._blocks[positions]
-
-    def read_prefixes(self, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-        """Return the first eight bytes of stretches as numbers, zeros behind a shorter one, `(stretches,)`."""
-        return self.read_blocks(starts) & _FIRST_BYTES[np.minimum(stops - starts, BLOCK_BYTES)]
+        words, shifts = positions >> 3, (positions.view(np.uint64) & np.uint64(7)) << np.uint64(3)
+        # Two aligned reads are faster than one that is not. A shift by 64 gives 0.
+        blocks = self._blocks.take(words) >> shifts
+        words += 1
+        np.subtract(np.uint64(64), shifts, out=shifts)
+        blocks |= self._blocks.take(words) << shifts
+        return blocks
 
     @cached_property
     def num_chars(self) -> npt.NDArray[np.int64]:
@@ -101,11 +116,11 @@ class Batch:
         data = self.data
         white = (data == 0x20) | (data - np.uint8(0x09) <= 4) | (data - np.uint8(0x1C) <= 3)
         if not self.is_ascii:
-            leads = np.flatnonzero((data == 0xC2) | (data - np.uint8(0xE1) <= 2))
-            for char in _WIDE_WHITE:
-                found = leads[self.matches(leads, char)]
-                for index in range(len(char)):
-                    white[found + index] = True
+            groups = _WIDE_WHITE[data[self.leads], data[self.leads + 1]]
+            two, three = self.leads[groups == _TWO_BYTES], self.leads[groups > _TWO_BYTES]
+            three = three[_WIDE_WHITE_ENDS[groups[groups > _TWO_BYTES], data[three + 2]]]
+            for positions in (two, two + 1, three, three + 1, three + 2):
+                white[positions] = True
         return white
 
     @cached_property
@@ -119,8 +134,7 @@ class Batch:
         if self.is_ascii:
             return self.ascii_letters
         letters = self.ascii_letters.copy()
-        leads = np.flatnonzero(self.data >= 0xC2)  # each is followed by another byte: the text is valid UTF-8
-        letters[leads] = LETTER_BLOCKS[self.data[leads], self.data[leads + 1]]
+        letters[self.leads] = LETTER_BLOCKS[self.data[self.leads], self.data[self.leads + 1]]
         return letters
 
     @cached_property
@@ -129,18 +143,30 @@ class Batch:
         return self.data - np.uint8(0x30) < 10
 
     @cached_property
-    def _blocks(self) -> npt.NDArray[np.uint64]:
-        padded = np.concatenate([self.data, np.zeros(BLOCK_BYTES, np.uint8)])
-        return np.ndarray((len(padded) - BLOCK_BYTES + 1,), "<u8", padded, strides=(1,))
+    def leads(self) -> npt.NDArray[np.int64]:
+        """Positions of the first bytes of characters outside ASCII; others follow each: the text is valid UTF-8."""
+        return np.flatnonzero(self.data >= 0xC2)
 
     @cached_property
-    def _continuations(self) -> npt.NDArray[np.int64]:
-        """Positions of the bytes that continue a character of UTF-8: 0x80 to 0xBF."""
-        return np.flatnonzero(self.data.view(np.int8) < -64)
+    def newline_ranks(self) -> Ranks:
+        """How many line feeds are before a position."""
+        return Ranks(self.data == NEWLINE)
+
+    @cached_property
+    def letter_ranks(self) -> Ranks:
+        """How many of the bytes before a position begin a letter."""
+        return Ranks(self.letters)
+
+    @cached_property
+    def _blocks(self) -> npt.NDArray[np.uint64]:
+        """The data as numbers of eight bytes, and zeros to read behind it."""
+        blocks = np.zeros(len(self.data) // BLOCK_BYTES + 2, "<u8")
+        blocks.view(np.uint8)[: len(self.data)] = self.data
+        return blocks
 
     @cached_property
     def _continuation_ranks(self) -> Ranks:
-        return Ranks(self.data.view(np.int8) < -64)
+        return Ranks(self.data.view(np.int8) < -64)  # 0x80 to 0xBF
 
 
 class Ranks:
@@ -159,7 +185,20 @@ class Ranks:
         return self._before[blocks] + np.bitwise_count(bits)
 
 
-_FIRST_BYTES = np.array([(1 << 8 * size) - 1 for size in range(BLOCK_BYTES + 1)], np.uint64)
+class CharSet:
+    """Characters of at most three bytes, to be looked for at the ends of words and lines."""
+
+    def __init__(self, chars: str):
+        encoded = [char.encode() for char in chars]
+        self.ascii = np.isin(np.arange(256), [char[0] for char in encoded if len(char) == 1]).astype(np.uint8)
+        """1 for each byte that is one of them, `(256,)`."""
+        self.wide = {
+            size: np.array([0, *sorted(int.from_bytes(char) for char in encoded if len(char) == size)], np.uint32)
+            for size in (2, 3)
+        }
+        """Number of bytes -> 0, and the characters as big-endian numbers, in order."""
+
+
 _LOW_BITS = np.array([(1 << count) - 1 for count in range(64)], np.uint64)
 
 
@@ -185,6 +224,30 @@ LETTER_BLOCKS = np.array(
     [[lead >= 0xC2 and _is_letter_block(lead, second) for second in range(256)] for lead in range(256)]
 )
 """`_is_letter_block` as a table, `(256, 256)`."""
+
+
+_TWO_BYTES = 1
+
+
+def _place_wide_white() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
+    """Return white space outside ASCII as tables, by its first two bytes and by its third.
+
+    Returns:
+        `(256, 256)`: 0 for none, `_TWO_BYTES`, or a group for each beginning of longer ones; `(groups, 256)`.
+    """
+    beginnings, ends = np.zeros((256, 256), np.uint8), np.zeros((8, 256), bool)
+    groups: dict[bytes, int] = {}
+    for code in (0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000):
+        char = chr(code).encode()
+        group = groups.setdefault(char[:2], len(groups) + _TWO_BYTES + 1) if len(char) == 3 else _TWO_BYTES
+        beginnings[char[0], char[1]] = group
+        ends[group, char[-1]] = True
+    return beginnings, ends
+
+
+_WIDE_WHITE, _WIDE_WHITE_ENDS = _place_wide_white()
+_CONTINUATIONS = np.array([(lead >= 0xC2) + (lead >= 0xE0) + (lead >= 0xF0) for lead in range(256)])
+"""How many bytes follow the first one of a character."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +286,11 @@ def sum_before(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     return before
 
 
+def count_parts(mask: npt.NDArray[np.bool_], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return how many are marked from offsets[i] to offsets[i + 1], `(len(offsets) - 1,)`."""
+    return np.diff(Ranks(mask).before(offsets))
+
+
 def find_runs(
     mask: npt.NDArray[np.bool_], offsets: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -231,9 +299,26 @@ def find_runs(
     Returns:
         The first position of each run, and the one behind its last.
     """
-    begins, ends = mask.copy(), mask.copy()
-    np.greater(mask[1:], mask[:-1], out=begins[1:])
-    np.greater(mask[:-1], mask[1:], out=ends[:-1])
-    firsts, lasts = offsets[:-1], offsets[1:] - 1
-    begins[firsts], ends[lasts] = mask[firsts], mask[lasts]
-    return np.flatnonzero(begins), np.flatnonzero(ends) + 1
+    changes = np.empty(len(mask) + 1, bool)
+    changes[0], changes[-1] = mask[0], mask[-1]
+    np.not_equal(mask[1:], mask[:-1], out=changes[1:-1])
+    positions = np.flatnonzero(changes)
+    starts, stops = positions[::2], positions[1::2]
+    edges = offsets[1:-1]
+    edges = edges[mask[edges - 1] & mask[edges]]
+    if not len(edges):
+        return starts.copy(), stops.copy()
+    # Runs that go on over an edge are cut in two.
+    places = np.searchsorted(stops, edges) + np.arange(len(edges))
+    return _insert(starts, places + 1, edges), _insert(stops, places, edges)
+
+
+def _insert(
+    values: npt.NDArray[np.int64], places: npt.NDArray[np.int64], others: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Return the values and some others; these have some places in the result."""
+    together = np.empty(len(values) + len(others), np.int64)
+    own = np.ones(len(together), bool)
+    own[places] = False
+    together[own], together[places] = values, others
+    return together

@@ -25,6 +25,8 @@ NAME_BYTES = 6
 NAME_LINES = 20
 """Documents of fewer lines can have one name on most of them by chance."""
 
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+
 
 class Names:
     """The longest runs of letters from A to Z, digits and underscores of a batch, in order: names and numbers."""
@@ -46,16 +48,38 @@ class EncodedRuns:
         mask |= (batch.data == ord("=")) | (batch.data == ord("\n"))
         self.starts = self.num_bytes = np.zeros(0, np.int64)
         """First position of each run, and its length, `(runs,)`."""
-        # Eight bytes at a time: a run has seven full eights at least, so that most text needs no closer look.
-        full = np.packbits(mask) == 0xFF
-        for _ in range(ENCODED_RUN_BYTES // 8 - 2):
-            full = full[1:] & full[:-1]
-        if full.any():
-            starts, stops = find_runs(mask, batch.offsets)
+        # Eight bytes at a time: a run has `_FULL_BLOCKS` full eights at least, so that most text needs no closer look.
+        packed = np.packbits(mask)
+        full = packed == 0xFF
+        some = full
+        for _ in range(_FULL_BLOCKS - 1):
+            some = some[1:] & some[:-1]
+        if some.any():
+            starts, stops = _find_full(packed, full)
+            if (np.searchsorted(batch.offsets, starts, "right") < np.searchsorted(batch.offsets, stops)).any():
+                starts, stops = find_runs(mask, batch.offsets)  # one goes on over the end of a document
             long = stops - starts >= ENCODED_RUN_BYTES
             self.starts, self.num_bytes = starts[long], (stops - starts)[long]
         self.offsets = np.searchsorted(self.starts, batch.offsets)
         """The runs of document i are those from offsets[i] to offsets[i + 1], `(documents + 1,)`."""
+
+
+def _find_full(
+    packed: npt.NDArray[np.uint8], full: npt.NDArray[np.bool_]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Find the runs of bits, first bits first, that fill at least `_FULL_BLOCKS` bytes; from where to where."""
+    firsts, lasts = find_runs(full, np.array([0, len(full)]))
+    enough = lasts - firsts >= _FULL_BLOCKS
+    firsts, lasts = firsts[enough], lasts[enough]
+    around = np.concatenate([packed, np.zeros(1, np.uint8)])  # behind the last, and before the first
+    return firsts * 8 - _LAST_ONES[around[firsts - 1]], lasts * 8 + _FIRST_ONES[around[lasts]]
+
+
+_FULL_BLOCKS = ENCODED_RUN_BYTES // 8 - 1
+_FIRST_ONES = np.array([8 - (byte ^ 0xFF).bit_length() for byte in range(256)])
+"""How many bits of a byte are 1 up to the first 0."""
+_LAST_ONES = np.array([(~byte & (byte + 1)).bit_length() - 1 for byte in range(256)])
+"""How many bits of a byte are 1 from the last 0."""
 
 
 def _alphanumeric(batch: Batch) -> npt.NDArray[np.float64]:
@@ -73,32 +97,45 @@ def _encoded(batch: Batch) -> npt.NDArray[np.float64]:
 
 
 def _code_letters(batch: Batch) -> npt.NDArray[np.float64]:
-    """Mark the bytes of literals by adding 1 where one begins and taking 1 where it ends, summed up."""
-    step = np.zeros(len(batch.data) + 1, np.int8)
+    """Take the letters in literals, and those in numbers outside literals, from all letters."""
     starts, stops = find_literals(batch)
-    step[starts] += 1
-    step[stops] -= 1
+    letters = np.diff(batch.letter_ranks.before(batch.offsets))
+    letters -= _count_letters(batch, starts, stops)
     names = batch.table(Names)
-    step[names.starts[names.numbers]] += 1
-    step[names.stops[names.numbers]] -= 1
-    outside = np.cumsum(step[:-1], dtype=np.int8) == 0
-    return divide(batch.count(batch.letters & outside), batch.table(Words).document_chars)
+    numbers = np.flatnonzero(names.numbers)
+    firsts, lasts = names.starts[numbers], names.stops[numbers]
+    # Few numbers have letters. A name is in a literal as a whole, or not at all.
+    some = batch.letter_ranks.before(lasts) > batch.letter_ranks.before(firsts)
+    firsts, lasts = firsts[some], lasts[some]
+    outside = np.searchsorted(starts, firsts, "right") == np.searchsorted(stops, firsts, "right")
+    letters -= _count_letters(batch, firsts[outside], lasts[outside])
+    return divide(letters, batch.table(Words).document_chars)
+
+
+def _count_letters(batch: Batch, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the letters of each document in some stretches that do not overlap, `(documents,)`."""
+    letters = batch.letter_ranks.before(stops) - batch.letter_ranks.before(starts)
+    count = np.zeros(len(batch), np.int64)
+    np.add.at(count, np.searchsorted(batch.offsets, starts, "right") - 1, letters)
+    return count
 
 
 def _top_name_lines(batch: Batch) -> npt.NDArray[np.float64]:
     names, lines = batch.table(Names), batch.table(Lines)
-    long = ~names.numbers & (names.stops - names.starts >= NAME_BYTES)
-    starts, stops = names.starts[long], names.stops[long]
+    long = names.stops - names.starts >= NAME_BYTES
+    long &= ~names.numbers
+    long &= np.repeat(lines.count >= NAME_LINES, np.diff(np.searchsorted(names.starts, batch.offsets)))
+    places = np.flatnonzero(long)
+    starts, stops = names.starts[places], names.stops[places]
     offsets = np.searchsorted(starts, batch.offsets)
-    hashes = hash_stretches(batch, starts, stops, np.diff(offsets))
-    # Each name once a line; documents differ in the names' hashes already.
-    feeds = np.bincount(np.searchsorted(starts, batch.newlines), minlength=len(starts) + 1)[:-1]
-    feeds = np.cumsum(feeds).view(np.uint64)
-    once = find_first(finalize(hashes + finalize(feeds))) == np.arange(len(starts))
-    first = find_first(hashes[once])
-    count = np.bincount(first, minlength=len(first))
-    most = max_parts(count, np.searchsorted(starts[once], batch.offsets))
-    return divide(most, lines.count) * (lines.count >= NAME_LINES)
+    hashes = hash_stretches(batch, starts, stops)
+    # Each name once a line.
+    feeds = batch.newline_ranks.before(starts).view(np.uint64)
+    once = find_first(finalize(hashes + feeds * _ODD), offsets) == np.arange(len(starts))
+    offsets = np.append(0, np.cumsum(once))[offsets]
+    first = find_first(hashes[once], offsets)
+    most = max_parts(np.bincount(first, minlength=len(first)), offsets)
+    return divide(most, lines.count)
 
 
 MEASURES = {

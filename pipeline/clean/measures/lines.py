@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.clean.measures.batch import NEWLINE, Batch, Measure, divide, sum_parts
+from pipeline.clean.measures.batch import NEWLINE, Batch, CharSet, Measure, Ranks, count_parts, divide
 from pipeline.clean.measures.words import Words
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class AllLines:
         lasts = batch.offsets[1:]
         unfinished = lasts[batch.data[lasts - 1] != NEWLINE]
         # At one position, the end of a document comes before the line feed that begins the next one.
-        ends = np.sort(np.concatenate([batch.newlines * 2 + 1, unfinished * 2]))
+        ends = np.sort(np.concatenate([batch.newlines * 2 + 1, unfinished * 2]), kind="stable")  # merges the two
         starts = np.concatenate([[0], ((ends + 1) >> 1)[:-1]])
         self.num_bytes = (ends >> 1) - starts
         """Bytes of each line, without its line feed, `(lines,)`."""
@@ -48,8 +48,9 @@ class Lines:
         self._batch = batch
         words = batch.table(Words)
         begins = np.zeros(len(words.starts) + 1, bool)
-        begins[np.searchsorted(words.starts, batch.newlines)] = True
+        begins[words.ranks.before(batch.newlines)] = True
         begins[words.offsets] = True
+        self._begins = begins
         self.firsts = np.flatnonzero(begins[:-1])
         """The first word of each line, `(lines,)`."""
         self.lasts = np.append(self.firsts[1:], len(words.starts))[: len(self.firsts)]
@@ -61,36 +62,32 @@ class Lines:
         self.count = np.diff(self.offsets)
         """Lines of each document, `(documents,)`."""
 
-    def end_with(self, endings: tuple[str, ...]) -> npt.NDArray[np.bool_]:
-        """Return which lines end with one of some texts, `(lines,)`."""
-        found = np.zeros(len(self.stops), bool)
-        for ending in map(str.encode, endings):
-            begin = self.stops - len(ending)
-            found |= (begin >= self.starts) & self._batch.matches(begin, ending)
-        return found
+    @cached_property
+    def ranks(self) -> Ranks:
+        """How many lines begin before a word."""
+        return Ranks(self._begins)
 
     @cached_property
     def punctuated(self) -> npt.NDArray[np.bool_]:
         """Which lines end with one of `PUNCTUATION`, `(lines,)`."""
-        lasts = self._batch.data[self.stops - 1]
-        found = _IS_PUNCTUATION[lasts]
-        other = np.flatnonzero(lasts >= 0x80)
-        for mark in _OTHER_PUNCTUATION if len(other) else ():
-            found[other] |= self._batch.matches(self.stops[other] - len(mark), mark)
-        return found
+        return self._batch.end_with(_PUNCTUATION, self.stops) > 0
 
     @cached_property
     def trailing_off(self) -> npt.NDArray[np.bool_]:
         """Which lines end with an ellipsis, `(lines,)`."""
-        return self.end_with(ELLIPSES)
+        found = np.zeros(len(self.stops), bool)
+        for ending in map(str.encode, ELLIPSES):
+            places = np.flatnonzero(self._batch.data[self.stops - 1] == ending[-1])
+            begins = self.stops[places] - len(ending)
+            found[places] |= (begins >= self.starts[places]) & self._batch.matches(begins, ending)
+        return found
 
     def share(self, marked: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
         """Return the share of each document's lines that a mask of the lines marks, `(documents,)`."""
-        return divide(sum_parts(marked, self.offsets), self.count)
+        return divide(count_parts(marked, self.offsets), self.count)
 
 
-_IS_PUNCTUATION = np.isin(np.arange(256), [ord(mark) for mark in PUNCTUATION if mark.isascii()])
-_OTHER_PUNCTUATION = [mark.encode() for mark in PUNCTUATION if not mark.isascii()]
+_PUNCTUATION = CharSet(PUNCTUATION)
 
 
 def _mean_bytes(batch: Batch) -> npt.NDArray[np.float64]:
@@ -106,8 +103,9 @@ def _longest_bytes(batch: Batch) -> npt.NDArray[np.int64]:
 def _bullets(batch: Batch) -> npt.NDArray[Any]:
     lines = batch.table(Lines)
     marked = np.zeros(len(lines.starts), bool)
-    for bullet in BULLETS:
-        marked |= batch.matches(lines.starts, bullet.encode())
+    for bullet in map(str.encode, BULLETS):
+        places = np.flatnonzero(batch.data[lines.starts] == bullet[0])
+        marked[places] |= batch.matches(lines.starts[places], bullet)
     return lines.share(marked)
 
 

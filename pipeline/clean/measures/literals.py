@@ -26,30 +26,41 @@ def find_literals(batch: Batch) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.i
     """Find the text of string literals, without the quotes.
 
     Returns:
-        The first position of each literal that has any text, and the one behind its last; none overlap.
+        The first position of each literal that has any text, and the one behind its last, ascending; none overlap.
     """
     quotes = np.flatnonzero((batch.data == _SINGLE) | (batch.data == _DOUBLE))
-    chars, documents = batch.data[quotes], np.searchsorted(batch.offsets, quotes, "right") - 1
+    chars = batch.data[quotes]
+    offsets = np.searchsorted(quotes, batch.offsets)
+    documents = np.repeat(np.arange(len(batch)), np.diff(offsets))
     # Runs of equal quotes.
-    begins = np.ones(len(quotes), bool)
-    begins[1:] = (np.diff(quotes) > 1) | (chars[1:] != chars[:-1]) | (documents[1:] != documents[:-1])
-    runs = np.flatnonzero(begins)
+    begins = np.ones(len(quotes) + 1, bool)
+    begins[1:-1] = (np.diff(quotes) > 1) | (chars[1:] != chars[:-1])
+    begins[offsets] = True
+    runs = np.flatnonzero(begins[:-1])
     lengths = np.diff(runs, append=len(quotes))
-    triple = runs[lengths // 3 % 2 == 1]
+    is_triple = lengths // 3 % 2 == 1
+    triple = runs[is_triple]
     long_starts, long_stops = _pair(
-        quotes[triple] + lengths[lengths // 3 % 2 == 1], quotes[triple], documents[triple], batch.offsets[1:]
+        quotes[triple] + lengths[is_triple], quotes[triple], documents[triple], batch.offsets[1:]
     )
     # Quotes of runs of one or two, outside the long strings.
-    alone = quotes[np.repeat(lengths < 3, lengths)]
-    before = batch.data[alone - 1] == _BACKSLASH
-    before[np.isin(alone, batch.offsets)] = False
-    alone = alone[~before]
-    inside = np.searchsorted(long_starts, alone, "right") - 1
+    alone = np.repeat(lengths < 3, lengths)
+    escaped = batch.data[quotes - 1] == _BACKSLASH
+    firsts = offsets[:-1][np.diff(offsets) > 0]
+    escaped[firsts] &= ~np.isin(quotes[firsts], batch.offsets)  # the first byte of a document has none before it
+    alone &= ~escaped
+    alone, documents = quotes[alone], documents[alone]
     if len(long_starts):
-        alone = alone[(inside < 0) | (alone >= long_stops[inside])]
-    lines = np.searchsorted(batch.newlines, alone) + np.searchsorted(batch.offsets, alone, "right")
-    starts, stops = _pair(alone + 1, alone, lines, None)
-    starts, stops = np.concatenate([long_starts, starts]), np.concatenate([long_stops, stops])
+        inside = np.searchsorted(long_starts, alone, "right") - 1
+        outside = (inside < 0) | (alone >= long_stops[inside])
+        alone, documents = alone[outside], documents[outside]
+    starts, stops = _pair(alone + 1, alone, batch.newline_ranks.before(alone) + documents, None)
+    if len(long_starts):
+        starts, stops = np.concatenate([long_starts, starts]), np.concatenate([long_stops, stops])
+        order = np.argsort(starts, kind="stable")
+        starts, stops = starts[order], stops[order]
+        # A pair on one line can have a long string between its quotes.
+        starts[1:] = np.maximum(starts[1:], np.maximum.accumulate(stops)[:-1])
     some = stops > starts
     return starts[some], stops[some]
 
@@ -70,9 +81,10 @@ def _pair(
     """
     if not len(groups):
         return behind, before
-    first_of_group = np.searchsorted(groups, groups)
-    opening = (np.arange(len(groups)) - first_of_group) % 2 == 0
     paired = np.append(groups[1:] == groups[:-1], False)
+    places = np.arange(len(groups))
+    first_of_group = np.where(np.append(True, ~paired[:-1]), places, 0)
+    opening = (places - np.maximum.accumulate(first_of_group)) & 1 == 0
     stops = np.append(before[1:], 0)
     if ends is not None:
         stops = np.where(paired, stops, ends[groups])

@@ -20,14 +20,19 @@ CODE_VERSION = 1
 SLICE_BYTES = 1 << 20
 """Documents are measured in slices of about this much text: the tables of a slice stay in the processor's cache."""
 
-_ALL: dict[str, Measure] = {
-    **words.MEASURES,
-    **lines.MEASURES,
-    **repetition.MEASURES,
-    **phrases.MEASURES,
-    **sentences.MEASURES,
-    **code.MEASURES,
-}
+LONG_BYTES = 1 << 23
+"""Of a longer document, the tables of one family of measures are freed before those of the next are made."""
+
+_FAMILIES = (
+    words.MEASURES,
+    lines.MEASURES,
+    repetition.LINE_MEASURES,
+    repetition.NGRAM_MEASURES,
+    phrases.MEASURES,
+    sentences.MEASURES,
+    *({name: taken} for name, taken in code.MEASURES.items()),
+)
+_ALL: dict[str, Measure] = {name: taken for family in _FAMILIES for name, taken in family.items()}
 
 MEASURES: dict[str, str] = {name: measure.about for name, measure in _ALL.items()}
 """Name -> what it is, with its unit, in one line."""
@@ -46,10 +51,13 @@ def measure_documents(text: pa.LargeStringArray, names: Sequence[str]) -> npt.ND
     found = np.empty((len(text), len(names)), np.float32)
     done = 0
     for batch in _cut(text):
-        for column, name in enumerate(names):
-            found[done : done + len(batch), column] = _ALL[name].take(batch)
+        for family in [_ALL] if len(batch.data) <= LONG_BYTES else _FAMILIES:
+            own = Batch(batch.data, batch.offsets)
+            for column, name in enumerate(names):
+                if name in family:
+                    found[done : done + len(batch), column] = family[name].take(own)
+            own.drop_tables()
         done += len(batch)
-        batch.drop_tables()
     return found
 
 

@@ -14,6 +14,7 @@ from pipeline.clean.measures.lines import Lines
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+LOREM_IPSUM = b"lorem ipsum"
 JAVASCRIPT = (b"javascript",)
 POLICIES = (b"terms of use", b"privacy policy", b"cookie policy", b"uses cookies", b"use of cookies", b"use cookies")
 """The phrases of C4's own code (TensorFlow Datasets, `c4_utils.py`)."""
@@ -27,6 +28,10 @@ GENERATED = re.compile(
 """A mark of a generated file, in lower case."""
 _STEMS = (b"generated", b"do not edit", b"do not modify")
 """Each mark holds one of these."""
+_COOKIE = b"cookie"
+_LONGEST = max(map(len, (LOREM_IPSUM, *JAVASCRIPT, *POLICIES, *_STEMS)))
+_RARE_FIRST = b"qxzjvkbypwgfumcdlhrsnioate "
+"""Letters by how rare they are in English."""
 
 
 class Phrases:
@@ -36,35 +41,50 @@ class Phrases:
         self._batch = batch
 
     @cached_property
-    def lowered(self) -> bytes:
-        """The data with small letters for A to Z."""
-        return self._batch.data.tobytes().lower()
+    def _padded(self) -> npt.NDArray[np.uint8]:
+        return np.concatenate([self._batch.data, np.zeros(_LONGEST, np.uint8)])
 
-    def find(self, phrase: bytes) -> npt.NDArray[np.int64]:
-        """Return the positions of a phrase; none goes on from one document to the next."""
-        found: list[int] = []
-        at = self.lowered.find(phrase)
-        while at >= 0:
-            found.append(at)
-            at = self.lowered.find(phrase, at + 1)
-        positions = np.array(found, np.int64)
-        ends = np.searchsorted(self._batch.offsets, positions, "right")
-        return positions[positions + len(phrase) <= self._batch.offsets[ends]] if found else positions
+    @cached_property
+    def _folded(self) -> npt.NDArray[np.uint8]:
+        """The data with small letters for A to Z; some other bytes are changed, too, and none of those becomes one."""
+        return self._padded | np.uint8(0x20)
+
+    def find(self, phrases: tuple[bytes, ...]) -> dict[bytes, npt.NDArray[np.int64]]:
+        """Return the positions of some phrases; none goes on from one document to the next."""
+        size = len(self._batch.data)
+        # Where the two rarest bytes of one are, at a few places of a megabyte, the others are compared, too.
+        found = np.zeros(size, bool)
+        places = {phrase: sorted(range(len(phrase)), key=lambda i: _RARE_FIRST.find(phrase[i])) for phrase in phrases}
+        for phrase, (first, second, *_) in places.items():
+            rare = self._folded[first : first + size] == phrase[first]
+            rare &= self._folded[second : second + size] == phrase[second]
+            found |= rare
+        candidates = np.flatnonzero(found)
+        positions: dict[bytes, npt.NDArray[np.int64]] = {}
+        for phrase in phrases:
+            at = candidates
+            for place in places[phrase]:
+                data = self._folded if chr(phrase[place]).isalpha() else self._padded
+                at = at[data[at + place] == phrase[place]]
+            ends = self._batch.offsets[np.searchsorted(self._batch.offsets, at, "right")]
+            positions[phrase] = at[at + len(phrase) <= ends]
+        return positions
+
+    @cached_property
+    def of_pages(self) -> dict[bytes, npt.NDArray[np.int64]]:
+        """The positions of all phrases but the marks of generated files."""
+        found = self.find((LOREM_IPSUM, *JAVASCRIPT, *POLICIES[:2], _COOKIE))
+        rest = POLICIES[2:]
+        # Few batches have the other four, each of which holds this word.
+        return found | (self.find(rest) if len(found[_COOKIE]) else dict.fromkeys(rest, found[_COOKIE]))
 
     def mark_lines(self, phrases: tuple[bytes, ...]) -> npt.NDArray[np.bool_]:
         """Return which lines have one of some phrases, which have no white space but single spaces, `(lines,)`."""
         lines = self._batch.table(Lines)
         marked = np.zeros(len(lines.starts), bool)
         for phrase in phrases:
-            if b"cookie" in phrase and not self._has_cookies:
-                continue
-            marked[np.searchsorted(lines.starts, self.find(phrase), "right") - 1] = True
+            marked[np.searchsorted(lines.starts, self.of_pages[phrase], "right") - 1] = True
         return marked
-
-    @cached_property
-    def _has_cookies(self) -> bool:
-        """Whether any of the four phrases with cookies can be found: most batches have none."""
-        return b"cookie" in self.lowered
 
     @cached_property
     def javascript_lines(self) -> npt.NDArray[np.bool_]:
@@ -78,7 +98,7 @@ class Phrases:
 
 
 def _lorem_ipsum(batch: Batch) -> npt.NDArray[np.int64]:
-    return batch.count_at(batch.table(Phrases).find(b"lorem ipsum"))
+    return batch.count_at(batch.table(Phrases).of_pages[LOREM_IPSUM])
 
 
 def _curly_brackets(batch: Batch) -> npt.NDArray[np.int64]:
@@ -94,16 +114,21 @@ def _policy(batch: Batch) -> npt.NDArray[np.float64]:
 
 
 def _generated_marks(batch: Batch) -> npt.NDArray[np.int64]:
-    phrases = batch.table(Phrases)
-    stems = np.sort(np.concatenate([phrases.find(stem) for stem in _STEMS]))
     begins = batch.offsets[:-1]
     # The line feed that ends a document's head, if it is in the document at all.
     feeds = np.append(batch.newlines, len(batch.data))
     last = np.searchsorted(batch.newlines, begins) + HEAD_LINES - 1
     heads = np.minimum(feeds[np.minimum(last, len(feeds) - 1)], batch.offsets[1:])
+    some = np.arange(len(batch))
+    # The heads of long files are little text, and few.
+    if int((heads - begins).sum()) > len(batch.data) // 8:
+        stems = np.sort(np.concatenate(list(batch.table(Phrases).find(_STEMS).values())))
+        some = np.flatnonzero(np.searchsorted(stems, heads) > np.searchsorted(stems, begins))
     marks = np.zeros(len(batch), np.int64)
-    for index in np.flatnonzero(np.searchsorted(stems, heads) > np.searchsorted(stems, begins)).tolist():
-        marks[index] = len(GENERATED.findall(phrases.lowered[begins[index] : heads[index]]))
+    for index in some.tolist():
+        head = batch.data[begins[index] : heads[index]].tobytes().lower()
+        if any(stem in head for stem in _STEMS):
+            marks[index] = len(GENERATED.findall(head))
     return marks
 
 

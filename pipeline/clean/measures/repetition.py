@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.clean.measures.batch import Batch, Measure, divide, max_parts, sum_parts
-from pipeline.clean.measures.hashes import WordHashes, find_first, hash_sequences
+from pipeline.clean.measures.batch import Batch, Measure, count_parts, divide, max_parts, sum_parts
+from pipeline.clean.measures.hashes import find_first, find_repeated, hash_sequences
 from pipeline.clean.measures.lines import Lines
 from pipeline.clean.measures.words import Words
+from shards.audit.ngrams import finalize
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -32,12 +33,12 @@ class RepeatedLines:
 
     def __init__(self, batch: Batch):
         words, lines = batch.table(Words), batch.table(Lines)
-        keys = hash_sequences(batch.table(WordHashes).values, lines.firsts, lines.lasts)
+        keys = _hash_lines(words, lines)
         chars = words.chars_before[lines.lasts] - words.chars_before[lines.firsts]
         self.lines, self.line_chars = _share_repeated(keys, chars, lines.offsets, words.document_chars)
         """The share of each document's lines, and of its characters in them, `(documents,)`."""
         # A blank line is two line feeds with white space alone between them.
-        feeds = np.searchsorted(batch.newlines, lines.starts)
+        feeds = batch.newline_ranks.before(lines.starts)
         begins = np.zeros(len(feeds) + 1, bool)
         begins[1:-1] = np.diff(feeds) > 1
         begins[lines.offsets] = True
@@ -50,15 +51,28 @@ class RepeatedLines:
         """The share of each document's paragraphs, and of its characters in them, `(documents,)`."""
 
 
+def _hash_lines(words: Words, lines: Lines) -> npt.NDArray[np.uint64]:
+    """Return a key of each line, `(lines,)`: equal ones where all words of two lines of a document are equal.
+
+    A line that shares its first and last word and its number of words with no other is not looked at closer.
+    """
+    counts = (lines.lasts - lines.firsts).view(np.uint64)
+    keys = finalize(words.hashes[lines.firsts] * _BASE + words.hashes[lines.lasts - 1] + counts)
+    close = find_repeated(find_first(keys, lines.offsets))
+    close = close[counts[close] > 2]
+    keys[close] = hash_sequences(words.hashes, lines.firsts[close], lines.lasts[close])
+    return keys
+
+
 def _share_repeated(
     keys: npt.NDArray[np.uint64],
     chars: npt.NDArray[np.int64],
     offsets: npt.NDArray[np.int64],
     document_chars: npt.NDArray[np.int64],
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    repeated = find_first(keys) != np.arange(len(keys))
+    repeated = find_first(keys, offsets) != np.arange(len(keys))
     return (
-        divide(sum_parts(repeated, offsets), np.diff(offsets)),
+        divide(count_parts(repeated, offsets), np.diff(offsets)),
         divide(sum_parts(chars * repeated, offsets), document_chars),
     )
 
@@ -72,13 +86,15 @@ class NGrams:
         """Size -> share of each document's characters in its most frequent n-gram, `(documents,)`."""
         self.duplicate: dict[int, npt.NDArray[np.float64]] = {}
         """Size -> share of each document's characters in n-grams that occurred before, `(documents,)`."""
-        hashes = batch.table(WordHashes).values
+        hashes, offsets = self._words.hashes, self._words.offsets
         at, keys = np.arange(max(len(hashes) - 1, 0)), hashes[:-1] * _BASE + hashes[1:]
+        edges = offsets[1:-1][(offsets[1:-1] > 0) & (offsets[1:-1] < len(hashes))] - 1
+        keys[edges] = finalize(edges.view(np.uint64))  # an n-gram of two documents is equal to none
         for size in range(2, DUPLICATE_SIZES[-1] + 1):
-            first = find_first(keys)
-            repeated = np.flatnonzero(np.bincount(first, minlength=len(keys))[first] > 1)
-            # Those of two documents never repeat: equal words of two documents have other hashes.
-            at, keys, first = at[repeated], keys[repeated], first[repeated]
+            own = np.searchsorted(at, offsets)
+            first = find_first(keys, own)
+            repeated = find_repeated(first)
+            at, keys, first = at.take(repeated), keys.take(repeated), first.take(repeated)
             is_first = first == repeated
             if size in TOP_SIZES:
                 count = np.bincount(first)[first[is_first]]
@@ -141,13 +157,15 @@ def _for_sizes(
     return {name.format(size): Measure(about.format(size), partial(take, size)) for size in sizes}
 
 
-MEASURES = {
+LINE_MEASURES = {
     "duplicate_lines": Measure("share of the lines that are equal to an earlier one", _lines),
     "duplicate_line_chars": Measure("share of the characters in lines that are equal to an earlier one", _line_chars),
     "duplicate_paragraphs": Measure("share of the paragraphs that are equal to an earlier one", _paragraphs),
     "duplicate_paragraph_chars": Measure(
         "share of the characters in paragraphs that are equal to an earlier one", _paragraph_chars
     ),
+}
+NGRAM_MEASURES = {
     **_for_sizes("top_{}gram_chars", "share of the characters in the most frequent {}-gram of words", _top, TOP_SIZES),
     **_for_sizes(
         "duplicate_{}gram_chars",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.clean.measures.batch import Batch, Measure, sum_parts
+from pipeline.clean.measures.batch import Batch, CharSet, Measure, count_parts
 from pipeline.clean.measures.lines import Lines
 from pipeline.clean.measures.phrases import Phrases
 from pipeline.clean.measures.words import Words
@@ -30,41 +30,45 @@ def _sentences(batch: Batch) -> npt.NDArray[np.int64]:
     words, lines, phrases = batch.table(Words), batch.table(Lines), batch.table(Phrases)
     kept = lines.punctuated & ~lines.trailing_off & (lines.lasts - lines.firsts >= MIN_LINE_WORDS)
     kept &= ~phrases.javascript_lines & ~phrases.policy_lines
-    long = np.flatnonzero(words.num_chars > MAX_WORD_CHARS)
-    kept[np.searchsorted(lines.firsts, long, "right") - 1] = False
-    in_kept = np.flatnonzero(np.repeat(kept, lines.lasts - lines.firsts))
-    ending = np.zeros(len(words.starts), bool)
-    ending[in_kept] = _find_ends(batch, words.starts[in_kept], words.stops[in_kept])
-    ending[lines.lasts[kept] - 1] = True
-    return sum_parts(ending, words.offsets)
+    long = np.flatnonzero(words.lengths > MAX_WORD_CHARS)
+    long = long[batch.chars_between(words.starts[long], words.stops[long]) > MAX_WORD_CHARS]
+    kept[lines.ranks.before(long + 1) - 1] = False
+    ending = words.ranks.before(_find_ends(batch, words)) - 1
+    line = lines.ranks.before(ending + 1) - 1
+    ending = ending[kept[line] & (ending != lines.lasts[line] - 1)]
+    return count_parts(kept, lines.offsets) + np.diff(np.searchsorted(ending, words.offsets))
 
 
-def _find_ends(batch: Batch, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+def _find_ends(batch: Batch, words: Words) -> npt.NDArray[np.int64]:
+    """Return where words end behind which a sentence ends, ascending."""
+    # The last byte of a word: of all words, few end with any of these.
+    data = batch.data
+    ends = (data == ord(".")) | (data == ord("!")) | (data == ord("?"))
+    closed = (data == ord('"')) | (data == ord("'")) | (data == ord(")")) | (data == ord("]")) | (data >= 0x80)
+    lasts = ~batch.white
+    lasts[:-1] &= batch.white[1:]
+    lasts[batch.offsets[1:] - 1] = ~batch.white[batch.offsets[1:] - 1]
+    stops = np.flatnonzero(closed & lasts) + 1
+    starts = words.starts[words.ranks.before(stops) - 1]
+    found = np.flatnonzero(ends & lasts) + 1
+    return np.sort(np.concatenate([found, stops[_end_sentences(batch, starts, stops)]]), kind="stable")
+
+
+def _end_sentences(batch: Batch, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Return behind which of some words a sentence ends, `(words,)`."""
-    kinds = _KINDS[batch.data[stops - 1]]
-    found = kinds == _END
-    at = np.flatnonzero(kinds > _END)  # few words end with a quote, a bracket or a character outside ASCII
-    stops = stops[at]
+    found = np.zeros(len(stops), bool)
+    at = np.arange(len(stops))
     for _ in range(MAX_CLOSERS + 1):
         if not len(at):
             break
-        ended, closed = _KINDS[batch.data[stops - 1]] == _END, np.zeros(len(at), np.int64)
-        for mark in SENTENCE_ENDS:
-            if not mark.isascii():
-                ended |= batch.matches(stops - len(mark.encode()), mark.encode())
-        for closer in map(str.encode, CLOSERS):
-            closed[batch.matches(stops - len(closer), closer)] = len(closer)
-        found[at[ended]] = True
-        on = (closed > 0) & (stops - closed > starts[at])
-        at, stops = at[on], (stops - closed)[on]
+        found[at[batch.end_with(_ENDS, stops) > 0]] = True
+        before = stops - batch.end_with(_CLOSERS, stops)
+        on = (before < stops) & (before > starts[at])
+        at, stops = at[on], before[on]
     return found
 
 
-_OTHER, _END, _CLOSER, _BEYOND_ASCII = range(4)
-_KINDS = np.full(256, _OTHER, np.uint8)
-_KINDS[0x80:] = _BEYOND_ASCII
-_KINDS[[ord(mark) for mark in SENTENCE_ENDS if mark.isascii()]] = _END
-_KINDS[[ord(closer) for closer in CLOSERS if closer.isascii()]] = _CLOSER
+_ENDS, _CLOSERS = CharSet(SENTENCE_ENDS), CharSet(CLOSERS)
 
 
 MEASURES = {

@@ -5,21 +5,24 @@ White space is what Python's `str.split` takes for it.
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pipeline.clean.measures.batch import (
-    BLOCK_BYTES,
     Batch,
     Measure,
+    Ranks,
+    count_parts,
     divide,
     find_runs,
     max_parts,
     sum_before,
     sum_parts,
 )
+from pipeline.clean.measures.hashes import hash_stretches
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -39,6 +42,29 @@ class Words:
         """The words of document i are those from offsets[i] to offsets[i + 1], `(documents + 1,)`."""
         self.count = np.diff(self.offsets)
         """Words of each document, `(documents,)`."""
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Bytes of each word, `(words,)`."""
+        return self.stops - self.starts
+
+    @cached_property
+    def hashes(self) -> npt.NDArray[np.uint64]:
+        """Hashes of the words, uint64 `(words,)`."""
+        return hash_stretches(self._batch, self.starts, self.stops)
+
+    @cached_property
+    def documents(self) -> npt.NDArray[np.int64]:
+        """The number of each word's document, `(words,)`."""
+        return np.repeat(np.arange(len(self.count)), self.count)
+
+    @cached_property
+    def ranks(self) -> Ranks:
+        """How many words begin before a position."""
+        begins = ~self._batch.white
+        begins[1:] &= self._batch.white[:-1]
+        begins[self._batch.offsets[:-1]] = ~self._batch.white[self._batch.offsets[:-1]]
+        return Ranks(begins)
 
     @cached_property
     def num_chars(self) -> npt.NDArray[np.int64]:
@@ -74,41 +100,51 @@ def _alphabetic(batch: Batch) -> npt.NDArray[np.float64]:
     words = batch.table(Words)
     found = batch.letters[words.starts]
     # Few words do not begin with a letter: only those are looked through.
-    rest = np.flatnonzero(~found)
-    if len(rest):
-        bounds = np.stack([words.starts[rest], words.stops[rest]], axis=1).ravel()
-        padded = np.append(batch.letters, False)  # the last word may end where the data ends
-        found[rest] = np.logical_or.reduceat(padded, bounds)[::2]
-    return divide(sum_parts(found, words.offsets), words.count)
+    rest = np.flatnonzero(~found & (words.lengths > 1))
+    found[rest] = batch.letter_ranks.before(words.stops[rest]) > batch.letter_ranks.before(words.starts[rest])
+    return divide(count_parts(found, words.offsets), words.count)
 
 
 def _stop_words(batch: Batch) -> npt.NDArray[np.int64]:
     words = batch.table(Words)
-    lengths = words.stops - words.starts
-    short = np.flatnonzero(lengths <= max(map(len, STOP_WORDS)))
-    # Setting this bit turns capitals into small letters, and no other byte into a letter.
-    keys = batch.read_prefixes(words.starts[short], words.stops[short]) | _SPACES[lengths[short]]
-    slots = keys * _STOP_FACTOR >> _STOP_SHIFT
-    found = np.flatnonzero(_STOP_KEYS[slots] == keys)
-    occurs = np.zeros((len(batch), len(_STOP_KEYS)), bool)
-    occurs[np.searchsorted(words.offsets, short[found], "right") - 1, slots[found]] = True
+    shift, hashes, numbers = _hash_stop_words()
+    slots = (words.hashes >> shift & _STOP_MASK).view(np.int64)
+    found = np.flatnonzero(hashes.take(slots) == words.hashes)
+    occurs = np.zeros((len(batch), len(STOP_WORDS)), bool)
+    documents = words.documents[found] if len(batch) > 1 else np.zeros(len(found), np.int64)
+    occurs[documents, numbers[slots[found]]] = True
     return occurs.sum(axis=1)
 
 
-def _place_stop_words() -> tuple[np.uint64, npt.NDArray[np.uint64]]:
-    """Return a factor that gives each stop word a slot of its own, by its first bits, and the slots."""
-    keys = np.array([int.from_bytes(word.encode(), "little") for word in STOP_WORDS], np.uint64)
-    factor = np.uint64(0x9E3779B97F4A7C15)
-    while len(set((keys * factor >> _STOP_SHIFT).tolist())) < len(keys):
-        factor += np.uint64(2)
-    slots = np.zeros(1 << 64 - int(_STOP_SHIFT), np.uint64)
-    slots[keys * factor >> _STOP_SHIFT] = keys
-    return factor, slots
+@cache
+def _hash_stop_words() -> tuple[np.uint64, npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    """Return a shift that gives each stop word, in any case of its letters, a slot of its own by the bits of its hash.
+
+    Returns:
+        The shift; the hash in each slot, 0 in an empty one; and the number of its stop word.
+    """
+    cases = {
+        "".join(chars).encode(): number
+        for number, word in enumerate(STOP_WORDS)
+        for chars in product(*zip(word, word.upper(), strict=True))
+    }
+    ends = np.cumsum([len(word) for word in cases])
+    starts = np.append(0, ends[:-1])
+    own = hash_stretches(Batch(np.frombuffer(b"".join(cases), np.uint8), np.append(0, ends)), starts, ends)
+    hashes, numbers = np.zeros(_STOP_SLOTS, np.uint64), np.zeros(_STOP_SLOTS, np.int64)
+    shift, slots = next(
+        (np.uint64(shift), slots)
+        for shift in range(64)
+        for slots in [(own >> np.uint64(shift) & _STOP_MASK).view(np.int64)]
+        if len(set(slots.tolist())) == len(slots)
+    )
+    hashes[slots], numbers[slots] = own, list(cases.values())
+    return shift, hashes, numbers
 
 
-_SPACES = np.array([int.from_bytes(b" " * size, "little") for size in range(BLOCK_BYTES + 1)], np.uint64)
-_STOP_SHIFT = np.uint64(58)
-_STOP_FACTOR, _STOP_KEYS = _place_stop_words()
+_STOP_SLOTS = 1 << 11
+"""So many that one shift of some gives 76 words slots of their own; their hashes are always the same."""
+_STOP_MASK = np.uint64(_STOP_SLOTS - 1)
 
 
 def _per_word(batch: Batch, count: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
@@ -122,14 +158,22 @@ def _hashes(batch: Batch) -> npt.NDArray[np.float64]:
 def _ellipses(batch: Batch) -> npt.NDArray[np.float64]:
     dots = batch.data == ord(".")
     triples = dots[:-2] & dots[1:-1] & dots[2:]
+    for before in (1, 2):  # none goes on from one document to the next
+        edges = batch.offsets[1:-1] - before
+        triples[edges[(edges >= 0) & (edges < len(triples))]] = False
     count = np.zeros(len(batch), np.int64)
-    if triples.any():
-        starts, stops = find_runs(dots, batch.offsets)
-        count += sum_parts((stops - starts) // 3, np.searchsorted(starts, batch.offsets))
+    positions = np.flatnonzero(triples)
+    if len(positions):
+        firsts = np.flatnonzero(np.diff(positions, prepend=-2) > 1)
+        dots_of_run = np.diff(firsts, append=len(positions)) + 2
+        count += sum_parts(dots_of_run // 3, np.searchsorted(positions[firsts], batch.offsets))
     if not batch.is_ascii:
-        leads = np.flatnonzero(batch.data == 0xE2)
-        count += batch.count_at(leads[batch.matches(leads, "…".encode())])
+        found = batch.leads[batch.data[batch.leads] == _ELLIPSIS[0]]
+        count += batch.count_at(found[batch.matches(found, _ELLIPSIS)])
     return _per_word(batch, count)
+
+
+_ELLIPSIS = "…".encode()
 
 
 def _newlines(batch: Batch) -> npt.NDArray[np.float64]:
