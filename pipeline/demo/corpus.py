@@ -160,7 +160,7 @@ def _python_release() -> str:
 
 
 def _python_files(distribution: importlib.metadata.Distribution) -> Iterator[SourceFile]:
-    release = _release(distribution)  # once: each look at a distribution's name reads and parses its METADATA
+    release = _release(distribution)  # once: it parses METADATA, which took half of the time when asked for each file
     for file in sorted(distribution.files or [], key=str):
         if file.suffix == ".py" and not _TEST_FOLDERS.intersection(file.parts) and ".." not in file.parts:
             yield SourceFile(release, file.as_posix(), str(distribution.locate_file(file)))
