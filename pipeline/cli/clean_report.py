@@ -69,6 +69,7 @@ def run(options: argparse.Namespace) -> int:
         print_lines([f"{pages[0]}: {len(pages):,} pages, {size / 1e6:,.1f} MB"])
         if not options.examples:
             return WHOLE
+    _print_steps(report)
     for source in report["sources"]:
         _print_source(source, examples=options.examples)
     if report["near_duplicates"]:
@@ -76,6 +77,32 @@ def run(options: argparse.Namespace) -> int:
     if report["evaluations"]:
         _print_evaluations(report["evaluations"], examples=options.examples)
     return WHOLE
+
+
+def _print_steps(report: dict[str, Any]) -> None:
+    from pipeline.build.clean_report.steps import list_steps
+
+    rows: list[dict[str, Any]] = []
+    for source in list_steps(report):
+        for step in source.steps:
+            rows.append(
+                {
+                    "source": source.name,
+                    "step": f"{step.name} ({step.note})" if step.note else step.name,
+                    "documents": step.documents,
+                    "share": _share(step.documents, source.documents),
+                    "tokens": "" if step.tokens is None else f"{step.tokens:,}",
+                    "any reason": "" if step.every is None else f"{step.every:,}",
+                }
+            )
+        left, share = source.left, _share(source.left["documents"], source.documents)
+        tokens = f"{left['tokens']:,}"
+        rows.append(
+            {"source": source.name, "step": "left", "documents": left["documents"], "share": share}
+            | {"tokens": tokens, "any reason": ""}
+        )
+    print_rows(rows, title="documents by the first step that drops them")
+    print_lines([""])
 
 
 def _check_folder(out: Path, place: str) -> None:

@@ -220,6 +220,18 @@ def test_the_numbers_are_those_of_the_report(report: dict[str, Any], pages: dict
         assert reasons[reason][1:4:2] == [number(counts["documents"]), number(counts["tokens"])]
 
 
+def test_the_terminal_shows_the_same_steps(
+    folder: Path, pages: dict[str, Html], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["clean-report", str(folder / "set.work")]) == 0
+    printed = [line.split() for line in capsys.readouterr().out.split("\n\n")[0].splitlines()]
+    for row in pages["index.html"].rows:
+        if row[0].startswith(("gopher", "near-duplicate", "left", "personal data")):
+            numbers = [row[1], row[2].replace(" ", ""), *row[3:4]]
+            name = row[0].split()[0]
+            assert any(line[1:2] == [name] and set(numbers) - {""} <= set(line) for line in printed), row
+
+
 def test_no_page_is_huge_whatever_the_documents(report: dict[str, Any]) -> None:
     """The worst text: every second character is spelt out and marked."""
     worst = "\x1b&" * 750
