@@ -55,7 +55,7 @@ def bench_loader(
         `tokens` a round, `loader_tokens_per_s` of `TokenWindows.read`, `dataloader_tokens_per_s` of a DataLoader over
         the same windows, `memmap_tokens_per_s`, their `ratio` (above 1: the loader is faster),
         `decode_tokens_per_s` (plain decompression, one thread), `loader_batch_ms`, and `wait_max_ms`, the longest
-        that a batch let its caller wait: the decompression of a first shard.
+        that a batch let its caller wait: the first frames of a shard.
 
     Raises:
         ValueError: the set's train split is too small for one batch.
