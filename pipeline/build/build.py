@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.build.context import BuildContext
-from pipeline.build.mix_note import note_set
+from pipeline.build.last_mix import note_set
 from pipeline.build.publish import OutputError, check_output, publish
 from pipeline.build.stages import needs_fetch, run_assemble, run_encode_and_mix, run_evaluations, run_fetch
 from pipeline.build.tokenizer import TokenizerChoice, run_tokenizer

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 from pipeline.build.api import default_work
-from pipeline.build.mix_note import LAST_FILE, LastMix, read_last_mix
+from pipeline.build.last_mix import LAST_FILE, LastMix, read_last_mix
 from pipeline.clean.reread import SourceRow, find_rows
 from pipeline.clean.trial import try_document
 from pipeline.encode.run import CONNECTIONS, Run

@@ -1,105 +1,148 @@
-"""What a build notes of its last mix for `clean-report`: where it lies, and what was dropped before encoding."""
+"""The last mix of a work folder, noted there by the build for `clean-report` and `trace --hash`.
+
+The note names the mix task, the runs that it read in their order, their tokenizer, the recipe, and the set that came of
+it. The runs' own list is pruned when nothing is mixed again, so it cannot serve. The recipe's paths begin at the root.
+"""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
 
-import xxhash
+from pydantic import ValidationError
 
 from pipeline.build.context import BuildContext
-from pipeline.clean.evaluations.items import source_of
-from pipeline.clean.filters import count_masked
 from pipeline.encode.run import Run, RunList
 from pipeline.recipe.schema import Recipe
 from pipeline.tokenizer.encoder import TokenizerInfo
 from shards.errors import InputError
 from shards.stores.store import WritableStore
 
-LAST_FILE = "last-cleaning.json"
+LAST_FILE = "last-mix.json"
 """In the folder of the mix stage."""
-EXAMPLES = 20
-"""Documents that are kept of each reason to drop them before encoding."""
 
 
-def note_cleaning(
+@dataclass(frozen=True)
+class LastMix:
+    """What a work folder says of its last mix."""
+
+    work: WritableStore
+    mix: str
+    """The digest of the mix task."""
+    dtype: str
+    """Of the runs' tokens."""
+    sources: tuple[int, ...]
+    """The source of each run."""
+    digests: tuple[str, ...]
+    """The digest of each run, in the order of the mix."""
+    unread: tuple[bool, ...]
+    """For each source, whether parts of it were not read."""
+    tokenizer: str
+    """The `tokenizer.json` of the runs."""
+    tokenizer_task: str | None
+    """The digest of the task that trained it; None if the recipe names the file."""
+    evaluations: str | None
+    """The digest of the task that read the evaluation sets; None if the recipe names none."""
+    recipe: Recipe = field(repr=False)
+    manifest: str | None = None
+    """SHA-256 of the manifest of the set that came of it; None if the build stopped before."""
+
+    @property
+    def folder(self) -> WritableStore:
+        """The folder of the mix task."""
+        return self.work.child("mix").child(self.mix)
+
+    def run(self, number: int) -> Run:
+        """Return a run, whose receipt is read when it is used."""
+        return Run(str(self.work.child("encode").child(self.digests[number])), self.sources[number], self.dtype)
+
+
+def note_mix(
     context: BuildContext,
+    mix: str,
     recipe: Recipe,
     runs: RunList,
     tokenizer: TokenizerInfo,
-    mix_digest: str,
     evaluations: WritableStore | None,
 ) -> None:
-    """Note in the work folder which mix was the last that cleaned, and what encoding has dropped of its sources.
+    """Note a mix in the work folder; leave the note alone if it is of this very mix.
 
     Args:
         context: the build.
+        mix: the digest of the mix task.
         recipe: the recipe.
-        runs: the runs that were mixed, with the results of encoding.
-        tokenizer: the tokenizer of the runs.
-        mix_digest: the digest of the mix task.
-        evaluations: the folder of the task that read the evaluation sets.
+        runs: the runs that were mixed.
+        tokenizer: their tokenizer.
+        evaluations: the folder of the task that read the evaluation sets; None if there are none.
     """
-    folder = str(recipe.folder)
-    last = {
-        "mix": mix_digest,
-        "tokenizer_task": tokenizer.task.rpartition("/")[2] if tokenizer.task else None,
-        "tokenizer_file": tokenizer.path,
-        "sources": [
-            {"name": source.name} | _count_encoded([run for run in runs.runs if run.source == number])
-            for number, source in enumerate(recipe.sources)
-        ],
+    note = {
+        "mix": mix,
+        "dtype": runs.runs[0].dtype if runs.runs else "<u2",
+        "sources": [run.source for run in runs.runs],
+        "digests": [run.digest for run in runs.runs],
+        "unread": [selection.has_more for selection in context.selections],
+        "tokenizer": tokenizer.path,
+        "tokenizer_task": tokenizer.task and tokenizer.task.rpartition("/")[2],
         "evaluations": evaluations and str(evaluations).rpartition("/")[2],
-        "evaluation_sources": [
-            source_of(evaluation, folder).model_dump(mode="json") for evaluation in recipe.evaluations
-        ],
-        "recipe_folder": str(recipe.folder.absolute()),
+        "recipe": json.loads(recipe.moved_to(Path("/")).to_json()),
     }
-    context.work.child("mix").put(LAST_FILE, (json.dumps(last) + "\n").encode())
     context.used["mix"].add(LAST_FILE)
+    if (_read(context.work) or {}) | {"manifest": None} != note | {"manifest": None}:
+        _write(context.work, note)
 
 
-def _count_encoded(runs: list[Run]) -> dict[str, Any]:
-    results = [run.output.result for run in runs]
-    dropped: Counter[str] = Counter()
-    examples: list[dict[str, Any]] = []
-    for done in results:
-        dropped.update(done["dropped"])
-        examples += [item["document"] for item in done.get("fallen", {}).get("shown", [])]
-        examples += done.get("filtered", {}).get("shown", [])
-    return {"dropped": dict(dropped), "masked": count_masked(results), "examples": _draw(examples)}
+def note_set(work: WritableStore, manifest: str) -> None:
+    """Note the SHA-256 of the manifest of the set that came of the last mix."""
+    note = _read(work)
+    if note is not None and note.get("manifest") != manifest:
+        _write(work, note | {"manifest": manifest})
 
 
-def _draw(examples: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return `EXAMPLES` of each reason, by the hash of their place: not all of the first unit."""
-    drawn: list[dict[str, Any]] = []
-    seen: Counter[str] = Counter()
-    for item in sorted(examples, key=lambda item: xxhash.xxh3_64_intdigest(f"{item['place']} {item['row']}".encode())):
-        seen[item["reason"]] += 1
-        if seen[item["reason"]] <= EXAMPLES:
-            drawn.append({"value": None, "limit": None} | {key: item[key] for key in item if key != "step"})
-    return drawn
-
-
-def read_last(work: WritableStore) -> dict[str, Any]:
-    """Return what was noted of the last mix in a work folder.
+def read_last_mix(work: WritableStore) -> LastMix:
+    """Return what a work folder says of its last mix.
 
     Raises:
-        InputError: nothing is there, no mix has cleaned, or an earlier version did.
+        InputError: it says nothing that this version understands.
     """
-    try:
-        last: dict[str, Any] = json.loads(work.child("mix").read(LAST_FILE))
-    except OSError as error:
+    note = _read(work)
+    if note is None:
+        found = "no build here has mixed"
         if next(work.list(), None) is None:
             found = "is empty" if work.folder is None or work.folder.is_dir() else "no such folder"
-            raise InputError(f"{work}: {found}. Give the work folder (--work) of a build, or its set.") from error
         raise InputError(
-            f"{work}: no mix here has cleaned. Give the work folder (--work) of a build whose recipe has a `clean` "
-            "table, such as [clean.gopher] or [clean.near_duplicates], or [[evaluations]]."
-        ) from error
-    if "sources" not in last:
-        raise InputError(
-            f"{work}: mixed by an earlier version of this program. Run the build again; it encodes nothing."
+            f"{work}: {found}. Give the work folder of a build (--work), by default OUT.work. If an earlier version of "
+            "tokenmill made it, run the same build command again: it encodes nothing."
         )
-    return last
+    try:
+        return LastMix(
+            work,
+            note["mix"],
+            note["dtype"],
+            tuple(note["sources"]),
+            tuple(note["digests"]),
+            tuple(note["unread"]),
+            note["tokenizer"],
+            note["tokenizer_task"],
+            note["evaluations"],
+            Recipe.model_validate(note["recipe"]).in_folder(Path("/")),
+            note.get("manifest"),
+        )
+    except (KeyError, TypeError, ValidationError) as error:
+        raise InputError(
+            f"{work}/mix/{LAST_FILE}: {type(error).__name__}: {error}. Run the same build command again: it is "
+            "written anew."
+        ) from error
+
+
+def _read(work: WritableStore) -> dict[str, Any] | None:
+    try:
+        note = json.loads(work.child("mix").read(LAST_FILE))
+    except (OSError, ValueError):
+        return None
+    return cast("dict[str, Any]", note) if isinstance(note, dict) else None
+
+
+def _write(work: WritableStore, note: dict[str, Any]) -> None:
+    work.child("mix").put(LAST_FILE, (json.dumps(note) + "\n").encode())

@@ -17,8 +17,7 @@ import numpy as np
 from pipeline import assemble
 from pipeline.build.alarms import check_contamination, check_mixed, read_cleaning
 from pipeline.build.context import BuildContext
-from pipeline.build.last_mix import note_cleaning
-from pipeline.build.mix_note import note_mix
+from pipeline.build.last_mix import note_mix
 from pipeline.build.near_duplicates import check_near_duplicates, find_similar_pairs
 from pipeline.build.publish import clear_output
 from pipeline.clean.evaluations import items
@@ -275,9 +274,7 @@ def run_mix(
     before = partial(_list_runs, runs)
     result = context.run_stage("mix", "pipeline.mix.cuts:mix_runs", [task], before=before).results[0]
     folder = context.work.child("mix").child(task.digest)
-    note_mix(context, task.digest, recipe, runs)  # for `trace --hash`
-    if payload.cleans:
-        note_cleaning(context, recipe, runs, tokenizer, task.digest, evaluations)  # for `clean-report`
+    note_mix(context, task.digest, recipe, runs, tokenizer, evaluations)
     if cleaned:
         _check_cleaning(context, recipe, runs, tokenizer, folder)
     if evaluations:

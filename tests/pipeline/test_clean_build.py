@@ -291,4 +291,4 @@ def test_a_folder_without_a_mix_that_cleaned_is_refused(tmp_path: Path) -> None:
     absent = tmp_path / "absent.work"
     assert f"{absent}: no such folder. Give the work folder" in report(absent, expect=2).stderr
     (tmp_path / "file").write_text("x")
-    assert "no mix here has cleaned" in report(tmp_path, expect=2).stderr
+    assert "no build here has mixed" in report(tmp_path, expect=2).stderr

@@ -16,7 +16,7 @@ import pytest
 
 import pipeline
 import shards
-from pipeline.build.mix_note import LAST_FILE
+from pipeline.build.last_mix import LAST_FILE
 from pipeline.mix.cuts import MixError
 from pipeline.recipe.presets import PRESETS
 from shards.__main__ import main

@@ -10,34 +10,34 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.clean.evaluations.items import Items, find_ngrams, load_items
+from pipeline.build.last_mix import LastMix
+from pipeline.clean.evaluations.items import Items, find_ngrams, load_items, source_of
 from pipeline.engine.receipts import TaskOutput
 from pipeline.sources.read_back import read_documents
 from shards.errors import InputError
-from shards.stores.store import WritableStore
 
 ITEM_CHARACTERS = 1500
 """The beginning of an item's text that is shown."""
 
 
-def read_item_texts(work: WritableStore, last: dict[str, Any], evaluations: list[dict[str, Any]]) -> None:
+def read_item_texts(last: LastMix, evaluations: list[dict[str, Any]]) -> None:
     """Give each copy that a report lists the text of its item, `item_text`; None where it cannot be read.
 
     The evaluation set then says why, `items_unread`.
 
     Args:
-        work: the work folder.
-        last: what `read_last` returned.
+        last: the mix that found them.
         evaluations: the evaluation sets, each with its copies, `held`.
 
     Raises:
         WorkFileDamagedError: the work folder's list of items is not as it was written.
     """
-    if not evaluations:
+    if last.evaluations is None:
         return
-    folder = work.child("evaluations").child(last["evaluations"])
+    folder = last.work.child("evaluations").child(last.evaluations)
     items, read = load_items(str(folder)), TaskOutput(folder).result["evaluations"]
-    for number, (evaluation, source) in enumerate(zip(evaluations, last["evaluation_sources"], strict=True)):
+    for number, (evaluation, given) in enumerate(zip(evaluations, last.recipe.evaluations, strict=True)):
+        source = source_of(given, "/").model_dump(mode="json") | {"folder": "/"}
         spans: list[str] = read[number]["spans"]
         by_span: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
         for copy in evaluation["held"]:
@@ -47,7 +47,7 @@ def read_item_texts(work: WritableStore, last: dict[str, Any], evaluations: list
         for span, copies in by_span.items():
             rows = sorted({copy["item_row"] for copy in copies})
             try:
-                found = read_documents(source | {"folder": last["recipe_folder"]}, span, rows)
+                found = read_documents(source, span, rows)
             except (InputError, OSError) as error:
                 evaluation["items_unread"] = str(error)
                 continue

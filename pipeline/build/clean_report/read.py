@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 
 from pipeline.build.alarms import read_cleaning, read_start, read_text
 from pipeline.build.api import default_work
+from pipeline.build.clean_report.encoded import count_encoded
 from pipeline.build.clean_report.items import read_item_texts
 from pipeline.build.clean_report.pairs import COMPARED_CHARACTERS, cut_parts
-from pipeline.build.last_mix import read_last
+from pipeline.build.last_mix import LastMix, read_last_mix
 from pipeline.encode.run import Run, token_dtype
 from pipeline.engine.receipts import TaskOutput
 from pipeline.mix.cleaning import CLEANING_FILE
@@ -54,14 +55,19 @@ def read_clean_report(place: str) -> dict[str, Any]:
     work = open_writable_store(place)
     if work.find(MANIFEST_FILE) is not None:
         work = open_writable_store(default_work(place))
-    last = read_last(work)
-    folder = work.child("mix").child(last["mix"])
+    last = read_last_mix(work)
+    folder = last.folder
     mixed = TaskOutput(folder).result
+    if "steps" not in mixed:
+        raise InputError(
+            f"{work}: its last mix has cleaned nothing. Give the work folder (--work) of a build whose recipe has a "
+            "`clean` table, such as [clean.gopher] or [clean.near_duplicates], or [[evaluations]]."
+        )
     cleaning: dict[str, Any] = read_cleaning(folder) if CLEANING_FILE in mixed["files"] else {"sources": []}
     near: dict[str, Any] | None = mixed.get("near_duplicates")
     evaluations: list[dict[str, Any]] = mixed.get("contamination", [])
     held = _read_held(folder, evaluations)
-    texts = _Texts(work, read_vocabulary(_read_tokenizer(work, last)))
+    texts = _Texts(work, read_vocabulary(_read_tokenizer(last)))
     for example in [*_examples(cleaning), *_documents(near), *held]:
         example["text"] = texts.start(example)[:TEXT_CHARACTERS]
     for pair in _pairs(near):
@@ -70,23 +76,18 @@ def read_clean_report(place: str) -> dict[str, Any]:
     for example in held:
         whole = texts.whole(example)
         example["found"] = cut_excerpt(whole, example["start"], example["stop"], around=EXCERPT_BYTES).to_dict()
-    read_item_texts(work, last, evaluations)
+    read_item_texts(last, evaluations)
     return {
         "work": str(work),
-        "mix": last["mix"],
+        "mix": last.mix,
         "steps": [
-            {"name": name, "before_encoding": before} | steps
-            for (name, before), steps in zip(_encoded(last), mixed["steps"], strict=True)
+            {"name": source.name, "before_encoding": before} | steps
+            for source, before, steps in zip(last.recipe.sources, count_encoded(last), mixed["steps"], strict=True)
         ],
         "sources": cleaning["sources"],
         "near_duplicates": near,
         "evaluations": evaluations,
     }
-
-
-def _encoded(last: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Return each source's name, and what was dropped and masked before it was encoded."""
-    return [(source.pop("name"), source) for source in last["sources"]]
 
 
 class _Texts:
@@ -116,15 +117,15 @@ class _Texts:
         return self._runs.setdefault(digest, Run(str(self._encode.child(digest)), 0, dtype))
 
 
-def _read_tokenizer(work: WritableStore, last: dict[str, Any]) -> bytes:
-    if last["tokenizer_task"] is not None:
-        folder = work.child("tokenizer").child(last["tokenizer_task"])
+def _read_tokenizer(last: LastMix) -> bytes:
+    if last.tokenizer_task is not None:
+        folder = last.work.child("tokenizer").child(last.tokenizer_task)
         return bytes(TaskOutput(folder).read(TOKENIZER_FILE))
     try:
-        return Path(last["tokenizer_file"]).read_bytes()
+        return Path(last.tokenizer).read_bytes()
     except OSError as error:
         raise InputError(
-            f"{last['tokenizer_file']}: cannot be read: {error.strerror}. It is the tokenizer of the runs in {work}; "
+            f"{last.tokenizer}: cannot be read: {error.strerror}. It is the tokenizer of the runs in {last.work}; "
             "restore it, or build again."
         ) from error
 

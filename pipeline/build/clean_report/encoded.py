@@ -1,0 +1,55 @@
+"""What cleaning dropped and masked before documents were encoded, from the receipts of the runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import xxhash
+
+from pipeline.build.last_mix import LastMix
+from pipeline.clean.filters import count_masked
+from pipeline.encode.run import CONNECTIONS
+
+EXAMPLES = 20
+"""Documents that are shown of each reason."""
+
+
+def count_encoded(last: LastMix) -> list[dict[str, Any]]:
+    """Return for each source what was `dropped` by reason, `masked` by kind, and some of what was dropped, `examples`.
+
+    Raises:
+        WorkFileDamagedError: a run's receipt is not as it was written.
+    """
+
+    def read(number: int) -> dict[str, Any]:
+        return last.run(number).output.result
+
+    with ThreadPoolExecutor(CONNECTIONS) as pool:
+        results = list(pool.map(read, range(len(last.digests))))
+    return [
+        _count([result for result, own in zip(results, last.sources, strict=True) if own == source])
+        for source in range(len(last.recipe.sources))
+    ]
+
+
+def _count(results: list[dict[str, Any]]) -> dict[str, Any]:
+    dropped: Counter[str] = Counter()
+    examples: list[dict[str, Any]] = []
+    for done in results:
+        dropped.update(done["dropped"])
+        examples += [item["document"] for item in done.get("fallen", {}).get("shown", [])]
+        examples += done.get("filtered", {}).get("shown", [])
+    return {"dropped": dict(dropped), "masked": count_masked(results), "examples": _draw(examples)}
+
+
+def _draw(examples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return `EXAMPLES` of each reason, by the hash of their place: not all of the first unit."""
+    drawn: list[dict[str, Any]] = []
+    seen: Counter[str] = Counter()
+    for item in sorted(examples, key=lambda item: xxhash.xxh3_64_intdigest(f"{item['place']} {item['row']}".encode())):
+        seen[item["reason"]] += 1
+        if seen[item["reason"]] <= EXAMPLES:
+            drawn.append({"value": None, "limit": None} | {key: item[key] for key in item if key != "step"})
+    return drawn
