@@ -29,6 +29,7 @@ GOALS = {
     ("hub", "ratio"): ("at most 1.3", lambda value: value <= 1.3),
     ("hub", "worker_ratio"): ("at most 1.15", lambda value: value <= 1.15),
     ("remote_loader", "hub_loader_share"): ("less than 0.01", lambda value: value < 0.01),
+    ("cleaned_build", "ratio"): ("at most 2.0", lambda value: value <= 2.0),
     ("content", "files_per_s"): ("at least 500", lambda value: value >= 500),
     ("audit", "count_tokens_per_s"): ("at least 100,000,000", lambda value: value >= 100_000_000),
     ("audit", "memory_ratio"): ("at most 1.15", lambda value: value <= 1.15),
@@ -209,6 +210,12 @@ def _near_duplicates(work: Path, quick: bool) -> Figures:
     return bench_near_duplicates(work, quick=quick)
 
 
+def _cleaned_build(work: Path, quick: bool) -> Figures:
+    from tests.benchmarks.cleaned_build import bench_cleaned_build
+
+    return bench_cleaned_build(work, quick=quick)
+
+
 TOPICS: dict[str, Callable[[Path, bool], Figures]] = {
     "build": _build,
     "validate": _validate,
@@ -225,6 +232,7 @@ TOPICS: dict[str, Callable[[Path, bool], Figures]] = {
     "small_files": _small_files,
     "measures": _measures,
     "near_duplicates": _near_duplicates,
+    "cleaned_build": _cleaned_build,
 }
 
 
