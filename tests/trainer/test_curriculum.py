@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,12 +18,11 @@ from shards import ShardSet, open_set
 from shards.errors import InputError
 from shards.format.order import WindowOrder, order_split
 from tests.support.builds import build_here
+from tests.support.given_windows import GivenWindows, note_given_windows
 from tests.support.ranks import ReadLines, assert_near, run_ranks
 from trainer.phases import pin_phases
 from trainer.recipe import load_recipe
 from trainer.run_folder import RECIPE_FILE
-from trainer.session import Session
-from trainer.train import step as training_step
 
 BATCH, STEPS = 8, 24
 SOURCES = {"prose": "the mill turns a stream of words into flour", "code": "def grind ( grain ) : return [ stone ]"}
@@ -101,20 +99,12 @@ def curriculum(tmp_path_factory: pytest.TempPathFactory) -> ShardSet:
 @pytest.fixture(scope="module")
 def given(
     curriculum: ShardSet, trainer: Any, recipe_file: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, dict[int, list[list[int]]]]:
+) -> tuple[Path, GivenWindows]:
     """A run that stopped at the end of `main` and went on with other micro-batches; what each step was given."""
-    folder, rows = tmp_path_factory.mktemp("runs") / "run", dict[int, list[list[int]]]()
-    accumulate = training_step.accumulate_gradients
-
-    def watch(session: Session, windows: torch.Tensor, rounds: int) -> torch.Tensor:
-        if rounds > 1:  # one round is a trial of the weights before a save, and no part of a step
-            rows.setdefault(session.step + 1, []).extend(windows.tolist())
-        return accumulate(session, windows, rounds)
-
+    folder = tmp_path_factory.mktemp("runs") / "run"
     arguments = ("train", recipe_file, "--shards", curriculum.path, "--run", folder, "--set", "eval.every_steps=100")
     stop = ("--set", "phases=[{name = 'grow', until_mix_phase = 'main', goal = 'loss < 0'}]")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training_step, "accumulate_gradients", watch)
+    with note_given_windows() as rows:
         stopped = trainer.run(*arguments, *stop, "--set", "train.micro_batch=4")
         assert stopped.returncode == 3, stopped.stderr
         done = trainer.run(*arguments, "--set", "train.micro_batch=2")
@@ -123,9 +113,7 @@ def given(
     return folder, rows
 
 
-def test_training_crosses_the_border_exactly_there(
-    curriculum: ShardSet, given: tuple[Path, dict[int, list[list[int]]]]
-):
+def test_training_crosses_the_border_exactly_there(curriculum: ShardSet, given: tuple[Path, GivenWindows]):
     _, rows = given
     shards = curriculum.splits["train"]
     main, last = order_split(curriculum, seq_len=32, seed=1337).phases

@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-import torch
 import xxhash
 
 from shards import ShardSet
+from tests.support.given_windows import GivenWindows, note_given_windows
 from trainer.__main__ import main
-from trainer.session import Session
-from trainer.train import step as training_step
 
 STEPS, BATCH = 13, 8
 
@@ -36,19 +34,11 @@ def small_set(make_set: Callable[..., ShardSet], tmp_path_factory: pytest.TempPa
 @pytest.fixture(scope="module")
 def run(
     trainer: Command, small_set: ShardSet, recipe_file: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, dict[int, list[list[int]]]]:
+) -> tuple[Path, GivenWindows]:
     """A run that was stopped and went on with other micro-batches; and what the model was given in each step."""
-    folder, given = tmp_path_factory.mktemp("runs") / "run", dict[int, list[list[int]]]()
-    accumulate = training_step.accumulate_gradients
-
-    def watch(session: Session, windows: torch.Tensor, rounds: int) -> torch.Tensor:
-        if rounds > 1:  # one round is a trial of the weights before a save, and no part of a step
-            given.setdefault(session.step + 1, []).extend(windows.tolist())
-        return accumulate(session, windows, rounds)
-
+    folder = tmp_path_factory.mktemp("runs") / "run"
     arguments = ("train", recipe_file, "--shards", small_set.path, "--run", folder, "--set", "eval.every_steps=100")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training_step, "accumulate_gradients", watch)
+    with note_given_windows() as given:
         for steps, micro_batch in ((5, 2), (STEPS, 4)):
             done = trainer.run(*arguments, "--set", f"train.steps={steps}", "--set", f"train.micro_batch={micro_batch}")
             assert done.returncode == 0, done.stderr
@@ -76,7 +66,7 @@ def trace(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, Any, s
 
 
 def test_steps_and_rows_lead_to_the_documents_that_were_in_the_batch(
-    run: tuple[Path, dict[int, list[list[int]]]], small_set: ShardSet, trace: Callable[..., tuple[int, Any, str]]
+    run: tuple[Path, GivenWindows], small_set: ShardSet, trace: Callable[..., tuple[int, Any, str]]
 ):
     folder, given = run
     decode = small_set.vocabulary.decode
