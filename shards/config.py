@@ -182,6 +182,8 @@ def _to_fault(model: type[BaseModel], detail: dict[str, Any], data: dict[str, An
         return f"{place}: unknown key.{nearest(str(loc[-1]), list(parent.model_fields)) if parent else ''}"
     if detail["type"] == "missing":
         return f"{place}: required key is missing."
+    if detail["type"] == "too_short" and not detail.get("input"):
+        return f"{place}: an empty list; expected at least one item. Leave the key out, or name one."
     message = str(detail["msg"]).removeprefix("Value error, ")
     message = re.sub(r"Input should be a valid dictionary or instance of \w+", "expected a table", message)
     found = repr(detail.get("input"))

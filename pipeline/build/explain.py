@@ -15,13 +15,12 @@ from itertools import islice
 from typing import Any
 
 from pipeline.build.api import default_work
-from pipeline.build.last_mix import LAST_FILE, LastMix, read_last_mix
+from pipeline.build.last_mix import LAST_FILE, LastMix, read_last_mix, repaired_by_a_build
 from pipeline.clean.reread import SourceRow, find_rows
 from pipeline.clean.trial import try_document
 from pipeline.encode.run import CONNECTIONS, Run
-from pipeline.engine.receipts import WorkFileDamagedError
 from pipeline.mix.outcome import Copy, Outcome, Outcomes, find_copies
-from shards.errors import InputError, RunError
+from shards.errors import InputError
 from shards.format.hashes import hash_document
 from shards.stores.open import absolute_place, open_writable_store
 from shards.stores.store import WritableStore
@@ -51,12 +50,8 @@ def explain(question: Question, progress: Progress) -> Answer | None:
     work = _find_work(question)
     if work is None:
         return None
-    try:
+    with repaired_by_a_build():
         return _Inquiry(read_last_mix(work), question).answer(progress)
-    except WorkFileDamagedError as error:
-        raise RunError(
-            f"{error.where}: {error.reason}. Run the build command again: it repairs what is missing or damaged."
-        ) from error
 
 
 def _find_work(question: Question) -> WritableStore | None:

@@ -7,17 +7,20 @@ it. The runs' own list is pruned when nothing is mixed again, so it cannot serve
 from __future__ import annotations
 
 import json
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pydantic import ValidationError
 
 from pipeline.build.context import BuildContext
 from pipeline.encode.run import Run, RunList
+from pipeline.engine.receipts import WorkFileDamagedError, seal, unseal
 from pipeline.recipe.schema import Recipe
 from pipeline.tokenizer.encoder import TokenizerInfo
-from shards.errors import InputError
+from shards.errors import InputError, RunError
 from shards.stores.store import WritableStore
 
 LAST_FILE = "last-mix.json"
@@ -89,14 +92,14 @@ def note_mix(
         "recipe": json.loads(recipe.moved_to(Path("/")).to_json()),
     }
     context.used["mix"].add(LAST_FILE)
-    if (_read(context.work) or {}) | {"manifest": None} != note | {"manifest": None}:
+    if _read_whole(context.work) | {"manifest": None} != note | {"manifest": None}:
         _write(context.work, note)
 
 
 def note_set(work: WritableStore, manifest: str) -> None:
     """Note the SHA-256 of the manifest of the set that came of the last mix."""
-    note = _read(work)
-    if note is not None and note.get("manifest") != manifest:
+    note = _read_whole(work)
+    if note and note.get("manifest") != manifest:
         _write(work, note | {"manifest": manifest})
 
 
@@ -105,6 +108,7 @@ def read_last_mix(work: WritableStore) -> LastMix:
 
     Raises:
         InputError: it says nothing that this version understands.
+        WorkFileDamagedError: it is not as it was written.
     """
     note = _read(work)
     if note is None:
@@ -136,13 +140,43 @@ def read_last_mix(work: WritableStore) -> LastMix:
         ) from error
 
 
-def _read(work: WritableStore) -> dict[str, Any] | None:
+@contextmanager
+def repaired_by_a_build() -> Generator[None]:
+    """Say of damage to a work folder that a build repairs it, where the command that found it cannot.
+
+    Raises:
+        RunError: in the place of a WorkFileDamagedError.
+    """
     try:
-        note = json.loads(work.child("mix").read(LAST_FILE))
-    except (OSError, ValueError):
+        yield
+    except WorkFileDamagedError as error:
+        raise RunError(
+            f"{error.where}: {error.reason}. Run the build command again: it repairs what is missing or damaged."
+        ) from error
+
+
+def _read(work: WritableStore) -> dict[str, Any] | None:
+    """Return the note, or None if there is none.
+
+    Raises:
+        WorkFileDamagedError: it is not as it was written.
+    """
+    stage = work.child("mix")
+    try:
+        return unseal(stage.read(LAST_FILE))
+    except OSError:
         return None
-    return cast("dict[str, Any]", note) if isinstance(note, dict) else None
+    except ValueError as error:
+        raise WorkFileDamagedError(str(stage), LAST_FILE, str(error)) from error
+
+
+def _read_whole(work: WritableStore) -> dict[str, Any]:
+    """Return the note; nothing if there is none or it is damaged: a build writes it again."""
+    try:
+        return _read(work) or {}
+    except WorkFileDamagedError:
+        return {}
 
 
 def _write(work: WritableStore, note: dict[str, Any]) -> None:
-    work.child("mix").put(LAST_FILE, (json.dumps(note) + "\n").encode())
+    work.child("mix").put(LAST_FILE, seal(note))

@@ -52,10 +52,12 @@ def add_command(commands: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the report and return the exit status."""
     from pipeline.build.clean_report.read import read_clean_report
+    from pipeline.build.last_mix import repaired_by_a_build
 
     if options.html:
         _check_folder(options.html, options.place)
-    report = read_clean_report(options.place)
+    with repaired_by_a_build():
+        report = read_clean_report(options.place)
     pages: list[Path] = []
     if options.html:
         from pipeline.build.clean_report.pages import write_pages

@@ -71,12 +71,19 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, in
     recipe = task.recipe
     assert recipe.vocab_size is not None  # the recipe's check: given unless `file` is
     size = sum(source["text_bytes"] for source in drawn)
-    if not size and any(source.clean for source in task.sources):
-        raise TokenizerError(
-            "tokenizer: no text is left to train on: `clean` drops all of the sample. The sample follows the limits "
-            'with when = "encode", and the published numbers with when = "mix". Move the limits and set '
-            'when = "encode", or give a tokenizer `file`.'
-        )
+    matched = sum(facts.get("matched", 0) for facts in drawn)
+    cleans = any(source.clean for source in task.sources)
+    if not size and (matched or cleans):
+        patterns = f"`drop_if_matches` drops {matched:,} documents of the sample" if matched else ""
+        limits = f"`clean` drops {'the others' if matched else 'all of the sample'}" if cleans else ""
+        remedy = "Correct the patterns. " if matched else ""
+        if cleans:
+            remedy += (
+                'The sample follows the limits with when = "encode", and the published numbers with when = "mix". Move '
+                'the limits and set when = "encode", or give a tokenizer `file`.'
+            )
+        dropped = " and ".join(filter(None, (patterns, limits)))
+        raise TokenizerError(f"tokenizer: no text is left to train on: {dropped}. {remedy.rstrip()}")
     bound = 256 + len(recipe.special_tokens) + size  # each merge needs a place of its own in the text
     if recipe.vocab_size > bound:
         raise TokenizerError(

@@ -292,3 +292,17 @@ def test_a_folder_without_a_mix_that_cleaned_is_refused(tmp_path: Path) -> None:
     assert f"{absent}: no such folder. Give the work folder" in report(absent, expect=2).stderr
     (tmp_path / "file").write_text("x")
     assert "no build here has mixed" in report(tmp_path, expect=2).stderr
+
+
+def test_a_damaged_work_folder_is_repaired_by_a_build_as_the_report_says(folder: Path, tmp_path: Path) -> None:
+    work = tmp_path / "set.work"
+    run_build(folder / "recipe.toml", tmp_path / "set")
+    whole = json.loads(report(work, "--json").stdout)
+    (cleaning,) = work.glob("mix/*/cleaning.json")
+    for file in (cleaning, work / "mix/last-mix.json"):
+        file.write_bytes(file.read_bytes()[:-40])
+        refused = report(work, expect=1).stderr
+        assert f"{file}: " in refused
+        assert "Run the build command again: it repairs what is missing or damaged." in refused
+        run_build(folder / "recipe.toml", tmp_path / "set")
+        assert json.loads(report(work, "--json").stdout) == whole

@@ -145,6 +145,10 @@ def test_a_sample_of_which_nothing_is_left(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
     refused = build_here(recipe, tmp_path / "set", expect=2)["stderr"]
     assert "no text is left to train on: `clean` drops all of the sample" in refused
+    patterns = ("--set", 'sources.s.drop_if_matches=["zqxjkv"]')
+    refused = build_here(recipe, tmp_path / "set", *patterns, expect=2)["stderr"]
+    assert f"`drop_if_matches` drops {len(lines)} documents of the sample and `clean` drops the others. " in refused
+    assert "Correct the patterns. " in refused
     build_here(recipe, tmp_path / "set", "--set", "sources.s.clean.code.when=encode")
 
 

@@ -17,6 +17,7 @@ import pytest
 import pipeline
 import shards
 from pipeline.build.last_mix import LAST_FILE
+from pipeline.engine.receipts import seal, unseal
 from pipeline.mix.cuts import MixError
 from pipeline.recipe.presets import PRESETS
 from shards.__main__ import main
@@ -430,11 +431,19 @@ def test_a_source_that_was_read_whole_without_drops_is_told_for_certain(tmp_path
     assert trace(tmp_path / "set", "--hash", "ab" * 16, "--json")["build"]["answer"] == "never seen"
     # The work folder of another build of the set: it says so.
     note = tmp_path / "set.work/mix" / LAST_FILE
-    note.write_text(json.dumps(json.loads(note.read_text()) | {"manifest": "0"}))
+    note.write_bytes(seal(unseal(note.read_bytes()) | {"manifest": "0"}))
     assert "did not make this set as it is now" in trace(tmp_path / "set", "--hash", "ab" * 16)["stdout"]
     # The build mends its note without a task.
     assert not pipeline.build_set(recipe, out=tmp_path / "set", workers=1).tasks_run
     assert trace(tmp_path / "set", "--hash", "ab" * 16, "--json")["build"]["of_this_set"]
+    # A note that is damaged is no note of an earlier version, and is mended too.
+    written = note.read_bytes()
+    for damaged in (written.replace(b"<u2", b"<u4"), written[:20], b""):
+        note.write_bytes(damaged)
+        refused = trace(tmp_path / "set", "--hash", "ab" * 16, expect=1)["stderr"]
+        assert f"{note}: differs from what was written. Run the build command again" in refused
+    pipeline.build_set(recipe, out=tmp_path / "set", workers=1)
+    assert note.read_bytes() == written
     # A run that was lost, and a folder without a build.
     for path in tmp_path.glob("set.work/encode/*/documents.npy"):
         path.unlink()

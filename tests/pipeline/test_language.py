@@ -99,7 +99,7 @@ def test_scores_and_bytes_that_decide(recipe: Callable[..., Path]) -> None:
         ('model = "nearly"\nkeep = ["en"]', "a fastText model that was cut off: 938,012 of 938,013 bytes"),
         ('model = "lid.ftz"\nkeep = ["eng"]', "the model has no language 'eng'. Did you mean 'en'?"),
         ('model = "lid.ftz#sha256=12"\nkeep = ["en"]', "expected 12: it is another model"),
-        ('model = "lid.ftz"\nkeep = []', "at least 1 item"),
+        ('model = "lid.ftz"\nkeep = []', "language.keep: an empty list; expected at least one item"),
         ('model = "lid.ftz"', "language.keep: required key is missing"),
         ('keep = ["en"]', "model: required key is missing"),
         ('model = "lid.ftz"\nkeep = ["en"]\nmin_scroe = 1', "unknown key. Did you mean 'min_score'?"),
