@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 EXPORTS_VENV := .venv-exports
+INTEGRATIONS_VENV := .venv-integrations
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-long test-exports check bench clean
+.PHONY: help env demo test test-long test-exports test-integrations check bench clean
 
 help:  ## show this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
 env: $(STAMP)  ## set up the environment in .venv
 
@@ -39,6 +40,16 @@ $(EXPORTS_VENV)/.stamp: constraints-exports.txt
 	$(EXPORTS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: -r $<
 	touch $@
 
+test-integrations: $(INTEGRATIONS_VENV)/.stamp  ## train with other trainers, killed and resumed, in an environment of their own (minutes)
+	$(INTEGRATIONS_VENV)/bin/python -m pytest -o addopts=--import-mode=importlib --confcutdir=tests/integrations tests/integrations
+
+$(INTEGRATIONS_VENV)/.stamp: constraints-integrations.txt pyproject.toml
+	$(PYTHON) -m venv --clear $(INTEGRATIONS_VENV)
+	$(INTEGRATIONS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c $< -e '.[torch]' accelerate einops grain \
+		lightning pytest pytest-timeout spmd_types torch_checkpointing torchdata transformers tyro
+	$(INTEGRATIONS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c $< --no-deps torchtitan
+	touch $@
+
 check: $(STAMP)  ## lint, format, spelling, types, import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -50,4 +61,4 @@ bench: $(STAMP)  ## measure speed and memory on real text (minutes)
 	$(BIN)/python -m tests.benchmarks.bench
 
 clean:  ## remove what the commands above wrote
-	rm -rf out $(VENV) $(EXPORTS_VENV) .pytest_cache .ruff_cache .hypothesis
+	rm -rf out $(VENV) $(EXPORTS_VENV) $(INTEGRATIONS_VENV) .pytest_cache .ruff_cache .hypothesis

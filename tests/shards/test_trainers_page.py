@@ -1,17 +1,16 @@
-"""The code of docs/trainers.md runs as it stands."""
+"""The code of docs/trainers.md runs as it stands; what needs other trainers is run by tests/integrations."""
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
 from tests.support.token_sets import count_up, write_token_set
+from tests.support.trainers_page import PAGE, read_blocks
 
-PAGE = Path(__file__).parents[2] / "docs/trainers.md"
-BLOCKS = dict(re.findall(r"^## ([^\n]+)\n(?:(?!^## ).)*?^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S))
+BLOCKS = read_blocks("##")
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata 0.11 calls it
