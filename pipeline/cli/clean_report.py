@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.cli.flags import place
 from shards.terminal.command import WHOLE
-from shards.terminal.display import format_json, print_lines, print_rows
+from shards.terminal.display import format_json, plural, print_lines, print_rows
 
 if TYPE_CHECKING:
     from shards.terminal.arguments import Subparsers
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
         return WHOLE
     if pages:
         size = sum(path.stat().st_size for path in pages)
-        print_lines([f"{pages[0]}: {len(pages):,} pages, {size / 1e6:,.1f} MB"])
+        print_lines([f"{pages[0]}: {plural(len(pages), 'page')}, {size / 1e6:,.1f} MB"])
         if not options.examples:
             return WHOLE
     _print_steps(report)
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
     if report["near_duplicates"]:
         _print_near_duplicates(report["near_duplicates"], examples=options.examples)
     if report["evaluations"]:
-        _print_evaluations(report["evaluations"], examples=options.examples)
+        _print_evaluations(report["evaluations"], report["unread"], examples=options.examples)
     return WHOLE
 
 
@@ -118,7 +118,9 @@ def _check_folder(out: Path, place: str) -> None:
         check_outside(out, store)
 
 
-def _print_evaluations(evaluations: list[dict[str, Any]], *, examples: int) -> None:
+def _print_evaluations(evaluations: list[dict[str, Any]], unread: list[str], *, examples: int) -> None:
+    from pipeline.build.clean_report.words import describe_unread
+
     rows = [
         {
             "evaluation set": one["name"],
@@ -132,7 +134,7 @@ def _print_evaluations(evaluations: list[dict[str, Any]], *, examples: int) -> N
         for one in evaluations
     ]
     print_rows(rows, title="documents that hold items of evaluation sets")
-    lines: list[str] = []
+    lines = [describe_unread(unread)] if unread else []
     for one in evaluations:
         for row in one["held"][:examples]:
             found = row["found"]
@@ -143,12 +145,14 @@ def _print_evaluations(evaluations: list[dict[str, Any]], *, examples: int) -> N
 
 
 def _print_near_duplicates(near: dict[str, Any], *, examples: int) -> None:
+    from pipeline.build.clean_report.words import name_ends
+
     rows = [
         {
             "source": source["name"],
-            "documents": source["read"],
+            "documents that came": source["read"],
             "near-duplicates": source["documents"] + source["elsewhere_documents"],
-            "share": _share(source["documents"] + source["elsewhere_documents"], source["read"]),
+            "share of these": _share(source["documents"] + source["elsewhere_documents"], source["read"]),
             "tokens": source["tokens"] + source["elsewhere_tokens"],
             "of another source": source["elsewhere_documents"],
         }
@@ -157,16 +161,17 @@ def _print_near_duplicates(near: dict[str, Any], *, examples: int) -> None:
     ]
     done = "dropped" if near["action"] == "drop" else 'reported; action = "drop" drops them'
     print_rows(rows, title=f"near-duplicates by {near['min_jaccard']:g} or more: {done}")
-    lines = _left_out(len(near["sources"]) - len(rows), "source", "has none")
+    lines = ["shares are of the documents that came to this step: those that no other step drops"] if rows else []
+    lines += _left_out(len(near["sources"]) - len(rows), "source", "has none")
     for source in near["sources"]:
         for pair in source["shown"][:examples]:
             lines.append(f"{source['name']}: similar by {pair['jaccard']:.3f}")
-            for end in ("dropped", "kept"):
+            for end, name in name_ends(near["action"]).items():
                 document = pair[end]
                 text = document["text"][:_TEXT_CHARACTERS]
                 place = f"{document['place']} row {document['row']}"
-                lines.append(f"  {end:<7} {place}, {document['tokens']:,} tokens: {text}")
-    print_lines([f"{near['pairs']:,} pairs, of {near['compared']:,} that were compared", *lines, ""])
+                lines.append(f"  {name:<8} {place}, {plural(document['tokens'], 'token')}: {text}")
+    print_lines([f"{plural(near['pairs'], 'pair')}, of {near['compared']:,} that were compared", *lines, ""])
 
 
 def _print_source(source: dict[str, Any], *, examples: int) -> None:
@@ -175,11 +180,11 @@ def _print_source(source: dict[str, Any], *, examples: int) -> None:
     rows = [_row(limit["reason"], limit["value"], limit, read) for limit in limits]
     gone = {name: read[name] - left[name] for name in ("documents", "tokens")}
     rows.append(_row("all of them", None, {"every": gone, "first": gone, "alone": None}, read))
-    title = f"{source['name']}: {read['documents']:,} documents measured, {left['documents']:,} left"
+    title = f"{source['name']}: {plural(read['documents'], 'document')} measured, {left['documents']:,} left"
     print_rows(rows, title=title)
     lines = _left_out(len(source["limits"]) - len(limits), "limit", "drops nothing")
     for limit in limits if examples else ():
-        lines.append(f"{limit['reason']} = {limit['value']:g} drops {limit['every']['documents']:,} documents")
+        lines.append(f"{limit['reason']} = {limit['value']:g} drops {plural(limit['every']['documents'], 'document')}")
         for item in limit["random"][:examples]:
             found = f"{limit['measure']} is {item['value']:.6g}"
             lines.append(f"  {item['place']} row {item['row']}: {found}: {item['text'][:_TEXT_CHARACTERS]}")
@@ -188,7 +193,7 @@ def _print_source(source: dict[str, Any], *, examples: int) -> None:
 
 def _left_out(count: int, what: str, why: str) -> list[str]:
     """Return a line that says how many rows are left out of a table, if any are."""
-    return [f"{count:,} {what}{'' if count == 1 else 's'} left out, each of which {why}"] if count else []
+    return [f"{plural(count, what)} left out, each of which {why}"] if count else []
 
 
 def _row(limit: str, value: float | None, counts: dict[str, Any], read: dict[str, int]) -> dict[str, Any]:

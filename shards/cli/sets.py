@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from shards.cli.mix_display import mix_rows, mix_warnings, phase_rows
 from shards.errors import Problem
 from shards.terminal.arguments import print_json
-from shards.terminal.display import plain_table, print_lines, print_rows, printable, stdout_console
+from shards.terminal.display import plain_table, plural, print_lines, print_rows, printable, stdout_console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,7 +99,7 @@ def print_report(report: ValidationResult) -> None:
     for reason in report.not_run:
         print(f"could not run: {printable(reason)}")
     number = len(report.problems)
-    verdict = "whole" if report.ok else f"{number} problem{'' if number == 1 else 's'}"
+    verdict = "whole" if report.ok else plural(number, "problem")
     if report.not_run and not report.problems:
         verdict = "no problem found, but not everything could be checked"
     speed = f", {report.tokens / report.seconds / 1e6:.0f} M tokens/s" if report.level == "full" else ""

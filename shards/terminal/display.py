@@ -126,6 +126,11 @@ def print_summary(title: str, values: dict[str, Any]) -> None:
     print_rows(rows, title=title, header=False)
 
 
+def plural(number: int, word: str) -> str:
+    """Return a number with its word, which takes an s unless the number is 1."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
 def describe_shown(shown: int, total: int) -> str:
     """Return the end of a sentence that says how many of all are shown; nothing if all are."""
     return "" if shown == total else f", the first {shown:,} of {total:,} shown"

@@ -274,6 +274,17 @@ def test_the_report_shows_the_last_mix_also_one_that_stopped_the_build(built: di
     assert "1 limit left out, each of which drops nothing" in shown
 
 
+def test_a_limit_that_drops_one_document_says_so(built: dict[str, Any], folder: Path) -> None:
+    texts = {json.loads(line)["text"] for line in (folder / "prose.jsonl").read_text().splitlines()}
+    *_, most, longest = sorted(len(text.split()) for text in texts)
+    assert most < longest
+    limit = f"sources.prose.clean.gopher.max_words={most}"
+    build_here(folder / "recipe.toml", folder / "set", "--set", limit)
+    shown = report(folder / "set", "--examples", "1").stdout
+    assert f"gopher: max_words = {most} drops 1 document\n" in shown
+    build_here(folder / "recipe.toml", folder / "set")
+
+
 def test_the_report_of_a_given_tokenizer(built: dict[str, Any], folder: Path, tmp_path: Path) -> None:
     given = f'tokenizer={{file = "{folder}/set/tokenizer.json"}}'
     build_here(folder / "recipe.toml", tmp_path / "set", "--set", given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pipeline.build.clean_report.charts import count_columns, plot_measure
 from pipeline.build.clean_report.pages import render_pages
 from pipeline.build.clean_report.pairs import PART_CHARACTERS, cut_parts, mark_differences
 from pipeline.build.clean_report.read import read_clean_report
+from pipeline.build.clean_report.words import describe_unread
 from pipeline.recipe.presets import Gopher
 from shards.terminal.display import printable
 from tests.support.builds import build_here, real_documents
@@ -284,6 +286,47 @@ def test_a_changed_evaluation_file_shows_no_wrong_item(folder: Path) -> None:
         assert page.blocks[::2] == ["not shown"] * 4
     finally:
         path.write_bytes(before)
+
+
+def test_each_document_of_a_pair_or_a_copy_has_its_hash(report: dict[str, Any], folder: Path) -> None:
+    (near, _), (evaluation,) = report["near_duplicates"]["sources"], report["evaluations"]
+    pairs = [pair[end]["hash"] for pair in (*near["shown"], *near["nearest"]) for end in ("dropped", "kept")]
+    copies = [copy["hash"] for copy in evaluation["held"]]
+    for name, hashes in (("1-hostile.near-duplicates.html", pairs), ("test-1-planets.html", copies)):
+        page = (folder / "pages" / name).read_text(encoding="utf-8")
+        assert re.findall('<code class="hash">([0-9a-f]{32})</code>', page) == hashes
+        assert page.count("tokenmill trace SET --hash HASH") == 1
+    assert "1 of 1 item is in 4 documents, which stay.\n0 items are too short" in page
+    evaluation = evaluation | {"too_short": 1, "common": 1, "documents": {"hostile": 1}}
+    page = dict(render_pages(report | {"evaluations": [evaluation]}))["test-1-planets.html"]
+    assert "in 1 document, which stays.\n1 item is too short to be looked for, 1 holds common phrases" in page
+
+
+def test_a_source_read_in_part_is_named_beside_the_items_found(
+    report: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "Of plain only a part was read: "
+    assert (report["unread"], describe_unread([])) == ([], "")
+    path = folder / "set.work/mix/last-mix.json"
+    before = path.read_text()
+    try:
+        path.write_text(json.dumps(json.loads(before) | {"unread": [False, True]}))
+        assert main(["clean-report", str(folder / "set.work")]) == 0
+        assert said in capsys.readouterr().out
+        pages = dict(render_pages(read_clean_report(str(folder / "set.work"))))
+    finally:
+        path.write_text(before)
+    assert [name for name, page in pages.items() if said in page] == ["index.html", "test-1-planets.html"]
+    assert main(["clean-report", str(folder / "set.work")]) == 0
+    assert "only a part was read" not in capsys.readouterr().out
+
+
+def test_the_share_of_near_duplicates_names_its_whole(report: dict[str, Any], pages: dict[str, Html]) -> None:
+    heads = next(row for row in pages["index.html"].rows if "documents that came" in row)
+    assert heads[3] == "share of these"
+    (near, _) = report["near_duplicates"]["sources"]
+    row = pages["index.html"].rows[pages["index.html"].rows.index(heads) + 1]
+    assert row[3] == f"{(near['documents'] + near['elsewhere_documents']) / near['read']:.2%}".replace("%", " %")
 
 
 def test_a_browser_runs_nothing_and_everything_fits(folder: Path, tmp_path: Path) -> None:

@@ -229,6 +229,9 @@ def test_a_report_keeps_every_document(small: Corpus) -> None:
     assert len(notes) == 2
     assert all('action = "report" keeps them' in note for note in notes)
     assert list((small.folder / "report.work").glob(f"mix/*/{EVIDENCE_FILE}"))
+    command = [sys.executable, "-m", "pipeline", "clean-report", str(small.folder / "report.work"), "--examples", "2"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100).stdout
+    assert (shown.count("  would go "), shown.count("  stays "), shown.count("  dropped ")) == (4, 4, 0)
 
 
 def test_the_report_shows_pairs(small: Corpus) -> None:
@@ -260,8 +263,9 @@ def test_the_report_shows_pairs(small: Corpus) -> None:
     done = subprocess.run([*command, "--examples", "2"], capture_output=True, text=True, check=True, timeout=100)
     assert "near-duplicates by 0.8 or more: dropped" in done.stdout
     assert done.stdout.count("similar by") == 4
-    assert done.stdout.count("  kept    ") == 4
-    assert len(re.findall(r"  dropped (odd|even)\.jsonl@\w+#\S+ row \d+, ", done.stdout)) == 4
+    assert done.stdout.count("  stays    ") == 4
+    assert "shares are of the documents that came to this step" in done.stdout
+    assert len(re.findall(r"  dropped  (odd|even)\.jsonl@\w+#\S+ row \d+, ", done.stdout)) == 4
 
 
 def test_too_many_near_duplicates_stop_the_build(small: Corpus) -> None:

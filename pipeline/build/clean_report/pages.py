@@ -15,6 +15,7 @@ from typing import Any
 from pipeline.build.clean_report.charts import plot_measure
 from pipeline.build.clean_report.pairs import PART_CHARACTERS, mark_differences
 from pipeline.build.clean_report.steps import list_steps
+from pipeline.build.clean_report.words import describe_unread, name_ends
 from shards.errors import InputError
 from shards.report.chart import Chart
 from shards.report.page import NARROW, TEMPLATES, WIDE, make_environment, read_style
@@ -78,6 +79,8 @@ def render_pages(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
         "cleaned": {source["name"]: source for source in report["sources"]},
         "near": {source["name"]: source for source in near["sources"]},
         "mark": mark_pair,
+        "ends": name_ends(near.get("action", "report")),
+        "unread": describe_unread(report["unread"]),
         "charts": {},
     }
     shared |= style

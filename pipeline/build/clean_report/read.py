@@ -80,6 +80,7 @@ def read_clean_report(place: str) -> dict[str, Any]:
     return {
         "work": str(work),
         "mix": last.mix,
+        "unread": [source.name for source, more in zip(last.recipe.sources, last.unread, strict=True) if more],
         "steps": [
             {"name": source.name, "before_encoding": before} | steps
             for source, before, steps in zip(last.recipe.sources, count_encoded(last), mixed["steps"], strict=True)

@@ -1,0 +1,21 @@
+"""Words that the printed report and the pages have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def name_ends(action: str) -> dict[str, str]:
+    """Return what becomes of both documents of a pair of near-duplicates: `dropped` and `kept` of the report.
+
+    Args:
+        action: `drop`, or `report`, which drops nothing.
+    """
+    return {"dropped": "dropped" if action == "drop" else "would go", "kept": "stays"}
+
+
+def describe_unread(names: Sequence[str]) -> str:
+    """Return a sentence about the sources that were read in part; nothing if there are none."""
+    if not names:
+        return ""
+    return f"Of {', '.join(names)} only a part was read: what the rest holds was not looked for, and is not in the set."
