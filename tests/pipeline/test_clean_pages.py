@@ -18,6 +18,7 @@ from pipeline.build.clean_report.pages import render_pages
 from pipeline.build.clean_report.pairs import PART_CHARACTERS, cut_parts, mark_differences
 from pipeline.build.clean_report.read import read_clean_report
 from pipeline.build.clean_report.words import describe_unread
+from pipeline.engine.receipts import seal, unseal
 from pipeline.recipe.presets import Gopher
 from shards.terminal.display import printable
 from tests.support.builds import build_here, real_documents
@@ -308,14 +309,14 @@ def test_a_source_read_in_part_is_named_beside_the_items_found(
     said = "Of plain only a part was read: "
     assert (report["unread"], describe_unread([])) == ([], "")
     path = folder / "set.work/mix/last-mix.json"
-    before = path.read_text()
+    before = path.read_bytes()
     try:
-        path.write_text(json.dumps(json.loads(before) | {"unread": [False, True]}))
+        path.write_bytes(seal(unseal(before) | {"unread": [False, True]}))
         assert main(["clean-report", str(folder / "set.work")]) == 0
         assert said in capsys.readouterr().out
         pages = dict(render_pages(read_clean_report(str(folder / "set.work"))))
     finally:
-        path.write_text(before)
+        path.write_bytes(before)
     assert [name for name, page in pages.items() if said in page] == ["index.html", "test-1-planets.html"]
     assert main(["clean-report", str(folder / "set.work")]) == 0
     assert "only a part was read" not in capsys.readouterr().out
