@@ -43,6 +43,7 @@ from shards.format.manifest import ShardEntry, Split
 from shards.format.writer import SetProperties, shard_name
 from shards.stores.files import check_room
 from shards.stores.store import WritableStore, require_folder
+from shards.terminal.display import plural
 from shards.terminal.program import called_as
 
 
@@ -110,8 +111,8 @@ def run_evaluations(context: BuildContext, recipe: Recipe) -> WritableStore | No
     for counts in stage.results[0]["evaluations"]:
         if left_out := counts["too_short"] + sum(counts["dropped"].values()):
             context.note(
-                f"evaluation set {counts['name']!r}: {left_out:,} of {counts['items']:,} items are empty or shorter "
-                f"than {items.LEAST_WORDS} words, and not looked for"
+                f"evaluation set {counts['name']!r}: {left_out:,} of {plural(counts['items'], 'item')} not looked for: "
+                f"empty, or shorter than {items.LEAST_WORDS} words"
             )
     return context.work.child("evaluations").child(task.digest)
 

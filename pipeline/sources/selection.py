@@ -26,6 +26,8 @@ from pipeline.recipe.shares import Demand
 from pipeline.sources.base import UNIT_BYTES, File, SourceError, Span, Unit, make_units
 from pipeline.sources.kept_spans import KeptSpans
 from pipeline.sources.kinds import list_files
+from shards.terminal.display import plural
+from shards.terminal.progress import format_amount
 
 WHOLE_BYTES = 256 << 20
 """A source with at most this many stored bytes is always read whole, which takes seconds."""
@@ -57,7 +59,7 @@ class Unread:
 
     def __str__(self) -> str:
         files = f"{self.files:,} of {self.all_files:,} files"
-        return f"{files} and {self.parts:,} parts of others, {self.bytes / 1e6:,.1f} MB stored"
+        return f"{files} and {plural(self.parts, 'part')} of others, {format_amount(self.bytes, 'bytes')} stored"
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,7 +196,7 @@ def test_items_are_counted_shown_and_dropped(corpus: Path, tmp_path: Path) -> No
     # Eight questions and the short item; copies of three pages are in the second source, too.
     (note,) = [note for note in reported.notes if "'questions'" in note and "found" in note]
     assert "9 of 11 items found in 12 documents, which stay" in note
-    assert any("1 of 11 items are empty or shorter than 3 words" in note for note in reported.notes)
+    assert any("1 of 11 items not looked for: empty, or shorter than 3 words" in note for note in reported.notes)
     assert any("'choices': 0 of 1 items found; 1 items hold common phrases alone" in note for note in reported.notes)
     (evidence,) = tmp_path.glob(f"set.work/mix/*/{CONTAMINATION_FILE}")
     table = pq.read_table(evidence).to_pylist()
