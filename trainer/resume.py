@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 from shards import ShardSet
 from shards.errors import InputError
-from trainer.checkpoint.state import Checkpoint, find_newest, list_checkpoints, read_checkpoint, step_of
+from trainer.checkpoint.state import CHECKSUMS_FILE, Checkpoint, find_newest, list_checkpoints, read_checkpoint, step_of
 from trainer.metrics import METRICS_FILE
 from trainer.optim import learning_rate
 from trainer.recipe import FIXED_BY_CHECKPOINT, TrainRecipe, find_changes, parse_recipe
-from trainer.run_folder import read_start_record
+from trainer.run_folder import StartRecord, read_start_record
 
 Say = Callable[[str], None]
 
@@ -46,17 +47,26 @@ def find_start(run: Path, start: Path, say: Say) -> Checkpoint:
     """Return the newest checkpoint of a run that began from the checkpoint `start`; `start` if it has none.
 
     Raises:
-        InputError: `start` is no whole checkpoint, or the run has begun otherwise.
+        InputError: `start` is no whole checkpoint and is needed, or the run has begun otherwise.
     """
-    first = read_checkpoint(start)
     newest, record = find_newest(run, say), read_start_record(run)
     has_begun = newest is not None or (run / METRICS_FILE).exists()
-    if has_begun and (record is None or record.checksums != first.checksums):
+    if has_begun and (record is None or not _is_start(record, start)):
         began = "from step 0" if record is None else f"from {record.checkpoint}"
         raise InputError(
             f"{run}: has begun {began}, not from {start}. Choose another run folder, or leave --from out to resume it."
         )
-    return newest or first
+    return newest or read_checkpoint(start)
+
+
+def _is_start(record: StartRecord, start: Path) -> bool:
+    """Return whether a run began from this checkpoint; one that has been deleted since is known by its place."""
+    try:
+        return json.loads((start / CHECKSUMS_FILE).read_bytes()) == record.checksums
+    except FileNotFoundError:
+        return record.checkpoint == str(start.resolve())
+    except (OSError, ValueError):
+        return False
 
 
 def check_fits(found: Checkpoint, recipe: TrainRecipe, shard_set: ShardSet, say: Say) -> None:

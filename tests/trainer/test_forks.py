@@ -97,6 +97,20 @@ def test_the_same_command_resumes_a_cool_down(
     assert read_lines(run) == read_lines(cool_down)
 
 
+def test_a_cool_down_resumes_although_the_milestone_is_gone(
+    train: Train, cool_down: Path, milestone: Path, read_lines: ReadLines, tmp_path: Path
+):
+    moved = tmp_path / milestone.name
+    shutil.copytree(milestone, moved)
+    run = tmp_path / "cool"
+    assert train(run, "--from", moved, *COOL_DOWN).returncode == 0
+    shutil.rmtree(run / f"checkpoints/step-{STEPS:08d}")
+    shutil.rmtree(moved)
+    done = train(run, "--from", moved, *COOL_DOWN)
+    assert done.returncode == 0, done.stderr
+    assert read_steps(read_lines, run) == read_steps(read_lines, cool_down)[FORK:]  # the copy has no metrics with it
+
+
 def test_a_run_that_began_otherwise_is_refused_and_left_as_it_is(
     train: Train, cool_down: Path, long_run: Path, milestone: Path
 ):
