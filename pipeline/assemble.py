@@ -197,7 +197,8 @@ def assemble_shards(folder: Path, task: AssembleTask, report: Callable[[int, int
             entries.append(entry.model_dump())
             written = (entry.files.tokens, entry.files.documents, entry.files.metadata)
             files |= {file.path: {"bytes": file.bytes, "sha256": file.sha256} for file in written}
-    return {"entries": entries, "files": files, "seconds": timer.seconds}
+    facts = {"entries": entries, "files": files}
+    return facts | {"seconds": timer.seconds, "core_seconds": timer.core_seconds}
 
 
 @contextmanager

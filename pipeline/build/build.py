@@ -151,7 +151,7 @@ def build(
         note_set(work_store, digest)
         known_valid = not any(stage.ran for stage in context.stages.values()) and _is_known_valid(work_store, digest)
         level = "quick" if known_valid else level
-        validating = time.perf_counter()
+        validating, used = time.perf_counter(), time.process_time()
         threads = min(executor.workers, len(os.sched_getaffinity(0)))
         validation = validate(str(out_store), level=level, threads=threads)
         now = time.perf_counter()
@@ -160,7 +160,8 @@ def build(
         masked = _count_masked(recipe, runs, encoded)
         report = BuildResult(manifest, validation, context.stages, unread, masked, tuple(context.notes), now - started)
         valid = not validation.problems and (known_valid or level == "full")
-        _write_summary(work_store, executor.workers, report, validating=now - validating, valid=digest if valid else "")
+        spent = {"seconds": now - validating, "core_seconds": time.process_time() - used}
+        _write_summary(work_store, executor.workers, report, validating=spent, valid=digest if valid else "")
     return report
 
 
@@ -280,12 +281,14 @@ def _is_known_valid(work: WritableStore, manifest_sha256: str) -> bool:
         return False
 
 
-def _write_summary(work: WritableStore, workers: int, report: BuildResult, *, validating: float, valid: str) -> None:
+def _write_summary(
+    work: WritableStore, workers: int, report: BuildResult, *, validating: dict[str, float], valid: str
+) -> None:
     summary = {
         "seconds": report.seconds,
         "workers": workers,
         "text_bytes": report.text_bytes,
         "stages": {name: stage.summary() for name, stage in report.stages.items()},
-        "validate": {"level": report.validation.level, "seconds": validating, "valid": valid},
+        "validate": {"level": report.validation.level, **validating, "valid": valid},
     }
     work.put(SUMMARY_FILE, (json.dumps(summary, indent=2) + "\n").encode())

@@ -160,6 +160,7 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
         "slow_encoder": encoder.slow_because,
         "files": files,
         "seconds": timer.seconds,
+        "core_seconds": timer.core_seconds,
     }
 
 

@@ -61,11 +61,16 @@ class StageResult:
     seconds: float
 
     def summary(self) -> dict[str, Any]:
-        """Return the stage's entry in build.json; `detail` adds up the seconds of its tasks' steps, over all runs."""
-        detail: Counter[str] = Counter()
+        """Return the stage's entry in build.json.
+
+        `detail` adds up the seconds of its tasks' steps, over all runs, and `core_seconds` those of the processor.
+        """
+        sums: dict[str, Counter[str]] = {"seconds": Counter(), "core_seconds": Counter()}
         for result in self.results:
-            detail.update(result.get("seconds", {}))
-        return {"seconds": self.seconds, "tasks": len(self.results), "ran": self.ran, "detail": dict(detail)}
+            for kind, steps in sums.items():
+                steps.update(result.get(kind, {}))
+        entry: dict[str, Any] = {"seconds": self.seconds, "tasks": len(self.results), "ran": self.ran}
+        return entry | {"detail": dict(sums["seconds"]), "core_seconds": dict(sums["core_seconds"])}
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,7 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, in
         "retries": retries,
         "files": {TOKENIZER_FILE: write_checksummed(folder / TOKENIZER_FILE, text.encode())},
         "seconds": timer.seconds,
+        "core_seconds": timer.core_seconds,
     }
 
 

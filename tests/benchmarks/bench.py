@@ -25,6 +25,10 @@ from tests.benchmarks.material import TopicSkippedError
 Figures = dict[str, Any]
 
 GOALS = {
+    ("bare", "core_ratio"): ("at most 1.6", lambda value: value <= 1.6),
+    ("bare", "wall_ratio"): ("at most 1.8", lambda value: value <= 1.8),
+    ("bare", "large_core_ratio"): ("at most 1.6", lambda value: value <= 1.6),
+    ("bare", "large_wall_ratio"): ("at most 1.8", lambda value: value <= 1.8),
     ("build", "ratio"): ("at least 15, goal 25", lambda value: value >= 15),
     ("hub", "ratio"): ("at most 1.3", lambda value: value <= 1.3),
     ("hub", "worker_ratio"): ("at most 1.15", lambda value: value <= 1.15),
@@ -129,6 +133,12 @@ def _build(work: Path, quick: bool) -> Figures:
     return bench_build(work, quick=quick)
 
 
+def _bare(work: Path, quick: bool) -> Figures:
+    from tests.benchmarks.bare import bench_bare
+
+    return bench_bare(work, quick=quick)
+
+
 def _validate(work: Path, quick: bool) -> Figures:
     from tests.benchmarks.build import write_set
     from tests.benchmarks.validate import bench_validate
@@ -218,6 +228,7 @@ def _cleaned_build(work: Path, quick: bool) -> Figures:
 
 TOPICS: dict[str, Callable[[Path, bool], Figures]] = {
     "build": _build,
+    "bare": _bare,
     "validate": _validate,
     "audit": _audit,
     "loader": _loader,

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,16 @@ from tests.benchmarks.material import (
 
 SHARD_TOKENS = 4_400_000  # 8 training shards: a whole number for each process
 VAL_TOKENS = 100_000
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a command took."""
+
+    seconds: float
+    """By the clock."""
+    core_seconds: float
+    """Of the processor, in all its processes."""
 
 
 def bench_build(work: Path, *, quick: bool = False, workers: int = 2) -> dict[str, Any]:
@@ -111,10 +121,15 @@ def recipe_text(files: list[Path], tokenizer: Path) -> str:
 
 def time_ours(work: Path, recipe: Path, workers: int, *, validate: str, name: str = "set") -> float:
     """Time one build from nothing with our command; the set is left in `work/NAME`, its scratch in `work/NAME.work`."""
+    return measure_ours(work, recipe, workers, validate=validate, name=name).seconds
+
+
+def measure_ours(work: Path, recipe: Path, workers: int, *, validate: str = "full", name: str = "set") -> Usage:
+    """Measure one build as `time_ours` does."""
     for folder in (name, f"{name}.work"):
         shutil.rmtree(work / folder, ignore_errors=True)
     command = ["-m", "pipeline", "build", str(recipe), "--out", str(work / name)]
-    return run_timed([*command, "--workers", str(workers), "--validate", validate], cwd=ROOT)
+    return run_measured([*command, "--workers", str(workers), "--validate", validate], cwd=ROOT)
 
 
 def _time_datatrove(work: Path, tokenizer: Path, workers: int, folder: Path) -> float:
@@ -139,19 +154,27 @@ def run_timed(arguments: list[str], *, cwd: Path, **environment: str) -> float:
     Raises:
         RuntimeError: it failed.
     """
+    return run_measured(arguments, cwd=cwd, **environment).seconds
+
+
+def run_measured(arguments: list[str], *, cwd: Path, **environment: str) -> Usage:
+    """Run Python with the given arguments and return what it took, all its processes included.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    meter = str(Path(__file__).with_name("core_seconds.py"))
     # Into a file: a pipe would be waited for until the last helper process has closed it, after the command's end.
-    with tempfile.TemporaryFile("w+") as output:
-        start = time.perf_counter()
+    with tempfile.TemporaryFile("w+") as output, tempfile.NamedTemporaryFile("r") as figures:
         done = subprocess.run(
-            [sys.executable, *arguments],
+            [sys.executable, "-P", meter, figures.name, sys.executable, *arguments],
             cwd=cwd,
             env=_as_installed(os.environ) | environment,
             stdout=output,
             stderr=subprocess.STDOUT,
             check=False,
         )
-        seconds = time.perf_counter() - start
         if done.returncode:
             output.seek(0)
             raise RuntimeError(f"{' '.join(arguments)}: exit code {done.returncode}\n{output.read()[-2000:]}")
-    return seconds
+        return Usage(**json.load(figures))

@@ -97,10 +97,10 @@ def write_tokenizer(files: Sequence[Path], path: Path, *, max_bytes: int = 40 * 
     return path
 
 
-def write_copies(files: Sequence[Path], folder: Path) -> list[Path]:
-    """Write `COPIES` copies of parquet files in which each document begins with its copy's number: all are distinct."""
+def write_copies(files: Sequence[Path], folder: Path, copies: int = COPIES) -> list[Path]:
+    """Write copies of parquet files in which each document begins with its copy's number: all are distinct."""
     folder.mkdir(exist_ok=True)
-    return [_write_copy(file, folder / f"copy-{k}-{file.name}", k) for k in range(COPIES) for file in files]
+    return [_write_copy(file, folder / f"copy-{k}-{file.name}", k) for k in range(copies) for file in files]
 
 
 def _write_copy(source: Path, target: Path, number: int) -> Path:

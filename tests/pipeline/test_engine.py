@@ -9,6 +9,7 @@ import random
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -31,6 +32,7 @@ from pipeline.engine.executors import LocalExecutor, WorkerLostError
 from pipeline.engine.progress import Progress
 from pipeline.engine.receipts import RECEIPT_FILE, TaskOutput, WorkFileDamagedError, read_receipt, write_receipt
 from pipeline.engine.tasks import Call, JsonText, Task, digest_of
+from pipeline.engine.timer import Timer
 from shards.stores.files import FolderBusyError, host_name, lock_folder, unique_name
 from shards.stores.store import FolderStore
 from tests.support import stage_tasks
@@ -74,10 +76,24 @@ def test_only_what_is_missing_runs(run: Any, tmp_path: Path) -> None:
     assert ran == ["b", "a", "c"]  # the large tasks first
     assert [item["name"] for item in result.results] == ["a", "b", "c"]
     assert result.summary()["detail"] == {"x": 3}
+    assert result.summary()["core_seconds"] == {}  # these tasks, as those of earlier versions, do not say
     digests = [task(name, text).digest for name, text in (("a", "some text"), ("b", "longer text"), ("c", "some text"))]
     assert names(tmp_path / "stage") == sorted([*digests, "results.json"])
     assert run(task("a"), task("b", "longer text"), task("c"))[1] == []
     assert run(task("a"), task("b", "other"), task("d"))[1] == ["d", "b"]
+
+
+def test_a_timer_tells_work_from_waiting() -> None:
+    timer = Timer()
+    time.sleep(0.2)
+    timer.lap("wait_s")
+    begun = time.process_time()
+    while time.process_time() < begun + 0.1:
+        pass
+    timer.lap("work_s")
+    assert timer.core_seconds["wait_s"] < 0.1 <= timer.core_seconds["work_s"]
+    assert timer.seconds["wait_s"] >= 0.2
+    assert timer.seconds["work_s"] >= 0.09
 
 
 def truncate(file: Path) -> None:

@@ -126,6 +126,7 @@ def fetch_unit(folder: Path, task: FetchTask, report: Callable[[int, int], None]
         "retries": count_retries() - retries,
         "files": {span["file"]: checksum_file(folder / span["file"]) for span in spans},
         "seconds": timer.seconds,
+        "core_seconds": timer.core_seconds,
     }
 
 
