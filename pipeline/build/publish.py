@@ -10,7 +10,6 @@ import hashlib
 import json
 import re
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import xxhash
@@ -18,7 +17,6 @@ import xxhash
 from pipeline.encode.run import Run
 from pipeline.engine.attempts import delete_path
 from pipeline.mix.plan import MixPlan, ShardPlan
-from pipeline.recipe import paths
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand, Shares
 from pipeline.sources.selection import Unread
@@ -41,6 +39,7 @@ from shards.format.manifest import (
     dtype_for,
     version_for,
 )
+from shards.format.recipe_folder import RECIPE_FOLDER_FILE, state_recipe_folder
 from shards.format.writer import shard_file_names, shard_name
 from shards.stores.store import WritableStore
 
@@ -92,7 +91,7 @@ def clear_output(out: WritableStore, shards: tuple[ShardPlan, ...], *, whole: bo
 
 
 def _is_ours(name: str) -> bool:
-    fixed = name in (MANIFEST_FILE, RECIPE_FILE, TOKENIZER_FILE)
+    fixed = name in (MANIFEST_FILE, RECIPE_FILE, TOKENIZER_FILE, RECIPE_FOLDER_FILE)
     return fixed or bool(_SHARD_FILE.fullmatch(name) or _TEMPORARY.fullmatch(name))
 
 
@@ -128,10 +127,11 @@ def publish(
             out.delete(file.name)
 
     # The tokenizer and the recipe.
-    texts = {TOKENIZER_FILE: tokenizer.text, RECIPE_FILE: _move_recipe(recipe, out).to_json()}
+    texts = {TOKENIZER_FILE: tokenizer.text, RECIPE_FILE: recipe.to_json()}
     if any(out.find(name) is None or out.read(name) != text.encode() for name, text in texts.items()):
         out.delete(MANIFEST_FILE)  # an old manifest does not match the new files
     tokenizer_file, recipe_file = (_put(out, name, text) for name, text in texts.items())
+    state_recipe_folder(out, recipe.folder if _has_relative_paths(recipe) else None)
 
     # The manifest: the splits, the sources, and the mix.
     requested = {"train": plan.train_tokens, "val": recipe.split.val_tokens}
@@ -167,39 +167,8 @@ def publish(
     return manifest
 
 
-def recipe_folder(out: WritableStore) -> Path:
-    """Return the folder at which the relative paths of a set's recipe.json begin.
-
-    No path leads from a bucket to a file of this machine: such a recipe's paths begin at the root.
-    """
-    return Path("/") if out.folder is None else out.folder.absolute()
-
-
-def _move_recipe(recipe: Recipe, out: WritableStore) -> Recipe:
-    moved = recipe.moved_to(recipe_folder(out))
-    if out.folder is not None:
-        return moved
-    sources = [
-        source.model_copy(
-            update={"paths": [_root(path) for path in source.paths], "clean": source.clean.with_model(_root)}
-        )
-        for source in moved.sources
-    ]
-    evaluations = [one.model_copy(update={"paths": [_root(path) for path in one.paths]}) for one in moved.evaluations]
-    file = moved.tokenizer.file
-    file = file if file in (None, TOKENIZER_FILE) else _root(file)
-    return moved.model_copy(
-        update={
-            "drop_hashes": [_root(path) for path in moved.drop_hashes],
-            "sources": sources,
-            "evaluations": evaluations,
-            "tokenizer": moved.tokenizer.model_copy(update={"file": file}),
-        }
-    )
-
-
-def _root(path: str) -> str:
-    return paths.join(Path("/"), path)
+def _has_relative_paths(recipe: Recipe) -> bool:
+    return recipe.moved_to(recipe.folder / "elsewhere").to_json() != recipe.to_json()
 
 
 def _put(out: WritableStore, name: str, text: str) -> FileEntry:

@@ -6,12 +6,10 @@ from importlib.metadata import version
 from typing import Any, Literal
 
 from pipeline.build.context import BuildContext
-from pipeline.build.publish import recipe_folder
 from pipeline.build.stages import reading_of
 from pipeline.engine.driver import StageResult
 from pipeline.engine.receipts import RECEIPT_FILE, TaskOutput, read_receipt
 from pipeline.engine.tasks import JsonText, Task, digest_of
-from pipeline.recipe import paths
 from pipeline.recipe.schema import Recipe, TokenizerRecipe
 from pipeline.recipe.shares import Shares
 from pipeline.sources.base import Span, spans_to_json
@@ -145,8 +143,7 @@ def _keep(context: BuildContext, recipe: Recipe, digest: str) -> tuple[Tokenizer
         f"tokenizer: kept from {home}, trained on another sample than the recipe draws now; "
         f"the set's recipe.json names {train.TOKENIZER_FILE} as its tokenizer.file"
     )
-    file = paths.move(train.TOKENIZER_FILE, old=recipe_folder(context.out), new=recipe.folder)
-    section = TokenizerRecipe(file=file, eos_token=recipe.tokenizer.eos_token)
+    section = TokenizerRecipe(file=train.TOKENIZER_FILE, eos_token=recipe.tokenizer.eos_token)
     resolved = recipe.model_copy(update={"tokenizer": section})
     return _load_trained(context, digest, section.eos_token), resolved
 

@@ -13,7 +13,10 @@ from pipeline.recipe.checks import check_phases, check_sources, check_tokenizer
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import small_phases
 from shards.config import SettingsError, apply_override, check_settings, read_document
+from shards.format.recipe_folder import RECIPE_FOLDER_FILE, find_recipe_folder
+from shards.stores.store import FolderStore
 
+OWN_TOKENIZER = "tokenizer.json"
 FileCheck = Callable[[dict[str, Any], Path], Iterator[str]]
 """From a raw recipe, of any shape, and the folder its paths begin at, to faults of the files that it names."""
 
@@ -29,7 +32,8 @@ def load_recipe(
 
     Args:
         recipe: a TOML file, a set's recipe.json, or the tables of a recipe.
-        folder: where its relative paths begin; the file's folder when None, the working directory for tables.
+        folder: where its relative paths begin. When None, the file's folder, or the one that is stated beside a set's
+            recipe.json; the working directory for tables.
         overrides: `dotted.key=value` strings; paths in them are relative to the working directory.
         checks: look at the files that the recipe names, which this module does not.
 
@@ -37,7 +41,8 @@ def load_recipe(
         SettingsError: with every fault of the file, of the overrides, and of the checks.
     """
     if isinstance(recipe, Path):
-        data, where, parent = read_document(recipe), str(recipe), recipe.parent
+        data, where = read_document(recipe), str(recipe)
+        parent = _find_folder(recipe, data)
     else:
         data, where, parent = copy.deepcopy(recipe), "recipe", Path()
     folder = Path(os.path.abspath(folder or parent))  # without `..`: the same paths from any working directory
@@ -51,6 +56,21 @@ def load_recipe(
     if isinstance(checked.mix.tokens, int) and (small := small_phases(checked, checked.mix.tokens)):
         raise SettingsError(where, small)
     return checked.in_folder(folder)
+
+
+def _find_folder(recipe: Path, data: dict[str, Any]) -> Path:
+    """Return the folder at which the paths of a recipe's file begin.
+
+    The recipe.json of a set says `tokenizer.json` for the set's own; if the recipe had such a file, it is the same.
+    """
+    own = FolderStore(recipe.parent)
+    if recipe.name != "recipe.json" or own.find(RECIPE_FOLDER_FILE) is None:
+        return recipe.parent
+    folder = find_recipe_folder(own) or recipe.parent
+    section = data.get("tokenizer")
+    if isinstance(section, dict) and section.get("file") == OWN_TOKENIZER:  # pyright: ignore[reportUnknownMemberType]
+        section["file"] = paths.move(OWN_TOKENIZER, old=Path(os.path.abspath(recipe.parent)), new=folder)
+    return folder
 
 
 def _move_overrides(data: dict[str, Any], written: list[Any], folder: Path) -> None:

@@ -1,7 +1,8 @@
 """The paths that a recipe names: relative to the folder of the recipe's file, wherever a command runs.
 
 Paths given by `--set` on a command line are relative to the working directory, as a person who types them expects; they
-are rewritten to begin at the recipe's folder. A set's recipe.json is a recipe too: its paths begin at the set's folder.
+are rewritten to begin at the recipe's folder. A set's recipe.json names paths as the recipe did:
+`shards.format.recipe_folder` says where they begin.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ def read_documents(source: dict[str, Any], unit: str, rows: list[int]) -> list[b
     """Read documents back by provenance.
 
     Args:
-        source: the source's object in the set's recipe.json, with the set's folder, where paths begin, as `folder`.
+        source: the source's object in the set's recipe.json, with the folder at which its paths begin as `folder`.
         unit: a span's label, `file@revision#part`.
         rows: row numbers in the span.
 
@@ -56,7 +56,7 @@ def parse_source(source: dict[str, Any]) -> SourceRecipe:
 
 
 def _find_files(source: SourceRecipe, folder: Path) -> tuple[SourceRecipe, list[File]]:
-    """Find a source's files relative to the set's folder, else to the working directory, as in sets of 0.1.0."""
+    """Find a source's files relative to a folder, else to the working directory, as in sets of 0.1.0."""
     placed = source.in_folder(folder.absolute())
     try:
         return placed, list_files(placed)

@@ -21,6 +21,7 @@ from shards.errors import Problem, ShardSetError
 from shards.format.documents import iter_documents, read_bytes
 from shards.format.hashes import hash_document
 from shards.format.reader import Shard, ShardSet
+from shards.format.recipe_folder import RECIPE_FOLDER_FILE, find_recipe_folder
 from shards.format.tokenizer import Vocabulary
 
 ENTRY_POINT_GROUP = "tokenmill.sources"
@@ -30,10 +31,10 @@ SAMPLE_SEED = 0x746D696C
 class ReadDocuments(Protocol):
     """A reader of one kind of source, found by entry point.
 
-    Its arguments are the source's object in recipe.json, with the set's `folder` added; the name of a unit, as in the
-    document table; and row numbers in the unit. It returns the text of each row as UTF-8 bytes, in the order of the row
-    numbers, and None for a row that does not exist. It raises ValueError or OSError, with a message for the user, if
-    the source cannot be read.
+    Its arguments are the source's object in recipe.json, with the `folder` added at which its paths begin; the name of
+    a unit, as in the document table; and row numbers in the unit. It returns the text of each row as UTF-8 bytes, in
+    the order of the row numbers, and None for a row that does not exist. It raises ValueError or OSError, with a
+    message for the user, if the source cannot be read.
     """
 
     def __call__(self, source: dict[str, Any], unit: str, rows: list[int]) -> list[bytes | None]: ...
@@ -92,8 +93,11 @@ def compare_with_sources(shard_set: ShardSet, shards: Sequence[Shard], count: in
         if kind not in readers:
             readers[kind] = load_reader(kind)
         reader = readers[kind]
-        if shard_set.store.folder is None and _has_relative_paths(source):
-            why = "its paths are relative to the set's folder, and the set is not in one. Copy it to its folder."
+        if not source["folder"] and _has_relative_paths(source):
+            why = (
+                "its paths are relative to the recipe's folder, and nothing says where that is. Copy the set to this "
+                f"machine, and write the folder's path to {RECIPE_FOLDER_FILE} beside its manifest."
+            )
             found.not_run.append(f"against sources: source {name!r}: {why}")
             continue
         if reader is None:
@@ -177,7 +181,7 @@ def _has_relative_paths(source: dict[str, Any]) -> bool:
 
 
 def read_sources(shard_set: ShardSet) -> dict[str, dict[str, Any]]:
-    """Return the recipe's sources by name, each with the `folder` that its relative paths start from.
+    """Return the recipe's sources by name, each with the `folder` that its relative paths start from ("": unknown).
 
     Raises:
         ValueError: the set's recipe lists none.
@@ -186,7 +190,8 @@ def read_sources(shard_set: ShardSet) -> dict[str, dict[str, Any]]:
     try:
         root: Any = json.loads(store.read(name))
         sources = cast("list[dict[str, Any]]", root["sources"])
-        return {str(source["name"]): {**source, "folder": str(store.folder or "")} for source in sources}
+        folder = find_recipe_folder(store)
+        return {str(source["name"]): {**source, "folder": str(folder or "")} for source in sources}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         message = f"{name}: lists no sources by name: {type(error).__name__}: {error}. Restore it from the build."
         raise ValueError(message) from error

@@ -72,11 +72,11 @@ def corpora() -> Path:
 
 @pytest.fixture(scope="session")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the recipe of a small corpus of three sources, whose paths are absolute."""
+    """Return the recipe of a small corpus of three sources, whose paths are relative to its folder."""
     folder = tmp_path_factory.mktemp("three")
     write_corpus(folder / "corpus")
     path = folder / "recipe.toml"
-    path.write_text(recipe_text(folder / "corpus"))
+    path.write_text(recipe_text(Path("corpus")))
     return path
 
 

@@ -41,15 +41,16 @@ STAGES = ("tokenizer", "encode", "mix", "assemble")
 def recipe(corpora: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a recipe of three sources, 87/10/3, whose tasks take seconds."""
     path = tmp_path_factory.mktemp("recipe") / "real.toml"
+    (path.parent / "corpora").symlink_to(corpora.resolve())
     path.write_text(f"""
 name = "real"
 [[sources]]
 name = "fineweb-edu"
-paths = ["{corpora.resolve()}/fineweb_edu/*.parquet"]
+paths = ["corpora/fineweb_edu/*.parquet"]
 weight = 87
 [[sources]]
 name = "finemath"
-paths = ["{corpora.resolve()}/finemath/*.parquet"]
+paths = ["corpora/finemath/*.parquet"]
 weight = 10
 [[sources]]
 name = "python"

@@ -116,7 +116,7 @@ def test_a_second_build_in_the_same_folder_is_refused(recipe: Path, tmp_path: Pa
 
 @pytest.fixture
 def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A file system of 48 MB, as deep as `whole`: a set's recipe.json leads to files relative to the set."""
+    """A file system of 48 MB."""
     folder = tmp_path_factory.mktemp("disk")
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", folder], capture_output=True, text=True

@@ -13,8 +13,10 @@ from pipeline.build.load import load_recipe
 from pipeline.recipe import paths
 from pipeline.sources.kinds import list_files
 from shards.config import SettingsError
+from shards.format.recipe_folder import RECIPE_FOLDER_FILE
+from shards.stores.open import open_writable_store
 from shards.validation.validate import validate
-from tests.support.builds import digests, run_build
+from tests.support.builds import digests, digests_in, run_build
 
 RECIPE = """\
 name = "a"
@@ -87,14 +89,58 @@ def test_a_set_is_found_again_by_its_recipe(project: Path, monkeypatch: pytest.M
     monkeypatch.chdir(project.parent / "elsewhere")
     run_build(project / "recipes/a.toml", out)
     recorded = json.loads((out / "recipe.json").read_text())
-    assert recorded["sources"][0]["paths"] == ["../../texts/*.jsonl"]
+    assert recorded["sources"][0]["paths"] == ["../texts/*.jsonl"]  # as the recipe says it
+    assert (out / RECIPE_FOLDER_FILE).read_text() == "../../recipes\n"
     for place in (project, project / "recipes", project.parent / "elsewhere"):
         monkeypatch.chdir(place)
         report = validate(out, against_sources=50)
         assert (report.problems, report.not_run, report.compared_documents) == ([], [], 50)
     monkeypatch.chdir(project.parent / "elsewhere")
-    run_build(out / "recipe.json", project / "out/b")
-    assert digests(project / "out/a") == digests(project / "out/b")
+    run_build(out / "recipe.json", project / "deeper/out/b")
+    assert digests(out) == digests(project / "deeper/out/b")
+    # Set and files are moved together.
+    project.rename(project.parent / "moved")
+    moved = project.parent / "moved/deeper/out/b"
+    assert validate(moved, against_sources=50).compared_documents == 50
+    # Without what says where paths begin, they begin at the set's folder, as in sets of earlier versions.
+    (moved / RECIPE_FOLDER_FILE).unlink()
+    assert f"Looked under {moved} as well" in validate(moved, against_sources=5).not_run[0]
+    # recipe.json is the recipe: it may take the place of the one that built the set.
+    shutil.copy(moved / "recipe.json", project.parent / "moved/recipes/again.json")
+    (source,) = load_recipe(project.parent / "moved/recipes/again.json").sources
+    assert len(list_files(source)) == 1
+
+
+def test_a_set_in_a_bucket_finds_its_sources(project: Path, bucket: str) -> None:
+    run_build(project / "recipes/a.toml", f"{bucket}/set")
+    run_build(project / "recipes/a.toml", project / "set")
+    assert digests_in(f"{bucket}/set") == digests(project / "set")
+    assert validate(f"{bucket}/set", against_sources=50).compared_documents == 50
+    store = open_writable_store(f"{bucket}/set")
+    store.delete(RECIPE_FOLDER_FILE)
+    (said,) = validate(f"{bucket}/set", against_sources=50).not_run
+    assert "nothing says where that is" in said
+
+
+def test_nothing_is_stated_where_no_path_is_relative(project: Path) -> None:
+    text = RECIPE.replace("../texts", str(project / "texts"))
+    (project / "recipes/absolute.toml").write_text(text)
+    run_build(project / "recipes/a.toml", project / "set")
+    assert (project / "set" / RECIPE_FOLDER_FILE).exists()
+    run_build(project / "recipes/absolute.toml", project / "set")
+    assert not (project / "set" / RECIPE_FOLDER_FILE).exists()
+    assert validate(project / "set", against_sources=5).compared_documents == 5
+
+
+def test_a_tokenizer_of_the_name_that_sets_give_it(project: Path) -> None:
+    run_build(project / "recipes/a.toml", project / "first")
+    shutil.copy(project / "first/tokenizer.json", project / "recipes/tokenizer.json")
+    text = RECIPE.replace("vocab_size = 300", 'file = "tokenizer.json"')
+    (project / "recipes/given.toml").write_text(text)
+    run_build(project / "recipes/given.toml", project / "given")
+    (project / "recipes/tokenizer.json").unlink()
+    run_build(project / "given/recipe.json", project / "again")  # with the set's own, which has the same bytes
+    assert digests(project / "again")["train-00000.bin.zst"] == digests(project / "given")["train-00000.bin.zst"]
 
 
 def test_a_set_of_an_earlier_version_is_found_from_the_working_directory(

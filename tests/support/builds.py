@@ -20,6 +20,7 @@ from pipeline.__main__ import main
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import Span
 from pipeline.sources.kinds import list_files, list_spans
+from shards.format.recipe_folder import RECIPE_FOLDER_FILE
 from shards.stores.open import open_writable_store
 
 SPECIAL_TOKENS = ["<|endoftext|>", "<|pad|>"]
@@ -57,7 +58,7 @@ def write_corpus(folder: Path) -> None:
 
 
 def recipe_text(corpus: Path, **changes: str) -> str:
-    """Return the recipe of `write_corpus`'s folder; changes replace whole lines by their key."""
+    """Return the recipe of `write_corpus`'s folder, as it is named; changes replace whole lines by their key."""
     lines = {
         "weights": "60 30 10",
         "tokens": '"max"',
@@ -143,14 +144,16 @@ def call_here(
 
 
 def digests(out: Path) -> dict[str, str]:
-    """Return the SHA-256 of every file of a set."""
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(out.iterdir())}
+    """Return the SHA-256 of every file of a set, but for what is stated beside it about this copy."""
+    names = sorted(path.name for path in out.iterdir() if path.name != RECIPE_FOLDER_FILE)
+    return {name: hashlib.sha256((out / name).read_bytes()).hexdigest() for name in names}
 
 
 def digests_in(place: str) -> dict[str, str]:
-    """Return the SHA-256 of every file in an object store."""
+    """Return the SHA-256 of every file of a set in an object store, as `digests` does."""
     store = open_writable_store(place)
-    return {file.name: hashlib.sha256(store.read(file.name)).hexdigest() for file in store.list()}
+    names = sorted(file.name for file in store.list() if file.name != RECIPE_FOLDER_FILE)
+    return {name: hashlib.sha256(store.read(name)).hexdigest() for name in names}
 
 
 def list_spans_of(source: SourceRecipe) -> list[Span]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import random
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -37,7 +38,7 @@ def write_cleaned_recipe(folder: Path, *, copies: int = 1) -> Path:
     """Write three sources and the recipe `cleaned.toml`, and return its path.
 
     Args:
-        folder: where; paths in the recipe are absolute.
+        folder: where; paths in the recipe are relative to it.
         copies: how often the prose is repeated, each time with other words in it; more take a build longer.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -67,13 +68,14 @@ def write_cleaned_recipe(folder: Path, *, copies: int = 1) -> Path:
     for name, own in (("dropped", items[::2]), ("reported", items[1::2])):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps({"question": item}) + "\n" for item in own))
     path = folder / "cleaned.toml"
-    path.write_text(_recipe_text(folder))
+    if (model := language_model()) is not None:
+        shutil.copy(model, folder / model.name)
+    path.write_text(_recipe_text(model))
     return path
 
 
-def _recipe_text(folder: Path) -> str:
-    model = language_model()
-    language = f'[sources.clean.language]\nmodel = "{model}"\nkeep = ["en"]\nmin_score = 0.2\n' if model else ""
+def _recipe_text(model: Path | None) -> str:
+    language = f'[sources.clean.language]\nmodel = "{model.name}"\nkeep = ["en"]\nmin_score = 0.2\n' if model else ""
     return f"""
 name = "cleaned"
 seed = 5
@@ -81,13 +83,13 @@ seed = 5
 # Limits in the mix, of all four presets.
 [[sources]]
 name = "prose"
-paths = ["{folder}/prose.parquet"]
+paths = ["prose.parquet"]
 weight = 5
 
 # Another limit of its own, and the language before encoding.
 [[sources]]
 name = "notes"
-paths = ["{folder}/notes.jsonl"]
+paths = ["notes.jsonl"]
 weight = 4
 [sources.clean.fineweb]
 min_punctuated_lines = 0.02
@@ -96,7 +98,7 @@ max_dropped = 1
 # One preset before encoding, the others off.
 [[sources]]
 name = "code"
-paths = ["{folder}/code.jsonl"]
+paths = ["code.jsonl"]
 weight = 3
 [sources.clean]
 gopher = {{ when = "off" }}
@@ -123,13 +125,13 @@ max_dropped = 1
 
 [[evaluations]]
 name = "dropped"
-paths = ["{folder}/dropped.jsonl"]
+paths = ["dropped.jsonl"]
 text = "question"
 action = "drop"
 max_dropped = 1
 [[evaluations]]
 name = "reported"
-paths = ["{folder}/reported.jsonl"]
+paths = ["reported.jsonl"]
 text = "question"
 
 [tokenizer]
