@@ -10,9 +10,10 @@ Source: the Zstandard seekable format, version 0.1.0 (contrib/seekable_format in
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
@@ -250,33 +251,35 @@ def _group_frames(frames: tuple[Frame, ...], request_bytes: int) -> Iterator[tup
         yield frames[first:]
 
 
-def read_range(file: StoredFile, table: SeekTable, start: int, stop: int, *, threads: int = 1) -> bytearray:
-    """Decompress the content bytes [start, stop). Only the frames that contain them are read.
+def read_into(file: StoredFile, table: SeekTable, start: int, target: memoryview, *, threads: int = 1) -> None:
+    """Decompress the content bytes from `start` on until a buffer is full. Only the frames that contain them are read.
 
     Args:
         file: the tokens file.
         table: its seek table, from `read_seek_table`.
         start: first content byte.
-        stop: one past the last; `0 <= start <= stop <= table.content_bytes`.
+        target: a writable buffer of bytes. Frames that lie in it whole are decompressed there, without a copy.
         threads: number of threads that decompress frames. The result does not depend on it.
-
-    Returns:
-        The bytes, in a buffer the caller owns.
 
     Raises:
         ValueError: the range lies outside the content.
         CodecError: kind `frame_corrupt`.
     """
+    stop = start + len(target)
     if not 0 <= start <= stop <= table.content_bytes:
         raise ValueError(f"{file.name}: bytes [{start}, {stop}) lie outside [0, {table.content_bytes})")
-    out = bytearray(stop - start)
-    target = memoryview(out)
     frames = table.touching(start, stop)
 
     def fill(part: tuple[Frame, ...]) -> None:
-        for frame, content in zip(part, iter_frames(file, part), strict=True):
+        decompressor = zstandard.ZstdDecompressor()
+        for frame, data in iter_compressed(file, part):
             first, last = max(start, frame.start), min(stop, frame.stop)
-            target[first - start : last - start] = memoryview(content)[first - frame.start : last - frame.start]
+            place = target[first - start : last - start]
+            if (first, last) == (frame.start, frame.stop):
+                decompress_into(decompressor, data, frame, place)
+            else:
+                content = decompress_frame(decompressor, data, frame)
+                place[:] = memoryview(content)[first - frame.start : last - frame.start]
 
     if threads <= 1 or len(frames) < 2:
         fill(frames)
@@ -284,7 +287,6 @@ def read_range(file: StoredFile, table: SeekTable, start: int, stop: int, *, thr
         step = -(-len(frames) // threads)
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(fill, (frames[i : i + step] for i in range(0, len(frames), step))))
-    return out
 
 
 def decompress_frame(decompressor: zstandard.ZstdDecompressor, data: bytes | memoryview, frame: Frame) -> bytes:
@@ -293,19 +295,60 @@ def decompress_frame(decompressor: zstandard.ZstdDecompressor, data: bytes | mem
     Raises:
         CodecError: kind `frame_corrupt`, when it does not hold exactly what the seek table says.
     """
-    expected = frame.stop - frame.start
+    with _frame_errors(data, frame):
+        content = decompressor.decompress(data, allow_extra_data=False)
+    _check_bytes(len(content), frame)
+    return content
+
+
+def decompress_into(
+    decompressor: zstandard.ZstdDecompressor, data: bytes | memoryview, frame: Frame, target: memoryview
+) -> None:
+    """Decompress one frame into a buffer of its size and verify its checksum; no memory is allocated for the content.
+
+    Raises:
+        CodecError: kind `frame_corrupt`, when it does not hold exactly what the seek table says.
+    """
+    with _frame_errors(data, frame):
+        # Only given the whole frame and room for its content does zstd decompress in one pass, checksum included.
+        if (found := _count_frame_bytes(data)) != len(data):
+            ends = f"ends after {found} bytes" if found and found < len(data) else "is cut off"
+            message = f"frame at byte {frame.file_start} {ends}; the seek table says {len(data)} bytes"
+            raise CodecError("frame_corrupt", message)
+        count = decompressor.stream_reader(data).readinto(target)  # pyright: ignore[reportUnknownMemberType]
+    _check_bytes(count, frame)
+
+
+def _count_frame_bytes(data: bytes | memoryview) -> int | None:
+    """Return the compressed size of the frame that data begins with, by its blocks; None if the last is not there.
+
+    Source: RFC 8878, sections 3.1.1 and 3.1.1.2.
+    """
+    at = zstandard.frame_header_size(data)
+    while at + 3 <= len(data):
+        header = int.from_bytes(data[at : at + 3], "little")
+        last, kind, size = header & 1, header >> 1 & 3, header >> 3
+        at += 3 + (1 if kind == 1 else size)  # kind 1: one byte, repeated
+        if last:
+            return at + 4 * zstandard.get_frame_parameters(data).has_checksum
+    return None
+
+
+@contextlib.contextmanager
+def _frame_errors(data: bytes | memoryview, frame: Frame) -> Generator[None]:
+    """Check the size in a frame's header, so that a false size cannot make us allocate; name what fails in the body."""
     try:
-        # Check the size in the frame's header first, so that a false size cannot make us allocate.
-        declared = zstandard.frame_content_size(data)
+        declared, expected = zstandard.frame_content_size(data), frame.stop - frame.start
         if declared != expected:
             raise CodecError(
                 "frame_corrupt", f"frame at byte {frame.file_start} declares {declared} bytes, not {expected}"
             )
-        content = decompressor.decompress(data, allow_extra_data=False)
+        yield
     except zstandard.ZstdError as error:
         raise CodecError("frame_corrupt", f"frame at byte {frame.file_start} does not decompress: {error}") from error
-    if len(content) != expected:
-        raise CodecError(
-            "frame_corrupt", f"frame at byte {frame.file_start} holds {len(content)} bytes, not {expected}"
-        )
-    return content
+
+
+def _check_bytes(found: int, frame: Frame) -> None:
+    expected = frame.stop - frame.start
+    if found != expected:
+        raise CodecError("frame_corrupt", f"frame at byte {frame.file_start} holds {found} bytes, not {expected}")

@@ -104,24 +104,21 @@ class Shard:
             ShardSetError: the file is not what the manifest says, or a frame is corrupt.
         """
         stop = self.num_tokens if stop is None else stop
-        with self._open() as (file, table):
-            data = codec.read_range(
-                file, table, start * self.dtype.itemsize, stop * self.dtype.itemsize, threads=threads
-            )
-        return np.frombuffer(data, dtype=self.dtype)
+        if not 0 <= start <= stop <= self.num_tokens:
+            raise ValueError(f"{self.name}: tokens [{start}, {stop}) lie outside [0, {self.num_tokens})")
+        tokens = np.empty(stop - start, self.dtype)
+        self.read_into(tokens, start, threads=threads)
+        return tokens
 
-    def read_into(self, out: npt.NDArray[np.unsignedinteger], start: int) -> None:
-        """Fill an array with the tokens from `start` on, where both ends are those of frames: no byte is copied twice.
+    def read_into(self, out: npt.NDArray[np.unsignedinteger], start: int, *, threads: int = 1) -> None:
+        """Fill an array with the tokens from `start` on; whole frames are decompressed into it without a copy.
 
         Raises:
+            ValueError: the range lies outside the shard.
             ShardSetError: the file is not what the manifest says, or a frame is corrupt.
         """
-        first = start * self.dtype.itemsize
-        content = out.view(np.uint8)
         with self._open() as (file, table):
-            frames = table.touching(first, first + len(content))
-            for frame, data in zip(frames, codec.iter_frames(file, frames), strict=True):
-                content[frame.start - first : frame.stop - first] = np.frombuffer(data, np.uint8)
+            codec.read_into(file, table, start * self.dtype.itemsize, out.view(np.uint8).data, threads=threads)
 
     @contextlib.contextmanager
     def _open(self) -> Generator[tuple[StoredFile, codec.SeekTable]]:

@@ -34,6 +34,13 @@ def content_of(size, seed=0):
     return np.random.default_rng(seed).integers(0, 50, size, dtype=np.uint8).tobytes()
 
 
+def read_range(file, table, start, stop, **threads):
+    """Return the content bytes [start, stop)."""
+    out = bytearray(max(0, stop - start))
+    codec.read_into(file, table, start, memoryview(out), **threads)
+    return out
+
+
 @pytest.fixture(scope="module")
 def long_file(tmp_path_factory):
     """A file of three and a half frames, and its content."""
@@ -61,7 +68,7 @@ def test_any_bytes_in_any_chunks_give_the_same_file(tmp_path_factory, content, c
     path.write_bytes(data)
     table = codec.read_seek_table(local_file(path), content_bytes=len(content))
     assert table.content_bytes == len(content)
-    assert codec.read_range(local_file(path), table, 0, len(content)) == content
+    assert read_range(local_file(path), table, 0, len(content)) == content
 
 
 @settings(max_examples=60, deadline=None)
@@ -72,7 +79,7 @@ def test_any_range_with_any_threads(long_file, data, threads):
     start = data.draw(st.one_of(near, st.integers(0, len(content))))
     stop = data.draw(st.one_of(near.filter(lambda n: n >= start), st.integers(start, len(content))))
     table = codec.read_seek_table(local_file(path))
-    assert codec.read_range(local_file(path), table, start, stop, threads=threads) == content[start:stop]
+    assert read_range(local_file(path), table, start, stop, threads=threads) == content[start:stop]
 
 
 def test_range_reads_only_the_frames_it_touches(long_file, tmp_path):
@@ -81,16 +88,16 @@ def test_range_reads_only_the_frames_it_touches(long_file, tmp_path):
     broken = bytearray(path.read_bytes())
     broken[table.frames[2].file_start + 100] ^= 1
     (tmp_path / "broken").write_bytes(broken)
-    assert codec.read_range(local_file(tmp_path / "broken"), table, 0, 2 * FRAME) == content[: 2 * FRAME]
+    assert read_range(local_file(tmp_path / "broken"), table, 0, 2 * FRAME) == content[: 2 * FRAME]
     with pytest.raises(codec.CodecError, match="frame at byte"):
-        codec.read_range(local_file(tmp_path / "broken"), table, 2 * FRAME, 2 * FRAME + 1)
+        read_range(local_file(tmp_path / "broken"), table, 2 * FRAME, 2 * FRAME + 1)
 
 
-@pytest.mark.parametrize(("start", "stop"), [(-1, 5), (0, 8 * FRAME), (5, 4)])
+@pytest.mark.parametrize(("start", "stop"), [(-1, 5), (0, 8 * FRAME), (4 * FRAME, 4 * FRAME)])
 def test_range_outside_the_content_is_refused(long_file, start, stop):
     path, _ = long_file
     with pytest.raises(ValueError, match="outside"):
-        codec.read_range(local_file(path), codec.read_seek_table(local_file(path)), start, stop)
+        read_range(local_file(path), codec.read_seek_table(local_file(path)), start, stop)
 
 
 def test_frames_hold_one_mebibyte_each(long_file):
@@ -181,7 +188,37 @@ def test_lying_frame_header_allocates_nothing(tmp_path):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(codec.CodecError, match=f"declares {1 << 30} bytes"):
         codec.decompress_frame(zstandard.ZstdDecompressor(), bomb, frame)
+    with pytest.raises(codec.CodecError, match=f"declares {1 << 30} bytes"):
+        codec.decompress_into(zstandard.ZstdDecompressor(), bomb, frame, memoryview(bytearray(FRAME)))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000, "kilobytes"
+
+
+DAMAGE = {
+    "a bit of the content": lambda data: data[:2000] + bytes([data[2000] ^ 1]) + data[2001:],
+    "a bit of the checksum": lambda data: data[:-1] + bytes([data[-1] ^ 1]),
+    "no checksum": lambda data: data[:-4],
+    "half of it": lambda data: data[: len(data) // 2],
+    "another frame behind it": lambda data: data + zstandard.compress(b"more"),
+    "other bytes behind it": lambda data: data + b"more bytes",
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+@pytest.mark.parametrize("size", [FRAME, FRAME // 3, 1])
+def test_a_damaged_frame_is_refused_whichever_way_it_is_decompressed(what, size):
+    content = content_of(size)
+    good = zstandard.ZstdCompressor(write_checksum=True).compress(content)
+    frame, tool = codec.Frame(0, len(good), 0, size), zstandard.ZstdDecompressor()
+    target = bytearray(size)
+    codec.decompress_into(tool, good, frame, memoryview(target))
+    assert target == content == codec.decompress_frame(tool, good, frame)
+    if size == 1 and what == "a bit of the content":
+        return
+    bad = DAMAGE[what](good)
+    with pytest.raises(codec.CodecError, match="frame at byte 0"):
+        codec.decompress_into(tool, bad, frame, memoryview(bytearray(size)))
+    with pytest.raises(codec.CodecError, match="frame at byte 0"):
+        codec.decompress_frame(tool, bad, frame)
 
 
 def test_wrong_number_of_frames_is_refused_before_the_table_is_read(long_file):

@@ -122,11 +122,11 @@ def test_windows_over_several_frames_and_of_four_bytes_an_id(tmp_path: Path, voc
 
 def test_only_the_frames_of_a_window_are_decoded(small_set: ShardSet, monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[int] = []
-    decompress = codec.decompress_frame
+    decompress = codec.decompress_into
     monkeypatch.setattr(
         codec,
-        "decompress_frame",
-        lambda tool, data, frame: decoded.append(frame.start) or decompress(tool, data, frame),
+        "decompress_into",
+        lambda tool, data, frame, target: decoded.append(frame.start) or decompress(tool, data, frame, target),
     )
     windows = TokenWindows(small_set, seq_len=SEQ_LEN)
     place = windows.order.locate(0)
@@ -143,9 +143,9 @@ def test_reading_forward_decodes_ahead_and_no_further_than_needed(
     threads: list[tuple[str, str]] = []
     into = Shard.read_into
 
-    def read_into(self: Shard, out: np.ndarray, start: int) -> None:
+    def read_into(self: Shard, out: np.ndarray, start: int, **options: int) -> None:
         threads.append((self.name, threading.current_thread().name.split("_")[0]))
-        into(self, out, start)
+        into(self, out, start, **options)
 
     monkeypatch.setattr(Shard, "read_into", read_into)
     order = TokenWindows(small_set, seq_len=SEQ_LEN).order
