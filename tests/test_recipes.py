@@ -151,7 +151,7 @@ def test_every_key_has_a_row_with_its_meaning() -> None:
         assert len(row[3]) > 10, row
     kinds = {row[0].strip("| `"): row[1:3] for row in rows}
     assert kinds["weight"] == ["number > 0", "required"]
-    assert kinds["zstd_level"] == ["whole number, 1 to 19", "3"]
+    assert kinds["zstd_level"] == ["whole number, 1 to 19", "none"]
     assert kinds["sample_bytes"] == ["bytes", '`"1 GB"`']
     assert kinds["when_short"] == ['`"error"`, `"shrink"`, `"repeat"`', '`"error"`']
 

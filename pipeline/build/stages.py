@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import astuple
 from functools import partial
 from importlib.metadata import version
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 
@@ -28,17 +28,18 @@ from pipeline.clean.measures import measure
 from pipeline.clean.patterns import check_matches
 from pipeline.encode import encode
 from pipeline.encode.run import Run, RunList, token_dtype
-from pipeline.engine.receipts import WorkFileDamagedError
+from pipeline.engine.receipts import RECEIPT_FILE, WorkFileDamagedError
 from pipeline.engine.tasks import JsonText, Task, digest_of
 from pipeline.estimate import disk
 from pipeline.mix import cleaning, steps
 from pipeline.mix import cuts as mix
 from pipeline.mix.block_lists import open_lists
 from pipeline.mix.near_duplicates.drop import SimilarPairs
-from pipeline.mix.plan import MixPlan, plan_from_dict
+from pipeline.mix.plan import MixPlan, ShardPlan, plan_from_dict
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import Unit, spans_to_json
 from pipeline.tokenizer.encoder import TokenizerInfo, describe_slow_encoder
+from shards.format.compression import LEVEL_BEFORE, Compression, CompressionName, describe
 from shards.format.manifest import ShardEntry, Split
 from shards.format.writer import SetProperties, shard_name
 from shards.stores.files import check_room
@@ -329,14 +330,21 @@ def run_assemble(
     mix_folder: WritableStore,
 ) -> list[ShardEntry]:
     """Write every missing shard; return all entries in order."""
-    properties = SetProperties(tokenizer.vocab_size, tokenizer.eos_id, tokenizer.sha256, recipe.shards.zstd_level)
+    properties = SetProperties(
+        tokenizer.vocab_size, tokenizer.eos_id, tokenizer.sha256, recipe.shards.chosen_compression
+    )
     shared = {
         "code": [assemble.CODE_VERSION, *map(version, ("zstandard", "pyarrow"))],
         "mix": [_digest_in(mix_folder)],
         "seed": recipe.seed,
-        "zstd_level": properties.zstd_level,
         "tokenizer": [tokenizer.sha256, tokenizer.vocab_size, tokenizer.eos_id],
     }
+
+    def digest_with(compression: Compression, shards: tuple[ShardPlan, ...]) -> str:
+        key = "zstd_level" if isinstance(compression, int) else "compression"
+        own = {key: compression, "split": shards[0].split, "shards": [shard.index for shard in shards]}
+        return digest_of(shared | own)
+
     tokens_a_shard = (mixed.train_tokens + recipe.split.val_tokens) // max(1, len(mixed.shards))
     shard_bytes = tokens_a_shard * np.dtype(runs.runs[0].dtype).itemsize
     tasks: list[Task] = []
@@ -354,12 +362,17 @@ def run_assemble(
             properties,
             fetch=context.driver.work.folder is None,
         )
-        digest = digest_of({**shared, "split": shards[0].split, "shards": [shard.index for shard in shards]})
+        digest = digest_with(properties.compression, shards)
         ends = [shard_name(cast("Split", shard.split), shard.index) for shard in shards]
         name = ends[0] if len(ends) == 1 else f"{ends[0]} to {ends[-1]}"
         tasks.append(Task(digest, payload, shard_bytes * len(shards), name))
 
     def prepare(pending: list[Task]) -> None:
+        if len(pending) == len(tasks):
+            for earlier in (*get_args(CompressionName), LEVEL_BEFORE):
+                if context.work.child("assemble").find(f"{digest_with(earlier, groups[0])}/{RECEIPT_FILE}"):
+                    now, before = map(describe, (properties.compression, earlier))
+                    context.say(f"assemble: writes the shards again, with {now}; they were written with {before}")
         _list_runs(runs, pending)
         clear_output(context.out, mixed.shards, whole=not pending)
 

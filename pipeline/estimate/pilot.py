@@ -374,7 +374,7 @@ def _assemble(recipe: Recipe, runs: list[Run], tokenizer: TokenizerInfo, folder:
         str(folder),
         tuple(source.name for source in recipe.sources),
         recipe.seed,
-        SetProperties(tokenizer.vocab_size, tokenizer.eos_id, tokenizer.sha256, recipe.shards.zstd_level),
+        SetProperties(tokenizer.vocab_size, tokenizer.eos_id, tokenizer.sha256, recipe.shards.chosen_compression),
     )
     return assemble_shards(folder, task, lambda done, tokens: None)
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
-from pipeline.recipe.schema import NUM_BYTES, SourceRecipe, TokenizerRecipe
+from pipeline.recipe.schema import NUM_BYTES, ShardsRecipe, SourceRecipe, TokenizerRecipe
 from pipeline.recipe.values import parse_count
 from shards.config import item_names
 
@@ -103,6 +103,17 @@ def check_tokenizer(data: dict[str, Any]) -> Iterator[str]:
             f"tokenizer.vocab_size: {vocab_size} is too small; {NUM_BYTES} bytes and {len(specials)} special tokens "
             f"need at least {least}"
         )
+
+
+def check_shards(data: dict[str, Any]) -> Iterator[str]:
+    """Yield the fault between the keys of `[shards]`. A set's recipe.json has both; there the name is the default."""
+    section = data.get("shards")
+    if not isinstance(section, dict):
+        return
+    section = cast("dict[str, Any]", section)
+    name = section.get("compression", _default(ShardsRecipe, "compression"))
+    if section.get("zstd_level") is not None and name != _default(ShardsRecipe, "compression"):
+        yield f"shards.zstd_level: takes the place of `compression`, which is {name!r}. Leave one of them out."
 
 
 def named_tables(data: dict[str, Any], key: str) -> list[tuple[str, dict[str, Any]]]:

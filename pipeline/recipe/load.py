@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.recipe import paths
-from pipeline.recipe.checks import check_phases, check_sources, check_tokenizer
+from pipeline.recipe.checks import check_phases, check_shards, check_sources, check_tokenizer
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import small_phases
 from shards.config import SettingsError, apply_override, check_settings, read_document
@@ -51,7 +51,11 @@ def load_recipe(
     _move_overrides(data, written, folder)
     file_checks = tuple(_bind(check, folder) for check in checks)
     checked = check_settings(
-        Recipe, data, where=where, checks=(check_sources, check_tokenizer, check_phases, *file_checks), faults=faults
+        Recipe,
+        data,
+        where=where,
+        checks=(check_sources, check_tokenizer, check_phases, check_shards, *file_checks),
+        faults=faults,
     )
     if isinstance(checked.mix.tokens, int) and (small := small_phases(checked, checked.mix.tokens)):
         raise SettingsError(where, small)

@@ -25,6 +25,7 @@ from pipeline.recipe.values import (
     no_empty_token,
 )
 from shards.config import Settings
+from shards.format.compression import Compression, CompressionName
 
 DEFAULT_EOS_TOKEN = "<|endoftext|>"
 NUM_BYTES = 256
@@ -192,8 +193,17 @@ class ShardsRecipe(Settings):
 
     tokens: Annotated[int, Count, Field(gt=0)] = 100_000_000
     """Most tokens in a shard, give or take a document; shards are made equal."""
-    zstd_level: Annotated[int, Field(ge=1, le=19)] = 3
-    """Zstandard level of the tokens."""
+    compression: CompressionName = "balanced"
+    """How the tokens are compressed. `balanced` takes at most 1 % more than Zstandard's level 3, and less time where it
+    can. `fast` takes 2 to 9 % more, of simple stories 16 %, and 0.4 to 0.8 of the time; `small` takes 5 to 13 % less,
+    and 3 to 5 times the time."""
+    zstd_level: Annotated[int, Field(ge=1, le=19)] | None = None
+    """A level of Zstandard in the place of `compression`."""
+
+    @property
+    def chosen_compression(self) -> Compression:
+        """What the writer takes: the name, or the level."""
+        return self.compression if self.zstd_level is None else self.zstd_level
 
 
 class Recipe(Settings):

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import zstandard
 
+from shards.format.compression import Compression, FrameCompressor
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
@@ -58,14 +60,14 @@ class CodecError(ValueError):
 class SeekableWriter:
     """Compress a stream of bytes into seekable zstd frames.
 
-    Deterministic: the bytes written depend on the bytes given, the level and the zstd version, not on how the input is
-    cut into `write` calls. After `close`, `bytes_written`, `sha256` (of the file) and `content_sha256` (of the
+    Deterministic: the bytes written depend on the bytes given, the compression and the zstd version, not on how the
+    input is cut into `write` calls. After `close`, `bytes_written`, `sha256` (of the file) and `content_sha256` (of the
     input) are final. The file object is neither closed nor synced.
     """
 
-    def __init__(self, file: BinaryIO, *, level: int = 3):
+    def __init__(self, file: BinaryIO, *, compression: Compression = "balanced", token_bytes: int = 2):
         self._file = file
-        self._compressor = zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True)
+        self._compressor = FrameCompressor(compression, token_bytes=token_bytes)
         self._pending = bytearray()
         self._entries: list[tuple[int, int]] = []
         self._file_hash = hashlib.sha256()

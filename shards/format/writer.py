@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import numpy as np
 
 from shards.format.codec import SeekableWriter
+from shards.format.compression import Compression
 from shards.format.manifest import (
     MANIFEST_FILE,
     FileEntry,
@@ -49,7 +50,8 @@ class SetProperties:
     vocab_size: int
     eos_id: int
     tokenizer_sha256: str
-    zstd_level: int = 3
+    compression: Compression = "balanced"
+    """A choice by name, or a level of Zstandard."""
 
 
 def document_schema() -> pa.Schema:
@@ -112,10 +114,11 @@ def write_shard(
     sources = count_sources(documents)
     num_tokens = sum(counts.tokens for counts in sources.values())
     dtype = dtype_for(properties.vocab_size)
-    content_bytes = num_tokens * (2 if dtype == "uint16" else 4)
-    tokens, tokens_sha256 = _write_tokens(
-        folder / tokens_file, chunks, content_bytes=content_bytes, level=properties.zstd_level
-    )
+    token_bytes = 2 if dtype == "uint16" else 4
+    with atomic_open(folder / tokens_file) as file:
+        writer = SeekableWriter(file, compression=properties.compression, token_bytes=token_bytes)
+        _write_tokens(writer, chunks, content_bytes=num_tokens * token_bytes, name=tokens_file)
+    tokens = FileEntry(path=tokens_file, bytes=writer.bytes_written, sha256=writer.sha256)
     files = SidecarFiles(tokens=tokens, documents=_write_documents(folder / documents_file, documents))
 
     sidecar = Sidecar(
@@ -130,7 +133,7 @@ def write_shard(
         tokens=num_tokens,
         documents=documents.num_rows,
         sources=sources,
-        tokens_sha256=tokens_sha256,
+        tokens_sha256=writer.content_sha256,
         files=files,
     )
     metadata = write_entry(folder / metadata_file, sidecar.to_json())
@@ -141,26 +144,23 @@ def write_shard(
         tokens=num_tokens,
         documents=documents.num_rows,
         sources=sources,
-        tokens_sha256=tokens_sha256,
+        tokens_sha256=writer.content_sha256,
         files=ShardFiles(tokens=tokens, documents=files.documents, metadata=metadata),
     )
 
 
-def _write_tokens(path: Path, chunks: Iterable[Buffer], *, content_bytes: int, level: int) -> tuple[FileEntry, str]:
-    """Write a tokens file that must hold `content_bytes`; return its entry and the SHA-256 of its content."""
-    with atomic_open(path) as file:
-        writer = SeekableWriter(file, level=level)
-        given = 0
-        for chunk in chunks:
-            writer.write(chunk)
-            given += memoryview(chunk).nbytes
-        writer.close()
-        if given != content_bytes:
-            raise ValueError(
-                f"{path.name}: {given} bytes of tokens; the document table says {content_bytes}. Give the shard's "
-                "tokens and documents in one order, EOS included in `length`."
-            )
-    return FileEntry(path=path.name, bytes=writer.bytes_written, sha256=writer.sha256), writer.content_sha256
+def _write_tokens(writer: SeekableWriter, chunks: Iterable[Buffer], *, content_bytes: int, name: str) -> None:
+    """Write the tokens of a file, which must be `content_bytes`, and its end."""
+    given = 0
+    for chunk in chunks:
+        writer.write(chunk)
+        given += memoryview(chunk).nbytes
+    writer.close()
+    if given != content_bytes:
+        raise ValueError(
+            f"{name}: {given} bytes of tokens; the document table says {content_bytes}. Give the shard's "
+            "tokens and documents in one order, EOS included in `length`."
+        )
 
 
 def _write_documents(path: Path, documents: pa.Table) -> FileEntry:

@@ -175,6 +175,28 @@ def test_another_weight_runs_mix_and_assemble_alone(recipe: Path, tmp_path: Path
     assert digests(tmp_path / "again") == digests(tmp_path / "set")
 
 
+def test_another_compression_writes_the_shards_again_and_says_why(recipe: Path, built: Path, tmp_path: Path) -> None:
+    out = tmp_path / "set"
+    level = ["--set", "shards.zstd_level=3"]  # the default of version 0.1.0
+    before = build_here(recipe, out, *level)
+    assert build_here(recipe, out, *level)["tasks_run"] == 0
+    again = build_here(recipe, out)
+    assert again["ran"]["assemble"] == again["tasks_run"] == again["shards"]
+    why = 'assemble: writes the shards again, with compression = "balanced"; they were written with zstd_level = 3'
+    assert why in again["stderr"]
+    assert "writes the shards again" not in before["stderr"]
+    assert digests(out) == digests(built)
+    small = build_here(recipe, out, "--set", 'shards.compression="small"')
+    assert small["ran"]["assemble"] == small["shards"]
+    # Another compression, the same tokens; what was chosen is in the set's own recipe.
+    small_set, usual = shards.open_set(out), shards.open_set(built)
+    assert [shard.entry.tokens_sha256 for shard in small_set.shards] == [s.entry.tokens_sha256 for s in usual.shards]
+    sizes = [sum(shard.entry.files.tokens.bytes for shard in one.shards) for one in (small_set, usual)]
+    assert sizes[0] < sizes[1]
+    build_here(out / "recipe.json", tmp_path / "again")
+    assert digests(tmp_path / "again") == digests(out)
+
+
 def test_another_predicate_runs_its_source_alone(recipe: Path, corpus: Path, tmp_path: Path) -> None:
     given = ["--set", f"tokenizer={{file = '{tmp_path / 'tokenizer.json'}'}}"]
     first = build_here(recipe, tmp_path / "first")

@@ -1,0 +1,96 @@
+"""How tokens are compressed: Zstandard's parameters for each choice of the recipe, measured on tokens.
+
+Levels are tuned for text and programs. In tokens of two bytes a match of three tokens is 6 bytes and pays off, so that
+one small hash table over 6 bytes finds most of what level 3 finds with two. docs/performance.md has the measurements.
+Which parameters were used is nowhere in the file: any Zstandard decompressor reads it, with a window of 1 MiB.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import zstandard
+
+CompressionName = Literal["fast", "balanced", "small"]
+Compression = CompressionName | int
+"""A choice by name, or a level of Zstandard."""
+LEVEL_BEFORE = 3
+"""The default of version 0.1.0, with which the choices are compared."""
+MOST_LARGER = 1.01
+"""What `balanced` may give more than level 3, as a ratio of sizes."""
+_WINDOW_LOG = 20
+"""A frame has 1 MiB, so that more would be of no use."""
+
+
+def _parameters(
+    strategy: int, *, min_match: int, hash_log: int, chain_log: int, search_log: int = 1
+) -> zstandard.ZstdCompressionParameters:
+    return zstandard.ZstdCompressionParameters(
+        strategy=strategy,
+        window_log=_WINDOW_LOG,
+        min_match=min_match,
+        hash_log=hash_log,
+        chain_log=chain_log,
+        search_log=search_log,
+        write_content_size=1,
+        write_checksum=1,
+    )
+
+
+def _level(level: int) -> zstandard.ZstdCompressor:
+    return zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True)
+
+
+def _choices(compression: Compression, *, token_bytes: int) -> list[zstandard.ZstdCompressor]:
+    """Return the compressors of a choice, the one to take if it is good enough first."""
+    if isinstance(compression, int):
+        return [_level(compression)]
+    match compression, token_bytes:
+        case "fast", 2:
+            parameters = _parameters(zstandard.STRATEGY_FAST, min_match=6, hash_log=14, chain_log=6)
+        case "fast", _:
+            parameters = _parameters(zstandard.STRATEGY_DFAST, min_match=7, hash_log=14, chain_log=13)
+        case "balanced", 2:
+            parameters = _parameters(zstandard.STRATEGY_FAST, min_match=6, hash_log=17, chain_log=6)
+        case "balanced", _:
+            parameters = _parameters(zstandard.STRATEGY_DFAST, min_match=5, hash_log=16, chain_log=15)
+        case "small", 2:
+            parameters = _parameters(zstandard.STRATEGY_LAZY2, min_match=4, hash_log=17, chain_log=17, search_log=4)
+        case "small", _:
+            return [_level(9)]
+    chosen = zstandard.ZstdCompressor(compression_params=parameters)
+    return [chosen, _level(LEVEL_BEFORE)] if compression == "balanced" else [chosen]
+
+
+def describe(compression: Compression) -> str:
+    """Return a choice for a person: `compression = "balanced"`, `zstd_level = 3`."""
+    return f"zstd_level = {compression}" if isinstance(compression, int) else f'compression = "{compression}"'
+
+
+class FrameCompressor:
+    """Compresses the frames of one file; frames share the tables of one context.
+
+    With `balanced` the first frame is compressed twice: with level 3, too. If the fast parameters give more than
+    `MOST_LARGER` of that, as on mathematics and code, level 3 compresses the whole file. A shard's documents are in
+    random order, so that its first frame is like the others. The bytes depend on the frames alone.
+    """
+
+    def __init__(self, compression: Compression, *, token_bytes: int):
+        """Set the choice.
+
+        Args:
+            compression: a name, or a level.
+            token_bytes: bytes of a token, 2 or 4.
+        """
+        self._choices = _choices(compression, token_bytes=token_bytes)
+
+    def compress(self, content: bytearray | memoryview) -> bytes:
+        """Return the bytes as one frame, with content size and checksum."""
+        first, *others = self._choices
+        frame = first.compress(content)
+        if others:
+            other = others[0].compress(content)
+            if len(frame) > MOST_LARGER * len(other):
+                first, frame = others[0], other
+            self._choices = [first]
+        return frame
