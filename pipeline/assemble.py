@@ -159,12 +159,14 @@ def assemble_shards(folder: Path, task: AssembleTask, report: Callable[[int, int
         report: called with (bytes of tokens, tokens) done so far.
 
     Returns:
-        The shards' manifest entries, their files, seconds by step.
+        The shards' manifest entries; the checksums of tokens by which `pipeline.validate` compares them; their files,
+        seconds by step.
     """
     timer = Timer()
     runs = load_runs(task.runs)
     entries: list[dict[str, Any]] = []
     files: dict[str, dict[str, Any]] = {}
+    checksums: dict[str, str] = {}
     done = 0
     token_bytes = np.dtype(token_dtype(task.properties.vocab_size)).itemsize
     buffer = memoryview(b"")
@@ -192,12 +194,13 @@ def assemble_shards(folder: Path, task: AssembleTask, report: Callable[[int, int
                 chunks=chunks(),
                 documents=table,
                 phase=shard.phase,
+                checksums=checksums,
             )
             timer.lap("write_s")
             entries.append(entry.model_dump())
             written = (entry.files.tokens, entry.files.documents, entry.files.metadata)
             files |= {file.path: {"bytes": file.bytes, "sha256": file.sha256} for file in written}
-    facts = {"entries": entries, "files": files}
+    facts = {"entries": entries, "checksums": checksums, "files": files}
     return facts | {"seconds": timer.seconds, "core_seconds": timer.core_seconds}
 
 

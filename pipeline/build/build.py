@@ -26,6 +26,7 @@ from pipeline.build.last_mix import note_set
 from pipeline.build.publish import OutputError, check_output, publish
 from pipeline.build.stages import needs_fetch, run_assemble, run_encode_and_mix, run_evaluations, run_fetch
 from pipeline.build.tokenizer import TokenizerChoice, run_tokenizer
+from pipeline.build.validation import run_validation
 from pipeline.clean.filters import count_masked
 from pipeline.clean.personal_data import MaskedCounts
 from pipeline.encode.run import RunList
@@ -48,7 +49,7 @@ from shards.validation.validate import Level, ValidationResult, validate
 SUMMARY_FILE = "build.json"
 """Of the last build: its times, and the SHA-256 of the manifest of the set that it found valid in full."""
 _WORK_NAME = re.compile(
-    r"fetch|tokenizer|evaluations|encode|bands|pairs|similar|mix|assemble|cache|build\.json|revisions\.json|spans\.json"
+    r"fetch|tokenizer|evaluations|encode|bands|pairs|similar|mix|assemble|validate|cache|build\.json|revisions\.json|spans\.json"
     r"|encoder-[0-9a-f]{16}\.json|\..+\.tmp"
 )
 
@@ -146,21 +147,26 @@ def build(
         )
         _prune(context)
 
-        # Validate the finished set.
+        # Validate the finished set, each shard in a task of its own stage.
+        assembled = context.stages["assemble"].results
         digest = hashlib.sha256(out_store.read(MANIFEST_FILE)).hexdigest()
         note_set(work_store, digest)
         known_valid = not any(stage.ran for stage in context.stages.values()) and _is_known_valid(work_store, digest)
         level = "quick" if known_valid else level
         validating, used = time.perf_counter(), time.process_time()
-        threads = min(executor.workers, len(os.sched_getaffinity(0)))
-        validation = validate(str(out_store), level=level, threads=threads)
+        if level == "full":
+            checksums = {key: value for item in assembled for key, value in item.get("checksums", {}).items()}
+            validation, core_seconds = run_validation(context, checksums)
+        else:
+            validation = validate(str(out_store), level=level)
+            core_seconds = time.process_time() - used
         now = time.perf_counter()
         why = ", since this set was found whole by the full level before" if known_valid else ""
         progress.note(f"validate: {level} level in {now - validating:.1f} s{why}")
         masked = _count_masked(recipe, runs, encoded)
         report = BuildResult(manifest, validation, context.stages, unread, masked, tuple(context.notes), now - started)
         valid = not validation.problems and (known_valid or level == "full")
-        spent = {"seconds": now - validating, "core_seconds": time.process_time() - used}
+        spent = {"seconds": now - validating, "core_seconds": core_seconds}
         _write_summary(work_store, executor.workers, report, validating=spent, valid=digest if valid else "")
     return report
 

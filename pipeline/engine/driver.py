@@ -31,14 +31,12 @@ from pipeline.engine.receipts import (
 from pipeline.engine.tasks import Call, Task
 from shards.errors import RunError
 from shards.format.workers import map_in_threads
-from shards.stores.store import ListedFile, WritableStore
+from shards.stores.store import ListedFile, WritableStore, reads_at_once
 
 RESULTS_FILE = "results.json"
 """The results of a stage's tasks, each with size and version of its receipt."""
 MAX_REPAIRS = 2
 """How often a task is repaired before the build stops with `DiskFailingError`."""
-READS_AT_ONCE = 16
-"""Receipts that are read at the same time from a store with costly requests."""
 OUTDATED = "work folder of version 0.1.0: its files carry no checksums, so they are made again"
 
 ResultT = TypeVar("ResultT")
@@ -263,8 +261,7 @@ class Driver:
                 return damage
 
         left: list[Task] = []
-        threads = 1 if stage.store.request_bytes == 0 else READS_AT_ONCE
-        for task, result in zip(tasks, map_in_threads(load, tasks, threads), strict=True):
+        for task, result in zip(tasks, map_in_threads(load, tasks, reads_at_once(stage.store)), strict=True):
             if isinstance(result, WorkFileDamagedError):
                 self._say(result)
                 stage.store.delete(f"{task.digest}/{RECEIPT_FILE}")

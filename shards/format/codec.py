@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
+import xxhash
 import zstandard
 
 from shards.format.compression import Compression, FrameCompressor
@@ -61,8 +62,8 @@ class SeekableWriter:
     """Compress a stream of bytes into seekable zstd frames.
 
     Deterministic: the bytes written depend on the bytes given, the compression and the zstd version, not on how the
-    input is cut into `write` calls. After `close`, `bytes_written`, `sha256` (of the file) and `content_sha256` (of the
-    input) are final. The file object is neither closed nor synced.
+    input is cut into `write` calls. After `close`, `bytes_written`, `sha256` (of the file), `content_sha256` (of the
+    input) and `checksums` are final. The file object is neither closed nor synced.
     """
 
     def __init__(self, file: BinaryIO, *, compression: Compression = "balanced", token_bytes: int = 2):
@@ -72,6 +73,8 @@ class SeekableWriter:
         self._entries: list[tuple[int, int]] = []
         self._file_hash = hashlib.sha256()
         self._content_hash = hashlib.sha256()
+        self._file_xxh3 = xxhash.xxh3_128()
+        self._content_xxh3 = xxhash.xxh3_128()
         self.bytes_written = 0
 
     def write(self, data: Buffer) -> None:
@@ -108,14 +111,21 @@ class SeekableWriter:
         """Hex SHA-256 of the uncompressed bytes."""
         return self._content_hash.hexdigest()
 
+    @property
+    def checksums(self) -> dict[str, str]:
+        """By SHA-256 the XXH3-128 of the same bytes, of the file and of the input; both in hex."""
+        return {self.sha256: self._file_xxh3.hexdigest(), self.content_sha256: self._content_xxh3.hexdigest()}
+
     def _write_frame(self, content: bytearray | memoryview) -> None:
         self._content_hash.update(content)
+        self._content_xxh3.update(content)
         frame = self._compressor.compress(content)
         self._entries.append((len(frame), len(memoryview(content))))
         self._write_raw(frame)
 
     def _write_raw(self, data: bytes) -> None:
         self._file_hash.update(data)
+        self._file_xxh3.update(data)
         self._file.write(data)
         self.bytes_written += len(data)
 

@@ -90,6 +90,7 @@ def write_shard(
     chunks: Iterable[Buffer],
     documents: pa.Table,
     phase: str | None = None,
+    checksums: dict[str, str] | None = None,
 ) -> ShardEntry:
     """Write one shard: tokens, document table, metadata, in that order.
 
@@ -101,6 +102,7 @@ def write_shard(
         chunks: the tokens in shard order, as buffers of little-endian uint16 (uint32 above 65,536 entries).
         documents: the document table, of `document_schema()`; `length` must add up to the tokens given.
         phase: the phase that the shard belongs to, if the set has phases.
+        checksums: gets by SHA-256 the XXH3-128 of the tokens file and of its content, for `ContentRules`.
 
     Returns:
         The shard's entry for the manifest.
@@ -118,6 +120,8 @@ def write_shard(
     with atomic_open(folder / tokens_file) as file:
         writer = SeekableWriter(file, compression=properties.compression, token_bytes=token_bytes)
         _write_tokens(writer, chunks, content_bytes=num_tokens * token_bytes, name=tokens_file)
+    if checksums is not None:
+        checksums.update(writer.checksums)
     tokens = FileEntry(path=tokens_file, bytes=writer.bytes_written, sha256=writer.sha256)
     files = SidecarFiles(tokens=tokens, documents=_write_documents(folder / documents_file, documents))
 

@@ -19,6 +19,9 @@ from shards.errors import InputError
 from shards.stores.files import atomic_open, sync_folder
 from shards.terminal.program import called_as
 
+READS_AT_ONCE = 16
+"""Small files that are read at the same time from a store with costly requests."""
+
 
 class NeedsFolderError(InputError):
     """The operation needs the set's files in a folder on this machine."""
@@ -234,6 +237,11 @@ class FolderStore:
 
     def __str__(self) -> str:
         return str(self.folder)
+
+
+def reads_at_once(store: Store) -> int:
+    """Return by how many threads small files are read: by one where a request costs nothing."""
+    return READS_AT_ONCE if store.request_bytes else 1
 
 
 def local_file(path: Path) -> StoredFile:

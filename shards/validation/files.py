@@ -3,7 +3,8 @@
 Compares a listing of the set's folder, or of its place in a store, with the manifest, the manifest with itself, each
 shard's own metadata with the manifest, and the tokenizer with the manifest. Reads metadata files, the tokenizer and the
 ends of tokens files: milliseconds a shard on a disk, two requests a shard in a store. The manifest is not trusted: none
-of its numbers decides how much is allocated.
+of its numbers decides how much is allocated. `check_set_files` checks what the set has once, `check_shard_files` one
+shard; `check_structure` does both.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from shards.errors import Problem, ProblemKind, ShardSetError
 from shards.format import codec
@@ -23,6 +24,7 @@ from shards.format.manifest import (
     MANIFEST_FILE,
     MAX_METADATA_BYTES,
     MAX_SIDECAR_BYTES,
+    Dtype,
     FileEntry,
     Manifest,
     ShardEntry,
@@ -33,39 +35,77 @@ from shards.format.manifest import (
 )
 from shards.format.reader import Shard, ShardSet
 from shards.format.tokenizer import MAX_TOKENIZER_BYTES, check_tokenizer
+from shards.format.workers import map_in_threads
 from shards.stores.files import TMP_SUFFIX
-from shards.stores.store import Store
+from shards.stores.store import Store, reads_at_once
 from shards.validation import manifest as totals
 
 _NOT_A_FILE = "not a regular file. Copy or build it again."
 
 
-@dataclass
-class Structure:
-    """The result of the quick level.
-
-    `sound` names the files that the full level may open: those that exist, are regular, are inside the folder and have
-    the right size (and, for tokens, a seek table that fits).
-    """
-
-    shard_set: ShardSet | None
-    problems: list[Problem] = field(default_factory=list[Problem])
-    sound: set[str] = field(default_factory=set[str])
-
-
 @dataclass(frozen=True, slots=True)
-class _Listed:
+class ListedEntry:
     """An entry of a listing: its size, and why it cannot be read as a file, if so."""
 
     bytes: int
     fault: tuple[ProblemKind, str] | None = None
 
 
-_Listing: TypeAlias = Mapping[str, _Listed]
+Listing: TypeAlias = Mapping[str, ListedEntry]
+
+
+@dataclass
+class Structure:
+    """The result of the quick level.
+
+    `sound` names the shards' files that the full level may open: those that exist, are regular, are inside the folder
+    and have the right size (and, for tokens, a seek table that fits).
+    """
+
+    shard_set: ShardSet | None
+    problems: list[Problem] = field(default_factory=list[Problem])
+    listing: Listing = field(default_factory=dict[str, ListedEntry])
+    sound: set[str] = field(default_factory=set[str])
+
+
+@dataclass(frozen=True, slots=True)
+class SharedProperties:
+    """What the manifest says of all shards, and a check of one shard needs."""
+
+    dtype: Dtype
+    vocab_size: int
+    eos_id: int
+    tokenizer_sha256: str
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Self:
+        """Return those of a set."""
+        tokenizer = manifest.tokenizer
+        return cls(manifest.dtype, manifest.vocab_size, tokenizer.eos_id, tokenizer.sha256)
 
 
 def check_structure(store: Store) -> Structure:
     """Check a set at the quick level.
+
+    Raises:
+        OSError: the folder is absent or cannot be listed.
+        InputError: the store cannot be read.
+    """
+    found = check_set_files(store)
+    if found.shard_set is not None:
+        shared = SharedProperties.of(found.shard_set.manifest)
+
+        def check(shard: Shard) -> tuple[list[Problem], set[str]]:
+            return check_shard_files(shard, shared, found.listing)
+
+        for problems, sound in map_in_threads(check, found.shard_set.shards, reads_at_once(store)):
+            found.problems += problems
+            found.sound |= sound
+    return found
+
+
+def check_set_files(store: Store) -> Structure:
+    """Check what a set has once at the quick level: the listing, the manifest, the tokenizer, the recipe.
 
     Raises:
         OSError: the folder is absent or cannot be listed.
@@ -87,20 +127,21 @@ def check_structure(store: Store) -> Structure:
             None, [Problem("file_unreadable", MANIFEST_FILE, f"cannot be read: {error.strerror or error}")]
         )
 
-    found = Structure(shard_set)
+    found = Structure(shard_set, listing=listing)
     found.problems += _check_foreign(manifest, listing)
     found.problems += totals.check_totals(manifest)
     found.problems += _check_tokenizer(store, manifest, listing)
     found.problems += _check_recipe(store, manifest, listing)
-    for shard in shard_set.shards:
-        problems, sound = check_shard_files(shard_set, shard, listing)
-        found.problems += problems
-        found.sound |= sound
     return found
 
 
-def check_shard_files(shard_set: ShardSet, shard: Shard, listing: _Listing) -> tuple[list[Problem], set[str]]:
+def check_shard_files(shard: Shard, shared: SharedProperties, listing: Listing) -> tuple[list[Problem], set[str]]:
     """Check the files of one shard at the quick level.
+
+    Args:
+        shard: the shard.
+        shared: what the manifest says of all shards.
+        listing: of the set's place, or its entries for this shard's files.
 
     Returns:
         The problems, and the names of the files that may be opened.
@@ -125,40 +166,40 @@ def check_shard_files(shard_set: ShardSet, shard: Shard, listing: _Listing) -> t
             sound.discard(tokens)
         problems += faults
     if entry.files.metadata.path in sound:
-        problems += _check_sidecar(shard.store, shard_set.manifest, entry)
+        problems += _check_sidecar(shard.store, shared, entry)
     return problems, sound
 
 
-def _list_folder(folder: Path) -> dict[str, _Listed]:
+def _list_folder(folder: Path) -> dict[str, ListedEntry]:
     """Return the entries of a folder, with links followed."""
-    listing: dict[str, _Listed] = {}
+    listing: dict[str, ListedEntry] = {}
     with os.scandir(folder) as entries:
         for entry in entries:
             try:
                 facts = entry.stat()
             except OSError:
                 why = "a broken link: its target does not exist. Copy the file itself."
-                listing[entry.name] = _Listed(0, ("file_missing", why))
+                listing[entry.name] = ListedEntry(0, ("file_missing", why))
                 continue
             fault: tuple[ProblemKind, str] | None = None
             if not stat.S_ISREG(facts.st_mode):
                 fault = "file_unreadable", _NOT_A_FILE
             elif not os.access(entry.path, os.R_OK):
                 fault = "file_unreadable", "no permission to read it. Change its mode."
-            listing[entry.name] = _Listed(facts.st_size, fault)
+            listing[entry.name] = ListedEntry(facts.st_size, fault)
     return listing
 
 
-def _list_store(store: Store) -> dict[str, _Listed]:
+def _list_store(store: Store) -> dict[str, ListedEntry]:
     """Return the entries of a set's place in a store. A folder there is one entry, as on a disk."""
-    listing: dict[str, _Listed] = {}
+    listing: dict[str, ListedEntry] = {}
     for file in store.list():
         name, in_folder, _ = file.name.partition("/")
-        listing[name] = _Listed(0, ("file_unreadable", _NOT_A_FILE)) if in_folder else _Listed(file.bytes)
+        listing[name] = ListedEntry(0, ("file_unreadable", _NOT_A_FILE)) if in_folder else ListedEntry(file.bytes)
     return listing
 
 
-def _check_file(name: str, listing: _Listing) -> list[Problem]:
+def _check_file(name: str, listing: Listing) -> list[Problem]:
     """Check that a file, or the target of a link, exists, is regular and is readable."""
     if name not in listing:
         return [Problem("file_missing", name, "in the manifest, but not in the folder. Copy or build it again.")]
@@ -166,7 +207,7 @@ def _check_file(name: str, listing: _Listing) -> list[Problem]:
     return [] if fault is None else [Problem(fault[0], name, fault[1])]
 
 
-def _missing_manifest(listing: _Listing) -> Problem:
+def _missing_manifest(listing: Listing) -> Problem:
     temporary = sum(name.endswith(TMP_SUFFIX) for name in listing)
     message = (
         f"no {MANIFEST_FILE} among {len(listing)} entries ({temporary} of them temporary): not a shard set, or its "
@@ -175,7 +216,7 @@ def _missing_manifest(listing: _Listing) -> Problem:
     return Problem("manifest_missing", MANIFEST_FILE, message)
 
 
-def _check_foreign(manifest: Manifest, listing: _Listing) -> list[Problem]:
+def _check_foreign(manifest: Manifest, listing: Listing) -> list[Problem]:
     """Return a problem for each file in the folder that neither the manifest nor FORMAT.md allows."""
     known = {MANIFEST_FILE, *COMPANION_FILES, *manifest.digests}
     problems: list[Problem] = []
@@ -207,7 +248,7 @@ def _check_seek_table(shard: Shard, size: int) -> list[Problem]:
     return []
 
 
-def _check_sidecar(store: Store, manifest: Manifest, entry: ShardEntry) -> list[Problem]:
+def _check_sidecar(store: Store, shared: SharedProperties, entry: ShardEntry) -> list[Problem]:
     file = entry.files.metadata
     if file.bytes > MAX_SIDECAR_BYTES:
         message = f"{file.bytes} bytes of metadata; expected at most {MAX_SIDECAR_BYTES}. Not read."
@@ -226,10 +267,10 @@ def _check_sidecar(store: Store, manifest: Manifest, entry: ShardEntry) -> list[
         name=entry.name,
         split=entry.split,
         phase=entry.phase,
-        dtype=manifest.dtype,
-        vocab_size=manifest.vocab_size,
-        eos_id=manifest.tokenizer.eos_id,
-        tokenizer_sha256=manifest.tokenizer.sha256,
+        dtype=shared.dtype,
+        vocab_size=shared.vocab_size,
+        eos_id=shared.eos_id,
+        tokenizer_sha256=shared.tokenizer_sha256,
         tokens=entry.tokens,
         documents=entry.documents,
         sources=entry.sources,
@@ -254,7 +295,7 @@ def _check_digest(file: FileEntry, content: bytes) -> list[Problem]:
     return [Problem("file_checksum", file.path, message)]
 
 
-def _check_recipe(store: Store, manifest: Manifest, listing: _Listing) -> list[Problem]:
+def _check_recipe(store: Store, manifest: Manifest, listing: Listing) -> list[Problem]:
     name = manifest.recipe.file
     problems = _check_file(name, listing)
     if not problems:
@@ -265,7 +306,7 @@ def _check_recipe(store: Store, manifest: Manifest, listing: _Listing) -> list[P
     return problems
 
 
-def _check_tokenizer(store: Store, manifest: Manifest, listing: _Listing) -> list[Problem]:
+def _check_tokenizer(store: Store, manifest: Manifest, listing: Listing) -> list[Problem]:
     name = manifest.tokenizer.file
     problems = _check_file(name, listing)
     if problems:

@@ -3,27 +3,36 @@
 Tokens are streamed: one frame is read, hashed, decompressed, hashed again and compared while it is in the cache. The
 document table is read in batches. Memory: a few MiB, and 8 bytes a document of the shard. Faults of one kind in one
 shard make one problem, which says how many there are and where the first one is.
+
+SHA-256 of the file and of its content is as much work as decompressing it. Whoever wrote the files may know a checksum
+that costs a tenth: the XXH3-128 of the bytes that have a SHA-256, computed of the same bytes at the same time. Then
+that one is compared. The bytes are the same if it is, but for a chance of 1 in 2^128; if it is not, the file is read
+again for its SHA-256, so that the problem is the same one. A digest in the manifest that the writer did not compute
+has no such checksum.
 """
 
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import xxhash
 import zstandard
 
 from shards.errors import Problem, ProblemKind, ShardSetError
 from shards.format import codec
 from shards.format.documents import iter_documents
+from shards.format.hashes import split_column
 from shards.format.manifest import SourceCounts
 from shards.format.reader import Shard
 from shards.format.writer import add_lengths
 from shards.stores.files import hash_file
 from shards.stores.store import require_folder
+from shards.validation.duplicates import cover
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -34,7 +43,8 @@ class ShardContents:
     """The result of the full level for one shard.
 
     `longest` is the longest document of each source, in tokens. `table_sound` is True if the document table can
-    be trusted: it has the number of rows in the manifest, the right types, and no gap between documents.
+    be trusted: it has the number of rows in the manifest, the right types, and no gap between documents. `coverage`
+    says which ranges of hashes its documents are in, if that was asked for.
     """
 
     problems: list[Problem] = field(default_factory=list[Problem])
@@ -42,6 +52,7 @@ class ShardContents:
     tokens: int = 0
     documents: int = 0
     table_sound: bool = False
+    coverage: int | None = None
 
 
 @dataclass
@@ -64,18 +75,32 @@ class _Table:
     ends: npt.NDArray[np.int64]
     sums: dict[str, SourceCounts]
     longest: dict[str, int]
+    coverage: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ContentRules:
+    """How the contents of a set's shards are checked."""
+
+    vocab_size: int
+    """Every id must be smaller."""
+    eos_id: int
+    """The id that must end every document and appear nowhere else."""
+    cover: bool = False
+    """Whether to find out which ranges of hashes the documents are in."""
+    checksums: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By SHA-256 the XXH3-128 of the same bytes, both in hex, as far as the writer has computed them."""
 
 
 def check_contents(
-    shard: Shard, sound: set[str], *, vocab_size: int, eos_id: int, advance: Callable[[int], None] | None = None
+    shard: Shard, sound: set[str], rules: ContentRules, *, advance: Callable[[int], None] | None = None
 ) -> ShardContents:
     """Check one shard in full.
 
     Args:
         shard: the shard.
         sound: the names of the files that passed the quick level; others are not opened.
-        vocab_size: the size of the vocabulary; every id must be smaller.
-        eos_id: the id that must end every document and appear nowhere else.
+        rules: how the contents are checked.
         advance: called with the number of tokens checked since the last call.
     """
     found = ShardContents()
@@ -83,41 +108,43 @@ def check_contents(
     table: _Table | None = None
     if files.documents.path in sound:
         try:
-            problems, table = _check_documents(shard)
+            problems, table = _check_documents(shard, with_hashes=rules.cover)
         except OSError as error:
             problems = [_unreadable(files.documents.path, error)]
         found.problems += problems
     if table is not None:
         found.longest, found.documents, found.table_sound = table.longest, len(table.ends), True
+        found.coverage = table.coverage
     if files.tokens.path in sound:
         ends = None if table is None else table.ends
         try:
-            found.problems += _check_tokens(shard, ends, vocab_size=vocab_size, eos_id=eos_id, advance=advance)
+            found.problems += _check_tokens(shard, ends, rules, advance)
             found.tokens = shard.num_tokens
         except OSError as error:
             found.problems.append(_unreadable(files.tokens.path, error))
     return found
 
 
-def _check_documents(shard: Shard) -> tuple[list[Problem], _Table | None]:
+def _check_documents(shard: Shard, *, with_hashes: bool) -> tuple[list[Problem], _Table | None]:
     """Check the document table's digest and rows. A table on another machine is read once, whole."""
     file = shard.entry.files.documents
     content = None if shard.store.folder is not None else shard.store.read(file.path)
     digest = hash_file(require_folder(shard.store) / file.path) if content is None else sha256(content).hexdigest()
     problems = [] if digest == file.sha256 else [_wrong_digest("file_checksum", file.path, digest, file.sha256)]
-    more, table = _check_rows(shard, content)
+    more, table = _check_rows(shard, content, with_hashes=with_hashes)
     return problems + more, table
 
 
-def _check_rows(shard: Shard, content: bytes | None) -> tuple[list[Problem], _Table | None]:
+def _check_rows(shard: Shard, content: bytes | None, *, with_hashes: bool) -> tuple[list[Problem], _Table | None]:
     """Check that there is no gap between documents and that each source's totals equal the manifest's."""
     name = shard.entry.files.documents.path
     gaps, empty = _Fault("document_table"), _Fault("document_table")
     ends: list[npt.NDArray[np.int64]] = []
     sums: dict[str, list[int]] = {}
-    position = row = 0
+    position = row = coverage = 0
+    columns = ["start", "length", "source", "unit", "row", *(["hash"] if with_hashes else [])]
     try:
-        for batch in iter_documents(shard, ["start", "length", "source", "unit", "row"], content):
+        for batch in iter_documents(shard, columns, content):
             start: npt.NDArray[np.int64] = np.from_dlpack(batch.column("start")).view(np.int64)
             length: npt.NDArray[np.int64] = np.from_dlpack(batch.column("length")).astype(np.int64)
             stop = np.cumsum(length) + position
@@ -130,6 +157,8 @@ def _check_rows(shard: Shard, content: bytes | None) -> tuple[list[Problem], _Ta
             if not gaps.count:  # a broken table is not kept: the shard's tokens do not bound its memory
                 ends.append(stop - 1)
             add_lengths(batch, sums)
+            if with_hashes:
+                coverage |= cover(split_column(batch.column("hash"))[:, 0])
             position, row = int(stop[-1]) if len(stop) else position, row + len(stop)
     except ShardSetError as error:
         return error.problems, None
@@ -148,25 +177,42 @@ def _check_rows(shard: Shard, content: bytes | None) -> tuple[list[Problem], _Ta
     if gaps.count or empty.count or position != shard.num_tokens:
         return problems, None
     longest = {source: most for source, (_, _, most) in sums.items()}
-    return problems, _Table(np.concatenate(ends) if ends else np.empty(0, np.int64), counts, longest)
+    all_ends = np.concatenate(ends) if ends else np.empty(0, np.int64)
+    return problems, _Table(all_ends, counts, longest, coverage if with_hashes else None)
 
 
 def _check_tokens(
+    shard: Shard, ends: npt.NDArray[np.int64] | None, rules: ContentRules, advance: Callable[[int], None] | None
+) -> list[Problem]:
+    """Check the tokens file by the writer's checksums if they are known, and then what they find by SHA-256."""
+    entry, checksums = shard.entry, rules.checksums
+    known = checksums.get(entry.files.tokens.sha256), checksums.get(entry.tokens_sha256)
+    if None in known:
+        return _read_tokens(shard, ends, rules, (None, None), advance)
+    problems = _read_tokens(shard, ends, rules, known, advance)
+    # What is not found again was there once: a disk that gives other bytes each time.
+    return (_read_tokens(shard, ends, rules, (None, None), None) or problems) if problems else []
+
+
+def _read_tokens(
     shard: Shard,
     ends: npt.NDArray[np.int64] | None,
-    *,
-    vocab_size: int,
-    eos_id: int,
+    rules: ContentRules,
+    known: tuple[str | None, str | None],
     advance: Callable[[int], None] | None,
 ) -> list[Problem]:
-    """Read the tokens file once and check both digests, frame checksums, the range of ids, and the places of EOS."""
-    file, dtype = shard.tokens_file, shard.dtype
+    """Read the tokens file once and check both digests, frame checksums, the range of ids, and the places of EOS.
+
+    `known` are the XXH3-128 of the file and of its content, to compare instead of their SHA-256.
+    """
+    file, dtype, entry = shard.tokens_file, shard.dtype, shard.entry
     try:
         frames = shard.seek_table.frames
     except ShardSetError as error:
         return error.problems
     corrupt, beyond, eos = _Fault("frame_corrupt"), _Fault("token_out_of_range"), _Fault("eos_misplaced")
-    file_hash, content_hash = sha256(), sha256()
+    file_hash = _Digest("file_checksum", file.name, entry.files.tokens.sha256, known[0])
+    content_hash = _Digest("tokens_checksum", file.name, entry.tokens_sha256, known[1])
     decompressor = zstandard.ZstdDecompressor()
     for frame, data in codec.iter_compressed(file, frames):
         file_hash.update(data)
@@ -178,23 +224,33 @@ def _check_tokens(
         content_hash.update(content)
         tokens = np.frombuffer(content, dtype)
         first = frame.start // dtype.itemsize
-        _check_range(tokens, first, vocab_size, beyond)
+        _check_range(tokens, first, rules.vocab_size, beyond)
         if ends is not None:
-            _check_eos(tokens, first, ends, eos_id, eos)
+            _check_eos(tokens, first, ends, rules.eos_id, eos)
         if advance is not None:
             advance(len(tokens))
-    size = shard.entry.files.tokens.bytes  # a sound file has it; what follows the frames is the seek table
+    size = entry.files.tokens.bytes  # a sound file has it; what follows the frames is the seek table
     for start in range(frames[-1].file_stop if frames else 0, size, codec.FRAME_BYTES):
         file_hash.update(file.read_range(start, min(start + codec.FRAME_BYTES, size)))
-    problems: list[Problem] = []
-    if file_hash.hexdigest() != shard.entry.files.tokens.sha256:
-        problems.append(
-            _wrong_digest("file_checksum", file.name, file_hash.hexdigest(), shard.entry.files.tokens.sha256)
-        )
-    if not corrupt.count and content_hash.hexdigest() != shard.entry.tokens_sha256:
-        digest = content_hash.hexdigest()
-        problems.append(_wrong_digest("tokens_checksum", file.name, digest, shard.entry.tokens_sha256))
+    problems = file_hash.problems()
+    if not corrupt.count:
+        problems += content_hash.problems()
     return problems + _to_problems([corrupt, beyond, eos], file.name, "Copy or build the shard again.")
+
+
+class _Digest:
+    """The digest of bytes as they are read: their SHA-256, or the XXH3-128 of bytes with the expected SHA-256."""
+
+    def __init__(self, kind: ProblemKind, name: str, sha256_hex: str, xxh3_hex: str | None):
+        self._place = kind, name
+        self._hash = sha256() if xxh3_hex is None else xxhash.xxh3_128()
+        self._expected = sha256_hex if xxh3_hex is None else xxh3_hex
+        self.update = self._hash.update
+
+    def problems(self) -> list[Problem]:
+        """Return a problem if the digest is another one than expected."""
+        digest = self._hash.hexdigest()
+        return [] if digest == self._expected else [_wrong_digest(*self._place, digest, self._expected)]
 
 
 def _check_range(tokens: npt.NDArray[Any], first: int, vocab_size: int, fault: _Fault) -> None:
@@ -223,7 +279,8 @@ def _check_eos(tokens: npt.NDArray[Any], first: int, ends: npt.NDArray[np.int64]
 
 
 def _wrong_digest(kind: ProblemKind, name: str, digest: str, expected: str) -> Problem:
-    what = "sha256" if kind == "file_checksum" else "sha256 of the decompressed tokens"
+    algorithm = "sha256" if len(expected) == 64 else "xxh3_128"
+    what = algorithm if kind == "file_checksum" else f"{algorithm} of the decompressed tokens"
     return Problem(kind, name, f"{what} is {digest}; expected {expected} by the manifest. Copy or build it again.")
 
 

@@ -7,6 +7,9 @@ lists what each level checks, and what no level checks.
 Wrong content is reported, never raised; only a folder or store that cannot be listed raises. Memory does not grow with
 the set: a frame of 1 MiB for each thread, 8 bytes a document of the shards being read, and the duplicate check's
 partitions; for a set in a store also one request (8 MiB) and one document table for each thread.
+
+`check_in_full` says what the full level is; whoever calls it runs the checks of shards and partitions. `validate` runs
+them in threads of this process, a build as tasks on its engine (`pipeline.validate`).
 """
 
 from __future__ import annotations
@@ -14,8 +17,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -24,16 +26,23 @@ from shards.errors import Problem
 from shards.format.reader import Shard, ShardSet
 from shards.format.workers import map_in_threads
 from shards.stores.open import open_store
-from shards.validation.duplicates import check_duplicates
-from shards.validation.files import Structure, check_structure
-from shards.validation.mix import check_shares
-from shards.validation.shard import ShardContents, check_contents
+from shards.stores.store import Store
+from shards.validation import duplicates
+from shards.validation.files import SharedProperties, Structure, check_set_files, check_structure
+from shards.validation.findings import JoinedFindings, ShardFindings, check_shard, join_findings
+from shards.validation.shard import ContentRules
 from shards.validation.sources import compare_with_sources
 
 Level = Literal["quick", "full"]
 
 Progress = Callable[[int, int], None]
 """A function of the tokens checked so far and the tokens in all, called by one thread at a time."""
+
+CheckShards = Callable[[ShardSet, Structure], Sequence[ShardFindings]]
+"""A function of a set and its files, which returns the findings of `check_shard` for each shard, in order."""
+
+Compare = Callable[[JoinedFindings, Mapping[str, int]], list[Problem]]
+"""A function of the joined findings and the epochs of each source, which returns what `check_duplicates` does."""
 
 
 @dataclass
@@ -98,56 +107,84 @@ def validate(
     """
     began = time.perf_counter()
     store = open_store(path)
-    structure = check_structure(store)
-    report = ValidationResult(store.folder or str(store), level, problems=list(structure.problems))
-    shard_set = structure.shard_set
-    if shard_set is not None:
-        report.shards = len(shard_set.shards)
-        if level == "full":
-            _check_full(report, structure, shard_set, threads, progress)
-        else:
-            report.tokens = sum(shard.num_tokens for shard in shard_set.shards)
-            report.documents = sum(shard.num_documents for shard in shard_set.shards)
-        if against_sources:
-            _check_against_sources(report, structure, shard_set, against_sources)
+    if level == "full":
+        report, structure = check_in_full(store, _threaded(threads, progress), _compare_here)
+    else:
+        structure = check_structure(store)
+        report = ValidationResult(store.folder or str(store), level, structure.problems)
+        shards = structure.shard_set.shards if structure.shard_set is not None else ()
+        report.shards = len(shards)
+        report.tokens = sum(shard.num_tokens for shard in shards)
+        report.documents = sum(shard.num_documents for shard in shards)
+    if against_sources and structure.shard_set is not None:
+        _check_against_sources(report, structure, structure.shard_set, against_sources)
     elif against_sources:
         report.not_run.append("against sources: the manifest cannot be used")
     report.seconds = time.perf_counter() - began
     return report
 
 
-def _check_full(
-    report: ValidationResult, structure: Structure, shard_set: ShardSet, threads: int, progress: Progress | None
-) -> None:
-    manifest = shard_set.manifest
-    total = sum(shard.num_tokens for shard in shard_set.shards)
-    done, lock = 0, threading.Lock()
+def check_in_full(store: Store, check_shards: CheckShards, compare: Compare) -> tuple[ValidationResult, Structure]:
+    """Check a set at the full level.
 
-    def advance(tokens: int) -> None:
-        nonlocal done
-        with lock:
-            done += tokens
-            if progress is not None:
-                progress(done, total)
+    Args:
+        store: the set's place.
+        check_shards: runs the checks of shards, anywhere.
+        compare: runs the comparison of documents over the whole set, anywhere.
 
-    def check(shard: Shard) -> ShardContents:
-        return check_contents(
-            shard, structure.sound, vocab_size=shard_set.vocab_size, eos_id=shard_set.eos_id, advance=advance
-        )
+    Returns:
+        What was found, without the time it took; and the set's files, of which `sound` may be opened.
 
-    contents = map_in_threads(check, shard_set.shards, threads)
-    longest: Counter[str] = Counter()
-    for found in contents:
-        report.problems += found.problems
-        report.tokens += found.tokens
-        report.documents += found.documents
-        for source, tokens in found.longest.items():
-            longest[source] = max(longest[source], tokens)
-    trusted = [shard for shard, found in zip(shard_set.shards, contents, strict=True) if found.table_sound]
-    if len(trusted) == len(contents):
-        # If a table is missing, the longest document is unknown, and every share would look wrong.
-        report.problems += check_shares(manifest, longest)
-    report.problems += check_duplicates(trusted, {source.name: source.epochs for source in manifest.sources})
+    Raises:
+        OSError: the folder is absent or cannot be listed.
+        InputError: the store cannot be read.
+        Whatever `check_shards` or `compare` raises.
+    """
+    structure = check_set_files(store)
+    report = ValidationResult(store.folder or str(store), "full", list(structure.problems))
+    shard_set = structure.shard_set
+    if shard_set is not None:
+        shards = shard_set.shards
+        joined = join_findings(shard_set.manifest, shards, check_shards(shard_set, structure))
+        structure.sound = joined.sound
+        report.shards, report.tokens, report.documents = len(shards), joined.tokens, joined.documents
+        report.problems += joined.problems
+        report.problems += compare(joined, {source.name: source.epochs for source in shard_set.manifest.sources})
+    return report, structure
+
+
+def content_rules(shard_set: ShardSet, checksums: Mapping[str, str] | None = None) -> ContentRules:
+    """Return how the contents of a set's shards are checked; `checksums` are as there."""
+    documents = sum(shard.num_documents for shard in shard_set.shards)
+    cover = documents > duplicates.PARTITION_DOCUMENTS
+    return ContentRules(shard_set.vocab_size, shard_set.eos_id, cover, checksums or {})
+
+
+def _compare_here(joined: JoinedFindings, epochs: Mapping[str, int]) -> list[Problem]:
+    return duplicates.check_duplicates(joined.trusted, epochs, joined.coverage)
+
+
+def _threaded(threads: int, progress: Progress | None) -> CheckShards:
+    """Return what checks shards in threads of this process."""
+
+    def check_shards(shard_set: ShardSet, structure: Structure) -> list[ShardFindings]:
+        shared, rules = SharedProperties.of(shard_set.manifest), content_rules(shard_set)
+        total = sum(shard.num_tokens for shard in shard_set.shards)
+        done, lock = 0, threading.Lock()
+
+        def advance(tokens: int) -> None:
+            nonlocal done
+            with lock:
+                done += tokens
+                if progress is not None:
+                    progress(done, total)
+
+        def check(shard: Shard) -> ShardFindings:
+            return check_shard(shard, shared, structure.listing, rules, advance)
+
+        return map_in_threads(check, shard_set.shards, threads)
+
+    return check_shards
 
 
 def _check_against_sources(report: ValidationResult, structure: Structure, shard_set: ShardSet, count: int) -> None:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
 from pipeline.build.build import build
 from pipeline.build.load import load_recipe
-from pipeline.engine.executors import Advance, LocalExecutor
+from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.progress import Progress
-from pipeline.engine.receipts import WorkFileDamagedError
-from pipeline.engine.tasks import Call, call_from_json, call_to_json
 from pipeline.sources.network.settings import Network
 from tests.support.builds import digests, recipe_text, write_corpus
+from tests.support.json_executor import JsonExecutor
 from tests.support.servers import corpora as stand_ins
 from tests.support.servers.bucket import Bucket
 
@@ -27,22 +24,6 @@ content = "software-heritage"
 max_missing = 0.1
 weight = 10
 """
-
-
-class JsonExecutor(LocalExecutor):
-    """Runs what is left of a call after it has been JSON."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
-        self.sent: dict[str, list[str]] = {}
-
-    def run(self, calls: Sequence[Call], advance: Advance) -> list[WorkFileDamagedError]:
-        texts = [call_to_json(call) for call in calls]
-        read = [call_from_json(text) for text in texts]
-        assert [call_to_json(call) for call in read] == texts
-        for text in texts:
-            self.sent.setdefault(json.loads(text)["function"].partition(":")[2], []).append(text)
-        return super().run(read, advance)
 
 
 def test_every_stage_runs_from_json(tmp_path: Path) -> None:
@@ -73,7 +54,7 @@ def test_every_stage_runs_from_json(tmp_path: Path) -> None:
     plain, sent = digests(tmp_path / "plain"), digests(tmp_path / "json")
     assert sent == plain
     functions = {"fetch_unit", "train_tokenizer", "encode_unit", "mix_runs", "assemble_shards"}
-    functions |= {"write_bands", "find_pairs", "compare_pairs"}
+    functions |= {"write_bands", "find_pairs", "compare_pairs", "check_shards"}
     assert executors["json"].sent.keys() == functions
     largest = max(len(text) for text in executors["json"].sent["assemble_shards"])
     assert largest < 4000  # runs are named by reference

@@ -16,8 +16,10 @@ from pipeline.engine.ray_executor import RayExecutor
 from pipeline.engine.remote import WorkerDiffersError
 from pipeline.engine.tasks import Call, Task, digest_of
 from shards.stores.store import FolderStore
+from shards.validation.validate import validate
 from tests.support.builds import digests, digests_in, wait_until
 from tests.support.corrupt_build import MESSAGE, check_what_is_kept, write_corrupt_recipe
+from tests.support.damage import flip_unseen
 from tests.support.ray_cluster import RayCluster
 from tests.support.servers.objects import ObjectServer, Proxy, aws_environment
 from tests.support.small_recipe import write_small_recipe
@@ -74,6 +76,15 @@ def test_a_build_gives_the_bytes_of_a_local_one(
     done = run_process("build", recipe, "--out", "ray", "--engine", "ray")
     assert done.returncode == 0, done.stderr
     assert digests(tmp_path / "ray") == expected
+    # The nodes find what the driver does not read.
+    flip_unseen(tmp_path / "ray")
+    done = run_process("build", recipe, "--out", "ray", "--engine", "ray")
+    assert done.returncode == 1, done.stderr
+    problems = validate(tmp_path / "ray", level="full").problems
+    assert [line for line in done.stdout.splitlines() if line.startswith("problem: ")] == [
+        f"problem: {problem}" for problem in problems
+    ]
+    assert {problem.kind for problem in problems} >= {"file_checksum"}
 
 
 def test_a_build_that_cleans_gives_them_too(

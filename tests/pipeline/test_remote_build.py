@@ -18,8 +18,10 @@ from pipeline.engine.lease import Lease, LeaseLostError
 from pipeline.engine.receipts import read_receipt
 from shards.stores.files import FolderBusyError, unique_name
 from shards.stores.open import open_writable_store
+from shards.validation.validate import validate
 from tests.support.builds import build_here, command, digests, digests_in, run_build, wait_until
 from tests.support.servers.objects import ObjectServer, Proxy, aws_environment, rclone_store
+from tests.support.validation_tasks import validate_as_tasks
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +125,21 @@ def test_damaged_objects_are_made_again(recipe: Path, expected: dict[str, str], 
     said = build_here(recipe, built)["stderr"]
     assert said.count("runs again") == 2
     assert digests_in(built) == expected
+
+
+def test_damage_in_a_bucket_is_found_by_tasks_as_by_validate(built: str, tmp_path: Path) -> None:
+    store = open_writable_store(built)
+    tokens = bytearray(store.read("train-00000.bin.zst"))
+    tokens[len(tokens) // 2] ^= 1
+    store.put("train-00000.bin.zst", bytes(tokens))
+    store.put("train-00001.docs.parquet", store.read("val-00000.docs.parquet"))
+    store.delete("val-00000.json")
+    expected = validate(built, level="full")
+    kinds = {problem.kind for problem in expected.problems}
+    assert {"file_missing", "file_size", "file_checksum"} <= kinds
+    in_tasks, executor = validate_as_tasks(built, tmp_path / "work")
+    assert in_tasks.to_dict() | {"seconds": 0} == expected.to_dict() | {"seconds": 0}
+    assert executor.sent.keys() == {"check_shards"}
 
 
 def test_a_kept_tokenizer_in_a_bucket(recipe: Path, built: str) -> None:

@@ -21,8 +21,10 @@ from pipeline.engine.tasks import Call, Task, digest_of
 from shards.errors import InputError, RunError
 from shards.stores.open import open_writable_store
 from shards.stores.store import FolderStore
+from shards.validation.validate import validate
 from tests.support.builds import digests, digests_in, wait_until
 from tests.support.corrupt_build import MESSAGE, check_what_is_kept, write_corrupt_recipe
+from tests.support.damage import flip_unseen
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.small_recipe import write_small_recipe
 
@@ -67,6 +69,15 @@ def test_a_build_gives_the_bytes_of_a_local_one(
     assert main([*command, "--out", str(tmp_path / "set")]) == 0, capsys.readouterr().err
     assert digests(tmp_path / "set") == expected
     assert not list((tmp_path / "set.work").glob("*/.slurm*"))
+    # The nodes find what the driver does not read.
+    flip_unseen(tmp_path / "set")
+    capsys.readouterr()
+    assert main([*command, "--out", str(tmp_path / "set")]) == 1
+    problems = validate(tmp_path / "set", level="full").problems
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("problem: ")] == [
+        f"problem: {problem}" for problem in problems
+    ]
+    assert {problem.kind for problem in problems} >= {"file_checksum"}
     assert main([*command, "--out", f"{bucket}/set"]) == 0, capsys.readouterr().err
     assert digests_in(f"{bucket}/set") == expected
     assert not [file for file in open_writable_store(f"{bucket}/set.work").list() if "/.slurm" in file.name]

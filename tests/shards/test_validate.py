@@ -1,6 +1,7 @@
 """Validation passes good sets and names every planted fault."""
 
 import dataclasses
+import hashlib
 import inspect
 import os
 import shutil
@@ -13,12 +14,15 @@ import pytest
 import shards
 from shards.convert.export import export_set
 from shards.errors import PROBLEM_KINDS
+from shards.format.documents import iter_documents
+from shards.format.hashes import split_column
 from shards.validation import duplicates
 from shards.validation.manifest import check_totals
 from shards.validation.validate import validate
 from tests.support import faults_documents, faults_metadata, faults_tokens
 from tests.support.faults import FAULTS, edit, flip
 from tests.support.shard_sets import write_set
+from tests.support.validation_tasks import claim_checksums, validate_as_tasks
 
 assert faults_metadata
 assert faults_tokens
@@ -54,6 +58,35 @@ def test_fault_is_named(plant, kinds, good_set, plan, tmp_path):
     assert not report.ok
     again = validate(folder, level="full", threads=1)
     assert again.problems == report.problems
+    # As a build does: in tasks, by the checksums of whoever wrote the files.
+    written = claim_checksums(folder if "plan" in inspect.signature(plant).parameters else good_set)
+    for checksums in (written, {}):
+        in_tasks, _ = validate_as_tasks(folder, tmp_path / "work", checksums)
+        assert in_tasks.problems == report.problems
+        assert in_tasks.to_dict() | {"seconds": 0} == report.to_dict() | {"seconds": 0}
+
+
+def test_checksums_of_the_writer_take_the_place_of_sha256(good_set, tmp_path, monkeypatch):
+    checksums = claim_checksums(good_set)
+    assert len(checksums) == 6
+    calls = []
+    monkeypatch.setattr("shards.validation.shard.sha256", lambda *_: calls.append(1) or hashlib.sha256(*_))
+    assert validate_as_tasks(good_set, tmp_path / "work", checksums)[0].ok
+    assert not calls
+    # A digest that the writer did not compute is compared as ever.
+    del checksums[shards.open_set(good_set).shards[0].entry.tokens_sha256]
+    assert validate_as_tasks(good_set, tmp_path / "work", checksums)[0].ok
+    assert len(calls) == 2
+
+
+def test_a_disk_that_gives_other_bytes_once_is_named(good_set, tmp_path):
+    """The first reading finds bytes that the second one does not."""
+    checksums = claim_checksums(good_set)
+    digest = shards.open_set(good_set).shards[1].entry.tokens_sha256
+    checksums[digest] = "0" * 32
+    found = validate_as_tasks(good_set, tmp_path / "work", checksums)[0].problems
+    assert [(problem.kind, problem.where) for problem in found] == [("tokens_checksum", "train-00001.bin.zst")]
+    assert "xxh3_128 of the decompressed tokens is" in found[0].message
 
 
 def test_every_kind_of_problem_is_planted():
@@ -177,6 +210,26 @@ def test_duplicates_are_found_in_partitions_too(good_set, plan, tmp_path, monkey
     assert "30 documents in all" in whole[-1].message
     assert {p.kind for p in parts} == {"split_leak"}
     assert "30 documents in all" in parts[-1].message
+    in_tasks, executor = validate_as_tasks(tmp_path / "set", tmp_path / "work")
+    assert in_tasks.problems == parts
+    documents = sum(shard.num_documents for shard in shards.open_set(tmp_path / "set").shards)
+    assert len(executor.sent["compare_documents"]) == -(-documents // 100)
+
+
+def test_a_partition_reads_the_shards_that_are_in_it(good_set, monkeypatch):
+    monkeypatch.setattr(duplicates, "PARTITION_DOCUMENTS", 100)
+    own = shards.open_set(good_set).shards
+    high = [
+        np.concatenate([split_column(batch.column("hash"))[:, 0] for batch in iter_documents(s, ["hash"])]) for s in own
+    ]
+    coverage = [duplicates.cover(halves) for halves in high]
+    divided = duplicates.divide(own, coverage)
+    for partition, members in divided:
+        there = [shard.name for shard, halves in zip(own, high, strict=True) if partition.takes(halves).any()]
+        assert set(there) <= {shard.name for shard in members}
+    first = [1, None, 1 << (1 << duplicates.COVERAGE_BITS) - 1]
+    count = len(divided)
+    assert [len(members) for _, members in duplicates.divide(own, first)] == [2, *[1] * (count - 2), 2]
 
 
 def test_uint32_set_is_whole(plan, tmp_path):

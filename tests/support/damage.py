@@ -15,3 +15,10 @@ def flip(path: Path, generator: random.Random, place: int | None = None) -> None
     data[place] ^= 1 << generator.randrange(8)
     path.write_bytes(data)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def flip_unseen(set_folder: Path) -> None:
+    """Change a bit in the middle of a shard of a finished build; only a full validation can find it, and is due."""
+    tokens = set_folder / "train-00001.bin.zst"
+    flip(tokens, random.Random(0), tokens.stat().st_size // 2)
+    set_folder.with_name(f"{set_folder.name}.work").joinpath("build.json").unlink()

@@ -1,0 +1,121 @@
+"""The last stage of a build: the full level of validation, as tasks on the engine.
+
+Every shard is read back from where it was published, by a task of this stage and not by the one that wrote it. That
+one would read, before its files are published, the copy on its own machine, whatever a bucket or a network's file
+system holds afterwards. It would save no read either: a file that is renamed stays in the page cache, and the next task
+finds it there. On the hosts of a cluster the tasks share the reading; the driver reads the manifest, the tokenizer and
+the recipe, and joins what the tasks have found.
+
+What an earlier build read says nothing about the disk of today, so each validation runs all its tasks: their digests
+have a name that no other validation has, and what they leave is deleted when it ends. A build that finds nothing to do,
+and knows the set as valid, does not come here: see `build`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pipeline import validate
+from pipeline.build.context import BuildContext
+from pipeline.engine.driver import StageResult
+from pipeline.engine.tasks import Task, digest_of
+from shards.errors import Problem
+from shards.format.manifest import ShardEntry
+from shards.format.reader import ShardSet
+from shards.stores.files import unique_name
+from shards.stores.store import WritableStore
+from shards.validation.duplicates import check_duplicates, divide, join_faults
+from shards.validation.files import SharedProperties, Structure
+from shards.validation.findings import JoinedFindings, ShardFindings
+from shards.validation.validate import ValidationResult, check_in_full, content_rules
+
+STAGE = "validate"
+"""The stage's name, and its folder in the work folder while it runs."""
+
+
+@dataclass
+class _Run:
+    """One validation."""
+
+    context: BuildContext
+    name: str
+    """That no other validation has."""
+    core_seconds: float = 0.0
+    """Of its tasks, less what this process used while they ran, which counts them if they ran in it."""
+
+    def run(self, function: str, tasks: list[Task]) -> list[dict[str, Any]]:
+        used = time.process_time()
+        stage: StageResult = self.context.driver.run_stage(STAGE, f"pipeline.validate:{function}", tasks)
+        self.core_seconds -= time.process_time() - used
+        self.core_seconds += sum(sum(result["core_seconds"].values()) for result in stage.results)
+        return stage.results
+
+    def digest(self, what: str, names: list[str]) -> str:
+        return digest_of({"validation": self.name, what: names})
+
+
+def run_validation(context: BuildContext, checksums: Mapping[str, str]) -> tuple[ValidationResult, float]:
+    """Check the finished set in full.
+
+    Args:
+        context: the build, whose set is published.
+        checksums: of the tokens, by SHA-256, as the tasks that wrote them have computed them; see `ContentRules`.
+
+    Returns:
+        What was found, and the processor's seconds that it took, in all processes.
+    """
+    began, used = time.perf_counter(), time.process_time()
+    run = _Run(context, unique_name())
+    folder = context.work.child(STAGE)
+    folder.delete_all()  # of a build that was killed
+
+    def check_shards(shard_set: ShardSet, structure: Structure) -> list[ShardFindings]:
+        tasks = [
+            Task(run.digest("shards", [entry.name for entry in entries]), payload, _bytes_of(entries), entries[0].name)
+            for entries, payload in _make_payloads(context.out, shard_set, structure, checksums)
+        ]
+        return [found for result in run.run("check_shards", tasks) for found in validate.read_findings(result)]
+
+    def compare(joined: JoinedFindings, epochs: Mapping[str, int]) -> list[Problem]:
+        partitions = divide(joined.trusted, joined.coverage)
+        if len(partitions) == 1:  # no more than a driver has room for
+            return check_duplicates(joined.trusted, epochs)
+        tasks: list[Task] = []
+        for partition, shards in partitions:
+            entries = tuple(shard.entry for shard in shards)
+            dtype = shards[0].dtype.name if shards else ""
+            payload = validate.CompareTask(str(context.out), entries, dtype, epochs, partition)
+            size = sum(entry.files.documents.bytes for entry in entries)
+            name = f"documents {partition.number + 1} of {partition.count}"
+            tasks.append(Task(run.digest("documents", [name]), payload, size, name))
+        return join_faults([validate.read_faults(result) for result in run.run("compare_documents", tasks)])
+
+    try:
+        report, _ = check_in_full(context.out, check_shards, compare)
+    finally:
+        folder.delete_all()
+    report.seconds = time.perf_counter() - began
+    return report, time.process_time() - used + run.core_seconds
+
+
+def _make_payloads(
+    out: WritableStore, shard_set: ShardSet, structure: Structure, checksums: Mapping[str, str]
+) -> list[tuple[tuple[ShardEntry, ...], validate.ValidateTask]]:
+    """Return the shards of each task, and its payload: with a part of the listing and of the checksums."""
+    shared, rules = SharedProperties.of(shard_set.manifest), content_rules(shard_set)
+    payloads: list[tuple[tuple[ShardEntry, ...], validate.ValidateTask]] = []
+    for entries in validate.group_entries(shard_set.shards):
+        names = [file.path for entry in entries for file in entry.files.entries]
+        listing = {name: structure.listing[name] for name in names if name in structure.listing}
+        digests = [digest for entry in entries for digest in (entry.files.tokens.sha256, entry.tokens_sha256)]
+        known = {digest: checksums[digest] for digest in digests if digest in checksums}
+        payload = validate.ValidateTask(str(out), entries, shared, listing, replace(rules, checksums=known))
+        payloads.append((entries, payload))
+    return payloads
+
+
+def _bytes_of(entries: tuple[ShardEntry, ...]) -> int:
+    return sum(file.bytes for entry in entries for file in entry.files.entries)

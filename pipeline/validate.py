@@ -1,0 +1,123 @@
+"""Validate: check neighbouring shards as they were published, or one partition of all documents; no file is written.
+
+The checks are those of `shards.validation`, which `tokenmill validate` runs in threads. Memory: one shard's document
+table, 8 bytes for each of its documents, a frame, and one request; or the documents of a partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from pipeline.engine.timer import Timer
+from shards.format.manifest import ShardEntry
+from shards.format.reader import Shard
+from shards.stores.open import open_store
+from shards.validation.duplicates import Partition, PartitionFaults, compare_partition
+from shards.validation.files import ListedEntry, SharedProperties
+from shards.validation.findings import ShardFindings, check_shard
+from shards.validation.shard import ContentRules
+
+TASK_BYTES = 32 << 20
+"""Tokens of a task's shards, about: 40 ms of work, ten times what the task itself costs."""
+MOST_SHARDS = 64
+"""Shards of a task: of small ones, 0.1 s of work."""
+MOST_TASKS = 2048
+"""More shards than these tasks hold make larger tasks: the driver reads a receipt for each."""
+
+_FINDINGS = TypeAdapter(list[ShardFindings])
+_FAULTS = TypeAdapter(PartitionFaults)
+
+
+@dataclass(frozen=True, slots=True)
+class ValidateTask:
+    """The input of a task that checks shards; plain data."""
+
+    address: str
+    """Of the set."""
+    shards: tuple[ShardEntry, ...]
+    shared: SharedProperties
+    listing: dict[str, ListedEntry]
+    """The set's listing, as far as it names files of these shards."""
+    rules: ContentRules
+
+
+@dataclass(frozen=True, slots=True)
+class CompareTask:
+    """The input of a task that compares the documents of one partition; plain data."""
+
+    address: str
+    """Of the set."""
+    shards: tuple[ShardEntry, ...]
+    """Those that may have documents in the partition."""
+    dtype: str
+    epochs: Mapping[str, int]
+    partition: Partition
+
+
+def group_entries(shards: Sequence[Shard]) -> list[tuple[ShardEntry, ...]]:
+    """Divide the shards of a set among tasks, neighbours together."""
+    if not shards:
+        return []
+    shard_bytes = sum(shard.num_tokens * shard.dtype.itemsize for shard in shards) // len(shards)
+    most = min(MOST_SHARDS, max(1, TASK_BYTES // max(1, shard_bytes), -(-len(shards) // MOST_TASKS)))
+    entries = [shard.entry for shard in shards]
+    return [tuple(entries[first : first + most]) for first in range(0, len(entries), most)]
+
+
+def check_shards(folder: Path, task: ValidateTask, report: Callable[[int, int], None]) -> dict[str, Any]:
+    """Check a task's shards, one after the other.
+
+    Returns:
+        `findings`, for `read_findings`.
+    """
+    timer, done = Timer(), 0
+    findings: list[ShardFindings] = []
+    token_bytes = np.dtype(task.shared.dtype).itemsize
+
+    def advance(tokens: int) -> None:
+        nonlocal done
+        done += tokens
+        report(done * token_bytes, done)
+
+    for shard in _open_shards(task.address, task.shards, task.shared.dtype):
+        findings.append(check_shard(shard, task.shared, task.listing, task.rules, advance))
+    timer.lap("check_s")
+    return {"findings": _FINDINGS.dump_python(findings, mode="json"), "files": {}, **_spent(timer)}
+
+
+def compare_documents(folder: Path, task: CompareTask, report: Callable[[int, int], None]) -> dict[str, Any]:
+    """Compare the documents of one partition.
+
+    Returns:
+        `faults`, for `read_faults`.
+    """
+    timer = Timer()
+    faults = compare_partition(_open_shards(task.address, task.shards, task.dtype), task.epochs, task.partition)
+    timer.lap("compare_s")
+    return {"faults": asdict(faults), "files": {}, **_spent(timer)}
+
+
+def read_findings(result: dict[str, Any]) -> list[ShardFindings]:
+    """Return the findings of a task's shards, in order."""
+    return _FINDINGS.validate_python(result["findings"])
+
+
+def read_faults(result: dict[str, Any]) -> PartitionFaults:
+    """Return the faults of a task's partition."""
+    return _FAULTS.validate_python(result["faults"])
+
+
+def _open_shards(address: str, entries: Sequence[ShardEntry], dtype: str) -> list[Shard]:
+    store = open_store(address)
+    numbers = np.dtype("<u2") if dtype == "uint16" else np.dtype("<u4")
+    return [Shard(store, entry, numbers) for entry in entries]
+
+
+def _spent(timer: Timer) -> dict[str, Any]:
+    return {"seconds": timer.seconds, "core_seconds": timer.core_seconds}
