@@ -93,6 +93,7 @@ EXTRAS = {
     "datatrove": "clean",
     "fasttext": "clean",
     "matplotlib": "train",
+    "numba": "bpe",
     "ray": "ray",
     "safetensors": "train",
     "torch": "train",

@@ -53,6 +53,8 @@ def run_tokenizer(context: BuildContext, recipe: Recipe, choice: TokenizerChoice
 
     def check_disk(pending: list[Task]) -> None:
         if pending:
+            if train.find_trainer(section.pretokenizer) == "tokenizers":
+                context.note(train.describe_slow_trainer(section.pretokenizer))
             context.check_disk(recipe, [unit for own in context.units for unit in own])
 
     stage = context.run_stage("tokenizer", "pipeline.tokenizer.train:train_tokenizer", [task], before=check_disk)

@@ -191,6 +191,8 @@ def _time_lines(estimate: Estimate) -> list[str]:
     lines.append("  " + "; ".join(parts))
     if pilot.slow_encoder:
         lines.append(describe_slow_encoder(pilot.slow_encoder))
+    if pilot.slow_trainer:
+        lines.append(pilot.slow_trainer)
     if estimate.gpu_usd is not None:
         lines.append(f"a GPU that waits for it: {estimate.gpu_usd:,.2f} US dollars")
     if estimate.nodes_usd is not None:

@@ -18,10 +18,13 @@ from pipeline.estimate.source_estimate import SourceEstimate, count_documents
 from pipeline.estimate.traffic import StageTraffic
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.selection import Selection
+from pipeline.tokenizer.train import find_trainer
 
-TRAIN_S, TRAIN_S_PER_BYTE = 2.0, 8e-9
-"""Training a BPE of 32 K entries on prose: 2.4 s for 202 MB, 6 s for 602 MB, measured. Technical text takes twice as
-long."""
+TRAIN_S = 2.0
+TRAIN_S_PER_BYTE = {"gigatoken": 8e-9, "numba": 17e-9, "tokenizers": 0.24e-6}
+"""Training a BPE of 32 K entries on prose, by what trains it. gigatoken: 2.4 s for 202 MB, 6 s for 602 MB. The code
+that numba compiles: 2.5 s of two threads for counting 75 MB. tokenizers: 18 to 21 s for 75 MB. Measured. Technical text
+takes twice as long."""
 VALIDATE_TOKENS_PER_S = 150e6  # full level, one thread: 171 M measured
 START_S = 1.0
 """Seconds to start processes and load libraries."""
@@ -105,6 +108,7 @@ def estimate_time(
     encode_s = sum(s.text_bytes * ratios.encode_s for s, ratios in zip(sources, pilot.sources, strict=True))
     text_bytes = sum(source.text_bytes for source in sources)
     sample = 0 if recipe.tokenizer.file else min(recipe.tokenizer.sample_bytes, text_bytes)
+    trainer = find_trainer(recipe.tokenizer.pretokenizer)
     files = sum(source.content_files for source in sources)
     over_link = sum(s.stored_bytes for s in sources if s.download_bytes and not s.content_files)
     mix_s = sum(
@@ -117,7 +121,8 @@ def estimate_time(
     return TimeEstimate(
         workers=workers,
         content_s=files / (pilot.content_files_per_s * workers) if pilot.content_files_per_s else 0.0,
-        tokenizer_s=sample * (sum(read_s) / max(1, text_bytes) + TRAIN_S_PER_BYTE) + (TRAIN_S if sample else 0.0),
+        tokenizer_s=sample * (sum(read_s) / max(1, text_bytes) + TRAIN_S_PER_BYTE[trainer])
+        + (TRAIN_S if sample else 0.0),
         download_s=over_link / pilot.link_bytes_per_s if pilot.link_bytes_per_s else 0.0,
         encode_s=max((sum(read_s) + encode_s) / workers, store_s.get("encode", 0.0)),
         mix_s=max(mix_s, store_s.get("mix", 0.0)),

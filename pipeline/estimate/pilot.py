@@ -57,7 +57,8 @@ _ALL = 0.95
 _NOT_ENCODING = ("start_s", "read_s", "check_s")
 """Steps of an encode task whose time does not grow with the text: the check reads a few documents per unit."""
 _QUICK_TRAINING_BYTES = 8 << 20
-"""With less text, `tokenizers` trains faster: gigatoken takes 15 s for 4 MB, 5 s for 8 MB (32 K entries), measured."""
+"""With less text, `tokenizers` trains faster than gigatoken, which takes 15 s for 4 MB and 5 s for 8 MB (32 K entries,
+the gpt2 pre-tokenizer), measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,8 @@ class Pilot:
     train_s: float
     seconds: float
     slow_encoder: str = ""
+    slow_trainer: str = ""
+    """What to say of a tokenizer that `tokenizers` trains; empty if something faster does."""
     """Why `tokenizers` encodes in the place of gigatoken; empty if it does not."""
 
 
@@ -200,6 +203,7 @@ def measure(
         train_s=train_s,
         seconds=time.perf_counter() - started,
         slow_encoder=slow_encoder,
+        slow_trainer=_describe_slow_trainer(recipe),
     )
 
 
@@ -227,12 +231,19 @@ def _tokenizer(recipe: Recipe, selections: list[Selection], samples: list[Extrac
                 file.write(text)
                 file.write(DOCUMENT_SEPARATOR)
                 budget -= len(text)
-    quick = path.stat().st_size < _QUICK_TRAINING_BYTES
+    quick = section.pretokenizer == "gpt2" and path.stat().st_size < _QUICK_TRAINING_BYTES
     learn = train.train_merges_slowly if quick else train.train_merges
     merges = learn(path, section.vocab_size, section.special_tokens, section.pretokenizer)
     path = folder / "tokenizer.json"
     path.write_text(train.build_tokenizer_json(merges, section.special_tokens, section.pretokenizer), "utf-8")
     return load_tokenizer(path, eos_token=section.eos_token)
+
+
+def _describe_slow_trainer(recipe: Recipe) -> str:
+    from pipeline.tokenizer.train import describe_slow_trainer, find_trainer
+
+    name = recipe.tokenizer.pretokenizer
+    return "" if recipe.tokenizer_file or find_trainer(name) != "tokenizers" else describe_slow_trainer(name)
 
 
 def _clean_sample(source: SourceRecipe, texts: list[bytes]) -> list[bytes]:
