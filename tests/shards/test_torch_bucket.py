@@ -1,0 +1,105 @@
+"""`shards.torch` over a set in a bucket: with and without the cache, and in a DataLoader's workers."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from shards import ShardSet, open_set
+from shards.stores.objects import open_objects
+from shards.torch import TokenStream, TokenWindows
+from tests.support.servers.objects import BUCKET, SECRET_KEY, ObjectServer, Proxy, aws_environment
+from tests.support.token_sets import count_up, write_token_set
+
+PLACE = f"s3://{BUCKET}/sets/torch"
+SEQ_LEN, BATCH = 32, 16
+
+
+@pytest.fixture(scope="module")
+def small_set(tmp_path_factory: pytest.TempPathFactory) -> ShardSet:
+    """A set of three train shards. Read only."""
+    train = [count_up(2_000, first=first) for first in (0, 2_000, 4_000)]
+    return write_token_set(tmp_path_factory.mktemp("sets") / "s", {"train": train})
+
+
+@pytest.fixture
+def bucket(moto: ObjectServer, small_set: ShardSet, monkeypatch: pytest.MonkeyPatch) -> ObjectServer:
+    """The server that has the set at `PLACE`."""
+    moto.reset()
+    moto.empty_bucket()
+    aws_environment(monkeypatch, moto.url)
+    store = open_objects(PLACE)
+    for path in small_set.path.iterdir():
+        store.put(path.name, path)
+    return moto
+
+
+@pytest.fixture
+def proxy(bucket: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """What stands between this process and the bucket, and records its requests."""
+    with Proxy(bucket) as proxy:
+        aws_environment(monkeypatch, proxy.url)
+        yield proxy
+
+
+def requests_for_tokens(proxy: Proxy) -> list[str]:
+    """Return the names of the tokens files, one for each request, sorted."""
+    return sorted(record.path.rpartition("/")[2] for record in proxy.requests if record.path.endswith(".bin.zst"))
+
+
+def all_labels(shard_set: ShardSet) -> torch.Tensor:
+    windows = TokenWindows(shard_set, seq_len=SEQ_LEN)
+    return windows.read(range(len(windows)))["labels"]
+
+
+def test_each_shard_is_fetched_once_into_the_cache(proxy: Proxy, small_set: ShardSet, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    for _ in range(2):
+        with TokenWindows(PLACE, seq_len=SEQ_LEN, cache=cache, cache_limit=1_000_000) as windows:
+            read = [part["labels"] for part in DataLoader(windows, batch_size=BATCH)]
+        assert torch.equal(torch.cat(read), all_labels(small_set))
+    assert requests_for_tokens(proxy) == [shard.tokens_file.name for shard in small_set.shards]
+
+
+def test_without_a_cache_ranges_are_read(proxy: Proxy, small_set: ShardSet) -> None:
+    with TokenWindows(open_set(PLACE), seq_len=SEQ_LEN) as windows:
+        assert torch.equal(windows.read(range(len(windows)))["labels"], all_labels(small_set))
+    # One request for a shard's seek table, one for its only frame.
+    assert requests_for_tokens(proxy) == [shard.tokens_file.name for shard in small_set.shards for _ in range(2)]
+
+
+def test_a_pickle_has_no_credentials(bucket: ObjectServer, tmp_path: Path) -> None:
+    content = pickle.dumps(TokenWindows(PLACE, seq_len=SEQ_LEN, cache=tmp_path))
+    assert len(content) < 2_000
+    assert SECRET_KEY.encode() not in content
+
+
+@pytest.mark.parametrize("start", ["spawn", "forkserver"])
+def test_workers_read_what_this_process_reads(
+    bucket: ObjectServer, small_set: ShardSet, tmp_path: Path, start: str
+) -> None:
+    stream = TokenStream(PLACE, seq_len=SEQ_LEN, batch_size=BATCH, cache=tmp_path)
+    loader = DataLoader(stream, batch_size=None, num_workers=2, multiprocessing_context=start)
+    assert torch.equal(torch.cat([part["labels"] for part in loader]), all_labels(small_set))
+
+
+def test_a_forked_worker_is_refused_and_does_not_hang(bucket: ObjectServer, tmp_path: Path) -> None:
+    windows = TokenWindows(PLACE, seq_len=SEQ_LEN, cache=tmp_path)
+    loader = DataLoader(windows, batch_size=BATCH, num_workers=1, multiprocessing_context="fork", timeout=60)
+    with pytest.raises(RuntimeError, match=r"(?s)worker.*forked from .* multiprocessing_context=.forkserver"):
+        next(iter(loader))
+
+
+def test_forked_workers_read_shards_that_are_in_the_cache(
+    bucket: ObjectServer, small_set: ShardSet, tmp_path: Path
+) -> None:
+    with TokenWindows(PLACE, seq_len=SEQ_LEN, cache=tmp_path) as windows:
+        expected = windows.read(range(len(windows)))["labels"]
+        loader = DataLoader(windows, batch_size=BATCH, num_workers=2, multiprocessing_context="fork", timeout=60)
+        assert torch.equal(torch.cat([part["labels"] for part in loader]), expected)
+    assert torch.equal(expected, all_labels(small_set))
