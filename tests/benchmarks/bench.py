@@ -33,6 +33,10 @@ GOALS = {
     ("hub", "ratio"): ("at most 1.3", lambda value: value <= 1.3),
     ("hub", "worker_ratio"): ("at most 1.15", lambda value: value <= 1.15),
     ("remote_loader", "hub_loader_share"): ("less than 0.01", lambda value: value < 0.01),
+    ("loaders", "mosaicml_ratio"): ("at least 5", lambda value: value >= 5),
+    ("loaders", "litdata_ratio"): ("at least 1", lambda value: value >= 1),
+    ("loaders", "memory_map_ratio"): ("at least 1", lambda value: value >= 1),
+    ("loaders", "first_batch_ms"): ("at most 50", lambda value: value <= 50),
     ("cleaned_build", "ratio"): ("at most 2.0", lambda value: value <= 2.0),
     ("content", "files_per_s"): ("at least 500", lambda value: value >= 500),
     ("audit", "count_tokens_per_s"): ("at least 100,000,000", lambda value: value >= 100_000_000),
@@ -153,6 +157,14 @@ def _loader(work: Path, quick: bool) -> Figures:
     return bench_loader(write_set(work), work=work)
 
 
+def _loaders(work: Path, quick: bool) -> Figures:
+    from tests.benchmarks.build import write_set
+    from tests.benchmarks.loaders import bench_loaders, exports_python
+
+    exports_python()
+    return bench_loaders(write_set(work), work, quick=quick)
+
+
 def _remote_loader(work: Path, quick: bool) -> Figures:
     from tests.benchmarks.loader import bench_remote_loader
 
@@ -232,6 +244,7 @@ TOPICS: dict[str, Callable[[Path, bool], Figures]] = {
     "validate": _validate,
     "audit": _audit,
     "loader": _loader,
+    "loaders": _loaders,
     "remote_loader": _remote_loader,
     "train_step": _train_step,
     "hub": _hub,

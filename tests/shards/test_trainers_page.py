@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.support.token_sets import count_up, write_token_set
 from tests.support.trainers_page import PAGE, read_blocks
 
 BLOCKS = read_blocks("##")
+VOCAB_SIZE = 512
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata 0.11 calls it
 @pytest.mark.parametrize("title", BLOCKS)
 def test_the_code_of_the_page_runs(title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_token_set(tmp_path / "out/demo", {"train": [count_up(12_000), count_up(13_000)], "val": [count_up(1_000)]})
+    tokens = [count_up(size, vocab_size=VOCAB_SIZE) for size in (12_000, 13_000, 1_000)]
+    write_token_set(tmp_path / "out/demo", {"train": tokens[:2], "val": tokens[2:]}, vocab_size=VOCAB_SIZE)
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "page"}
     for _ in range(2 if "saved" in BLOCKS[title] else 1):  # where it saves, resumed once
         exec(compile(BLOCKS[title], f"{PAGE.name}: {title}", "exec"), names)
     assert names["part"]["input_ids"].shape == (8, 128)  # type: ignore[index]
     if "saved" in BLOCKS[title]:
-        assert json.loads((tmp_path / "out/state.json").read_text())["samples"] == 160
+        assert torch.load(tmp_path / "out/run.pt")["stream"]["samples"] == 160

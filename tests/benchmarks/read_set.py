@@ -1,0 +1,149 @@
+"""Read batches from one set with one loader, as a training loop does, and print what it took as JSON.
+
+    python -m tests.benchmarks.read_set KIND PATH SAMPLES BATCH SEQ_LEN DOCUMENTS
+
+A process of its own for each loader, so that start and memory are its own: `tests.benchmarks.loaders` starts them.
+Needs numpy, torch, and the loader's own library. All give int64 inputs and labels `(BATCH, SEQ_LEN)`, without workers.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
+
+
+def read_tokenmill(path: Path, samples: int, batch: int, seq_len: int, documents: int) -> Callable[[], Batches]:
+    """Read with `TokenWindows` through a DataLoader: every window once, shuffled, decompressed as it goes."""
+    from shards.torch import TokenWindows
+
+    def batches() -> Batches:
+        for part in DataLoader(TokenWindows(path, seq_len=seq_len, samples=samples), batch_size=batch):
+            yield part["input_ids"], part["labels"]
+
+    return batches
+
+
+def read_stream(path: Path, samples: int, batch: int, seq_len: int, documents: int) -> Callable[[], Batches]:
+    """Read the same windows with `TokenStream`, which makes the batches, through a DataLoader."""
+    from shards.torch import TokenStream
+
+    def batches() -> Batches:
+        for part in DataLoader(TokenStream(path, seq_len=seq_len, samples=samples, batch_size=batch), batch_size=None):
+            yield part["input_ids"], part["labels"]
+
+    return batches
+
+
+def read_mosaicml(path: Path, samples: int, batch: int, seq_len: int, documents: int) -> Callable[[], Batches]:
+    """Read documents with StreamingDataset through a DataLoader, shuffled, and pack them; its samples are documents.
+
+    A batch of documents holds about as many tokens as a batch of windows.
+    """
+    from tests.exports.read_exports import stand_in_for_torchvision
+
+    stand_in_for_torchvision()
+    from streaming import StreamingDataset
+    from streaming.base.util import clean_stale_shared_memory
+
+    def join(parts: list[dict[str, np.ndarray]]) -> np.ndarray:
+        return np.concatenate([part["tokens"] for part in parts])
+
+    def batches() -> Batches:
+        clean_stale_shared_memory()
+        data = StreamingDataset(local=str(path), split="train", batch_size=documents, shuffle=True)
+        size, left = batch * seq_len, np.empty(0, np.uint16)
+        while True:  # one epoch after another
+            for tokens in DataLoader(data, batch_size=documents, collate_fn=join):
+                left = np.concatenate([left, tokens])
+                while len(left) > size:
+                    block, left = torch.from_numpy(left[: size + 1].astype(np.int64)), left[size:]
+                    yield block[:-1].view(batch, seq_len), block[1:].view(batch, seq_len)
+
+    return batches
+
+
+def read_litdata(path: Path, samples: int, batch: int, seq_len: int, documents: int) -> Callable[[], Batches]:
+    """Read blocks with StreamingDataset and TokensLoader through its StreamingDataLoader, shuffled."""
+    from litdata import StreamingDataLoader, StreamingDataset, TokensLoader
+
+    def batches() -> Batches:
+        blocks = TokensLoader(block_size=seq_len + 1)
+        data = StreamingDataset(str(path / "train"), item_loader=blocks, shuffle=True, drop_last=True)
+        while True:  # one epoch after another
+            for block in StreamingDataLoader(data, batch_size=batch, num_workers=0):
+                if len(block) == batch:
+                    ids = block.long()
+                    yield ids[:, :-1], ids[:, 1:]
+
+    return batches
+
+
+def read_memory_map(path: Path, samples: int, batch: int, seq_len: int, documents: int) -> Callable[[], Batches]:
+    """Read random slices of a memory map. Source: get_batch in karpathy/nanoGPT's train.py."""
+
+    def batches() -> Batches:
+        data = np.memmap(path / "train.bin", dtype=np.uint16, mode="r")
+        while True:
+            ix = torch.randint(len(data) - seq_len, (batch,))
+            yield (
+                torch.stack([torch.from_numpy(data[i : i + seq_len].astype(np.int64)) for i in ix]),
+                torch.stack([torch.from_numpy(data[i + 1 : i + 1 + seq_len].astype(np.int64)) for i in ix]),
+            )
+
+    return batches
+
+
+READERS = {
+    "tokenmill": read_tokenmill,
+    "tokenmill_stream": read_stream,
+    "mosaicml": read_mosaicml,
+    "litdata": read_litdata,
+    "memory_map": read_memory_map,
+}
+
+
+def measure(kind: str, path: Path, samples: int, batch: int, seq_len: int, documents: int) -> dict[str, float]:
+    """Return the seconds to import, to the first batch, and to the last, with processor seconds, and peak memory."""
+    began = time.perf_counter()
+    batches = READERS[kind](path, samples, batch, seq_len, documents)
+    imported = time.perf_counter()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    before = _status("VmRSS")
+    cpu, start = time.process_time(), time.perf_counter()
+    first, read = 0.0, 0
+    for inputs, labels in batches():
+        assert inputs.shape == labels.shape == (batch, seq_len), inputs.shape
+        assert inputs.dtype == labels.dtype == torch.int64
+        assert torch.equal(inputs[:, 1:], labels[:, :-1])
+        first = first or time.perf_counter() - start
+        read += batch
+        if read >= samples:
+            break
+    seconds = time.perf_counter() - start
+    assert read == samples, read
+    return {
+        "import_s": imported - began,
+        "first_batch_s": first,
+        "seconds": seconds,
+        "processor_s": time.process_time() - cpu,
+        "resident_bytes": _status("VmHWM") - before,
+    }
+
+
+def _status(name: str) -> int:
+    """Return bytes of memory from /proc/self/status."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(sys.argv[1], Path(sys.argv[2]), *map(int, sys.argv[3:7]))))
