@@ -62,8 +62,10 @@ def list_spans(source: SourceRecipe, file: File, unit_bytes: int | None = None) 
     from pipeline.sources.formats import readers
 
     try:
-        format_ = detect_format(file.url, file.name) if source.format == "auto" else source.format
-        return readers.cut_file(source, file.url, file.name, file.version or version_of(file.url), format_, unit_bytes)
+        version = file.version or version_of(file.url)
+        size = file.stored_bytes if file.version else None  # of a listing that tells the version, and so the size
+        format_ = detect_format(file.url, file.name, size) if source.format == "auto" else source.format
+        return readers.cut_file(source, file.url, file.name, version, format_, unit_bytes)
     except SourceError:
         raise
     except BROKEN_FILE_ERRORS as error:

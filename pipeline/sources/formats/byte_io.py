@@ -56,14 +56,17 @@ def open_file(url: str) -> Generator[BinaryIO]:
 
 
 def read_head(url: str, count: int) -> bytes:
-    """Return a file's first bytes, fewer if it ends before; without a buffer, as there may be many small ones."""
+    """Return a file's first bytes, fewer if it ends before; by three calls of the system, as there may be many."""
     if not is_local(url):
         with open_file(url) as file:
             return file.read(count)
-    with open(os.path.expanduser(url), "rb", buffering=0) as raw:
-        head = raw.read(count)
-        while len(head) < count and (more := raw.read(count - len(head))):
+    raw = os.open(os.path.expanduser(url), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        head = os.read(raw, count)
+        while len(head) < count and (more := os.read(raw, count - len(head))):
             head += more
+    finally:
+        os.close(raw)
     return head
 
 

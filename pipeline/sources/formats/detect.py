@@ -53,8 +53,13 @@ def format_of_name(name: str) -> str | None:
     return _BY_NAME.get(ending_of(name))
 
 
-def detect_format(url: str, name: str) -> str:
+def detect_format(url: str, name: str, size: int | None = None) -> str:
     """Return a file's format: parquet, jsonl, text, or file (one document a file).
+
+    Args:
+        url: the file.
+        name: its name, which may tell the format.
+        size: its bytes, if they are known: then a small file's end is not looked for.
 
     Raises:
         SourceError: the content cannot be one document; the message has the remedy.
@@ -63,7 +68,7 @@ def detect_format(url: str, name: str) -> str:
     ending = ending_of(name)
     if found := _BY_NAME.get(ending):
         return found
-    head = _read_head(url, name)
+    head = _read_head(url, name, size)
     if head.startswith(b"PAR1"):
         return "parquet"
     _refuse_binary(name, head)
@@ -93,11 +98,11 @@ def _compression_of(name: str) -> str | None:
     return COMPRESSION.get(os.path.splitext(name)[1])
 
 
-def _read_head(url: str, name: str) -> bytes:
+def _read_head(url: str, name: str, size: int | None) -> bytes:
     if compression := _compression_of(name):
         with open_file(url) as raw:
             return decompress(raw, compression).read(HEAD_BYTES)
-    return read_head(url, HEAD_BYTES)
+    return read_head(url, HEAD_BYTES if size is None else min(size, HEAD_BYTES))
 
 
 def _refuse_binary(name: str, head: bytes) -> None:
