@@ -60,6 +60,9 @@ _FILE_KEYS = ("bytes", "block_bytes", "checksums_at")
 CONNECTIONS = 32
 """Requests at once when runs are fetched from a remote store."""
 
+MOST_KEPT_ROWS_BYTES = 64 << 20
+"""Rows of all runs in a remote store which a process keeps in memory: those of 1.8 million documents."""
+
 HashKey = tuple[int, int]
 """A content hash as (hash_hi, hash_lo): runs are sorted by it."""
 
@@ -87,6 +90,8 @@ class Run:
     """Of the tokens: `<u2` or `<u4`."""
     result: dict[str, Any] | None = field(default=None, repr=False, compare=False)
     """The task's result, if it is known: else the receipt is read."""
+    keeps_rows: bool = field(default=False, repr=False, compare=False)
+    """Whether its rows are read whole, once, and kept in memory."""
 
     @cached_property
     def output(self) -> TaskOutput:
@@ -130,6 +135,15 @@ class Run:
 
     def read_documents(self, first: int, last: int) -> npt.NDArray[np.void]:
         """Read the rows of the documents [first, last), `DOCUMENT_DTYPE (last - first,)`."""
+        if self.keeps_rows:
+            return self._rows[first:last]
+        return self._read_rows(first, last)
+
+    @cached_property
+    def _rows(self) -> npt.NDArray[np.void]:
+        return self._read_rows(0, self.num_documents)
+
+    def _read_rows(self, first: int, last: int) -> npt.NDArray[np.void]:
         size = DOCUMENT_DTYPE.itemsize
         header = self.output.size(DOCUMENTS_FILE) - self.num_documents * size
         return np.frombuffer(
@@ -237,14 +251,19 @@ def _outline(result: dict[str, Any]) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def load_runs(address: str) -> tuple[Run, ...]:
-    """Return the runs of a `RunList`. A process reads the list once.
+    """Return the runs of a `RunList`. A process reads the list once, and their rows, if a few requests get them all.
 
     Raises:
         RunError: the list is damaged.
     """
     place, _, name = address.rpartition("/")
     try:
-        return tuple(Run(*item) for item in unseal(open_store(place).read(name)))
+        store = open_store(place)
+        runs = tuple(Run(*item) for item in unseal(store.read(name)))
+        rows = sum(run.num_documents for run in runs) * DOCUMENT_DTYPE.itemsize if store.request_bytes else None
+        if rows is not None and rows <= MOST_KEPT_ROWS_BYTES:
+            return tuple(replace(run, keeps_rows=True) for run in runs)
+        return runs
     except (OSError, ValueError) as error:
         raise RunError(f"{address}: {error}. Run the same command again: the list is written anew.") from error
 

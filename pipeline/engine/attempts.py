@@ -26,8 +26,12 @@ import xxhash
 
 from pipeline.engine.receipts import CHECKSUMS_FILE, RECEIPT_FILE, load_receipt, seal, seal_checksums, write_receipt
 from shards.errors import RunError
+from shards.format.workers import map_in_threads
 from shards.stores.files import TMP_SUFFIX, is_abandoned, sync_folder, unique_name
 from shards.stores.store import FolderStore, WritableStore
+
+UPLOADS_AT_ONCE = 3
+"""Files of one task that are sent to a remote store at the same time."""
 
 
 class TaskDiffersError(RunError):
@@ -117,14 +121,20 @@ def publish(attempt: Attempt, result: dict[str, Any]) -> None:
         _name_folder(attempt, result)
         return
     checksums = seal_checksums(result)
-    if attempt.target.outputs is not None:
-        for name, facts in result["files"].items():
-            facts["version"] = _move(attempt.folder / name, attempt.target.outputs, name)
-    else:
+    target = attempt.target.outputs
+    if target is None:
         result["folder"] = attempt.name
-        own = attempt.home.child(attempt.name)
-        for name, facts in result["files"].items():
-            facts["version"] = _move(attempt.folder / name, own, name)
+        target = attempt.home.child(attempt.name)
+
+    def move(name: str) -> str:
+        return _move(attempt.folder / name, target, name)
+
+    # To a remote store several at once, as each waits for answers; the receipt comes after all of them.
+    names = list(result["files"])
+    for name, moved in zip(
+        names, map_in_threads(move, names, UPLOADS_AT_ONCE if target.request_bytes else 1), strict=True
+    ):
+        result["files"][name]["version"] = moved
     if checksums:
         attempt.home.put(f"{attempt.name}/{CHECKSUMS_FILE}", checksums)
     if not attempt.home.create(RECEIPT_FILE, seal(result)) and _is_second(attempt, result):
@@ -150,11 +160,8 @@ def _move(path: Path, store: WritableStore, name: str) -> str:
             os.fsync(file.fileno())
         path.replace(store.folder / name)
         sync_folder(store.folder)
-    else:
-        store.put(name, path)
-    written = store.find(name)
-    assert written is not None, f"{store}/{name}: is not there after it was written"
-    return written.version
+        return str((store.folder / name).stat().st_mtime_ns)
+    return store.put(name, path)
 
 
 def _name_folder(attempt: Attempt, result: dict[str, Any]) -> None:

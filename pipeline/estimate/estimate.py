@@ -198,6 +198,8 @@ def _build_size(recipe: Recipe, found: Estimate) -> BuildSize:
         shards=found.shards,
         set_tokens_bytes=(found.train_tokens + found.val_tokens) * token_size(recipe),
         set_bytes=found.output_bytes,
+        token_bytes=token_size(recipe),
+        near_duplicates=recipe.clean.near_duplicates is not None,
     )
 
 

@@ -2,7 +2,7 @@
 
 The requests follow from what the stages do: encoding writes a few files a unit, mixing reads the rows of every run,
 assembling reads a slice of every run for each group of neighbouring shards, validation reads the set in long ranges.
-Retries, other writers and the tokenizer's few files are not counted.
+Retries, other writers and the tokenizer's few files are not counted, and of near-duplicates' comparison the least.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.assemble import MOST_CHECKSUMS_BYTES, shards_a_task
-from pipeline.encode.run import DOCUMENT_DTYPE
+from pipeline.encode.run import DOCUMENT_DTYPE, MOST_KEPT_ROWS_BYTES
 from pipeline.engine.checksums import BLOCK_BYTES, CHECKSUM_BYTES
+from pipeline.mix.near_duplicates.bands import BANDS_BYTES, CHUNK_TOKENS, count_ranges
+from pipeline.mix.near_duplicates.pairs import RANGE_ROWS
+from pipeline.mix.near_duplicates.signatures import BANDS
 from shards.stores.objects import PART_BYTES, REQUEST_BYTES
 
 LISTED_AT_ONCE = 1000
@@ -63,6 +66,8 @@ class BuildSize:
     measured_runs: int = 0
     """Runs whose documents have measures."""
     measures_bytes: int = 0
+    token_bytes: int = 2
+    near_duplicates: bool = False
 
 
 def count_traffic(size: BuildSize, *, workers: int, work: bool, out: bool) -> tuple[StageTraffic, ...]:
@@ -98,12 +103,16 @@ def count_traffic(size: BuildSize, *, workers: int, work: bool, out: bool) -> tu
         # Each run's rows, measures and checksums; then a bit for each document, and what cleaning drops.
         reads, writes = 2 * runs + size.measured_runs, 6 if size.measured_runs else 5
         read_bytes = int((rows_bytes + size.measures_bytes) * checked)
+        stages += _near_duplicates(size) if size.near_duplicates else ()
         stages.append(StageTraffic("mix", reads, writes, read_bytes, size.documents // 8))
     if work or out:
-        # A task: rows and tokens of each run; the list of runs, the mix's four files; its own receipt. Each run's
-        # checksums: once a process, or once a task if they are too many to be kept.
+        # A task: the tokens of each run, and its own receipt: not there, still not there, and read by the driver. Once
+        # a process: the list of runs, the mix's four files; each run's rows and checksums, or once a task if they are
+        # too many to be kept.
+        processes = min(tasks, workers)
         kept = (size.encoded_bytes + rows_bytes) * (checked - 1) <= MOST_CHECKSUMS_BYTES
-        reads = tasks * (2 * runs + 7) + (min(tasks, workers) if kept else tasks) * runs if work else 0
+        reads = tasks * (runs + 3) + processes * 5 + (processes if kept else tasks) * runs if work else 0
+        reads += (processes if rows_bytes <= MOST_KEPT_ROWS_BYTES else tasks) * runs if work else 0
         read_bytes = int((size.set_tokens_bytes + rows_bytes) * checked) if work else 0
         writes = tasks if work else 0
         if out:
@@ -113,6 +122,25 @@ def count_traffic(size: BuildSize, *, workers: int, work: bool, out: bool) -> tu
         ranges = size.set_bytes // REQUEST_BYTES + 10 * size.shards  # sizes, sidecars, seek tables, document tables
         stages.append(StageTraffic("validate", ranges, _listings(3 * size.shards), size.set_bytes, 0))
     return tuple(stages)
+
+
+def _near_duplicates(size: BuildSize) -> tuple[StageTraffic, ...]:
+    """Return the traffic of the stages that find near-duplicates, as far as it does not depend on how many there are.
+
+    Of the comparison the least is counted: one task, which reads documents of each run once.
+    """
+    runs, rows = size.runs, size.documents * BANDS
+    ranges = count_ranges(rows, RANGE_ROWS)
+    bands_bytes, rows_bytes = size.documents * BANDS_BYTES, size.documents * DOCUMENT_DTYPE.itemsize
+    # A run: its receipt, rows, checksums, and its tokens in pieces; a task's own receipt as when assembling.
+    pieces = runs * -(-_mean(size.encoded_bytes, runs) // (CHUNK_TOKENS * size.token_bytes))
+    written = runs * (_put_requests(_mean(bands_bytes, runs)) + 3) + _listings(4 * runs)
+    # A range of keys, of each run: its receipt, checksums, where the range begins and ends, and the range.
+    return (
+        StageTraffic("bands", 6 * runs + pieces, written, size.encoded_bytes + rows_bytes, bands_bytes),
+        StageTraffic("pairs", ranges * (5 * runs + 3), 4 * ranges + _listings(4 * ranges), bands_bytes, 0),
+        StageTraffic("similar", 4 * ranges + 3 * runs + 4, 4, 0, 0),
+    )
 
 
 def request_usd(traffic: Sequence[StageTraffic], scheme: str) -> float:

@@ -8,7 +8,7 @@ begin.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.receipts import TaskOutput
+from shards.stores.open import open_store
 from shards.stores.store import Store
 
 if TYPE_CHECKING:
@@ -72,11 +73,21 @@ def write_kept(folder: Path, kept: Kept) -> dict[str, dict[str, Any]]:
 def read_kept(store: Store, runs: int) -> Kept:
     """Open what `write_kept` wrote of so many runs into a task's folder.
 
-    The bits of a partition are read once, and kept in memory.
+    The bits of a partition are read once, and kept in memory; from a store with costly requests, for all tasks of this
+    process.
 
     Raises:
         WorkFileDamagedError: a file is absent or damaged; reading the result may raise it, too.
     """
+    return _open_remote(str(store), runs) if store.request_bytes else _open(store, runs)
+
+
+@lru_cache(maxsize=1)
+def _open_remote(place: str, runs: int) -> Kept:
+    return _open(open_store(place), runs)
+
+
+def _open(store: Store, runs: int) -> Kept:
     output = TaskOutput(store)
     edges = np.frombuffer(output.read(EDGES_FILE), _EDGES_DTYPE).reshape(-1, runs)
     sizes = -(-np.diff(edges.sum(axis=1).astype(np.int64)) // 8)

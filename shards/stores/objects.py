@@ -147,11 +147,14 @@ class ObjectStore:
                 last = entry["path"]
                 yield ListedFile(last[start:], entry["size"], _version(entry))
 
-    def put(self, name: str, content: bytes | Path) -> None:
+    def put(self, name: str, content: bytes | Path) -> str:
         """Write a whole file, from bytes or from a file on this machine; replace the one of that name.
 
         A large file is read and sent in parts; at most `PART_BYTES * PARTS_AT_ONCE` of it are in memory. An upload that
         fails is removed; a process that is killed leaves parts that only the bucket's lifecycle rules remove.
+
+        Returns:
+            Its version, as a listing shows it.
 
         Raises:
             StoreError: the store cannot be written to.
@@ -161,18 +164,18 @@ class ObjectStore:
         size = len(content) if isinstance(content, bytes) else content.stat().st_size
         if size <= PART_BYTES:
 
-            def attempt(at: Connection) -> None:
+            def attempt(at: Connection) -> str | None:
                 whole = content if isinstance(content, bytes) else content.read_bytes()
-                at.single.put(key, whole, use_multipart=False)
+                return at.single.put(key, whole, use_multipart=False)["e_tag"]
 
-            self._ask(name, "write", attempt)
-            return
+            tag = self._ask(name, "write", attempt)
+            return _quoted(tag) if tag else self._version_of(name)
         part_bytes = max(PART_BYTES, -(-size // (MOST_PARTS - 1)))
 
         writer = uuid.uuid4().hex
         begun = False
 
-        def send_parts(at: Connection) -> None:
+        def send_parts(at: Connection) -> str:
             nonlocal begun
             if not begun or not self._is_written_by(at, key, writer):
                 begun = True
@@ -184,12 +187,18 @@ class ObjectStore:
                     chunk_size=part_bytes,
                     max_concurrency=PARTS_AT_ONCE,
                 )
-            written = at.single.head(key)["size"]
-            if written != size:
-                message = f"{written} bytes were written of {size}. Did the file change? Run the same command again."
-                raise OSError(f"{self}/{name}: {message}")
+            written = at.single.head(key)
+            if written["size"] != size:
+                remedy = "Did the file change? Run the same command again."
+                raise OSError(f"{self}/{name}: {written['size']} bytes were written of {size}. {remedy}")
+            return _version(written)
 
-        self._ask(name, "write", send_parts)
+        return self._ask(name, "write", send_parts)
+
+    def _version_of(self, name: str) -> str:
+        written = self.find(name)
+        assert written is not None, f"{self}/{name}: is not there after it was written"
+        return written.version
 
     def create(self, name: str, content: bytes) -> bool:
         """Write a whole file unless one of that name exists. Of many writers at once, exactly one gets True.
@@ -299,9 +308,10 @@ class ObjectStore:
 
 def _version(entry: ObjectMeta) -> str:
     """Return an object's ETag in quotation marks, which Azure writes in the answer to a HEAD but not in a listing."""
-    tag = entry["e_tag"]
-    if not tag:
-        return str(entry["last_modified"])
+    return _quoted(entry["e_tag"]) if entry["e_tag"] else str(entry["last_modified"])
+
+
+def _quoted(tag: str) -> str:
     return tag if tag.endswith('"') else f'"{tag}"'
 
 

@@ -85,8 +85,12 @@ class WritableStore(Store, Protocol):
         """Return a file as a listing shows it, or None if there is none."""
         ...
 
-    def put(self, name: str, content: bytes | Path) -> None:
-        """Write a whole file, from bytes or from a file on this machine; replace the one of that name."""
+    def put(self, name: str, content: bytes | Path) -> str:
+        """Write a whole file, from bytes or from a file on this machine; replace the one of that name.
+
+        Returns:
+            Its version, as a listing shows it.
+        """
         ...
 
     def create(self, name: str, content: bytes) -> bool:
@@ -198,14 +202,19 @@ class FolderStore:
                     facts = path.stat()
                     yield ListedFile(path.relative_to(self.folder).as_posix(), facts.st_size, str(facts.st_mtime_ns))
 
-    def put(self, name: str, content: bytes | Path) -> None:
-        """Write a whole file, from bytes or from a file on this machine; replace the one of that name."""
+    def put(self, name: str, content: bytes | Path) -> str:
+        """Write a whole file, from bytes or from a file on this machine; replace the one of that name.
+
+        Returns:
+            Its version, as a listing shows it.
+        """
         with self._open_new(name) as file:
             if isinstance(content, bytes):
                 file.write(content)
             else:
                 with content.open("rb") as source:
                     shutil.copyfileobj(source, file)
+        return str((self.folder / name).stat().st_mtime_ns)
 
     def create(self, name: str, content: bytes) -> bool:
         """Write a whole file unless one of that name exists. Of many writers at once, exactly one gets True."""

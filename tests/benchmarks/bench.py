@@ -37,6 +37,8 @@ GOALS = {
     ("loaders", "litdata_ratio"): ("at least 1", lambda value: value >= 1),
     ("loaders", "memory_map_ratio"): ("at least 1", lambda value: value >= 1),
     ("loaders", "first_batch_ms"): ("at most 50", lambda value: value <= 50),
+    ("engines", "s3_ratio"): ("at most 1.5", lambda value: value <= 1.5),
+    ("engines", "ray_ratio"): ("at most 1.3", lambda value: value <= 1.3),
     ("cleaned_build", "ratio"): ("at most 2.0", lambda value: value <= 2.0),
     ("content", "files_per_s"): ("at least 500", lambda value: value >= 500),
     ("audit", "count_tokens_per_s"): ("at least 100,000,000", lambda value: value >= 100_000_000),
@@ -177,6 +179,12 @@ def _hub(work: Path, quick: bool) -> Figures:
     return bench_hub(work, quick=quick)
 
 
+def _engines(work: Path, quick: bool) -> Figures:
+    from tests.benchmarks.engines import bench_engines
+
+    return bench_engines(work, quick=quick)
+
+
 def _content(work: Path, quick: bool) -> Figures:
     from tests.benchmarks.content import bench_content
 
@@ -248,6 +256,7 @@ TOPICS: dict[str, Callable[[Path, bool], Figures]] = {
     "remote_loader": _remote_loader,
     "train_step": _train_step,
     "hub": _hub,
+    "engines": _engines,
     "content": _content,
     "bpe": _bpe,
     "stages": _stages,

@@ -11,7 +11,7 @@ import pytest
 
 import pipeline
 from pipeline.estimate.traffic import BuildSize, count_traffic, request_usd
-from tests.support.builds import recipe_text, run_build, write_corpus
+from tests.support.builds import build_here, recipe_text, run_build, write_corpus
 from tests.support.servers.loopback import Record
 from tests.support.servers.objects import ObjectServer, Proxy, aws_environment
 
@@ -51,6 +51,30 @@ def test_the_plan_foresees_the_requests_of_a_build(
     ]
     assert len(runs) == 2 * 3  # three units
     assert 0.8 < planned[0].written_bytes / sum(record.received_bytes for record in runs) < 1.25
+
+
+def test_the_plan_foresees_the_requests_for_near_duplicates(
+    recipe: Path, moto: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moto.reset()
+    moto.empty_bucket()
+    near = recipe.with_name("near.toml")
+    near.write_text(recipe.read_text() + '[clean.near_duplicates]\naction = "report"\n')
+    with Proxy(moto) as proxy:
+        aws_environment(monkeypatch, proxy.url)
+        planned = {stage.stage: stage for stage in pipeline.plan_set(near, out="s3://bucket/set", workers=2).traffic}
+        build_here(near, "s3://bucket/set")
+        records = proxy.requests
+    own = [record for record in records if "/set.work/bands/" in record.path]
+    reads = [record for record in own if record.method == "GET"]
+    assert len(reads) >= 9  # three runs: what is written is looked for twice, read by the driver, and read for pairs
+    tasks = planned["bands"].reads + planned["pairs"].reads
+    runs_read = 3 * (3 + 1)  # of the encode stage: receipt, rows, checksums, tokens
+    ours = [record for record in records if "/set.work/pairs/" in record.path and record.method == "GET"]
+    assert 0.7 < tasks / (len(reads) + len(ours) + runs_read) < 1.3
+    assert planned["similar"].reads > 0
+    wrote = [record for record in own if record.method in ("PUT", "POST")]
+    assert 0.7 < planned["bands"].writes / len(wrote) < 1.3
 
 
 def test_only_what_is_in_a_store_is_counted() -> None:

@@ -35,6 +35,7 @@ class ObjectServer:
     """A running server."""
 
     url: str
+    pid: int
 
     def send(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
         """Send one request without a signature; return status and body."""
@@ -93,7 +94,7 @@ def running(command: list[str], port: int) -> Iterator[ObjectServer]:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
         try:
             wait_for(process, port, log)
-            yield ObjectServer(f"http://127.0.0.1:{port}")
+            yield ObjectServer(f"http://127.0.0.1:{port}", process.pid)
         finally:
             process.terminate()
             try:
@@ -153,7 +154,15 @@ def aws_environment(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     """Point this process, and those it starts, at an object store; no other AWS settings count."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+    for name, value in aws_settings(url).items():
+        monkeypatch.setenv(name, value)
+
+
+def aws_settings(url: str) -> dict[str, str]:
+    """Return the environment in which a program uses an object store of the tests."""
+    return {
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": url,
+    }
