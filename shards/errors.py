@@ -6,6 +6,7 @@ Programs may rely on a problem's kind; messages are for people and may change.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from types import ModuleType
@@ -90,7 +91,7 @@ class MissingExtraError(InputError):
 
 EXTRAS = {
     "datasets": "hub",
-    "datatrove": "clean",
+    "datatrove": "datatrove",
     "fasttext": "clean",
     "matplotlib": "train",
     "numba": "bpe",
@@ -113,14 +114,26 @@ def import_extra(module: str) -> ModuleType:
         raise missing_extra(error) from error
 
 
+def check_extra(package: str, extra: str) -> None:
+    """Check that a package is installed that comes with an extra, without the time that its import takes.
+
+    Raises:
+        MissingExtraError: it is not; the message names the extra, of several that bring the package.
+    """
+    if importlib.util.find_spec(package) is None:
+        raise _name_extra(package, extra)
+
+
 def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | ModuleNotFoundError:
     """Return the error to raise: one that names the extra to install, or the same where no extra has the package."""
     package = (error.name or "").partition(".")[0]
     if package not in EXTRAS:
         return error
-    return MissingExtraError(
-        f"the package {package!r} is not installed. Install it: pip install 'tokenmill[{EXTRAS[package]}]'"
-    )
+    return _name_extra(package, EXTRAS[package])
+
+
+def _name_extra(package: str, extra: str) -> MissingExtraError:
+    return MissingExtraError(f"the package {package!r} is not installed. Install it: pip install 'tokenmill[{extra}]'")
 
 
 class RunError(TokenmillError, RuntimeError):

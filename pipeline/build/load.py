@@ -14,6 +14,7 @@ from pipeline.mix.block_lists import check_entries, pin_entries
 from pipeline.recipe import load, paths
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.globs import check_globs
+from shards.errors import check_extra
 from shards.stores.files import hash_file
 from shards.terminal.recipes import find_recipe, shipped_folder
 
@@ -38,6 +39,7 @@ def load_recipe(
 
     Raises:
         SettingsError: with every fault, including globs that match nothing and block lists that cannot be read.
+        MissingExtraError: a library that cleaning needs is not installed.
     """
     folder = None
     if not isinstance(recipe, dict):
@@ -47,7 +49,10 @@ def load_recipe(
             if recipe.stem == "demo":
                 gather_missing_corpus(note=(progress or Progress(quiet=True)).note)
     checks = (check_globs, _check_tokenizer_file, check_entries, _check_filters)
-    return _pin_models(pin_entries(load.load_recipe(recipe, folder=folder, overrides=overrides, checks=checks)))
+    loaded = load.load_recipe(recipe, folder=folder, overrides=overrides, checks=checks)
+    if any(source.clean.presets() for source in loaded.sources):
+        check_extra("numba", "clean")
+    return _pin_models(pin_entries(loaded))
 
 
 def _pin_models(recipe: Recipe) -> Recipe:

@@ -122,8 +122,8 @@ _DIGEST = "#sha256="
 
 class DatatroveFilter(Filter):
     """One of the filters of `datatrove.pipeline.filters`, unchanged and at its own speed (`pip install
-    'tokenmill[clean]'`). A document that it rejects is dropped, and counted as `NAME: REASON`. Text that it changes is
-    encoded unchanged.
+    'tokenmill[datatrove]'`). A document that it rejects is dropped, and counted as `NAME: REASON`. Text that it changes
+    is encoded unchanged.
     """
 
     name = "datatrove"

@@ -51,7 +51,8 @@ def bench_measures(work: Path, *, quick: bool = False) -> dict[str, Any]:
 def _time_presets(texts: Sequence[str], *, rounds: int) -> dict[str, float]:
     import pyarrow as pa
 
-    from pipeline.clean.measures.measure import MEASURES, measure_documents
+    from pipeline.clean.measures.measure import measure_documents
+    from pipeline.clean.measures.names import MEASURES
     from pipeline.recipe import presets
 
     column: Any = pa.array(texts, pa.large_string())

@@ -6,9 +6,11 @@ import contextlib
 import gzip
 import os
 import random
+import re
+import subprocess
+import sys
 import sysconfig
 import tarfile
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.clean.measures import hashes, measure
-from pipeline.clean.measures.measure import MEASURES, measure_documents
+from pipeline.build.load import load_recipe
+from pipeline.clean.measures import compiler
+from pipeline.clean.measures.measure import measure_documents
+from pipeline.clean.measures.names import MEASURES
 from pipeline.recipe.presets import C4, OFF, PRESETS, Code, Fineweb, Gopher, Limit, Preset
 from pipeline.recipe.reference import field_docs
+from shards.errors import MissingExtraError
 from tests.support.data_like_code import KINDS, write_data_like_code
 from tests.support.slow_measures import SLOW_MEASURES, measure_slowly
 
@@ -114,19 +119,15 @@ def test_every_measure_has_a_slow_one() -> None:
     assert set(MEASURES) == set(SLOW_MEASURES)
 
 
-def test_slices_of_a_batch_do_not_show(documents: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_documents_and_other_measures_do_not_show(documents: list[str]) -> None:
     text: Any = pa.array(documents, pa.large_string())
     whole = measure_documents(text, list(MEASURES))
-    for size in (1, 500, 20_000):
-        monkeypatch.setattr(measure, "SLICE_BYTES", size)
-        assert (measure_documents(text, list(MEASURES)) == whole).all()
-    monkeypatch.setattr(measure, "LONG_BYTES", 1)
-    monkeypatch.setattr(hashes, "MOST_AT_ONCE", 50)  # words and n-grams of long documents, in parts
-    few = measure_documents(text.slice(0, 40), list(MEASURES))
-    assert (few == whole[:40]).all()
-    names = random.Random(0).sample(list(MEASURES), 3)
-    assert (measure_documents(text, names) == whole[:, [list(MEASURES).index(name) for name in names]]).all()
-    assert measure_documents(text.slice(0, 0), names).shape == (0, 3)
+    alone = [measure_documents(text.slice(index, 1), list(MEASURES)) for index in range(40)]
+    assert (np.concatenate(alone) == whole[:40]).all()
+    for size in (1, 3, 10):
+        names = random.Random(size).sample(list(MEASURES), size)
+        assert (measure_documents(text, names) == whole[:, [list(MEASURES).index(name) for name in names]]).all()
+    assert measure_documents(text.slice(0, 0), list(MEASURES)).shape == (0, len(MEASURES))
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
@@ -271,28 +272,74 @@ def test_equal_words_of_two_documents_are_no_repetition() -> None:
     assert (measure_documents(text, names) == 0).all()
 
 
-def test_memory_does_not_grow_with_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables are at most 40 bytes for a byte of a slice, and 18 for a byte of a long document."""
-    rng = random.Random(0)
-    words = [f"w{rng.randrange(5000)}" for _ in range(20_000)]
-    page = "".join(word + rng.choice([" ", " ", ". ", "\n"]) for word in words)
+PEAK = """
+import random, resource, sys
+import pyarrow as pa
+from pipeline.clean.measures.measure import MEASURES, measure_documents
+rng = random.Random(0)
+words = [f"w{rng.randrange(5000)}" for _ in range(20_000)]
+lines = int(sys.argv[1])
+texts = "\\n".join(" ".join(rng.sample(words, 100)) for _ in range(lines)), "a\\n" * 250 * lines
+documents = [pa.array([text], pa.large_string()) for text in texts]
+measure_documents(pa.array(["a"], pa.large_string()), list(MEASURES))
+for text in documents:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    measure_documents(text, list(MEASURES))
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / text.nbytes)
+"""
+"""Prints the memory that each of two documents of some MB takes, divided by its size."""
 
-    def peak(texts: list[str]) -> int:
-        text: Any = pa.array(texts, pa.large_string())
-        tracemalloc.start()
-        try:
-            measure_documents(text, list(MEASURES))
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
 
-    assert peak([page] * 64) < 1.1 * peak([page] * 16)
-    assert peak([page] * 16) < 40 * measure.SLICE_BYTES
-    monkeypatch.setattr(measure, "LONG_BYTES", 1 << 20)
-    monkeypatch.setattr(hashes, "MOST_AT_ONCE", 1 << 17)
-    document = "\n".join(" ".join(rng.sample(words, len(words))) for _ in range(20))
-    assert len(document) > 2 * measure.LONG_BYTES
-    assert peak([document]) < 18 * len(document)
+def test_memory_of_a_long_document() -> None:
+    """At most 14 times its size for words in lines, 38 times where each line is a letter."""
+    run = subprocess.run([sys.executable, "-c", PEAK, "20000"], capture_output=True, text=True, check=True)
+    prose, letters = map(float, run.stdout.split())
+    assert 0 < prose < 14, run.stdout
+    assert 0 < letters < 38, run.stdout
+
+
+def test_code_is_kept_in_a_folder_of_its_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kept"))
+    folder = Path(compiler.find_folder())
+    assert folder.parent == tmp_path / "kept"
+    monkeypatch.setattr(compiler, "__file__", str(tmp_path / "compiler.py"))  # other sources
+    assert Path(compiler.find_folder()).parent == folder.parent
+    assert Path(compiler.find_folder()) != folder
+    monkeypatch.delenv("NUMBA_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert Path(compiler.find_folder()).parent == tmp_path / "tokenmill"
+
+
+def test_without_a_folder_to_keep_code_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file/below"))
+    assert compiler.find_folder() == ""
+
+    def add_one(number: int) -> int:
+        return number + 1
+
+    assert compiler.compiled_and_kept(add_one)(1) == 2
+
+
+def test_a_build_without_presets_does_not_load_numba() -> None:
+    code = "import sys; import pipeline.build.build, pipeline.engine.worker; print('numba' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "False\n"
+
+
+def test_without_numba_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
+    source = {"name": "a", "paths": [str(tmp_path / "a.jsonl")], "weight": 1}
+    recipe: dict[str, Any] = {
+        "name": "a",
+        "sources": [source],
+        "mix": {"tokens": 1000},
+        "tokenizer": {"vocab_size": 300},
+    }
+    monkeypatch.setitem(sys.modules, "numba", None)
+    load_recipe(recipe)
+    with pytest.raises(MissingExtraError, match=re.escape("pip install 'tokenmill[clean]'")):
+        load_recipe(recipe | {"clean": {"gopher": {}}})
 
 
 def show_value(value: float | str) -> str:

@@ -1,140 +1,108 @@
-"""Hashes of words, and equal ones found: what repeats inside a document, without a sort."""
+"""Hashes of stretches of a document, and equal ones found by a table: what repeats, without a sort."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
-import xxhash
 
-from pipeline.clean.measures.batch import BLOCK_BYTES, Batch
-from shards.audit.ngrams import finalize
+from pipeline.clean.measures.compiler import compiled
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from pipeline.clean.measures.characters import Bytes
+
+    Blocks = npt.NDArray[np.uint64]
+    """A document in numbers of eight bytes, with at least eight zeros behind it."""
+    Keys = npt.NDArray[np.uint64]
+    """Hashes: equal things have equal ones, and two that differ have the same once in 2^64."""
+
+_MIX = np.uint64(0xD6E8FEB86659FD93)  # of the "rrmxmx" family of 64-bit mixers: odd, with well-spread bits
 _ODD = np.uint64(0x9E3779B97F4A7C15)
-_LONG_BYTES = 64
-"""Stretches beyond this length are hashed one by one: at most 16,000 in a MiB, 3 ms."""
-_SLOTS_PER_KEY = 3
-MOST_AT_ONCE = 1 << 20
-"""Words of a longer document are hashed, and looked up, in parts of about so many: the tables of a part stay small."""
+_EACH_BYTE = np.uint64(0x0101010101010101)
 
 
-def hash_stretches(batch: Batch, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """Hash stretches of bytes: equal ones have equal hashes, and two that differ have the same once in 2^64.
-
-    Args:
-        batch: the documents.
-        starts: each stretch's first position, `(stretches,)`.
-        stops: the position behind its last.
-
-    Returns:
-        uint64 `(stretches,)`.
-    """
-    if len(starts) <= MOST_AT_ONCE:
-        return _hash_some(batch, starts, stops)
-    hashes = np.empty(len(starts), np.uint64)
-    for first in range(0, len(starts), MOST_AT_ONCE):
-        part = slice(first, first + MOST_AT_ONCE)
-        hashes[part] = _hash_some(batch, starts[part], stops[part])
-    return hashes
+@compiled
+def finalize(value: np.uint64) -> np.uint64:
+    """Spread every bit of a value over all bits of the result; one to one."""
+    value ^= value >> np.uint64(32)
+    value *= _MIX
+    value ^= value >> np.uint64(29)
+    value *= _MIX
+    return value ^ (value >> np.uint64(32))
 
 
-def _hash_some(batch: Batch, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    lengths = stops - starts
-    # The first eight bytes, zeros in place of what follows a shorter stretch.
-    shifts = np.minimum(lengths, BLOCK_BYTES).view(np.uint64)
-    np.subtract(np.uint64(BLOCK_BYTES), shifts, out=shifts)
-    shifts <<= np.uint64(3)
-    hashes = batch.read_blocks(starts)
-    hashes <<= shifts
-    hashes += lengths.view(np.uint64) * _ODD
-    hashes = finalize(hashes)
-    longer = np.flatnonzero(lengths > BLOCK_BYTES)
-    for block in range(BLOCK_BYTES, _LONG_BYTES, BLOCK_BYTES):
-        if not len(longer):
-            return hashes
-        # The last eight bytes where fewer are left: the length is in the hash, too.
-        positions = np.minimum(starts[longer] + block, stops[longer] - BLOCK_BYTES)
-        hashes[longer] = finalize(hashes[longer] + batch.read_blocks(positions) * _ODD)
-        longer = longer[lengths[longer] > block + BLOCK_BYTES]
-    data = memoryview(cast("Any", batch.data))
-    places = zip(starts[longer].tolist(), stops[longer].tolist(), strict=True)
-    digests = [xxhash.xxh3_64_intdigest(data[start:stop]) for start, stop in places]
-    hashes[longer] = finalize(hashes[longer] + np.array(digests, np.uint64))
-    return hashes
+@compiled
+def chain(key: np.uint64, following: np.uint64) -> np.uint64:
+    """Return the key of a sequence and what follows it; a sequence of none has key 0."""
+    return finalize(key * _ODD + following)
 
 
-def hash_sequences(
-    values: npt.NDArray[np.uint64], firsts: npt.NDArray[np.int64], lasts: npt.NDArray[np.int64]
-) -> npt.NDArray[np.uint64]:
-    """Hash sequences of values, none of them empty.
-
-    Args:
-        values: uint64 `(n,)`.
-        firsts: the index of each sequence's first value, `(sequences,)`.
-        lasts: the index behind its last.
-
-    Returns:
-        uint64 `(sequences,)`: the sum of the values' hashes, each with its place in its sequence.
-    """
-    if not len(firsts):
-        return values[:0]
-    lengths = lasts - firsts
-    ends = np.cumsum(lengths)
-    begins = ends - lengths
-    places = np.arange(int(ends[-1])) - np.repeat(begins, lengths)
-    chosen = values[places + np.repeat(firsts, lengths)]
-    return np.add.reduceat(finalize(chosen + places.view(np.uint64) * _ODD), begins)
+@compiled
+def read_blocks(document: Bytes) -> Blocks:
+    """Return a document in numbers of eight bytes."""
+    blocks = np.zeros(len(document) // 8 + 2, np.uint64)
+    copy = blocks.view(np.uint8)
+    for at in range(len(document)):  # numba takes seconds to compile the assignment of a slice
+        copy[at] = document[at]
+    return blocks
 
 
-def find_first(keys: npt.NDArray[np.uint64], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.signedinteger[Any]]:
-    """Find for each key the index of the first key of its document that is equal to it, `(keys,)`.
-
-    A table with some slots for each key, chosen by the key's first bits, holds the first key's index of each slot. Keys
-    that meet another key there, about a tenth, are looked up once more. The slots of a document lie together, so that
-    the processor's cache holds them. 1.5 ms for 200,000 keys; a sort takes 8.
-
-    Args:
-        keys: uint64 `(keys,)`, whose bits are equally random.
-        offsets: the keys of document i are those from offsets[i] to offsets[i + 1], `(documents + 1,)`.
-    """
-    dtype = np.int32 if len(keys) < 1 << 31 else np.int64
-    if len(keys) < 2:
-        return np.arange(len(keys), dtype=dtype)
-    is_long = len(keys) > MOST_AT_ONCE
-    sizes = np.minimum(np.diff(offsets) * (1 if is_long else _SLOTS_PER_KEY), (1 << 32) - 1)
-    begins = np.cumsum(sizes) - sizes
-
-    def choose_slots(part: slice) -> npt.NDArray[np.int64]:
-        counts = np.diff(np.clip(offsets, part.start, part.stop))
-        slots = keys[part] >> np.uint64(32)
-        slots *= np.repeat(sizes.view(np.uint64), counts)
-        slots >>= np.uint64(32)
-        slots = slots.view(np.int64)
-        slots += np.repeat(begins, counts)
-        return slots
-
-    table = np.empty(int(begins[-1] + sizes[-1]), dtype)
-    parts = [slice(at, min(at + MOST_AT_ONCE, len(keys))) for at in range(0, len(keys), MOST_AT_ONCE)]
-    slots = np.zeros(0, np.int64)
-    for part in reversed(parts):
-        slots = choose_slots(part)
-        # The last one assigned stays: the first of the keys.
-        table[slots[::-1].copy()] = np.arange(part.start, part.stop, dtype=dtype)[::-1]
-    first = table.take(slots) if len(parts) == 1 else np.concatenate([table.take(choose_slots(part)) for part in parts])
-    del table, slots
-    met = np.concatenate([np.flatnonzero(keys.take(first[part]) != keys[part]) + part.start for part in parts])
-    if len(met):
-        first[met] = met[find_first(keys[met] * _ODD, np.searchsorted(met, offsets))]
-    return first
+@compiled
+def read_stretch(blocks: Blocks, start: int, stop: int) -> tuple[np.uint64, int]:
+    """Return the key of the bytes between two positions, and how many characters they are; it has one byte at least."""
+    size = stop - start
+    key = np.uint64(size)
+    chars = size
+    while size > 8:
+        block = read_block(blocks, start)
+        key = chain(key, block)
+        chars -= _count_continuations(block)
+        start += 8
+        size -= 8
+    block = read_block(blocks, start) << np.uint64(8 * (8 - size))  # without what follows the stretch
+    return chain(key, block), chars - _count_continuations(block)
 
 
-def find_repeated(first: npt.NDArray[np.signedinteger[Any]]) -> npt.NDArray[np.int64]:
-    """Return the indices of the keys that another key is equal to, ascending, from what `find_first` returns."""
-    again = np.flatnonzero(first != np.arange(len(first), dtype=first.dtype))
-    repeated = np.zeros(len(first), bool)
-    repeated[again] = True
-    repeated[first[again]] = True
-    return np.flatnonzero(repeated)
+@compiled
+def read_block(blocks: Blocks, at: int) -> np.uint64:
+    """Return the eight bytes at a position."""
+    shift = np.uint64(8 * (at & 7))
+    # A shift by 64 is none: by 1 and by 63 is what gives 0.
+    return blocks[at >> 3] >> shift | blocks[(at >> 3) + 1] << np.uint64(1) << (np.uint64(63) - shift)
+
+
+@compiled
+def _count_continuations(block: np.uint64) -> int:
+    """Return how many of eight bytes go on with a character: those from 0x80 to 0xBF."""
+    marks = block >> np.uint64(7) & ~(block >> np.uint64(6)) & _EACH_BYTE
+    return int(np.int64(marks * _EACH_BYTE >> np.uint64(56)))
+
+
+@compiled
+def make_table(count: int) -> npt.NDArray[np.int32]:
+    """Return an empty table for some keys, at most half full with them; its size is a power of 2."""
+    slots = 2
+    while slots < 2 * count:
+        slots *= 2
+    return np.full(slots, -1, np.int32)
+
+
+@compiled
+def find_first(table: npt.NDArray[np.int32], keys: Keys, index: int) -> int:
+    """Return the index of the first key that is equal to one; a key without an earlier one is put in the table."""
+    last = len(table) - 1
+    slot = int(np.int64(keys[index] & np.uint64(last)))
+    while table[slot] >= 0:
+        if keys[table[slot]] == keys[index]:
+            return int(table[slot])
+        slot = (slot + 1) & last
+    table[slot] = index
+    return index
+
+
+@compiled
+def divide(part: float, whole: float) -> float:
+    """Return part / whole, 0 where the whole is 0."""
+    return part / whole if whole else 0.0

@@ -1,134 +1,110 @@
-"""Lines: what line feeds separate. Code counts all lines, prose those that are not blank."""
+"""Lines: what line feeds separate. Code counts all lines, prose those that are not blank: those with a word."""
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pipeline.clean.measures.batch import NEWLINE, Batch, CharSet, Measure, Ranks, count_parts, divide
-from pipeline.clean.measures.words import Words
+from pipeline.clean.measures.characters import NEWLINE, begins_with, has_code, read_last
+from pipeline.clean.measures.compiler import compiled
+from pipeline.clean.measures.hashes import divide, read_stretch
+from pipeline.clean.measures.names import PUNCTUATION, SHORT_CHARS
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-SHORT_CHARS = 30
-"""Lines of fewer characters are short: Penedo et al. 2024, section 3.6."""
-BULLETS = "-•"
-ELLIPSES = ("...", "…")
-PUNCTUATION = ".!?\"'…”’»。！？．｡।॥؟۔։።។။"
-"""Marks at which a line may end: those of C4 and FineWeb, and others that end sentences outside ASCII."""
+    from pipeline.clean.measures.characters import Bytes
+    from pipeline.clean.measures.hashes import Blocks
+    from pipeline.clean.measures.words import Words
+
+_PUNCTUATION = np.array([ord(char) for char in PUNCTUATION])
+_BULLET = np.frombuffer("•".encode(), np.uint8)
+_ELLIPSIS = np.frombuffer("…".encode(), np.uint8)
+_DOTS = np.frombuffer(b"...", np.uint8)
+_MOST_BYTES = 4
+"""Bytes that a character has at most."""
 
 
-class AllLines:
-    """All lines of a batch, in order, blank ones too; each document has one at least.
+class Lines(NamedTuple):
+    """The lines of a document that are not blank, in order."""
+
+    firsts: npt.NDArray[np.int32]
+    """The first word of each line, and the number of words, `(lines + 1,)`."""
+    paragraphs: npt.NDArray[np.int32]
+    """The first line of each paragraph, and the number of lines, `(paragraphs + 1,)`; blank lines are between them."""
+    num_lines: int
+
+
+@compiled
+def find_lines(document: Bytes, words: Words) -> Lines:
+    """Find the lines of a document that are not blank."""
+    firsts = np.empty(len(words.starts) + 1, np.int32)
+    paragraphs = np.empty(len(words.starts) + 1, np.int32)
+    count = count_paragraphs = stop = 0
+    for word in range(len(words.starts)):
+        feeds = 0
+        for at in range(stop, words.starts[word]):
+            feeds += document[at] == NEWLINE
+        if feeds > 1 or word == 0:
+            paragraphs[count_paragraphs] = count
+            count_paragraphs += 1
+        if feeds or word == 0:
+            firsts[count] = word
+            count += 1
+        stop = int(words.stops[word])
+    firsts[count] = len(words.starts)
+    paragraphs[count_paragraphs] = count
+    return Lines(firsts[: count + 1].copy(), paragraphs[: count_paragraphs + 1].copy(), count)
+
+
+@compiled
+def measure_lines(document: Bytes, blocks: Blocks, words: Words, lines: Lines) -> tuple[float, ...]:
+    """Measure the lines of a document."""
+    all_lines, longest, feeds = _measure_all_lines(document)
+    count = lines.num_lines
+    bullets = ellipses = punctuated = short = 0
+    for line in range(count):
+        first, last = int(lines.firsts[line]), int(lines.firsts[line + 1]) - 1
+        start, stop = words.starts[first], words.stops[last]
+        bullets += document[start] == ord("-") or begins_with(document, start, stop, _BULLET)
+        ellipses += trails_off(document, start, stop)
+        punctuated += is_punctuated(document, stop)
+        if stop - start < SHORT_CHARS * _MOST_BYTES:
+            short += read_stretch(blocks, start, stop)[1] < SHORT_CHARS
+    return (
+        divide(len(document) - feeds, all_lines),
+        float(longest),
+        divide(bullets, count),
+        divide(ellipses, count),
+        divide(punctuated, count),
+        divide(short, count),
+    )
+
+
+@compiled
+def _measure_all_lines(document: Bytes) -> tuple[int, int, int]:
+    """Return how many lines there are, blank ones too, the longest one's bytes, and how many line feeds.
 
     A line feed at the end of a document opens no further line.
     """
-
-    def __init__(self, batch: Batch):
-        lasts = batch.offsets[1:]
-        unfinished = lasts[batch.data[lasts - 1] != NEWLINE]
-        # At one position, the end of a document comes before the line feed that begins the next one.
-        ends = np.sort(np.concatenate([batch.newlines * 2 + 1, unfinished * 2]), kind="stable")  # merges the two
-        starts = np.concatenate([[0], ((ends + 1) >> 1)[:-1]])
-        self.num_bytes = (ends >> 1) - starts
-        """Bytes of each line, without its line feed, `(lines,)`."""
-        self.firsts = np.searchsorted(starts, batch.offsets[:-1])
-        """The first line of each document, `(documents,)`."""
-        self.count = np.diff(self.firsts, append=len(ends))
-        """Lines of each document, `(documents,)`."""
+    start = longest = feeds = 0
+    for at in range(len(document)):
+        if document[at] == NEWLINE:
+            feeds += 1
+            longest = max(longest, at - start)
+            start = at + 1
+    return feeds + int(start < len(document)), max(longest, len(document) - start), feeds
 
 
-class Lines:
-    """The lines of a batch that are not blank, in order: those with a word."""
-
-    def __init__(self, batch: Batch):
-        self._batch = batch
-        words = batch.table(Words)
-        begins = np.zeros(len(words.starts) + 1, bool)
-        begins[words.ranks.before(batch.newlines)] = True
-        begins[words.offsets] = True
-        self._begins = begins
-        self.firsts = np.flatnonzero(begins[:-1])
-        """The first word of each line, `(lines,)`."""
-        self.lasts = np.append(self.firsts[1:], len(words.starts))[: len(self.firsts)]
-        """The word behind each line's last, `(lines,)`."""
-        self.starts, self.stops = words.starts[self.firsts], words.stops[self.lasts - 1]
-        """Positions of the first byte of each line's first word and behind its last one, `(lines,)`."""
-        self.offsets = np.searchsorted(self.firsts, words.offsets)
-        """The lines of document i are those from offsets[i] to offsets[i + 1], `(documents + 1,)`."""
-        self.count = np.diff(self.offsets)
-        """Lines of each document, `(documents,)`."""
-
-    @cached_property
-    def ranks(self) -> Ranks:
-        """How many lines begin before a word."""
-        return Ranks(self._begins)
-
-    @cached_property
-    def punctuated(self) -> npt.NDArray[np.bool_]:
-        """Which lines end with one of `PUNCTUATION`, `(lines,)`."""
-        return self._batch.end_with(_PUNCTUATION, self.stops) > 0
-
-    @cached_property
-    def trailing_off(self) -> npt.NDArray[np.bool_]:
-        """Which lines end with an ellipsis, `(lines,)`."""
-        found = np.zeros(len(self.stops), bool)
-        for ending in map(str.encode, ELLIPSES):
-            places = np.flatnonzero(self._batch.data[self.stops - 1] == ending[-1])
-            begins = self.stops[places] - len(ending)
-            found[places] |= (begins >= self.starts[places]) & self._batch.matches(begins, ending)
-        return found
-
-    def share(self, marked: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-        """Return the share of each document's lines that a mask of the lines marks, `(documents,)`."""
-        return divide(count_parts(marked, self.offsets), self.count)
+@compiled
+def is_punctuated(document: Bytes, stop: int) -> bool:
+    """Return whether a line that ends at a position ends with one of `PUNCTUATION`."""
+    return has_code(_PUNCTUATION, read_last(document, stop)[0])
 
 
-_PUNCTUATION = CharSet(PUNCTUATION)
-
-
-def _mean_bytes(batch: Batch) -> npt.NDArray[np.float64]:
-    lines = batch.table(AllLines)
-    return divide(np.add.reduceat(lines.num_bytes, lines.firsts), lines.count)
-
-
-def _longest_bytes(batch: Batch) -> npt.NDArray[np.int64]:
-    lines = batch.table(AllLines)
-    return np.maximum.reduceat(lines.num_bytes, lines.firsts)
-
-
-def _bullets(batch: Batch) -> npt.NDArray[Any]:
-    lines = batch.table(Lines)
-    marked = np.zeros(len(lines.starts), bool)
-    for bullet in map(str.encode, BULLETS):
-        places = np.flatnonzero(batch.data[lines.starts] == bullet[0])
-        marked[places] |= batch.matches(lines.starts[places], bullet)
-    return lines.share(marked)
-
-
-def _trailing_off(batch: Batch) -> npt.NDArray[Any]:
-    lines = batch.table(Lines)
-    return lines.share(lines.trailing_off)
-
-
-def _punctuated(batch: Batch) -> npt.NDArray[Any]:
-    lines = batch.table(Lines)
-    return lines.share(lines.punctuated)
-
-
-def _short(batch: Batch) -> npt.NDArray[Any]:
-    lines = batch.table(Lines)
-    return lines.share(batch.chars_between(lines.starts, lines.stops) < SHORT_CHARS)
-
-
-MEASURES = {
-    "mean_line_bytes": Measure("mean length of all lines, in bytes without the line feeds", _mean_bytes),
-    "longest_line_bytes": Measure("length of the longest line, in bytes without the line feed", _longest_bytes),
-    "bullet_lines": Measure(f"share of the lines that begin with a bullet ({' or '.join(BULLETS)})", _bullets),
-    "ellipsis_lines": Measure("share of the lines that end with an ellipsis (... or …)", _trailing_off),
-    "punctuated_lines": Measure(f"share of the lines that end with one of {PUNCTUATION}", _punctuated),
-    "short_lines": Measure(f"share of the lines with fewer than {SHORT_CHARS} characters", _short),
-}
+@compiled
+def trails_off(document: Bytes, start: int, stop: int) -> bool:
+    """Return whether a line ends with an ellipsis."""
+    at = max(start, stop - 3)
+    return begins_with(document, at, stop, _DOTS) or begins_with(document, at, stop, _ELLIPSIS)

@@ -5,172 +5,130 @@ Two lines or paragraphs are equal when their words are. Characters are those of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.clean.measures.batch import Batch, Measure, count_parts, divide, max_parts, sum_parts
-from pipeline.clean.measures.hashes import find_first, find_repeated, hash_sequences
-from pipeline.clean.measures.lines import Lines
-from pipeline.clean.measures.words import Words
-from shards.audit.ngrams import finalize
+from pipeline.clean.measures.compiler import compiled
+from pipeline.clean.measures.hashes import chain, divide, find_first, make_table
+from pipeline.clean.measures.names import DUPLICATE_SIZES, TOP_SIZES
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-TOP_SIZES = (2, 3, 4)
-"""Words of the n-grams whose most frequent one is looked for: Rae et al. 2021, table A1."""
-DUPLICATE_SIZES = (5, 6, 7, 8, 9, 10)
-"""Words of the n-grams that are looked for a second time: Rae et al. 2021, table A1."""
+    from pipeline.clean.measures.hashes import Keys
+    from pipeline.clean.measures.lines import Lines
+    from pipeline.clean.measures.words import Words
 
-_BASE = np.uint64(0xD6E8FEB86659FD93)
+    Ints = npt.NDArray[np.int32]
 
-
-class RepeatedLines:
-    """Which lines of a batch, and which paragraphs, are equal to an earlier one of their document."""
-
-    def __init__(self, batch: Batch):
-        words, lines = batch.table(Words), batch.table(Lines)
-        keys = _hash_lines(words, lines)
-        chars = words.chars_before[lines.lasts] - words.chars_before[lines.firsts]
-        self.lines, self.line_chars = _share_repeated(keys, chars, lines.offsets, words.document_chars)
-        """The share of each document's lines, and of its characters in them, `(documents,)`."""
-        # A blank line is two line feeds with white space alone between them.
-        feeds = batch.newline_ranks.before(lines.starts)
-        begins = np.zeros(len(feeds) + 1, bool)
-        begins[1:-1] = np.diff(feeds) > 1
-        begins[lines.offsets] = True
-        firsts = np.flatnonzero(begins[:-1])
-        lasts = np.append(firsts[1:], len(feeds))[: len(firsts)]
-        keys = hash_sequences(keys, firsts, lasts)
-        chars = sum_parts(chars, np.append(firsts, len(feeds)))
-        offsets = np.searchsorted(firsts, lines.offsets)
-        self.paragraphs, self.paragraph_chars = _share_repeated(keys, chars, offsets, words.document_chars)
-        """The share of each document's paragraphs, and of its characters in them, `(documents,)`."""
+_LARGEST_TOP = TOP_SIZES[-1]
+_LARGEST = DUPLICATE_SIZES[-1]
 
 
-def _hash_lines(words: Words, lines: Lines) -> npt.NDArray[np.uint64]:
-    """Return a key of each line, `(lines,)`: equal ones where all words of two lines of a document are equal.
+@compiled
+def measure_repeated_lines(words: Words, lines: Lines) -> tuple[float, ...]:
+    """Measure which lines, and which paragraphs, are equal to an earlier one."""
+    all_chars = words.chars_before[-1]
+    keys, chars_before = _join(words.keys, words.chars_before, lines.firsts)
+    repeated, chars = _count_repeated(keys, chars_before)
+    share, share_of_chars = divide(repeated, len(keys)), divide(chars, all_chars)
+    keys, chars_before = _join(keys, chars_before, lines.paragraphs)
+    repeated, chars = _count_repeated(keys, chars_before)
+    return share, share_of_chars, divide(repeated, len(keys)), divide(chars, all_chars)
 
-    A line that shares its first and last word and its number of words with no other is not looked at closer.
+
+@compiled
+def _join(keys: Keys, chars_before: Ints, firsts: Ints) -> tuple[Keys, Ints]:
+    """Return keys and sums of characters of longer parts: what is from firsts[i] to firsts[i + 1] becomes one."""
+    joined, joined_before = np.zeros(len(firsts) - 1, np.uint64), np.zeros(len(firsts), np.int32)
+    for part in range(len(joined)):
+        for index in range(firsts[part], firsts[part + 1]):
+            joined[part] = chain(joined[part], keys[index])
+        joined_before[part + 1] = chars_before[firsts[part + 1]]
+    return joined, joined_before
+
+
+@compiled
+def _count_repeated(keys: Keys, chars_before: Ints) -> tuple[int, int]:
+    """Return how many keys are equal to an earlier one, and the characters of those."""
+    table = make_table(len(keys))
+    repeated = chars = 0
+    for index in range(len(keys)):
+        if find_first(table, keys, index) < index:
+            repeated += 1
+            chars += chars_before[index + 1] - chars_before[index]
+    return repeated, chars
+
+
+@compiled
+def measure_ngrams(words: Words) -> npt.NDArray[np.float64]:
+    """Measure the n-grams of each size that occur more than once.
+
+    Longer ones are looked for only where a shorter one repeats, here and at the next word: at size 3, 5 % of the words
+    of prose are left, and a third of those of code.
     """
-    counts = (lines.lasts - lines.firsts).view(np.uint64)
-    keys = finalize(words.hashes[lines.firsts] * _BASE + words.hashes[lines.lasts - 1] + counts)
-    close = find_repeated(find_first(keys, lines.offsets))
-    close = close[counts[close] > 2]
-    keys[close] = hash_sequences(words.hashes, lines.firsts[close], lines.lasts[close])
-    return keys
+    shares = np.zeros(_LARGEST - 1)
+    all_chars = words.chars_before[-1]
+    at = np.empty(max(len(words.keys) - 1, 0), np.int32)
+    keys = np.empty(len(at), np.uint64)
+    for index in range(len(at)):
+        at[index] = index
+        keys[index] = chain(words.keys[index], words.keys[index + 1])
+    for size in range(2, _LARGEST + 1):
+        count = _count_equal(keys)
+        if size <= _LARGEST_TOP:
+            # Overlapping occurrences ("ha ha ha") can count a character twice.
+            shares[size - 2] = min(divide(_chars_of_top(words, at, count, size), all_chars), 1.0)
+        else:
+            shares[size - 2] = divide(_chars_of_duplicates(words, at, count, size), all_chars)
+        left = _lengthen(words, at, keys, count, size)
+        at, keys = at[:left], keys[:left]
+    return shares
 
 
-def _share_repeated(
-    keys: npt.NDArray[np.uint64],
-    chars: npt.NDArray[np.int64],
-    offsets: npt.NDArray[np.int64],
-    document_chars: npt.NDArray[np.int64],
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    repeated = find_first(keys, offsets) != np.arange(len(keys))
-    return (
-        divide(count_parts(repeated, offsets), np.diff(offsets)),
-        divide(sum_parts(chars * repeated, offsets), document_chars),
-    )
+@compiled
+def _count_equal(keys: Keys) -> Ints:
+    """Return how often each key occurs, where it occurs first, and 0 where it occurred before."""
+    table = make_table(len(keys))
+    count = np.zeros(len(keys), np.int32)
+    for index in range(len(keys)):
+        count[find_first(table, keys, index)] += 1
+    return count
 
 
-class NGrams:
-    """The n-grams of words that occur more than once in their document."""
-
-    def __init__(self, batch: Batch):
-        self._words = batch.table(Words)
-        self.top: dict[int, npt.NDArray[np.float64]] = {}
-        """Size -> share of each document's characters in its most frequent n-gram, `(documents,)`."""
-        self.duplicate: dict[int, npt.NDArray[np.float64]] = {}
-        """Size -> share of each document's characters in n-grams that occurred before, `(documents,)`."""
-        hashes, offsets = self._words.hashes, self._words.offsets
-        at, keys = np.arange(max(len(hashes) - 1, 0)), hashes[:-1] * _BASE + hashes[1:]
-        edges = offsets[1:-1][(offsets[1:-1] > 0) & (offsets[1:-1] < len(hashes))] - 1
-        keys[edges] = finalize(edges.view(np.uint64))  # an n-gram of two documents is equal to none
-        for size in range(2, DUPLICATE_SIZES[-1] + 1):
-            own = np.searchsorted(at, offsets)
-            first = find_first(keys, own)
-            repeated = find_repeated(first)
-            at, keys, first = at.take(repeated), keys.take(repeated), first.take(repeated)
-            is_first = first == repeated
-            if size in TOP_SIZES:
-                count = np.bincount(first)[first[is_first]]
-                self.top[size] = self._share_of_top(at[is_first], count, size)
-            if size in DUPLICATE_SIZES:
-                self.duplicate[size] = self._share_of_duplicates(at[~is_first], size)
-            # A longer n-gram can repeat only where this one does, here and at the next word: at size 3, 5 % of the
-            # words of prose are left, and a third of those of code.
-            left = np.flatnonzero(at[1:] == at[:-1] + 1)
-            at = at[left]
-            keys = keys[left] * _BASE + hashes[at + size]
-
-    def _share_of_top(
-        self, at: npt.NDArray[np.int64], count: npt.NDArray[np.int64], size: int
-    ) -> npt.NDArray[np.float64]:
-        """Return the share of the n-gram with the largest count; of several, of the longest one."""
-        words = self._words
-        chars = words.chars_before[at + size] - words.chars_before[at]
-        offsets = np.searchsorted(at, words.offsets)
-        best = max_parts(count << 32 | np.minimum(chars, 0xFFFFFFFF), offsets)
-        # Overlapping occurrences ("ha ha ha") can count a character twice.
-        return np.minimum(divide((best >> 32) * (best & 0xFFFFFFFF), words.document_chars), 1)
-
-    def _share_of_duplicates(self, at: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.float64]:
-        """Return the share of the characters in some n-grams; where they overlap, characters count once."""
-        words = self._words
-        ends = at + size
-        ends[:-1] = np.minimum(ends[:-1], at[1:])
-        chars = words.chars_before[ends] - words.chars_before[at]
-        return divide(sum_parts(chars, np.searchsorted(at, words.offsets)), words.document_chars)
+@compiled
+def _chars_of_top(words: Words, at: Ints, count: Ints, size: int) -> int:
+    """Return the characters of all occurrences of the most frequent n-gram; of several, of the longest one."""
+    most, longest = 2, 0
+    for index in range(len(at)):
+        if count[index] >= most:
+            first = int(at[index])
+            chars = int(words.chars_before[first + size] - words.chars_before[first])
+            longest = max(longest, chars) if count[index] == most else chars
+            most = int(count[index])
+    return most * longest
 
 
-def _lines(batch: Batch) -> npt.NDArray[np.float64]:
-    return batch.table(RepeatedLines).lines
+@compiled
+def _chars_of_duplicates(words: Words, at: Ints, count: Ints, size: int) -> int:
+    """Return the characters in n-grams that occurred before; where they overlap, characters count once."""
+    chars = end = 0
+    for index in range(len(at)):
+        if count[index] == 0:
+            first = int(at[index])
+            chars += int(words.chars_before[first + size] - words.chars_before[max(first, end)])
+            end = first + size
+    return chars
 
 
-def _line_chars(batch: Batch) -> npt.NDArray[np.float64]:
-    return batch.table(RepeatedLines).line_chars
-
-
-def _paragraphs(batch: Batch) -> npt.NDArray[np.float64]:
-    return batch.table(RepeatedLines).paragraphs
-
-
-def _paragraph_chars(batch: Batch) -> npt.NDArray[np.float64]:
-    return batch.table(RepeatedLines).paragraph_chars
-
-
-def _top(size: int, batch: Batch) -> npt.NDArray[np.float64]:
-    return batch.table(NGrams).top[size]
-
-
-def _duplicate(size: int, batch: Batch) -> npt.NDArray[np.float64]:
-    return batch.table(NGrams).duplicate[size]
-
-
-def _for_sizes(
-    name: str, about: str, take: Callable[[int, Batch], npt.NDArray[Any]], sizes: tuple[int, ...]
-) -> dict[str, Measure]:
-    return {name.format(size): Measure(about.format(size), partial(take, size)) for size in sizes}
-
-
-LINE_MEASURES = {
-    "duplicate_lines": Measure("share of the lines that are equal to an earlier one", _lines),
-    "duplicate_line_chars": Measure("share of the characters in lines that are equal to an earlier one", _line_chars),
-    "duplicate_paragraphs": Measure("share of the paragraphs that are equal to an earlier one", _paragraphs),
-    "duplicate_paragraph_chars": Measure(
-        "share of the characters in paragraphs that are equal to an earlier one", _paragraph_chars
-    ),
-}
-NGRAM_MEASURES = {
-    **_for_sizes("top_{}gram_chars", "share of the characters in the most frequent {}-gram of words", _top, TOP_SIZES),
-    **_for_sizes(
-        "duplicate_{}gram_chars",
-        "share of the characters in {}-grams of words that occurred before",
-        _duplicate,
-        DUPLICATE_SIZES,
-    ),
-}
+@compiled
+def _lengthen(words: Words, at: Ints, keys: Keys, count: Ints, size: int) -> int:
+    """Put the n-grams of one word more that may repeat at the beginning of the arrays; return how many they are."""
+    left = 0
+    for index in range(len(at) - 1):
+        if count[index] != 1 and count[index + 1] != 1 and at[index + 1] == at[index] + 1:
+            at[left] = at[index]
+            keys[left] = chain(keys[index], words.keys[int(at[index]) + size])
+            left += 1
+    return left

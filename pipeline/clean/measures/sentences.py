@@ -6,75 +6,59 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.clean.measures.batch import Batch, CharSet, Measure, count_parts
-from pipeline.clean.measures.lines import Lines
-from pipeline.clean.measures.phrases import Phrases
-from pipeline.clean.measures.words import Words
+from pipeline.clean.measures.characters import has_code, mark_bytes, read_last
+from pipeline.clean.measures.compiler import compiled
+from pipeline.clean.measures.lines import is_punctuated, trails_off
+from pipeline.clean.measures.names import CLOSERS, MAX_CLOSERS, MAX_WORD_CHARS, MIN_LINE_WORDS, SENTENCE_ENDS
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from pipeline.clean.measures.characters import Bytes
+    from pipeline.clean.measures.lines import Lines
+    from pipeline.clean.measures.phrases import Flags
+    from pipeline.clean.measures.words import Words
 
-MIN_LINE_WORDS = 5
-"""Words that a line of C4 has at least (Raffel et al. 2020, section 2.2)."""
-MAX_WORD_CHARS = 1000
-"""Characters of a word of C4's lines at most (TensorFlow Datasets, `c4_utils.py`)."""
-SENTENCE_ENDS = ".!?…。！？।؟۔"
-"""Marks at which a sentence ends."""
-CLOSERS = "\"')]”’»"
-"""Quotes and brackets that may follow a sentence's mark, at most `MAX_CLOSERS`."""
-MAX_CLOSERS = 2
+_ENDS = np.array([ord(char) for char in SENTENCE_ENDS])
+_CLOSERS = np.array([ord(char) for char in CLOSERS])
+_LAST_BYTES = mark_bytes((SENTENCE_ENDS + CLOSERS).encode())
+"""The bytes of both, among them the last bytes of words behind which a sentence can end: few words have one."""
 
 
-def _sentences(batch: Batch) -> npt.NDArray[np.int64]:
+@compiled
+def measure_sentences(document: Bytes, words: Words, lines: Lines, flags: Flags) -> float:
     """Count the words behind which a sentence ends, the last of each line always among them."""
-    words, lines, phrases = batch.table(Words), batch.table(Lines), batch.table(Phrases)
-    kept = lines.punctuated & ~lines.trailing_off & (lines.lasts - lines.firsts >= MIN_LINE_WORDS)
-    kept &= ~phrases.javascript_lines & ~phrases.policy_lines
-    long = np.flatnonzero(words.lengths > MAX_WORD_CHARS)
-    long = long[batch.chars_between(words.starts[long], words.stops[long]) > MAX_WORD_CHARS]
-    kept[lines.ranks.before(long + 1) - 1] = False
-    ending = words.ranks.before(_find_ends(batch, words)) - 1
-    line = lines.ranks.before(ending + 1) - 1
-    ending = ending[kept[line] & (ending != lines.lasts[line] - 1)]
-    return count_parts(kept, lines.offsets) + np.diff(np.searchsorted(ending, words.offsets))
+    count = 0
+    for line in range(len(flags)):
+        first, last = lines.firsts[line], lines.firsts[line + 1] - 1
+        if flags[line] == 0 and _keeps_line(document, words, first, last):
+            count += 1
+            for word in range(first, last):
+                stop = words.stops[word]
+                if _LAST_BYTES[document[stop - 1]]:
+                    count += _ends_sentence(document, words.starts[word], stop)
+    return float(count)
 
 
-def _find_ends(batch: Batch, words: Words) -> npt.NDArray[np.int64]:
-    """Return where words end behind which a sentence ends, ascending."""
-    # The last byte of a word: of all words, few end with any of these.
-    data = batch.data
-    ends = (data == ord(".")) | (data == ord("!")) | (data == ord("?"))
-    closed = (data == ord('"')) | (data == ord("'")) | (data == ord(")")) | (data == ord("]")) | (data >= 0x80)
-    lasts = ~batch.white
-    lasts[:-1] &= batch.white[1:]
-    lasts[batch.offsets[1:] - 1] = ~batch.white[batch.offsets[1:] - 1]
-    stops = np.flatnonzero(closed & lasts) + 1
-    starts = words.starts[words.ranks.before(stops) - 1]
-    found = np.flatnonzero(ends & lasts) + 1
-    return np.sort(np.concatenate([found, stops[_end_sentences(batch, starts, stops)]]), kind="stable")
+@compiled
+def _keeps_line(document: Bytes, words: Words, first: int, last: int) -> bool:
+    """Return whether C4 keeps a line, by its first and last words; its phrases are not looked at."""
+    if last - first + 1 < MIN_LINE_WORDS or not is_punctuated(document, words.stops[last]):
+        return False
+    if trails_off(document, words.starts[first], words.stops[last]):
+        return False
+    for word in range(first, last + 1):
+        if words.chars_before[word + 1] - words.chars_before[word] > MAX_WORD_CHARS:
+            return False
+    return True
 
 
-def _end_sentences(batch: Batch, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Return behind which of some words a sentence ends, `(words,)`."""
-    found = np.zeros(len(stops), bool)
-    at = np.arange(len(stops))
+@compiled
+def _ends_sentence(document: Bytes, start: int, stop: int) -> bool:
+    """Return whether a word ends with a sentence's mark and at most `MAX_CLOSERS` quotes and brackets behind it."""
     for _ in range(MAX_CLOSERS + 1):
-        if not len(at):
-            break
-        found[at[batch.end_with(_ENDS, stops) > 0]] = True
-        before = stops - batch.end_with(_CLOSERS, stops)
-        on = (before < stops) & (before > starts[at])
-        at, stops = at[on], before[on]
-    return found
-
-
-_ENDS, _CLOSERS = CharSet(SENTENCE_ENDS), CharSet(CLOSERS)
-
-
-MEASURES = {
-    "sentences": Measure(
-        f"sentences in the lines that C4 would keep: {MIN_LINE_WORDS} words and more, a mark at the end, no JavaScript "
-        "and no policy",
-        _sentences,
-    )
-}
+        code, size = read_last(document, stop)
+        if has_code(_ENDS, code):
+            return True
+        stop -= size
+        if stop <= start or not has_code(_CLOSERS, code):
+            return False
+    return False

@@ -1,192 +1,138 @@
-"""Words: the longest runs of characters that are not white space, as Gopher has them.
-
-White space is what Python's `str.split` takes for it.
-"""
+"""Words: the longest runs of characters that are not white space, as Gopher has them."""
 
 from __future__ import annotations
 
-from functools import cache, cached_property
-from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pipeline.clean.measures.batch import (
-    Batch,
-    Measure,
-    Ranks,
-    count_parts,
-    divide,
-    find_runs,
-    max_parts,
-    sum_before,
-    sum_parts,
-)
-from pipeline.clean.measures.hashes import hash_stretches
+from pipeline.clean.measures.characters import ASCII_LETTERS, BEGINS_WHITE, NEWLINE, WHITE, is_letter, wide_white
+from pipeline.clean.measures.compiler import compiled
+from pipeline.clean.measures.hashes import divide, read_block, read_stretch
+from pipeline.clean.measures.names import STOP_WORDS
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
-"""The words of Rae et al. 2021, appendix A.1."""
+    from pipeline.clean.measures.characters import Bytes
+    from pipeline.clean.measures.hashes import Blocks, Keys
+
+_BLOCK_BYTES = 8
+_STOP_WORDS = np.frombuffer(b"".join(word.encode().rjust(_BLOCK_BYTES, b"\0") for word in STOP_WORDS), "<u8")
+"""Each stop word as the last bytes of a block, zeros before it."""
+_SMALL = np.uint64(0x2020202020202020)
 
 
-class Words:
-    """The words of a batch, in order; none goes on from one document to the next."""
+class Words(NamedTuple):
+    """The words of a document, in order."""
 
-    def __init__(self, batch: Batch):
-        self._batch = batch
-        self.starts, self.stops = find_runs(~batch.white, batch.offsets)
-        """Positions of each word's first byte and behind its last, `(words,)`."""
-        self.offsets = np.searchsorted(self.starts, batch.offsets)
-        """The words of document i are those from offsets[i] to offsets[i + 1], `(documents + 1,)`."""
-        self.count = np.diff(self.offsets)
-        """Words of each document, `(documents,)`."""
-
-    @property
-    def lengths(self) -> npt.NDArray[np.int64]:
-        """Bytes of each word, `(words,)`."""
-        return self.stops - self.starts
-
-    @cached_property
-    def hashes(self) -> npt.NDArray[np.uint64]:
-        """Hashes of the words, uint64 `(words,)`."""
-        return hash_stretches(self._batch, self.starts, self.stops)
-
-    @cached_property
-    def documents(self) -> npt.NDArray[np.int64]:
-        """The number of each word's document, `(words,)`."""
-        return np.repeat(np.arange(len(self.count)), self.count)
-
-    @cached_property
-    def ranks(self) -> Ranks:
-        """How many words begin before a position."""
-        begins = ~self._batch.white
-        begins[1:] &= self._batch.white[:-1]
-        begins[self._batch.offsets[:-1]] = ~self._batch.white[self._batch.offsets[:-1]]
-        return Ranks(begins)
-
-    @cached_property
-    def num_chars(self) -> npt.NDArray[np.int64]:
-        """Characters of each word, `(words,)`."""
-        return self._batch.chars_between(self.starts, self.stops)
-
-    @cached_property
-    def chars_before(self) -> npt.NDArray[np.int64]:
-        """Characters of all words before each one, and of all, `(words + 1,)`."""
-        return sum_before(self.num_chars)
-
-    @cached_property
-    def document_chars(self) -> npt.NDArray[np.int64]:
-        """Characters of the words of each document: of all its text without white space, `(documents,)`."""
-        return np.diff(self.chars_before[self.offsets])
+    starts: npt.NDArray[np.int32]
+    """Position of each word's first byte, `(words,)`."""
+    stops: npt.NDArray[np.int32]
+    """Position behind its last."""
+    keys: Keys
+    """uint64 `(words,)`."""
+    chars_before: npt.NDArray[np.int32]
+    """Characters of all words before each one, and of all, `(words + 1,)`."""
 
 
-def _count(batch: Batch) -> npt.NDArray[np.int64]:
-    return batch.table(Words).count
+@compiled
+def find_words(document: Bytes, blocks: Blocks) -> Words:
+    """Find the words of a document."""
+    edges = _find_edges(document)
+    starts, stops = edges[::2].copy(), edges[1::2].copy()
+    keys = np.empty(len(starts), np.uint64)
+    chars_before = np.zeros(len(starts) + 1, np.int32)
+    for word in range(len(starts)):
+        keys[word], chars = read_stretch(blocks, starts[word], stops[word])
+        chars_before[word + 1] = chars_before[word] + chars
+    return Words(starts, stops, keys, chars_before)
 
 
-def _mean_chars(batch: Batch) -> npt.NDArray[np.float64]:
-    words = batch.table(Words)
-    return divide(words.document_chars, words.count)
+@compiled
+def _find_edges(document: Bytes) -> npt.NDArray[np.int32]:
+    """Return the positions where words begin and end, by turns.
 
-
-def _longest_chars(batch: Batch) -> npt.NDArray[np.int64]:
-    words = batch.table(Words)
-    return max_parts(words.num_chars, words.offsets)
-
-
-def _alphabetic(batch: Batch) -> npt.NDArray[np.float64]:
-    words = batch.table(Words)
-    found = batch.letters[words.starts]
-    # Few words do not begin with a letter: only those are looked through.
-    rest = np.flatnonzero(~found & (words.lengths > 1))
-    found[rest] = batch.letter_ranks.before(words.stops[rest]) > batch.letter_ranks.before(words.starts[rest])
-    return divide(count_parts(found, words.offsets), words.count)
-
-
-def _stop_words(batch: Batch) -> npt.NDArray[np.int64]:
-    words = batch.table(Words)
-    shift, hashes, numbers = _hash_stop_words()
-    slots = (words.hashes >> shift & _STOP_MASK).view(np.int64)
-    found = np.flatnonzero(hashes.take(slots) == words.hashes)
-    occurs = np.zeros((len(batch), len(STOP_WORDS)), bool)
-    documents = words.documents[found] if len(batch) > 1 else np.zeros(len(found), np.int64)
-    occurs[documents, numbers[slots[found]]] = True
-    return occurs.sum(axis=1)
-
-
-@cache
-def _hash_stop_words() -> tuple[np.uint64, npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
-    """Return a shift that gives each stop word, in any case of its letters, a slot of its own by the bits of its hash.
-
-    Returns:
-        The shift; the hash in each slot, 0 in an empty one; and the number of its stop word.
+    No branch depends on what most bytes are: it would be predicted wrong once a word, 20 cycles.
     """
-    cases = {
-        "".join(chars).encode(): number
-        for number, word in enumerate(STOP_WORDS)
-        for chars in product(*zip(word, word.upper(), strict=True))
-    }
-    ends = np.cumsum([len(word) for word in cases])
-    starts = np.append(0, ends[:-1])
-    own = hash_stretches(Batch(np.frombuffer(b"".join(cases), np.uint8), np.append(0, ends)), starts, ends)
-    hashes, numbers = np.zeros(_STOP_SLOTS, np.uint64), np.zeros(_STOP_SLOTS, np.int64)
-    shift, slots = next(
-        (np.uint64(shift), slots)
-        for shift in range(64)
-        for slots in [(own >> np.uint64(shift) & _STOP_MASK).view(np.int64)]
-        if len(set(slots.tolist())) == len(slots)
+    edges = np.empty(len(document) + 2, np.int32)
+    count, before, white_until = 0, 1, 0
+    for at in range(len(document)):
+        if BEGINS_WHITE[document[at]]:
+            size = wide_white(document, at)
+            white_until = at + size if size else white_until
+        white = int(WHITE[document[at]]) | int(at < white_until)
+        edges[count] = at
+        count += white ^ before
+        before = white
+    edges[count] = len(document)
+    return edges[: (count + 1) // 2 * 2]
+
+
+@compiled
+def measure_words(document: Bytes, blocks: Blocks, words: Words) -> tuple[float, ...]:
+    """Measure the words of a document."""
+    count = len(words.starts)
+    chars = words.chars_before
+    longest = alphabetic = stop_words = 0
+    for word in range(count):
+        longest = max(longest, chars[word + 1] - chars[word])
+        start, stop = words.starts[word], words.stops[word]
+        alphabetic += int(ASCII_LETTERS[document[start]] or _has_letter(document, start, stop))
+        stop_words |= _match_stop_words(read_block(blocks, start), stop - start)
+    hashes, ellipses, newlines = _count_marks(document)
+    return (
+        float(count),
+        divide(chars[count], count),
+        float(longest),
+        divide(alphabetic, count),
+        float(_count_bits(stop_words)),
+        divide(hashes, count),
+        divide(ellipses, count),
+        divide(newlines, count),
     )
-    hashes[slots], numbers[slots] = own, list(cases.values())
-    return shift, hashes, numbers
 
 
-_STOP_SLOTS = 1 << 11
-"""So many that one shift of some gives 76 words slots of their own; their hashes are always the same."""
-_STOP_MASK = np.uint64(_STOP_SLOTS - 1)
+@compiled
+def _has_letter(document: Bytes, start: int, stop: int) -> bool:
+    for at in range(start, stop):  # noqa: SIM110  numba compiles no generators
+        if is_letter(document, at):
+            return True
+    return False
 
 
-def _per_word(batch: Batch, count: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    return divide(count, batch.table(Words).count)
+@compiled
+def _match_stop_words(block: np.uint64, size: int) -> int:
+    """Return a bit for each stop word that a word is, in any case of its letters, by its first eight bytes and size."""
+    # No other byte becomes a letter. Of a word of eight bytes and more, none becomes 0, and stop words are shorter.
+    folded = (block | _SMALL) << np.uint64(8 * (_BLOCK_BYTES - min(size, _BLOCK_BYTES)))
+    bits = 0
+    for number in range(len(_STOP_WORDS)):
+        bits |= int(folded == _STOP_WORDS[number]) << number
+    return bits
 
 
-def _hashes(batch: Batch) -> npt.NDArray[np.float64]:
-    return _per_word(batch, batch.count(batch.data == ord("#")))
+@compiled
+def _count_bits(bits: int) -> int:
+    count = 0
+    while bits:
+        count += bits & 1
+        bits >>= 1
+    return count
 
 
-def _ellipses(batch: Batch) -> npt.NDArray[np.float64]:
-    dots = batch.data == ord(".")
-    triples = dots[:-2] & dots[1:-1] & dots[2:]
-    for before in (1, 2):  # none goes on from one document to the next
-        edges = batch.offsets[1:-1] - before
-        triples[edges[(edges >= 0) & (edges < len(triples))]] = False
-    count = np.zeros(len(batch), np.int64)
-    positions = np.flatnonzero(triples)
-    if len(positions):
-        firsts = np.flatnonzero(np.diff(positions, prepend=-2) > 1)
-        dots_of_run = np.diff(firsts, append=len(positions)) + 2
-        count += sum_parts(dots_of_run // 3, np.searchsorted(positions[firsts], batch.offsets))
-    if not batch.is_ascii:
-        found = batch.leads[batch.data[batch.leads] == _ELLIPSIS[0]]
-        count += batch.count_at(found[batch.matches(found, _ELLIPSIS)])
-    return _per_word(batch, count)
-
-
-_ELLIPSIS = "…".encode()
-
-
-def _newlines(batch: Batch) -> npt.NDArray[np.float64]:
-    return _per_word(batch, batch.count_at(batch.newlines))
-
-
-MEASURES = {
-    "words": Measure("words, split at white space", _count),
-    "mean_word_chars": Measure("mean length of the words, in characters", _mean_chars),
-    "longest_word_chars": Measure("length of the longest word, in characters", _longest_chars),
-    "alphabetic_words": Measure("share of the words that have a letter", _alphabetic),
-    "stop_words": Measure(f"how many of the words {', '.join(STOP_WORDS)} occur, in any case", _stop_words),
-    "hashes_per_word": Measure("number signs (#) for each word", _hashes),
-    "ellipses_per_word": Measure("ellipses (... or …) for each word", _ellipses),
-    "newlines_per_word": Measure("line feeds for each word", _newlines),
-}
+@compiled
+def _count_marks(document: Bytes) -> tuple[int, int, int]:
+    """Count number signs, ellipses (... or …) and line feeds."""
+    hashes = ellipses = newlines = dots = 0
+    for at in range(len(document)):
+        byte = document[at]
+        hashes += int(byte == ord("#"))
+        newlines += int(byte == NEWLINE)
+        dots = (dots + 1) * int(byte == ord("."))
+        if dots == 3:
+            ellipses += 1
+            dots = 0
+        if byte == 0xA6 and document[at - 1] == 0x80 and document[at - 2] == 0xE2:  # U+2026
+            ellipses += 1
+    return hashes, ellipses, newlines

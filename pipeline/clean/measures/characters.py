@@ -1,0 +1,110 @@
+"""Characters of UTF-8 text, read from its bytes: white space, letters, the last one before a position.
+
+White space is what Python's `str.split` takes for it. Documents are valid UTF-8: what follows a first byte is there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pipeline.clean.measures.compiler import compiled
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Bytes = npt.NDArray[np.uint8]
+    """The UTF-8 of a document, uint8 `(bytes,)`."""
+
+NEWLINE = 0x0A
+FIRST_WIDE = 0xC2
+"""Bytes from this one begin a character outside ASCII; those from 0x80 that are smaller go on with one."""
+
+
+def mark_bytes(chars: bytes) -> npt.NDArray[np.bool_]:
+    """Return which bytes are among some, `(256,)`."""
+    return np.isin(np.arange(256), list(chars))
+
+
+_UPPER = np.arange(0x41, 0x5B, dtype=np.uint8).tobytes()
+ASCII_LETTERS = mark_bytes(_UPPER + _UPPER.lower())
+DIGITS = mark_bytes(b"0123456789")
+WHITE = mark_bytes(bytes([*range(0x09, 0x0E), *range(0x1C, 0x21)]))
+"""The white space of ASCII."""
+BEGINS_WHITE = mark_bytes(bytes([0xC2, 0xE1, 0xE2, 0xE3]))
+"""The first bytes of white space outside ASCII, and of many other characters."""
+
+
+@compiled
+def wide_white(document: Bytes, at: int) -> int:
+    """Return how many bytes the white space has that begins at a byte of `BEGINS_WHITE`, 0 if none does."""
+    lead, second = document[at], document[at + 1]
+    if lead == 0xC2:  # U+0085, U+00A0
+        return 2 if second == 0x85 or second == 0xA0 else 0
+    third = document[at + 2]
+    if lead == 0xE1:  # U+1680
+        return 3 if second == 0x9A and third == 0x80 else 0
+    if lead == 0xE3:  # U+3000
+        return 3 if second == 0x80 and third == 0x80 else 0
+    if second == 0x80:  # U+2000 to U+200A, U+2028, U+2029, U+202F
+        return 3 if third <= 0x8A or third == 0xA8 or third == 0xA9 or third == 0xAF else 0
+    return 3 if second == 0x81 and third == 0x9F else 0  # U+205F
+
+
+@compiled
+def is_letter(document: Bytes, at: int) -> bool:
+    """Return whether a letter begins at a byte: A to Z, a to z, and outside ASCII by a rule for each 64 characters.
+
+    Not letters: U+0080 to U+00BF, the punctuation and symbols from U+2000 to U+2BFF, U+2E00 to U+2E7F and U+3000 to
+    U+303F, private use and what follows it (U+E000 to U+F8FF, U+FE00 to U+FE3F), emoji and other symbols (U+1F000 to
+    U+1FFFF), and what lies above U+E0000.
+    """
+    lead = document[at]
+    if lead < FIRST_WIDE:
+        return bool(ASCII_LETTERS[lead])
+    if lead < 0xE0:
+        return lead != 0xC2
+    second = document[at + 1]
+    if lead == 0xE2:
+        return second >= 0xB0 and second != 0xB8 and second != 0xB9
+    if lead == 0xE3:
+        return second != 0x80
+    if lead == 0xEF:
+        return second >= 0xA4 and second != 0xB8
+    return lead != 0xEE and lead < 0xF3 and (lead != 0xF0 or second != 0x9F)
+
+
+@compiled
+def read_last(document: Bytes, stop: int) -> tuple[int, int]:
+    """Return the code point of the character that ends before a position, and how many bytes it has."""
+    last = int(document[stop - 1])
+    if last < 0x80:
+        return last, 1
+    code, size = last & 0x3F, 1
+    while document[stop - size] < FIRST_WIDE:
+        size += 1
+        code |= (int(document[stop - size]) & 0x3F) << (6 * (size - 1))
+    # Of the first byte, the bits behind its mark: five of two bytes, four of three, three of four.
+    return code & ((1 << (5 * size + 1)) - 1), size
+
+
+@compiled
+def has_code(codes: npt.NDArray[np.int64], code: int) -> bool:
+    """Return whether a code point is among some."""
+    for known in codes:  # noqa: SIM110  numba compiles no generators
+        if known == code:
+            return True
+    return False
+
+
+@compiled
+def begins_with(document: Bytes, at: int, stop: int, phrase: Bytes) -> bool:
+    """Return whether a phrase of small letters begins at a position and ends by another, in any case of A to Z."""
+    if at + len(phrase) > stop:
+        return False
+    for index in range(len(phrase)):
+        byte = document[at + index]
+        if byte != phrase[index] and (not ASCII_LETTERS[byte] or byte | 0x20 != phrase[index]):
+            return False
+    return True

@@ -1,0 +1,84 @@
+"""The measures of documents, one after the other: each family's function, where one of its measures is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pipeline.clean.measures.code import measure_alphanumeric, measure_encoded, measure_names
+from pipeline.clean.measures.compiler import compiled, compiled_and_kept
+from pipeline.clean.measures.hashes import read_blocks
+from pipeline.clean.measures.lines import find_lines, measure_lines
+from pipeline.clean.measures.literals import measure_literals
+from pipeline.clean.measures.names import FAMILIES
+from pipeline.clean.measures.phrases import find_phrases, measure_generated, measure_phrases
+from pipeline.clean.measures.repetition import measure_ngrams, measure_repeated_lines
+from pipeline.clean.measures.sentences import measure_sentences
+from pipeline.clean.measures.words import find_words, measure_words
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from pipeline.clean.measures.characters import Bytes
+
+    Row = npt.NDArray[np.float32]
+    """The measures of a document, in the order of `MEASURES`."""
+
+(
+    _WORDS, _LINES, _REPEATED_LINES, _NGRAMS, _PHRASES, _GENERATED, _SENTENCES, _ALPHANUMERIC, _LITERALS, _NAMES,
+    _ENCODED,
+) = np.cumsum([0, *(len(names) for names in FAMILIES.values())])[:-1]  # fmt: skip
+"""The first column of each family."""
+
+
+@compiled_and_kept
+def measure_texts(
+    data: Bytes, offsets: npt.NDArray[np.int64], wanted: npt.NDArray[np.bool_], found: npt.NDArray[np.float32]
+) -> None:
+    """Measure documents.
+
+    Args:
+        data: their UTF-8, and maybe more.
+        offsets: the documents are what is between two of them, `(documents + 1,)`; none is empty.
+        wanted: which measures, `(measures,)`; a family is taken as a whole.
+        found: is filled where a family is wanted, `(documents, measures)`.
+    """
+    for number in range(len(offsets) - 1):
+        _measure_text(data[offsets[number] : offsets[number + 1]], wanted, found[number])
+
+
+@compiled
+def _measure_text(document: Bytes, wanted: npt.NDArray[np.bool_], row: Row) -> None:
+    blocks = read_blocks(document)
+    words = find_words(document, blocks)
+    lines = find_lines(document, words)
+    if wanted[_WORDS]:
+        _store(row, _WORDS, measure_words(document, blocks, words))
+    if wanted[_LINES]:
+        _store(row, _LINES, measure_lines(document, blocks, words, lines))
+    if wanted[_REPEATED_LINES]:
+        _store(row, _REPEATED_LINES, measure_repeated_lines(words, lines))
+    if wanted[_NGRAMS]:
+        _store(row, _NGRAMS, measure_ngrams(words))
+    if wanted[_PHRASES] or wanted[_SENTENCES]:
+        lorem, flags = find_phrases(document, words, lines)
+        _store(row, _PHRASES, measure_phrases(document, lorem, flags))
+        row[_SENTENCES] = measure_sentences(document, words, lines, flags)
+    if wanted[_GENERATED]:
+        row[_GENERATED] = measure_generated(document)
+    if wanted[_ALPHANUMERIC]:
+        row[_ALPHANUMERIC] = measure_alphanumeric(document)
+    if wanted[_LITERALS]:
+        row[_LITERALS] = measure_literals(document, words)
+    if wanted[_NAMES]:
+        row[_NAMES] = measure_names(document, blocks, lines)
+    if wanted[_ENCODED]:
+        _store(row, _ENCODED, measure_encoded(document))
+
+
+@compiled
+def _store(row: Row, first: np.intp, measures: Sequence[float] | npt.NDArray[np.float64]) -> None:
+    for index in range(len(measures)):
+        row[first + index] = measures[index]
