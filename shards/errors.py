@@ -31,6 +31,7 @@ ProblemKind = Literal[
     "frame_corrupt",  # a frame does not decompress to what the seek table says
     "tokens_checksum",  # sha256 of the decompressed tokens differs
     "token_out_of_range",  # an id >= vocab_size
+    "bos_misplaced",  # BOS missing at a document's beginning, or present inside one
     "eos_misplaced",  # EOS missing at a document's end, or present inside one
     "document_table",  # unreadable, wrong columns, or not contiguous
     "source_sum",  # a source's tokens or documents differ from the document table

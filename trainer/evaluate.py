@@ -5,7 +5,8 @@ tokens, without shuffling, up to a number of targets. So every validation uses t
 is evaluated too; only the first token of each shard is never a target. Contexts cross document ends as in training.
 
 Bits a byte is the cost of transmitting the text: the loss of all targets, end-of-document tokens included, divided by
-the bytes to which they decode (an end-of-document token has none). It compares models with different vocabularies.
+the bytes of their text (an end-of-document token has none). It compares models with different vocabularies. Where the
+tokenizer rewrites text, the bytes of each source's tokens are scaled to those of its own text, which its build counted.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -38,6 +39,7 @@ def evaluate(
     max_tokens: int,
     precision: Literal["fp32", "bf16"],
     token_bytes: npt.NDArray[np.int64] | None,
+    text_scales: dict[str, float] | None = None,
 ) -> Sums:
     """Evaluate a model on the val split.
 
@@ -48,6 +50,7 @@ def evaluate(
         max_tokens: number of targets; fewer if the split is smaller.
         precision: arithmetic of the forward pass.
         token_bytes: text bytes of each id, int64 `(vocab_size,)`; None if not known.
+        text_scales: bytes of text for each byte of tokens, by source; 1 for sources that are absent.
 
     Raises:
         ShardSetError: a shard is corrupt.
@@ -66,6 +69,7 @@ def evaluate(
         sources = number_token_sources(shard, names, targets + 1)[1:]
         sizes = token_bytes[content[1:]] if token_bytes is not None else np.zeros(targets)
         sums += [np.bincount(sources, weights, minlength=len(names)) for weights in (losses, np.ones(targets), sizes)]
+    sums[2] *= [(text_scales or {}).get(name, 1.0) for name in names]
     model.train(was_training)
     return {name: sums[:, index] for index, name in enumerate(names) if sums[1, index]}
 

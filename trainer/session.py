@@ -81,13 +81,19 @@ class Session:
 
     @cached_property
     def token_bytes(self) -> npt.NDArray[np.int64] | None:
-        """Bytes of text of each id; None if the tokenizer is not byte-level, so that a token has no certain length."""
+        """Bytes of text of each id; None if the tokenizer's entries have no fixed bytes."""
         try:
             return self.shard_set.vocabulary.text_lengths()
         except InputError:
             raise  # a damaged set
         except ValueError:
             return None
+
+    @property
+    def text_scales(self) -> dict[str, float]:
+        """Bytes of a source's text for each byte of its tokens, of the sources whose text the tokenizer rewrote."""
+        counted = {source.name: source.rewriting for source in self.shard_set.manifest.sources}
+        return {name: own.text_bytes / own.token_bytes for name, own in counted.items() if own and own.token_bytes}
 
     @cached_property
     def peak_tokens_per_s(self) -> float | None:
@@ -109,6 +115,7 @@ class Session:
             recipe=self.recipe.model_dump(mode="json"),
             vocab_size=self.model.vocab_size,
             eos_id=self.shard_set.eos_id,
+            bos_id=self.shard_set.bos_id,
             manifest_sha256=self.shard_set.manifest_sha256,
             tokenizer_sha256=self.shard_set.manifest.tokenizer.sha256,
         )
@@ -193,7 +200,9 @@ def open_session(
         where = (device, precision, rank, ranks)
         session = Session(run, recipe, shard_set, order, model, forward, optimizers, *where, resources)
         if session.token_bytes is None:
-            say("bits a byte are not reported: the tokenizer is not byte-level, so its tokens have no certain length")
+            say("bits a byte are not reported: the tokenizer's entries have no fixed bytes")
+        elif shard_set.vocabulary.keeps != "bytes" and not session.text_scales:
+            say("bits a byte count the text as the tokenizer rewrote it: the set does not say how long its sources' is")
         if found is not None:
             load_training_state(found, model, session.optimizers)
             session.step, session.windows, session.saved = found.state.step, found.state.samples, found.path

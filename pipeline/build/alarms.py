@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.clean.limits import SHOWN, TEXT_CHARACTERS, CleaningError, FallenDocument, check_dropped
 from pipeline.encode.run import Run
@@ -16,6 +16,10 @@ from pipeline.recipe.schema import Recipe
 from shards.format.tokenizer import Vocabulary, read_vocabulary
 from shards.stores.store import Store
 from shards.terminal.program import called_as
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 def read_cleaning(folder: Store) -> dict[str, Any]:
@@ -34,8 +38,9 @@ def read_start(run: Run, index: int, vocabulary: Vocabulary, *, characters: int)
         WorkFileDamagedError: the run's files are not as they were written.
     """
     row = run.read_documents(index, index + 1).copy()
-    row["length"] = min(int(row["length"][0]) - 1, 4 * characters)  # without EOS; a token is a byte at least
-    return vocabulary.decode(run.read_tokens(row)).decode("utf-8", "replace")[:characters]
+    # Without EOS; a token is a byte at least, and one may be BOS.
+    row["length"] = min(int(row["length"][0]) - 1, 4 * characters + 1)
+    return _decode(run.read_tokens(row), vocabulary).decode("utf-8", "replace")[:characters]
 
 
 def check_contamination(recipe: Recipe, counts: Iterable[dict[str, Any]], work: str) -> None:
@@ -74,7 +79,14 @@ def read_text(run: Run, index: int, vocabulary: Vocabulary) -> bytes:
         WorkFileDamagedError: the run's files are not as they were written.
     """
     tokens = run.read_tokens(run.read_documents(index, index + 1))
-    return vocabulary.decode(tokens[:-1])  # without EOS
+    return _decode(tokens[:-1], vocabulary)  # without EOS
+
+
+def _decode(tokens: npt.NDArray[np.unsignedinteger], vocabulary: Vocabulary) -> bytes:
+    """Return the text of a run's document; no special token is in it, so that one at its beginning is BOS."""
+    first = int(tokens[0]) if len(tokens) else None
+    is_bos = first in vocabulary.special.values() and first != vocabulary.unknown
+    return replace(vocabulary, bos=first if is_bos else None).decode_document(tokens)
 
 
 def check_mixed(recipe: Recipe, cleaning: dict[str, Any], runs: Iterable[Run], tokenizer: bytes) -> None:

@@ -21,6 +21,7 @@ from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand, Shares
 from pipeline.sources.selection import Unread
 from pipeline.tokenizer.encoder import TokenizerInfo
+from pipeline.tokenizer.kept import add_up
 from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.errors import InputError
 from shards.format.manifest import (
@@ -31,6 +32,7 @@ from shards.format.manifest import (
     MixEntry,
     PhaseEntry,
     RecipeEntry,
+    RewritingEntry,
     ShardEntry,
     SourceCounts,
     SourceEntry,
@@ -137,8 +139,11 @@ def publish(
     requested = {"train": plan.train_tokens, "val": recipe.split.val_tokens}
     splits = {split: _split_entry(recipe, shards, split, tokens) for split, tokens in requested.items()}
     demand = Demand(recipe)
+    sources = [_source_entry(recipe, plan, index, runs, encoded, unread[index]) for index in range(len(recipe.sources))]
+    more = {"bos_id"} if tokenizer.bos_id is not None else set[str]()
+    more |= {"rewriting"} if any(source.rewriting for source in sources) else set[str]()
     manifest = Manifest(
-        format_version=version_for(has_phases=bool(recipe.mix.phases)),
+        format_version=version_for(has_phases=bool(recipe.mix.phases), has_more=bool(more)),
         name=recipe.name,
         dtype=dtype_for(tokenizer.vocab_size),
         vocab_size=tokenizer.vocab_size,
@@ -146,12 +151,11 @@ def publish(
             file=tokenizer_file.path,
             sha256=tokenizer_file.sha256,
             eos_id=tokenizer.eos_id,
+            bos_id=tokenizer.bos_id,
             special_tokens=tokenizer.special_tokens,
         ),
         recipe=RecipeEntry(file=recipe_file.path, sha256=recipe_file.sha256),
-        sources=[
-            _source_entry(recipe, plan, index, runs, encoded, unread[index]) for index in range(len(recipe.sources))
-        ],
+        sources=sources,
         drop_hashes=[
             BlockListEntry(
                 file=item.name, sha256=item.sha256, hashes=item.hashes, found=item.found, documents=item.documents
@@ -218,6 +222,7 @@ def _source_entry(
         dropped.update(result["dropped"])
     labels = "\n".join(label for _, result in own for label in result["labels"])
     documents = f"xxh3:{xxhash.xxh3_128_hexdigest(labels.encode())}"
+    kept = add_up(result for _, result in own)
     return SourceEntry(
         name=source.name,
         weight=float(source.weight),
@@ -228,6 +233,16 @@ def _source_entry(
         unread_bytes=unread.bytes,
         dropped=dict(sorted(dropped.items())),
         epochs=totals.epochs,
+        rewriting=None
+        if kept is None
+        else RewritingEntry(
+            documents=kept.documents,
+            rewritten=kept.rewritten,
+            text_bytes=kept.text_bytes,
+            token_bytes=kept.token_bytes,
+            tokens=kept.tokens,
+            unknown=kept.unknown,
+        ),
     )
 
 

@@ -39,6 +39,7 @@ from pipeline.mix.plan import MixPlan, ShardPlan, plan_from_dict
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import Unit, spans_to_json
 from pipeline.tokenizer.encoder import TokenizerInfo, describe_slow_encoder
+from pipeline.tokenizer.kept import add_up, check_unknown, describe_kept
 from shards.format.compression import LEVEL_BEFORE, Compression, CompressionName, describe
 from shards.format.manifest import ShardEntry, Split
 from shards.format.writer import SetProperties, shard_name
@@ -143,6 +144,7 @@ def run_encode(
                 dtype,
                 tokenizer.task,
                 str(evaluations) if evaluations else None,
+                tokenizer.bos_id,
             )
             identity: dict[str, Any] = {
                 "code": [encode.CODE_VERSION, *libraries],
@@ -150,6 +152,8 @@ def run_encode(
                 "spans": JsonText(spans_to_json(unit.spans)),
                 "tokenizer": [tokenizer.sha256, tokenizer.eos_id],
             }
+            if tokenizer.bos_id is not None:
+                identity["bos"] = tokenizer.bos_id
             if evaluations:
                 identity["evaluations"] = _digest_in(evaluations)
             tasks.append(Task(digest_of(identity), payload, unit.text_bytes, _name_unit(source, unit)))
@@ -180,6 +184,9 @@ def run_encode(
         check_encoded(source, own)
         if edited := check_filtered(source, own):
             context.driver.progress.note_once(edited)
+        if kept := add_up(own):
+            context.driver.progress.note_once(describe_kept(source.name, kept))
+            check_unknown(source.name, kept, recipe.tokenizer.max_unknown)
     _check_sources_left(context, recipe, runs, encoded)
     return runs, encoded
 
@@ -331,7 +338,11 @@ def run_assemble(
 ) -> list[ShardEntry]:
     """Write every missing shard; return all entries in order."""
     properties = SetProperties(
-        tokenizer.vocab_size, tokenizer.eos_id, tokenizer.sha256, recipe.shards.chosen_compression
+        tokenizer.vocab_size,
+        tokenizer.eos_id,
+        tokenizer.sha256,
+        recipe.shards.chosen_compression,
+        bos_id=tokenizer.bos_id,
     )
     shared = {
         "code": [assemble.CODE_VERSION, *map(version, ("zstandard", "pyarrow"))],
@@ -339,6 +350,8 @@ def run_assemble(
         "seed": recipe.seed,
         "tokenizer": [tokenizer.sha256, tokenizer.vocab_size, tokenizer.eos_id],
     }
+    if tokenizer.bos_id is not None:
+        shared["bos"] = tokenizer.bos_id
 
     def digest_with(compression: Compression, shards: tuple[ShardPlan, ...]) -> str:
         key = "zstd_level" if isinstance(compression, int) else "compression"

@@ -44,7 +44,10 @@ def run_tokenizer(context: BuildContext, recipe: Recipe, choice: TokenizerChoice
     section = recipe.tokenizer
     if recipe.tokenizer_file is not None:
         context.say(f"tokenizer: {recipe.tokenizer_file}, as the recipe says")
-        return load_tokenizer(recipe.tokenizer_file, eos_token=section.eos_token), recipe
+        given = load_tokenizer(recipe.tokenizer_file, eos_token=section.eos_token, bos=section.bos)
+        if given.ignored:
+            context.note(f"tokenizer: its file also asks for what a set does not do: {'; '.join(given.ignored)}")
+        return given, recipe
     task, size = _make_task(context, recipe)
     if choice == "keep":
         digest = _find_kept(context, section)
@@ -75,7 +78,7 @@ def run_tokenizer(context: BuildContext, recipe: Recipe, choice: TokenizerChoice
             "Set tokenizer.sample_weights to train another."
         )
     resolved = recipe.model_copy(update={"tokenizer": section.model_copy(update={"sample_weights": used})})
-    return _load_trained(context, task.digest, section.eos_token), resolved
+    return _load_trained(context, task.digest, section), resolved
 
 
 def _weights(recipe: Recipe) -> dict[str, float]:
@@ -96,7 +99,7 @@ def _make_task(context: BuildContext, recipe: Recipe) -> tuple[Task, int]:
     )
     identity = {
         "code": [train.CODE_VERSION, *map(version, ("gigatoken", "tokenizers", "pyarrow"))],
-        "tokenizer": section.model_dump(),
+        "tokenizer": section.model_dump(exclude={"bos"}),
         "sources": [[source.name, reading_of(source)] for source in sources],
         "spans": JsonText(f"[{','.join(map(spans_to_json, payload.spans))}]"),
         "seed": recipe.seed,
@@ -145,16 +148,16 @@ def _keep(context: BuildContext, recipe: Recipe, digest: str) -> tuple[Tokenizer
         f"tokenizer: kept from {home}, trained on another sample than the recipe draws now; "
         f"the set's recipe.json names {train.TOKENIZER_FILE} as its tokenizer.file"
     )
-    section = TokenizerRecipe(file=train.TOKENIZER_FILE, eos_token=recipe.tokenizer.eos_token)
+    section = TokenizerRecipe(file=train.TOKENIZER_FILE, eos_token=recipe.tokenizer.eos_token, bos=recipe.tokenizer.bos)
     resolved = recipe.model_copy(update={"tokenizer": section})
-    return _load_trained(context, digest, section.eos_token), resolved
+    return _load_trained(context, digest, section), resolved
 
 
-def _load_trained(context: BuildContext, digest: str, eos_token: str) -> TokenizerInfo:
+def _load_trained(context: BuildContext, digest: str, section: TokenizerRecipe) -> TokenizerInfo:
     home = context.work.child("tokenizer").child(digest)
     content = context.driver.read(lambda: bytes(TaskOutput(home).read(train.TOKENIZER_FILE)))
     path = f"{home}/{train.TOKENIZER_FILE}"
-    return load_tokenizer(path, eos_token=eos_token, content=content, task=str(home))
+    return load_tokenizer(path, eos_token=section.eos_token, bos=section.bos, content=content, task=str(home))
 
 
 def _note_drops(context: BuildContext, recipe: Recipe, drawn: dict[str, Any]) -> None:

@@ -193,6 +193,7 @@ def _time_lines(estimate: Estimate) -> list[str]:
         lines.append(describe_slow_encoder(pilot.slow_encoder))
     if pilot.slow_trainer:
         lines.append(pilot.slow_trainer)
+    lines += pilot.kept
     if estimate.gpu_usd is not None:
         lines.append(f"a GPU that waits for it: {estimate.gpu_usd:,.2f} US dollars")
     if estimate.nodes_usd is not None:

@@ -34,6 +34,7 @@ from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import BATCH_BYTES, Unit
 from pipeline.sources.network.retry import count_retries
 from pipeline.tokenizer.encoder import Encoder, load_encoder
+from pipeline.tokenizer.kept import KeptText
 from shards.errors import RunError
 from shards.format.hashes import hash_documents
 
@@ -72,6 +73,8 @@ class EncodeTask:
     """The address of the folder of the task that trained the tokenizer; None if the recipe names the file."""
     evaluations: str | None = None
     """The address of the folder of the task that read the evaluation sets; None if the recipe names none."""
+    bos_id: int | None = None
+    """The id that begins each document; None if none does."""
 
 
 @dataclass(slots=True)
@@ -99,11 +102,12 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
         The run's facts: labels of its spans, documents, tokens, text_bytes, counts of dropped rows by reason, some of
         the documents that matched a pattern, some of the malformed records, the number of retried requests,
         why gigatoken did not encode, and seconds by step. If the source is cleaned: what presets and filters did here,
-        the names of the run's measures.
+        the names of the run's measures. If the tokenizer rewrites text: what it keeps (`KeptText`).
 
     Raises:
         SourceError: the data cannot be read as the recipe says.
-        EncodeError: the encoder and the reference disagree, or a document yielded EOS.
+        TokenizerError: the tokenizer does not keep the text that it promises to keep.
+        EncodeError: the encoder and the reference disagree, or a document yielded EOS or BOS.
     """
     timer = Timer()
     retries = count_retries()
@@ -111,6 +115,8 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
     timer.lap("start_s")
     stream = DocumentStream(task.source, task.unit.spans)
     parts: list[_Encoded] = []
+    kept = KeptText()
+    marks = 1 if task.bos_id is None else 2
     text_bytes = tokens = checked = 0
     # Clean, hash and encode, batch by batch.
     for documents, spans in _join_batches(stream):
@@ -128,14 +134,16 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
         ids, offsets = encoder.encode(documents.text)
         timer.lap("encode_s")
         part = _Encoded(_narrow(ids, task), offsets, rows, measures, hits)
-        part.rows["length"] = np.diff(offsets) + 1
+        part.rows["length"] = np.diff(offsets) + marks
         timer.lap("narrow_s")
         checked += _check_reference(encoder, documents, part, task, done=checked)
+        if encoder.kept is not None:
+            encoder.kept.add(kept, documents, ids, offsets)
         timer.lap("check_s")
         # Keep the tokens; the text is no longer needed.
         parts.append(part)
         text_bytes += documents.num_bytes
-        tokens += len(part.tokens) + len(rows)
+        tokens += len(part.tokens) + marks * len(rows)
         report(text_bytes, tokens)
     # Sort by hash and write.
     rows, files = _write_run(folder, parts, task)
@@ -147,6 +155,8 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
         cleaned["filtered"] = stream.filtered
     if names := task.source.clean.mix_measures():
         cleaned["measures"] = names
+    if encoder.kept is not None:
+        cleaned["kept"] = kept.to_receipt()
     return cleaned | {
         "labels": _span_labels(rows, task.unit),
         "documents": len(rows),
@@ -204,6 +214,11 @@ def _narrow(ids: npt.NDArray[np.uint32], task: EncodeTask) -> npt.NDArray[np.uns
             f"{task.source.name}: the encoder produced the EOS id {task.eos_id} inside a document. The EOS token is "
             "also an ordinary entry of the vocabulary. Use a special token that is not."
         )
+    if task.bos_id is not None and (tokens == task.bos_id).any():
+        raise EncodeError(
+            f"{task.source.name}: the encoder produced the BOS id {task.bos_id} inside a document. The BOS token is "
+            "also an ordinary entry of the vocabulary. Use a special token that is not."
+        )
     return tokens
 
 
@@ -231,7 +246,7 @@ def _check_reference(encoder: Encoder, documents: Documents, part: _Encoded, tas
 def _write_run(
     folder: Path, parts: list[_Encoded], task: EncodeTask
 ) -> tuple[npt.NDArray[np.void], dict[str, dict[str, Any]]]:
-    """Write the documents in hash order, EOS after each, and their measures. Equal hashes keep the source's order."""
+    """Write the documents in hash order between BOS, if any, and EOS; their measures. Equal hashes keep their order."""
     rows = np.concatenate([part.rows for part in parts]) if parts else np.zeros(0, DOCUMENT_DTYPE)
     order = np.lexsort((rows["hash_lo"], rows["hash_hi"]))
     rows = rows[order]
@@ -242,10 +257,11 @@ def _write_run(
         edges = (part.offsets * part.tokens.itemsize).tolist()
         views += [view[start:stop] for start, stop in itertools.pairwise(edges)]
     eos = np.array([task.eos_id], task.dtype).tobytes()
+    bos = b"" if task.bos_id is None else np.array([task.bos_id], task.dtype).tobytes()
     with ChecksummedWriter(folder / TOKENS_FILE) as file:
         for start in range(0, len(order), _WRITE_DOCUMENTS):
             chunk: list[int] = order[start : start + _WRITE_DOCUMENTS].tolist()
-            file.write(b"".join([piece for i in chunk for piece in (views[i], eos)]))
+            file.write(b"".join([piece for i in chunk for piece in (bos, views[i], eos)]))
     buffer = io.BytesIO()  # if numpy itself writes to a full disk, the error number is lost
     np.save(buffer, rows)
     files = {TOKENS_FILE: file.facts(), DOCUMENTS_FILE: write_checksummed(folder / DOCUMENTS_FILE, buffer.getvalue())}

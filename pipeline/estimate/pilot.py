@@ -44,7 +44,9 @@ from pipeline.recipe.shares import Demand, Shares
 from pipeline.sources.base import Span, TextBatch, Unit
 from pipeline.sources.selection import Selection
 from pipeline.sources.software_heritage.documents import FORMAT, DocumentWriter
+from pipeline.tokenizer.checks import TokenizerError
 from pipeline.tokenizer.encoder import Encoder, TokenizerInfo, load_encoder, load_tokenizer
+from pipeline.tokenizer.kept import add_up, check_unknown, describe_kept
 from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR
 from shards.stores.store import FolderStore
 
@@ -131,9 +133,11 @@ class Pilot:
     train_s: float
     seconds: float
     slow_encoder: str = ""
+    """Why `tokenizers` encodes in the place of gigatoken; empty if it does not."""
     slow_trainer: str = ""
     """What to say of a tokenizer that `tokenizers` trains; empty if something faster does."""
-    """Why `tokenizers` encodes in the place of gigatoken; empty if it does not."""
+    kept: tuple[str, ...] = ()
+    """What the tokenizer rewrites of each source's sample; empty if it keeps every byte."""
 
 
 def measure(
@@ -175,6 +179,7 @@ def measure(
         mixed, near_s = mix_sample(recipe, runs, tokenizer.vocab_size, evaluations, folder / "mixed")
         shard = _assemble(recipe, runs, tokenizer, folder / "mix")
         slow_encoder = _load_encoder(tokenizer).slow_because  # while the trained file is there
+        kept = _describe_kept(recipe, runs)
 
     # Duplicates: from the text read, or from an earlier build.
     tables = [sample.hashes for sample in samples]
@@ -204,7 +209,21 @@ def measure(
         seconds=time.perf_counter() - started,
         slow_encoder=slow_encoder,
         slow_trainer=_describe_slow_trainer(recipe),
+        kept=kept,
     )
+
+
+def _describe_kept(recipe: Recipe, runs: list[Run]) -> tuple[str, ...]:
+    """Return what the tokenizer rewrites of each source's sample, and what would stop the build."""
+    lines: list[str] = []
+    for index, source in enumerate(recipe.sources):
+        if (kept := add_up(run.output.result for run in runs if run.source == index)) is not None:
+            lines.append(f"{describe_kept(source.name, kept)} (of the sample)")
+            try:
+                check_unknown(source.name, kept, recipe.tokenizer.max_unknown)
+            except TokenizerError as error:
+                lines.append(f"the build would stop: {error}")
+    return tuple(lines)
 
 
 def _tokenizer(recipe: Recipe, selections: list[Selection], samples: list[Extract], folder: Path) -> TokenizerInfo:
@@ -212,7 +231,7 @@ def _tokenizer(recipe: Recipe, selections: list[Selection], samples: list[Extrac
 
     section = recipe.tokenizer
     if recipe.tokenizer_file is not None:
-        return load_tokenizer(recipe.tokenizer_file, eos_token=section.eos_token)
+        return load_tokenizer(recipe.tokenizer_file, eos_token=section.eos_token, bos=section.bos)
     assert section.vocab_size is not None  # the recipe's checks guarantee it
     weights = section.sample_weights or {source.name: source.weight for source in recipe.sources}
     shares = Shares(tuple(weights[source.name] for source in recipe.sources)).fractions
@@ -236,7 +255,7 @@ def _tokenizer(recipe: Recipe, selections: list[Selection], samples: list[Extrac
     merges = learn(path, section.vocab_size, section.special_tokens, section.pretokenizer)
     path = folder / "tokenizer.json"
     path.write_text(train.build_tokenizer_json(merges, section.special_tokens, section.pretokenizer), "utf-8")
-    return load_tokenizer(path, eos_token=section.eos_token)
+    return load_tokenizer(path, eos_token=section.eos_token, bos=section.bos)
 
 
 def _describe_slow_trainer(recipe: Recipe) -> str:
@@ -354,6 +373,7 @@ def _encode(
         tokenizer.eos_id,
         dtype,
         evaluations=evaluations,
+        bos_id=tokenizer.bos_id,
     )
     encoded = encode_unit(run, task, lambda done, tokens: None)
     write_receipt(run, encoded)
@@ -385,7 +405,13 @@ def _assemble(recipe: Recipe, runs: list[Run], tokenizer: TokenizerInfo, folder:
         str(folder),
         tuple(source.name for source in recipe.sources),
         recipe.seed,
-        SetProperties(tokenizer.vocab_size, tokenizer.eos_id, tokenizer.sha256, recipe.shards.chosen_compression),
+        SetProperties(
+            tokenizer.vocab_size,
+            tokenizer.eos_id,
+            tokenizer.sha256,
+            recipe.shards.chosen_compression,
+            bos_id=tokenizer.bos_id,
+        ),
     )
     return assemble_shards(folder, task, lambda done, tokens: None)
 

@@ -87,6 +87,8 @@ def check_tokenizer(data: dict[str, Any]) -> Iterator[str]:
                 f"(on the command line: --set 'tokenizer={{file = \"...\"}}')"
             )
         return
+    for key in _given(TokenizerRecipe, section, ("max_unknown",)):
+        yield f"tokenizer.{key}: a trained tokenizer knows every character. Leave it out, or give a tokenizer `file`."
     specials = section.get("special_tokens", _default(TokenizerRecipe, "special_tokens"))
     eos = section.get("eos_token", _default(TokenizerRecipe, "eos_token"))
     if not isinstance(specials, list):
@@ -94,6 +96,8 @@ def check_tokenizer(data: dict[str, Any]) -> Iterator[str]:
     specials = cast("list[Any]", specials)
     if eos not in specials:
         yield f"tokenizer.eos_token: {eos!r} is not among special_tokens {specials}"
+    if isinstance(bos := section.get("bos", False), str) and bos not in specials:
+        yield f"tokenizer.bos: {bos!r} is not among special_tokens {specials}"
     vocab_size = parse_count(section.get("vocab_size"))
     least = NUM_BYTES + len(specials)
     if vocab_size is None:

@@ -37,6 +37,14 @@ def _is_off(clean: CleanRecipe) -> bool:
     return not clean
 
 
+def _is_false(value: bool | str) -> bool:
+    return value is False
+
+
+def _is_max_unknown(value: float) -> bool:
+    return value == MAX_UNKNOWN
+
+
 def _is_empty(tables: list[Any]) -> bool:
     return not tables
 
@@ -123,6 +131,10 @@ class SourceRecipe(Settings):
         return source
 
 
+MAX_UNKNOWN = 0.001
+"""Unknown tokens of a source that a build allows: one in a thousand."""
+
+
 class TokenizerRecipe(Settings):
     """The tokenizer, trained on a sample of the sources or given as a file."""
 
@@ -135,13 +147,20 @@ class TokenizerRecipe(Settings):
     """They take the first ids. Never matched inside documents: text that spells one is encoded as its characters."""
     eos_token: str = DEFAULT_EOS_TOKEN
     """The special token that ends each document."""
+    bos: bool | str = Field(default=False, exclude_if=_is_false)
+    """The special token that begins each document, by its text: each is then BOS, its tokens, EOS. `true` takes the one
+    that a tokenizer `file` begins documents with, or names as such (`<s>`, `<bos>`, ...); `false`: none."""
     pretokenizer: Literal["gpt2", "llama3", "qwen2", "o200k"] = "gpt2"
     """How text is split before merges are learned."""
     file: str | None = None
     """A `tokenizer.json` to use instead of training one, relative to the recipe's folder. It decides the vocabulary,
-    the special tokens and the pre-tokenizer: only `eos_token` may be given with it. A byte-level BPE that keeps every
-    character; if its pre-tokenizer is none of those above, `tokenizers` encodes, about 1 MB of text a second and core.
+    the special tokens and the pre-tokenizer: only `eos_token`, `bos` and `max_unknown` may be given with it. A
+    byte-level BPE, a SentencePiece-style BPE or a Unigram; docs/tokenizers.md says what each keeps of the text. What
+    gigatoken cannot run, `tokenizers` encodes, more slowly; `plan` says so.
     """
+    max_unknown: Annotated[float, Field(ge=0, le=1)] = Field(default=MAX_UNKNOWN, exclude_if=_is_max_unknown)
+    """For a tokenizer `file` that does not know every character: the build stops when a larger share of a source's
+    tokens is unknown, because what they stand for is lost."""
     sample_bytes: SizeBytes = 10**9
     """Text to train on, in the proportions of the mix. Documents with a word over 16 KB are left out, and counted."""
     sample_weights: dict[str, PositiveFloat] | None = None

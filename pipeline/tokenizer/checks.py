@@ -1,13 +1,29 @@
-"""Checks of a given `tokenizer.json`: find everything that prevents exact encoding before the work begins."""
+"""Checks of a given `tokenizer.json`: find everything that prevents its use before the work begins.
+
+What is kept of text differs between kinds (`Keeps` of `shards.format.tokenizer_file`); what is refused here would lose
+text without anybody seeing it, or has no fixed bytes for its ids.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 from shards.errors import InputError
-from shards.format.tokenizer import MAX_VOCAB_SIZE, byte_characters, find_special
+from shards.format.tokenizer import MAX_VOCAB_SIZE
+from shards.format.tokenizer_file import (
+    Spelling,
+    byte_characters,
+    find_entries,
+    find_special,
+    find_spelling,
+    is_byte_level,
+    list_parts,
+)
+
+BOS_TEXTS = ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "[BOS]")
+"""The name of BOS in common tokenizers: Llama 2, Gemma, Llama 3, others."""
 
 
 class TokenizerError(InputError):
@@ -17,33 +33,93 @@ class TokenizerError(InputError):
 def find_faults(data: dict[str, Any]) -> Iterator[str]:
     """Yield the faults of a parsed `tokenizer.json`, one line each, with its remedy."""
     model: dict[str, Any] = data["model"]
-    splitter: dict[str, Any] = data.get("pre_tokenizer") or {}
-    if normalizer := data.get("normalizer"):
-        kind = cast("dict[str, Any]", normalizer).get("type") if isinstance(normalizer, dict) else normalizer
-        yield (
-            f"has a normalizer ({kind}), which rewrites text, so that documents would not decode back. "
-            'Set "normalizer" to null in the file.'
-        )
-    if model.get("type", "BPE") != "BPE" or "ByteLevel" not in json.dumps(splitter):
-        kinds = f"model {model.get('type')!r} with pre-tokenizer {splitter.get('type')!r}"
-        yield f"expected a byte-level BPE, got {kinds}. Use another file, or train one."
+    kind = model.get("type", "BPE")
+    if kind not in ("BPE", "Unigram"):
+        why = "its entries say nothing of the white space between them, so that text would be lost"
+        yield f"has the model {kind!r}: {why}. Use a BPE or Unigram, or train one."
         return
-    missing = [byte for byte, character in enumerate(byte_characters()) if character not in model["vocab"]]
-    if missing:
+    spelling, entries = find_spelling(data), find_entries(data)
+    if not spelling.space and not is_byte_level(data):
+        pre_tokenizer: dict[str, Any] = data.get("pre_tokenizer") or {}
+        splitter = pre_tokenizer.get("type")
         yield (
-            f"has no entry for {len(missing)} of the 256 bytes, {missing[0]:#04x} first; text with them would be lost. "
-            "Use another file, or train one."
+            f"expected a byte-level or SentencePiece-style tokenizer, got model {kind!r} with pre-tokenizer "
+            f"{splitter!r}. Use another file, or train one."
         )
-    if max(model["vocab"].values()) >= MAX_VOCAB_SIZE:
+        return
+    yield from _find_missing(model, entries, spelling)
+    if max(entries.values()) >= MAX_VOCAB_SIZE:
         yield f"has ids of {MAX_VOCAB_SIZE} and above. Number its entries from 0."
-    for key in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"):
+    changing = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
+    for key in changing if spelling.space else (*changing, "byte_fallback"):
         if model.get(key):
             yield f"model.{key} is {model[key]!r}, which changes what text becomes. Set it to null in the file."
-    ordinary = _ordinary_ids(model)
-    for token, token_id in find_special(data).items():
-        if token_id in ordinary:
-            yield f"special token {token!r} has the id of an ordinary word: text yields it. Give it an id of its own."
-    parts: list[dict[str, Any]] = splitter.get("pretokenizers") or [splitter]
+    if kind == "BPE":
+        ordinary = _ordinary_ids(model, spelling)
+        for token, token_id in find_special(data).items():
+            if token_id in ordinary:
+                found = f"special token {token!r} has the id of an ordinary word"
+                yield f"{found}: text yields it. Give it an id of its own."
+    if not spelling.space:
+        yield from _find_splitter_faults(list(list_parts(data.get("pre_tokenizer"), "pretokenizers")))
+
+
+def find_bos(data: dict[str, Any]) -> str | None:
+    """Return the special token that begins documents by the file itself, or by its name; None if it is not clear."""
+    special = find_special(data)
+    added = list_added(data)
+    if added and added[0] in special:
+        return added[0]
+    known = [text for text in BOS_TEXTS if text in special]
+    return known[0] if len(known) == 1 else None
+
+
+def list_added(data: dict[str, Any]) -> list[str]:
+    """Return the tokens that a file's post-processor puts before a document."""
+    added: list[str] = []
+    processor: dict[str, Any] = data.get("post_processor") or {}
+    parts: list[dict[str, Any]] = processor.get("processors") or [processor]
+    for part in parts:
+        if part.get("type") == "TemplateProcessing":
+            single: list[dict[str, Any]] = part.get("single") or []
+            for piece in single:
+                if "Sequence" in piece:
+                    break
+                added.append(piece["SpecialToken"]["id"])
+        elif part.get("type") in ("BertProcessing", "RobertaProcessing"):
+            added.append(part["cls"][0])
+    return added
+
+
+def describe_ignored(data: dict[str, Any]) -> list[str]:
+    """Return what a `tokenizer.json` asks for that a set does not do: one phrase each."""
+    ignored = [f"{key} (no document is cut or padded)" for key in ("truncation", "padding") if data.get(key)]
+    if added := list_added(data):
+        ignored.append(f"a post-processor that begins documents with {', '.join(added)} (tokenizer.bos decides)")
+    tokens: list[dict[str, Any]] = data.get("added_tokens") or []
+    others: list[str] = [token["content"] for token in tokens if not token.get("special")]
+    if others:
+        ignored.append(f"{len(others)} added tokens that are not special, such as {json.dumps(others[0])}")
+    return ignored
+
+
+def _find_missing(model: dict[str, Any], entries: dict[str, int], spelling: Spelling) -> Iterator[str]:
+    """Yield what the vocabulary lacks so that text would be lost and not even counted."""
+    if not spelling.space:
+        missing = [byte for byte, character in enumerate(byte_characters()) if character not in entries]
+        if missing:
+            yield (
+                f"has no entry for {len(missing)} of the 256 bytes, {missing[0]:#04x} first; text with them would be "
+                "lost. Use another file, or train one."
+            )
+        return
+    missing = [byte for byte in range(256) if f"<0x{byte:02X}>" not in entries]
+    if spelling.unknown is None and (missing or not spelling.byte_fallback):
+        has = "byte_fallback without all 256 bytes" if spelling.byte_fallback else "no byte_fallback"
+        yield f"has {has} and no unknown token; characters that it does not know would be lost. Use another file."
+
+
+def _find_splitter_faults(parts: list[dict[str, Any]]) -> Iterator[str]:
     if any(part.get("add_prefix_space") for part in parts):
         yield (
             "its pre-tokenizer adds a space before each document, which then would not decode back. "
@@ -53,8 +129,11 @@ def find_faults(data: dict[str, Any]) -> Iterator[str]:
         yield "its pre-tokenizer does not split text into words. Use a gpt2, llama3, qwen2 or o200k pre-tokenizer."
 
 
-def _ordinary_ids(model: dict[str, Any]) -> set[int]:
-    """Return the ids that text can yield: those of bytes and of merges."""
+def _ordinary_ids(model: dict[str, Any], spelling: Spelling) -> set[int]:
+    """Return the ids that text can yield in a BPE: those of bytes, of single characters and of merges."""
     merges: list[str | list[str]] = model.get("merges") or []
     pairs = (merge.split(" ", 1) if isinstance(merge, str) else merge for merge in merges)
-    return {model["vocab"].get(entry, -1) for entry in (*byte_characters(), *("".join(pair) for pair in pairs))}
+    single = byte_characters()
+    if spelling.space:
+        single = (*(text for text in model["vocab"] if len(text) == 1), *(f"<0x{byte:02X}>" for byte in range(256)))
+    return {model["vocab"].get(entry, -1) for entry in (*single, *("".join(pair) for pair in pairs))}

@@ -1,7 +1,8 @@
 """The encoder: read a `tokenizer.json`, and encode text with it.
 
-Text is data: the encoder loads the tokenizer without added tokens, so that the characters of a special token in a
-document are encoded as characters. What gigatoken cannot run, `tokenizers` encodes, at its own speed.
+Text is data: the encoder loads the tokenizer without added tokens (`plain_json`), so that the characters of a special
+token in a document are encoded as characters. What gigatoken cannot run, `tokenizers` encodes, at its own speed. The
+ids are those of `tokenizers` in both cases, whatever the tokenizer keeps of the text.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -12,13 +13,15 @@ import hashlib
 import itertools
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.engine.receipts import TaskOutput
-from pipeline.tokenizer.checks import TokenizerError, find_faults
-from shards.format.tokenizer import find_special
+from pipeline.tokenizer.checks import TokenizerError, describe_ignored, find_bos, find_faults
+from pipeline.tokenizer.kept import KeptCounter
+from shards.format.tokenizer import read_vocabulary
+from shards.format.tokenizer_file import Keeps, find_entries, find_special, find_spelling, plain_json
 from shards.stores.open import open_store
 
 if TYPE_CHECKING:
@@ -28,6 +31,16 @@ if TYPE_CHECKING:
 
 _PROBE = "Probe: it's 12345 caf\u00e9s, \u4e2d\u6587!\r\n\n\tHTTPServer  x\u00a0 \U0001f642 \x00 DON'T   "
 """Words, digits, contractions, spaces and line ends of the kinds that pre-tokenizers split differently."""
+_REWRITTEN_PROBES = (
+    "",
+    " a",
+    "a  ",
+    "\n\n b",
+    "\u2581a \u2581",
+    "e\u0301 \u212b \ufb01 \uff21\u3000x \u1e9b\u0323",
+    "\x00\x7f<0x0A>\r",
+)
+"""The same for tokenizers that rewrite text: beginnings, ends, and characters that normalizers change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,43 +55,59 @@ class TokenizerInfo:
     special_tokens: dict[str, int]
     task: str | None = None
     """The address of the folder of the task that trained it; None if the recipe names the file."""
+    bos_id: int | None = None
+    """The id that begins each document; None if none does."""
+    keeps: Keeps = "bytes"
+    ignored: tuple[str, ...] = ()
+    """What the file asks for that a set does not do."""
 
 
 def load_tokenizer(
-    path: Path | str, *, eos_token: str, content: bytes | None = None, task: str | None = None
+    path: Path | str,
+    *,
+    eos_token: str,
+    bos: bool | str = False,
+    content: bytes | None = None,
+    task: str | None = None,
 ) -> TokenizerInfo:
     """Read a `tokenizer.json`, and check it as far as possible without loading the encoder.
 
     Args:
         path: the file.
         eos_token: the special token that ends documents.
+        bos: the special token that begins documents; True for the file's own, False for none.
         content: the file's bytes, if they have been read and checked; None to read the file.
         task: the address of the folder of the task that trained it.
 
     Raises:
-        TokenizerError: it is not a byte-level BPE, rewrites text, or lacks the EOS token.
+        TokenizerError: it is of a kind that cannot be used, or lacks the EOS or BOS token.
     """
     content = Path(path).read_bytes() if content is None else content
     try:
         data: dict[str, Any] = json.loads(content)
         text = content.decode()
         added: list[dict[str, Any]] = data.get("added_tokens") or []
-        vocab_size: int = 1 + max([*data["model"]["vocab"].values(), *(token["id"] for token in added)])
         special = find_special(data)
+        faults = list(find_faults(data))
+        entries = {} if faults else find_entries(data)
+        vocab_size: int = 1 + max([*entries.values(), *(token["id"] for token in added)], default=0)
+        ignored = tuple(describe_ignored(data))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise TokenizerError(f"{path}: not a tokenizer.json with a vocabulary: {error!r}") from error
-    faults = list(find_faults(data))
     if eos_token not in special:
         faults.append(f"no special token {eos_token!r} to end documents; there are {sorted(special)}.")
+    bos_token = find_bos(data) if bos is True else bos or None
+    if bos and bos_token not in special:
+        found = "which special token begins documents is not clear" if bos is True else f"no special token {bos!r}"
+        faults.append(f"tokenizer.bos: {found}; there are {sorted(special)}. Give one of them as `bos`.")
+    elif bos_token is not None and bos_token == eos_token:
+        faults.append(f"tokenizer.bos: {bos_token!r} ends documents already. Give another one, or leave `bos` out.")
     if faults:
         raise TokenizerError("\n".join(f"{path}: {fault}" for fault in faults))
     digest = hashlib.sha256(content).hexdigest()
-    return TokenizerInfo(str(path), text, digest, vocab_size, special[eos_token], special, task)
-
-
-def plain_json(data: dict[str, Any]) -> str:
-    """Return a `tokenizer.json` without added tokens, which would match inside documents, truncation and padding."""
-    return json.dumps(data | {"added_tokens": [], "truncation": None, "padding": None, "post_processor": None})
+    bos_id = None if bos_token is None else special[bos_token]
+    keeps = find_spelling(data).keeps
+    return TokenizerInfo(str(path), text, digest, vocab_size, special[eos_token], special, task, bos_id, keeps, ignored)
 
 
 class Encoder:
@@ -88,6 +117,7 @@ class Encoder:
 
     Attributes:
         slow_because: why `tokenizers` encodes in the place of gigatoken; empty if it does not.
+        kept: compares documents with their tokens; None if the tokenizer keeps every byte.
     """
 
     def __init__(self, text: str, special_tokens: dict[str, int]):
@@ -106,14 +136,24 @@ class Encoder:
             self._reference = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # tokenizers raises a bare Exception
             raise TokenizerError(f"tokenizers cannot read this tokenizer: {error}. Restore the file.") from error
+        spelling = find_spelling(json.loads(text))
         for token, token_id in special_tokens.items():
-            if token_id in self.encode_reference(token):
+            if token_id != spelling.unknown and token_id in self.encode_reference(token):
                 word = f"special token {token!r} is an ordinary word of the vocabulary"
                 raise TokenizerError(f"tokenizer: {word}: text yields its id. Rename it.")
-        self._fast, self.slow_because = _load_fast(text, self.encode_reference(_PROBE))
+        self._keeps = spelling.keeps
+        probes = (_PROBE,) if spelling.keeps == "bytes" else (_PROBE, *_REWRITTEN_PROBES)
+        self._fast, self.slow_because = _load_fast(text, {probe: self.encode_reference(probe) for probe in probes})
+        vocabulary = read_vocabulary(text.encode())
+        self.kept: KeptCounter | None = None
+        if spelling.keeps != "bytes":
+            entries = list(vocabulary.entries)
+            if spelling.unknown is not None:
+                entries[spelling.unknown] = b""
+            self.kept = KeptCounter(replace(vocabulary, entries=entries), spelling, self._reference)
         if self._fast is None:
             os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a worker has one core
-            self._entry_lengths = _entry_lengths(text)
+            self._entry_lengths = vocabulary.entry_lengths()
             self._encode_slowly(_wrap(_PROBE))
 
     def encode(self, text: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
@@ -123,7 +163,7 @@ class Encoder:
             ids: uint32 `(num_tokens,)`; and offsets: int64 `(num_documents + 1,)` into them.
 
         Raises:
-            TokenizerError: the tokenizer loses characters of a document; gigatoken's never do.
+            TokenizerError: a tokenizer that keeps every byte loses characters of a document; gigatoken's never do.
         """
         return self._encode_slowly(text) if self._fast is None else _encode_fast(self._fast, text)
 
@@ -139,6 +179,8 @@ class Encoder:
         documents = [encoding.ids for encoding in encodings]
         offsets = np.cumsum([0, *map(len, documents)], dtype=np.int64)
         ids = np.fromiter(itertools.chain.from_iterable(documents), np.uint32, int(offsets[-1]))
+        if self._keeps != "bytes":
+            return ids, offsets  # `kept` compares them
         # Tokens have the bytes of their text, so a document that was rewritten or cut has another length.
         found = np.diff(np.cumsum([0, *self._entry_lengths[ids]])[offsets])
         expected = pc.binary_length(text).to_numpy(zero_copy_only=False)
@@ -152,16 +194,17 @@ class Encoder:
         return ids, offsets
 
 
-def _load_fast(text: str, expected: list[int]) -> tuple[Any, str]:
-    """Return gigatoken's encoder of a tokenizer that encodes `_PROBE` as expected; or None, and why it has none."""
+def _load_fast(text: str, expected: dict[str, list[int]]) -> tuple[Any, str]:
+    """Return gigatoken's encoder of a tokenizer that encodes probes as expected; or None, and why it has none."""
     import gigatoken
 
     try:
         fast = gigatoken.Tokenizer.from_json(text)
     except (ValueError, RuntimeError) as error:
         return None, f"gigatoken cannot run it ({str(error).partition(chr(10))[0]})"
-    if _encode_fast(fast, _wrap(_PROBE))[0].tolist() != expected:
-        return None, f"gigatoken encodes {_PROBE!r} otherwise than `tokenizers`"
+    for probe, ids in expected.items():
+        if _encode_fast(fast, _wrap(probe))[0].tolist() != ids:
+            return None, f"gigatoken encodes {probe!r} otherwise than `tokenizers`"
     return fast, ""
 
 
@@ -179,16 +222,6 @@ def _wrap(text: str) -> pa.LargeStringArray:
     from pipeline.arrow import wrap_texts
 
     return wrap_texts(pa.large_string(), [text.encode()])
-
-
-def _entry_lengths(text: str) -> npt.NDArray[np.int64]:
-    """Return the bytes of each id of a byte-level vocabulary, which spells bytes as characters, `(max id + 1,)`."""
-    import numpy as np
-
-    vocabulary: dict[str, int] = json.loads(text)["model"]["vocab"]
-    lengths = np.zeros(1 + max(vocabulary.values()), np.int64)
-    lengths[list(vocabulary.values())] = [len(entry) for entry in vocabulary]
-    return lengths
 
 
 def describe_slow_encoder(why: str) -> str:

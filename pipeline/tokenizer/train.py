@@ -25,7 +25,7 @@ from pipeline.engine.timer import Timer
 from pipeline.sources.network.retry import count_retries
 from pipeline.tokenizer.checks import TokenizerError
 from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR, TokenizerTask, draw_sample, iter_sample
-from shards.format.tokenizer import byte_characters
+from shards.format.tokenizer_file import byte_characters
 
 if TYPE_CHECKING:
     import tokenizers
@@ -104,7 +104,7 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, in
         )
     weights = {source.name: weight for source, weight in zip(task.sources, task.weights, strict=True)}
     return {
-        "tokenizer": recipe.model_dump(),
+        "tokenizer": recipe.model_dump(exclude={"bos"}),
         "sample": {source.name: facts for source, facts in zip(task.sources, drawn, strict=True)},
         "sample_weights": weights,
         "retries": retries,

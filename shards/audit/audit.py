@@ -39,6 +39,7 @@ from shards.audit.ids import (
     check_phases,
     check_rare,
     check_special,
+    check_unknown,
     rare_below,
 )
 from shards.audit.ngrams import hash_ngrams, token_values
@@ -148,7 +149,8 @@ def audit(
 
     Raises:
         ShardSetError: the set is not whole.
-        ValueError: the tokenizer is not byte-level, `out` is in the set's folder, or is None for a set at an address.
+        ValueError: the tokenizer's entries have no fixed bytes, `out` is in the set's folder, or is None for a set at
+            an address.
         OSError: a file cannot be read or written.
     """
     began = time.perf_counter()
@@ -168,7 +170,8 @@ def audit(
     report.documents = sum(int(split.lengths.sum()) for split in totals.splits.values())
     report.rare_below = rare_below(totals.train.tokens) if rare is None else rare
     report.checks = [
-        check_special(totals, vocabulary, eos_id=shard_set.eos_id),
+        check_special(totals, vocabulary, eos_id=shard_set.eos_id, bos_id=shard_set.bos_id),
+        *([] if vocabulary.unknown is None else [check_unknown(totals, vocabulary.unknown)]),
         check_repeats(shard_set),
         check_overlap(totals, report.rates),
         check_concentrated(totals, vocabulary, below=report.rare_below),
@@ -229,7 +232,7 @@ def _read_shards(shard_set: ShardSet, rates: SampleRates, workers: int, progress
     with tempfile.TemporaryDirectory(prefix="audit-") as scratch:
         ngrams: Path | None = None
         for members in (val, train):
-            tasks = [ShardTask(number, rates, ngrams) for number in members]
+            tasks = [ShardTask(number, rates, ngrams, unknown=shard_set.vocabulary.unknown) for number in members]
             for task, figures in map_tasks(scan_shard, shard_set, tasks, workers):
                 totals.add(task.shard, figures, shard_set.shards[task.shard].entry.phase)
                 done += shard_set.shards[task.shard].num_tokens

@@ -15,6 +15,7 @@ from shards.audit.histogram import bin_middles
 from shards.audit.rules import (
     LOW_BYTES_PER_TOKEN,
     MAX_RARE_SHARE,
+    MAX_UNKNOWN_SHARE,
     MAX_UNSEEN_SHARE,
     MIN_EXAMPLES,
     RARE_SHARE,
@@ -37,22 +38,43 @@ def rare_below(tokens: int) -> int:
     return max(MIN_EXAMPLES, round(tokens * RARE_SHARE))
 
 
-def check_special(totals: Totals, vocabulary: Vocabulary, *, eos_id: int) -> Check:
-    """Find special ids inside documents. Only EOS may occur, once at each document's end."""
+def check_special(totals: Totals, vocabulary: Vocabulary, *, eos_id: int, bos_id: int | None = None) -> Check:
+    """Find special ids inside documents. Only EOS may occur, once at each document's end, and BOS at its beginning.
+
+    An unknown token, which is special in most tokenizers, has a check of its own.
+    """
     inside: dict[int, int] = {}
     for split in totals.splits.values():
         counts = split.counts.sum(axis=0)
-        counts[eos_id] -= int(split.lengths.sum())
+        for token in (eos_id,) if bos_id is None else (eos_id, bos_id):
+            counts[token] -= int(split.lengths.sum())
+        if vocabulary.unknown is not None:
+            counts[vocabulary.unknown] = 0
         for token in np.flatnonzero(vocabulary.special_mask() & (counts != 0)).tolist():
             inside[token] = inside.get(token, 0) + int(counts[token])
     if not inside and not totals.misplaced:
-        return Check("special_ids", "ok", "no special id inside a document; EOS once at the end of each")
+        begins = "" if bos_id is None else " and BOS once at the beginning"
+        return Check("special_ids", "ok", f"no special id inside a document; EOS once at the end{begins} of each")
     rows = [
         Finding({"id": token, "text": _text(vocabulary, token)}, [Example(shard, document, token=token)])
         for shard, document, token in totals.misplaced
     ]
     names = ", ".join(f"{_text(vocabulary, token)} {count:,}" for token, count in sorted(inside.items()))
-    return Check("special_ids", "bad", f"special ids inside documents: {names or 'EOS out of place'}", rows)
+    return Check("special_ids", "bad", f"special ids inside documents: {names or 'EOS or BOS out of place'}", rows)
+
+
+def check_unknown(totals: Totals, unknown: int) -> Check:
+    """Count the unknown tokens of each source, which have this id: what they stand for is lost."""
+    counts = sum(split.counts for split in totals.splits.values())
+    found, tokens = np.asarray(counts)[:, unknown], np.asarray(counts).sum(axis=1)
+    share = float(found.sum() / max(1, int(tokens.sum())))
+    rows = [
+        Finding({"source": name, "tokens": number, "unknown": own, "share": round(own / number, 6)})
+        for name, own, number in zip(totals.source_names, found.tolist(), tokens.tolist(), strict=True)
+        if number
+    ]
+    summary = f"{int(found.sum()):,} tokens ({share:.4%}) stand for characters that the tokenizer does not know"
+    return Check("unknown_ids", "look" if share > MAX_UNKNOWN_SHARE else "ok", summary, rows)
 
 
 def expected_counts(tokens: int, vocab_size: int) -> npt.NDArray[np.float64]:
@@ -187,6 +209,8 @@ def check_bytes_per_token(totals: Totals, vocabulary: Vocabulary) -> Check:
             rows.append(Finding(values | {"of_the_set": round(ratio / max(whole, 1e-9), 3)}))
     low = [row.values["source"] for row in rows if row.values["of_the_set"] < LOW_BYTES_PER_TOKEN]
     summary = f"{whole:.2f} bytes a token over the set"
+    if vocabulary.keeps != "bytes":
+        summary += ", of the text as the tokenizer rewrote it"
     if low:
         summary += f"; {', '.join(low)} below {LOW_BYTES_PER_TOKEN:.0%} of that: the tokenizer does not know its text"
     return Check("bytes_per_token", "look" if low else "ok", summary, rows)

@@ -32,6 +32,9 @@ RARE_SHARE = 1e-8
 RARE_TOLERANCE = 0.01
 """Share of the vocabulary: up to this many more rare ids than the size of the set explains are ok."""
 
+MAX_UNKNOWN_SHARE = 1e-4
+"""Above one unknown token in 10,000, about one a page, what is lost should be looked at. Our own rule."""
+
 MAX_RARE_SHARE = 0.5
 """A vocabulary with a larger share of rare or never-seen ids is bad: most of the embedding would not be trained."""
 
@@ -98,7 +101,12 @@ MAX_SEEN_SHARE = 0.05
 """A larger share of all validation n-grams seen in training is worth a look."""
 
 RULES = (
-    ("special_ids", "Bad: a special id inside a document, or EOS anywhere but once at its end."),
+    ("special_ids", "Bad: a special id inside a document, or EOS (BOS) anywhere but once at its end (beginning)."),
+    (
+        "unknown_ids",
+        "Only where the tokenizer does not know every character. Worth a look: unknown tokens are more than "
+        f"{MAX_UNKNOWN_SHARE:.2%} of all.",
+    ),
     (
         "repeated_documents",
         "Bad: equal documents (by content hash) in both splits, or more often than the source's epochs allow.",

@@ -68,6 +68,8 @@ class ShardTask:
     rates: SampleRates
     ngrams: Path | None = None
     counts_only: bool = False
+    unknown: int | None = None
+    """The id of unknown characters, which may be inside documents although it is special."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ def scan_shard(shard_set: ShardSet, task: ShardTask) -> ShardFigures:
     """
     shard = shard_set.shards[task.shard]
     sources, vocab_size = len(shard_set.manifest.sources), shard_set.vocab_size
-    special = np.array(sorted(shard_set.manifest.tokenizer.special_tokens.values()), np.int64)
+    special = np.array(sorted({*shard_set.manifest.tokenizer.special_tokens.values()} - {task.unknown}), np.int64)
     figures = ShardFigures(
         shard.entry.split,
         np.zeros((sources, vocab_size), np.int64),
@@ -151,7 +153,7 @@ def scan_shard(shard_set: ShardSet, task: ShardTask) -> ShardFigures:
         )
         np.minimum.at(figures.shortest, block.sources, lengths)
         np.maximum.at(figures.longest, block.sources, lengths)
-        _find_misplaced(figures, block, special, shard_set.eos_id, counted.sum(axis=0))
+        _find_misplaced(figures, block, special, shard_set, counted.sum(axis=0))
         if sampler is not None:
             sampler.add(block)
     if sampler is not None:
@@ -172,15 +174,19 @@ def _find_misplaced(
     figures: ShardFigures,
     block: DocumentBlock,
     special: npt.NDArray[np.int64],
-    eos_id: int,
+    shard_set: ShardSet,
     counted: npt.NDArray[np.int64],
 ) -> None:
-    """Find documents with a special id other than the EOS at the end. Search only if counts show any."""
+    """Find documents with a special id other than EOS at the end and BOS at the beginning, if counts show any."""
+    eos_id, bos_id = shard_set.eos_id, shard_set.bos_id
     ended = block.tokens[block.ends - 1] == eos_id
-    if int(counted[special].sum()) == len(block.ends) == int(counted[eos_id]) and bool(ended.all()):
+    begun = np.zeros(len(block.starts), bool) if bos_id is None else block.tokens[block.starts] == bos_id
+    marks = len(block.ends) * (1 if bos_id is None else 2)
+    if int(counted[special].sum()) == marks == int(ended.sum() + begun.sum()):
         return
     inside = np.isin(block.tokens, special)
     inside[block.ends[ended] - 1] = False
+    inside[block.starts[begun]] = False
     places = np.flatnonzero(inside)
     rows = np.searchsorted(block.ends, places, "right")
     for row, place in zip(rows.tolist(), places.tolist(), strict=True):

@@ -40,6 +40,9 @@ def add_command(commands: Subparsers) -> None:
         "--eos", type=whole_number, metavar="ID", help="id of the token between documents (default: the tokenizer's)"
     )
     parser.add_argument(
+        "--bos", type=whole_number, metavar="ID", help="id of the token that begins each document (default: none does)"
+    )
+    parser.add_argument(
         "--dtype",
         choices=("uint16", "uint32"),
         help="of files without a header (default: uint16 for up to 65,536 entries)",
@@ -81,6 +84,7 @@ def _run(options: argparse.Namespace) -> int:
                 options=ImportOptions(
                     name=options.name or options.out.absolute().name,
                     eos_id=options.eos,
+                    bos_id=options.bos,
                     dtype=options.dtype,
                     close=options.close,
                     repeats=options.repeats,

@@ -60,9 +60,10 @@ def print_set(shard_set: ShardSet) -> None:
     from rich.text import Text
 
     manifest = shard_set.manifest
+    bos = "" if manifest.tokenizer.bos_id is None else f"BOS {manifest.tokenizer.bos_id}, "
     head = (
         f"{printable(manifest.name)}: {len(manifest.shards)} shards, {manifest.dtype}, vocabulary of "
-        f"{manifest.vocab_size:,}, EOS {manifest.tokenizer.eos_id}, manifest {shard_set.manifest_sha256[:12]}"
+        f"{manifest.vocab_size:,}, {bos}EOS {manifest.tokenizer.eos_id}, manifest {shard_set.manifest_sha256[:12]}"
     )
     splits = plain_table("split", "tokens", "documents", "shards")
     for name, split in manifest.splits.items():

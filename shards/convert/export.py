@@ -170,6 +170,7 @@ def _describe(shard_set: ShardSet, found: Export) -> dict[str, Any]:
         "dtype": shard_set.manifest.dtype,
         "vocab_size": shard_set.vocab_size,
         "eos_id": shard_set.eos_id,
+        **({} if shard_set.bos_id is None else {"bos_id": shard_set.bos_id}),
         "tokenizer": TOKENIZER_FILE,
         "splits": found.splits,
     }

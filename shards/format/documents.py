@@ -129,12 +129,12 @@ def read_document(shard_set: ShardSet, shard: Shard, number: int) -> dict[str, A
         number: its place in the shard, `0 <= number < shard.num_documents`.
 
     Returns:
-        `shard`, `document`, `start`, `tokens` (EOS included), `source`, `unit`, `row`, `hash` (hex), `text`. Bytes that
-        are not UTF-8 are lone surrogates in `text`, as `surrogateescape` makes them.
+        `shard`, `document`, `start`, `tokens` (EOS and BOS included), `source`, `unit`, `row`, `hash` (hex), `text`:
+        what the tokenizer keeps of it. Bytes that are not UTF-8 are lone surrogates, as `surrogateescape` makes them.
 
     Raises:
         ShardSetError: the shard's files are not what the manifest says.
-        ValueError: the tokenizer is not byte-level.
+        ValueError: the tokenizer's entries have no fixed bytes.
         OSError: a file cannot be read.
     """
     row = _read_row(shard, number)
@@ -158,13 +158,13 @@ def read_document(shard_set: ShardSet, shard: Shard, number: int) -> dict[str, A
 
 
 def read_bytes(shard: Shard, start: int, stop: int, *, vocabulary: Vocabulary) -> bytes:
-    """Return the bytes that the tokens [start, stop) of a shard decode to.
+    """Return the text of a document, or of its beginning: of the tokens [start, stop), without the document's EOS.
 
     Raises:
         ShardSetError: the shard's files are not what the manifest says, or hold an id outside the vocabulary.
     """
     try:
-        return vocabulary.decode(shard.read(start, stop))
+        return vocabulary.decode_document(shard.read(start, stop))
     except IndexError as error:
         message = f"tokens [{start}, {stop}) hold an id that the tokenizer lacks; expected less than {len(vocabulary)}"
         raise ShardSetError([Problem("token_out_of_range", shard.name, message)]) from error

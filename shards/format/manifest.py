@@ -23,6 +23,9 @@ FORMAT_VERSION = 1
 PHASES_VERSION = 2
 """The version of the metadata of sets with phases, and of their training shards: a reader of version 1 would shuffle
 across phases."""
+MORE_VERSION = 3
+"""The version of the metadata of sets whose documents begin with BOS or whose tokenizer rewrites text, and of shards
+with BOS: a reader of version 2 would take BOS for text, and the text of tokens for that of the sources."""
 MANIFEST_FILE = "manifest.json"
 COMPANION_FILES = ("README.md", "LICENSE")
 """Files that may be in a set's folder but are not part of the set. Hidden files such as `.gitattributes` may too."""
@@ -56,7 +59,7 @@ def _plain_name(name: str) -> str:
 PlainName = Annotated[str, AfterValidator(_plain_name)]
 
 
-def _is_none(value: str | None) -> bool:
+def _is_none(value: Any) -> bool:
     return value is None
 
 
@@ -93,6 +96,8 @@ class TokenizerEntry(_Model):
     file: PlainName
     sha256: Sha256
     eos_id: Count
+    bos_id: Count | None = Field(default=None, exclude_if=_is_none)
+    """The id that begins every document; None if none does."""
     special_tokens: dict[str, Count]
 
 
@@ -101,6 +106,22 @@ class RecipeEntry(_Model):
 
     file: PlainName
     sha256: Sha256
+
+
+class RewritingEntry(_Model):
+    """What the tokenizer kept of a source's documents as they were encoded, those that the mix left out included."""
+
+    documents: Count
+    rewritten: Count
+    """Documents whose tokens have other bytes than their text."""
+    text_bytes: Count
+    """Bytes of their text, as the source has it."""
+    token_bytes: Count
+    """Bytes that their tokens stand for."""
+    tokens: Count
+    """Without BOS and EOS."""
+    unknown: Count
+    """Tokens that stand for characters outside the vocabulary, which are lost."""
 
 
 class SourceEntry(_Model):
@@ -121,6 +142,8 @@ class SourceEntry(_Model):
     """Documents dropped before the mix, by reason."""
     epochs: Epochs
     """The most times that any training document of this source occurs: 1, unless the source was repeated."""
+    rewriting: RewritingEntry | None = Field(default=None, exclude_if=_is_none)
+    """None if the tokenizer keeps every byte, and where a set's builder did not write it."""
 
 
 class BlockListEntry(_Model):
@@ -208,13 +231,14 @@ class Sidecar(_Model):
     """A shard's own metadata (`train-00000.json`): enough to use the shard alone."""
 
     format: Literal["tokenmill"] = FORMAT
-    format_version: Literal[1, 2] = FORMAT_VERSION
+    format_version: Literal[1, 2, 3] = FORMAT_VERSION
     name: PlainName
     split: Split
     phase: str | None = Field(default=None, exclude_if=_is_none)
     dtype: Dtype
     vocab_size: Annotated[int, Field(ge=1, le=1 << 32)]
     eos_id: Count
+    bos_id: Count | None = Field(default=None, exclude_if=_is_none)
     tokenizer_sha256: Sha256
     tokens: Count
     documents: Count
@@ -224,7 +248,8 @@ class Sidecar(_Model):
 
     @model_validator(mode="after")
     def _check_version(self) -> Self:
-        _check_version(self.format_version, has_phases=self.phase is not None, what="phase")
+        more = ["bos_id"] if self.bos_id is not None else []
+        _check_version(self.format_version, has_phases=self.phase is not None, what="phase", more=more)
         return self
 
 
@@ -232,7 +257,7 @@ class Manifest(_Model):
     """The set's metadata. Written last: a folder with a manifest is a complete set."""
 
     format: Literal["tokenmill"] = FORMAT
-    format_version: Literal[1, 2] = FORMAT_VERSION
+    format_version: Literal[1, 2, 3] = FORMAT_VERSION
     name: str
     dtype: Dtype
     vocab_size: Annotated[int, Field(ge=1, le=1 << 32)]
@@ -254,7 +279,9 @@ class Manifest(_Model):
 
     @model_validator(mode="after")
     def _check_version(self) -> Self:
-        _check_version(self.format_version, has_phases=bool(self.phases), what="phases")
+        more = ["bos_id"] if self.tokenizer.bos_id is not None else []
+        more += ["rewriting"] if any(source.rewriting for source in self.sources) else []
+        _check_version(self.format_version, has_phases=bool(self.phases), what="phases", more=more)
         return self
 
     @model_validator(mode="after")
@@ -271,13 +298,24 @@ class Manifest(_Model):
         return self
 
 
-def version_for(*, has_phases: bool) -> Literal[1, 2]:
-    """Return the format's version of a manifest or a shard's metadata, with or without phases."""
+def version_for(*, has_phases: bool, has_more: bool = False) -> Literal[1, 2, 3]:
+    """Return the format's version of a manifest or a shard's metadata.
+
+    Args:
+        has_phases: whether it has phases.
+        has_more: whether it has one of the keys of version 3: `bos_id`, `rewriting`.
+    """
+    if has_more:
+        return MORE_VERSION
     return PHASES_VERSION if has_phases else FORMAT_VERSION
 
 
-def _check_version(version: int, *, has_phases: bool, what: str) -> None:
-    expected = version_for(has_phases=has_phases)
+def _check_version(version: int, *, has_phases: bool, what: str, more: list[str]) -> None:
+    expected = version_for(has_phases=has_phases, has_more=bool(more))
+    if version != expected and MORE_VERSION in (version, expected):
+        keys = f"with {' and '.join(more)}" if more else "without the keys 'bos_id' and 'rewriting'"
+        found = f"format_version {version} {keys}; expected {expected}"
+        raise PydanticCustomError("version_mismatch", found)  # pyright: ignore[reportArgumentType]
     if version != expected:
         found = f"format_version {version} {'with' if has_phases else 'without'} the key {what!r}; expected {expected}"
         raise PydanticCustomError("version_mismatch", found)  # pyright: ignore[reportArgumentType]

@@ -212,6 +212,11 @@ class ShardSet:
         return self.manifest.vocab_size
 
     @property
+    def bos_id(self) -> int | None:
+        """The id that begins each document; None if none does."""
+        return self.manifest.tokenizer.bos_id
+
+    @property
     def eos_id(self) -> int:
         """The id that ends every document."""
         return self.manifest.tokenizer.eos_id
@@ -246,7 +251,7 @@ class ShardSet:
 
         Raises:
             ShardSetError: the tokenizer's file, or its number of entries, is not what the manifest says.
-            ValueError: the tokenizer is not a byte-level BPE.
+            ValueError: the tokenizer's entries have no fixed bytes.
             OSError: the file cannot be read.
         """
         entry = self.manifest.tokenizer
@@ -254,7 +259,7 @@ class ShardSet:
         if len(vocabulary) != self.vocab_size:
             message = f"has {len(vocabulary)} entries; expected {self.vocab_size} by the manifest. Validate the set."
             raise ShardSetError([Problem("tokenizer_mismatch", entry.file, message)])
-        return replace(vocabulary, special=entry.special_tokens)
+        return replace(vocabulary, special=entry.special_tokens, bos=entry.bos_id)
 
     def tokenizer(self) -> tokenizers.Tokenizer:
         """Load the set's tokenizer with the `tokenizers` library.

@@ -1,22 +1,21 @@
-"""The vocabulary of a byte-level BPE: the bytes of each token id, read from `tokenizer.json` alone.
+"""The vocabulary: the bytes of each token id, read from `tokenizer.json` alone.
 
 `tokenizers.decode` replaces bytes that are not valid UTF-8 on their own. Joining the bytes of each token loses nothing,
-so `Vocabulary.decode` is exact for any range of tokens. Other kinds of vocabulary are refused: their tokens do
-not have fixed bytes.
+so `Vocabulary.decode` is exact for any range of tokens: the text as the tokenizer keeps it (`Keeps`). Kinds whose
+tokens do not have fixed bytes, such as WordPiece, are refused.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from shards.errors import Problem
 from shards.format.manifest import Manifest
+from shards.format.tokenizer_file import Keeps, parse_tokenizer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,49 +28,26 @@ MAX_VOCAB_SIZE = 1 << 24
 """Ids of this size and above are refused, so that one absurd id cannot allocate a table of that size."""
 
 
-@functools.cache
-def byte_characters() -> tuple[str, ...]:
-    """Return the character that represents each byte in a byte-level vocabulary, by byte value.
-
-    Source: `bytes_to_unicode` in the GPT-2 release: printable Latin-1 represents itself, the rest is U+0100 and up.
-    """
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(0x100, 0x200))
-    return tuple(chr(byte) if byte in printable else chr(next(others)) for byte in range(256))
-
-
-@dataclass(frozen=True)
-class TokenizerFile:
-    """The entries of a tokenizer.json as they are written, text to id.
-
-    Attributes:
-        vocabulary: the entries of the model. A byte-level one spells them in the characters of `byte_characters`.
-        added: the added tokens, in plain text.
-        special: the added tokens that are marked as special.
-    """
-
-    vocabulary: dict[str, int]
-    added: dict[str, int]
-    special: dict[str, int]
-
-    @property
-    def size(self) -> int:
-        """The size of the whole vocabulary: one more than the largest id."""
-        return max([*self.vocabulary.values(), *self.added.values()], default=-1) + 1
-
-
 @dataclass(frozen=True)
 class Vocabulary:
-    """The entries of a byte-level BPE.
+    """The entries of a tokenizer.
 
     Attributes:
         entries: the bytes of each id, in id order; empty for an id that the tokenizer does not use. The bytes of a
             special or other added token are its text in UTF-8.
         special: the special tokens, text to id. They mark documents and are not part of the text.
+        prefix: the text that the tokenizer may have put before a document.
+        unknown: the id of all that the vocabulary does not have; None if it has everything. It stands for no text.
+        keeps: what the tokens of a document keep of it.
+        bos: the id that begins each document of a set; None if none does.
     """
 
     entries: Sequence[bytes]
     special: dict[str, int]
+    prefix: bytes = b""
+    unknown: int | None = None
+    keeps: Keeps = "bytes"
+    bos: int | None = None
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -85,6 +61,25 @@ class Vocabulary:
         ids = tokens if isinstance(tokens, Sequence) else cast("list[int]", tokens.tolist())
         return b"".join([self.entries[token] for token in ids])
 
+    def split_document(self, tokens: npt.NDArray[np.unsignedinteger]) -> tuple[int, int]:
+        """Return where the text of a document begins: how many tokens (BOS), and bytes of the rest, are before it."""
+        begin = int(self.bos is not None and len(tokens) > 0 and int(tokens[0]) == self.bos)
+        if self.prefix and len(tokens) > begin and self.entries[int(tokens[begin])].startswith(self.prefix):
+            return begin, len(self.prefix)
+        return begin, 0
+
+    def decode_document(self, tokens: npt.NDArray[np.unsignedinteger]) -> bytes:
+        """Return the text of a document, or of its beginning, without BOS and the tokenizer's prefix.
+
+        Args:
+            tokens: from the document's first token on; its EOS is not among them.
+
+        Raises:
+            IndexError: an id is outside the vocabulary.
+        """
+        begin, skipped = self.split_document(tokens)
+        return self.decode(tokens[begin:])[skipped:]
+
     def entry_lengths(self) -> npt.NDArray[np.int64]:
         """Return the number of bytes of each entry, int64 `(vocab_size,)`."""
         import numpy as np
@@ -92,9 +87,11 @@ class Vocabulary:
         return np.array([len(entry) for entry in self.entries], np.int64)
 
     def text_lengths(self) -> npt.NDArray[np.int64]:
-        """Return the bytes of text that each id decodes to, int64 `(vocab_size,)`; 0 for a special token."""
+        """Return the bytes of text that each id decodes to, int64 `(vocab_size,)`; 0 if it is special or unknown."""
         lengths = self.entry_lengths()
         lengths[list(self.special.values())] = 0
+        if self.unknown is not None:
+            lengths[self.unknown] = 0
         return lengths
 
     def special_mask(self) -> npt.NDArray[np.bool_]:
@@ -110,7 +107,7 @@ def read_vocabulary(tokenizer_json: Path | bytes) -> Vocabulary:
     """Read the vocabulary of a tokenizer.json.
 
     Raises:
-        ValueError: the file is not a tokenizer file, or its vocabulary is not byte-level.
+        ValueError: the file is not a tokenizer file, or its entries have no fixed bytes.
         OSError: the file cannot be read.
     """
     data = tokenizer_json.read_bytes() if isinstance(tokenizer_json, Path) else tokenizer_json
@@ -118,52 +115,14 @@ def read_vocabulary(tokenizer_json: Path | bytes) -> Vocabulary:
     size = parsed.size
     if size > MAX_VOCAB_SIZE:
         raise ValueError(f"tokenizer: ids reach {size - 1}; expected less than {MAX_VOCAB_SIZE}")
-    alphabet = {character: byte for byte, character in enumerate(byte_characters())}
     entries = [b""] * size
     for text, token in parsed.vocabulary.items():
-        if text in parsed.added:
-            continue
-        try:
-            entries[token] = bytes(alphabet[character] for character in text)
-        except KeyError as error:
-            raise ValueError(
-                f"tokenizer: entry {text!r} holds {error.args[0]!r}; expected characters of the byte-level alphabet. "
-                "Use a byte-level BPE."
-            ) from error
+        if text not in parsed.added:
+            entries[token] = parsed.spelling.decode_entry(text)
     for text, token in parsed.added.items():
         entries[token] = text.encode()
-    return Vocabulary(entries, parsed.special)
-
-
-def find_special(tokenizer: dict[str, Any]) -> dict[str, int]:
-    """Return the special tokens of a parsed tokenizer.json, text to id."""
-    added: list[dict[str, Any]] = tokenizer.get("added_tokens") or []
-    return {entry["content"]: entry["id"] for entry in added if entry.get("special")}
-
-
-def parse_tokenizer(data: bytes) -> TokenizerFile:
-    """Parse a tokenizer.json.
-
-    Raises:
-        ValueError: the data is not JSON or does not describe a BPE, or an entry has no text or no id >= 0.
-    """
-    try:
-        root: Any = json.loads(data)
-        vocabulary: Any = root["model"]["vocab"]
-        entries: list[Any] = root.get("added_tokens") or []
-        added: Any = {entry["content"]: entry["id"] for entry in entries}
-        special = find_special(root)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"not a tokenizer file: {type(error).__name__}: {error}") from error
-    kind = root["model"].get("type", "BPE")  # files of the first versions have no type
-    if kind != "BPE" or not isinstance(vocabulary, dict):
-        found = f"model.type {kind!r} with a vocab that is a {type(vocabulary).__name__}"
-        raise ValueError(f"{found}; expected a byte-level 'BPE' with an object of texts and ids")
-    for mapping in cast("tuple[dict[Any, Any], ...]", (vocabulary, added)):
-        for text, token in mapping.items():
-            if not isinstance(text, str) or type(token) is not int or token < 0:
-                raise ValueError(f"entry {text!r} has the id {token!r}; expected a whole number >= 0")
-    return TokenizerFile(cast("dict[str, int]", vocabulary), cast("dict[str, int]", added), special)
+    spelling = parsed.spelling
+    return Vocabulary(entries, parsed.special, spelling.prefix, spelling.unknown, spelling.keeps)
 
 
 def check_tokenizer(data: bytes, manifest: Manifest) -> list[Problem]:
@@ -186,6 +145,8 @@ def check_tokenizer(data: bytes, manifest: Manifest) -> list[Problem]:
         add(f"its ids reach {size - 1}, a vocabulary of {size}; the manifest's vocab_size is {manifest.vocab_size}")
     if entry.eos_id not in entry.special_tokens.values():
         add(f"eos_id {entry.eos_id} is not one of the manifest's special tokens {entry.special_tokens!s:.200}")
+    if entry.bos_id is not None and (entry.bos_id not in entry.special_tokens.values() or entry.bos_id == entry.eos_id):
+        add(f"bos_id {entry.bos_id} is not one of the manifest's special tokens other than EOS")
     for text, token in entry.special_tokens.items():
         if parsed.added.get(text) != token:
             have = f"has the id {parsed.added[text]}" if text in parsed.added else "is not among its added tokens"

@@ -52,6 +52,7 @@ class SetProperties:
     tokenizer_sha256: str
     compression: Compression = "balanced"
     """A choice by name, or a level of Zstandard."""
+    bos_id: int | None = None
 
 
 def document_schema() -> pa.Schema:
@@ -126,13 +127,14 @@ def write_shard(
     files = SidecarFiles(tokens=tokens, documents=_write_documents(folder / documents_file, documents))
 
     sidecar = Sidecar(
-        format_version=version_for(has_phases=phase is not None),
+        format_version=version_for(has_phases=phase is not None, has_more=properties.bos_id is not None),
         name=name,
         split=split,
         phase=phase,
         dtype=dtype,
         vocab_size=properties.vocab_size,
         eos_id=properties.eos_id,
+        bos_id=properties.bos_id,
         tokenizer_sha256=properties.tokenizer_sha256,
         tokens=num_tokens,
         documents=documents.num_rows,

@@ -104,7 +104,7 @@ def compare(shard_set: ShardSet, places: dict[str, list[Place]], *, name: str, f
         tokens = size = 0
         for place in own:
             ids = shard_set.shard(place.shard).read(place.start, place.start + min(place.tokens - 1, COMPARED_TOKENS))
-            text = shard_set.vocabulary.decode(ids)
+            text = shard_set.vocabulary.decode_document(ids)
             tokens, size = tokens + len(ids), size + len(text)
             texts.append(text.decode("utf-8", "replace"))
         encoded = other.encode_batch_fast(texts, add_special_tokens=False)

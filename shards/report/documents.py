@@ -114,7 +114,7 @@ def read_shown_document(
     shard: Shard, place: Place, vocabulary: Vocabulary, *, characters: int = SHOWN_CHARACTERS
 ) -> ShownDocument:
     """Return the beginning of a document. A character has at most 4 tokens, so no more than that are read."""
-    stop = min(place.tokens - 1, 4 * characters)
+    stop = min(place.tokens - 1, 4 * characters + 1)  # one for BOS
     data = read_bytes(shard, place.start, place.start + stop, vocabulary=vocabulary)
     whole = stop == place.tokens - 1
     text = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode(data, final=whole)

@@ -145,10 +145,14 @@ def read_excerpt(shard: Shard, place: Place, first: int, last: int, *, vocabular
     tokens = shard.read(place.start, place.start + place.tokens)
     try:
         before, hit, after = (vocabulary.decode(part) for part in (tokens[:first], tokens[first:last], tokens[last:-1]))
+        begin, skipped = vocabulary.split_document(tokens[:-1])
     except IndexError as error:
         message = f"holds an id that the tokenizer lacks; expected less than {len(vocabulary)}"
         raise ShardSetError([Problem("token_out_of_range", shard.name, message)]) from error
-    return len(before), cut_excerpt(before + hit + after, len(before), len(before) + len(hit))
+    # BOS and the tokenizer's prefix are no text, unless the hit is BOS itself.
+    hidden = len(vocabulary.decode(tokens[:begin])) + skipped if last > begin else 0
+    start, stop = (max(0, at - hidden) for at in (len(before), len(before) + len(hit)))
+    return start, cut_excerpt((before + hit + after)[hidden:], start, stop)
 
 
 def cut_excerpt(text: bytes, start: int, end: int, *, around: int = CONTEXT_BYTES) -> Excerpt:

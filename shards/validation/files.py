@@ -76,12 +76,13 @@ class SharedProperties:
     vocab_size: int
     eos_id: int
     tokenizer_sha256: str
+    bos_id: int | None = None
 
     @classmethod
     def of(cls, manifest: Manifest) -> Self:
         """Return those of a set."""
         tokenizer = manifest.tokenizer
-        return cls(manifest.dtype, manifest.vocab_size, tokenizer.eos_id, tokenizer.sha256)
+        return cls(manifest.dtype, manifest.vocab_size, tokenizer.eos_id, tokenizer.sha256, tokenizer.bos_id)
 
 
 def check_structure(store: Store) -> Structure:
@@ -263,13 +264,14 @@ def _check_sidecar(store: Store, shared: SharedProperties, entry: ShardEntry) ->
     except OSError as error:
         return [Problem("file_unreadable", file.path, f"cannot be read: {error.strerror or error}")]
     expected = Sidecar(
-        format_version=version_for(has_phases=entry.phase is not None),
+        format_version=version_for(has_phases=entry.phase is not None, has_more=shared.bos_id is not None),
         name=entry.name,
         split=entry.split,
         phase=entry.phase,
         dtype=shared.dtype,
         vocab_size=shared.vocab_size,
         eos_id=shared.eos_id,
+        bos_id=shared.bos_id,
         tokenizer_sha256=shared.tokenizer_sha256,
         tokens=entry.tokens,
         documents=entry.documents,

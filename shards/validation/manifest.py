@@ -31,6 +31,7 @@ def check_totals(manifest: Manifest) -> list[Problem]:
         *check_mix(manifest),
         *check_phases(manifest),
         *_check_available(manifest),
+        *_check_rewriting(manifest),
         *_check_block_lists(manifest),
     ]
 
@@ -42,6 +43,8 @@ def _check_properties(manifest: Manifest) -> list[Problem]:
         message = f"dtype {manifest.dtype} for a vocabulary of {manifest.vocab_size}; expected {expected}"
         problems.append(Problem("dtype_mismatch", MANIFEST_FILE, message))
     ids = {"eos_id": manifest.tokenizer.eos_id, **manifest.tokenizer.special_tokens}
+    if manifest.tokenizer.bos_id is not None:
+        ids["bos_id"] = manifest.tokenizer.bos_id
     for name, token in ids.items():
         if token >= manifest.vocab_size:
             message = f"{name!r} is {token}; expected less than vocab_size {manifest.vocab_size}"
@@ -141,6 +144,25 @@ def _check_available(manifest: Manifest) -> list[Problem]:
                 )
                 problems.append(_problem("totals_mismatch", message))
     return problems
+
+
+def _check_rewriting(manifest: Manifest) -> list[Problem]:
+    """Check that no source counts more documents rewritten than it has, nor more unknown tokens."""
+    messages: list[str] = []
+    for source in manifest.sources:
+        if (found := source.rewriting) is None:
+            continue
+        where = f"source {source.name!r}, rewriting"
+        if found.rewritten > found.documents:
+            messages.append(f"{where}: {found.rewritten} documents rewritten of {found.documents}")
+        if found.unknown > found.tokens:
+            messages.append(f"{where}: {found.unknown} tokens unknown of {found.tokens}")
+        if not found.rewritten and found.unknown:
+            messages.append(f"{where}: {found.unknown} tokens unknown, and no document rewritten")
+        if found.documents < source.documents_available:
+            available = f"{source.documents_available} documents available"
+            messages.append(f"{where}: {found.documents} documents were encoded, fewer than its {available}")
+    return [_problem("totals_mismatch", message) for message in messages]
 
 
 def _check_block_lists(manifest: Manifest) -> list[Problem]:

@@ -90,6 +90,8 @@ class ContentRules:
     """Whether to find out which ranges of hashes the documents are in."""
     checksums: Mapping[str, str] = field(default_factory=dict[str, str])
     """By SHA-256 the XXH3-128 of the same bytes, both in hex, as far as the writer has computed them."""
+    bos_id: int | None = None
+    """The id that must begin every document and appear nowhere else; None if none does."""
 
 
 def check_contents(
@@ -201,7 +203,7 @@ def _read_tokens(
     known: tuple[str | None, str | None],
     advance: Callable[[int], None] | None,
 ) -> list[Problem]:
-    """Read the tokens file once and check both digests, frame checksums, the range of ids, and the places of EOS.
+    """Read the tokens file once and check both digests, frame checksums, the range of ids, the places of EOS and BOS.
 
     `known` are the XXH3-128 of the file and of its content, to compare instead of their SHA-256.
     """
@@ -210,7 +212,9 @@ def _read_tokens(
         frames = shard.seek_table.frames
     except ShardSetError as error:
         return error.problems
-    corrupt, beyond, eos = _Fault("frame_corrupt"), _Fault("token_out_of_range"), _Fault("eos_misplaced")
+    corrupt, beyond = _Fault("frame_corrupt"), _Fault("token_out_of_range")
+    eos, bos = _Fault("eos_misplaced"), _Fault("bos_misplaced")
+    starts = None if ends is None or rules.bos_id is None else np.concatenate([[0], ends[:-1] + 1])[: len(ends)]
     file_hash = _Digest("file_checksum", file.name, entry.files.tokens.sha256, known[0])
     content_hash = _Digest("tokens_checksum", file.name, entry.tokens_sha256, known[1])
     decompressor = zstandard.ZstdDecompressor()
@@ -226,7 +230,9 @@ def _read_tokens(
         first = frame.start // dtype.itemsize
         _check_range(tokens, first, rules.vocab_size, beyond)
         if ends is not None:
-            _check_eos(tokens, first, ends, rules.eos_id, eos)
+            _check_mark(tokens, first, ends, rules.eos_id, eos, ("ends", "EOS"))
+        if starts is not None and rules.bos_id is not None:
+            _check_mark(tokens, first, starts, rules.bos_id, bos, ("begins", "BOS"))
         if advance is not None:
             advance(len(tokens))
     size = entry.files.tokens.bytes  # a sound file has it; what follows the frames is the seek table
@@ -235,7 +241,7 @@ def _read_tokens(
     problems = file_hash.problems()
     if not corrupt.count:
         problems += content_hash.problems()
-    return problems + _to_problems([corrupt, beyond, eos], file.name, "Copy or build the shard again.")
+    return problems + _to_problems([corrupt, beyond, eos, bos], file.name, "Copy or build the shard again.")
 
 
 class _Digest:
@@ -261,21 +267,29 @@ def _check_range(tokens: npt.NDArray[Any], first: int, vocab_size: int, fault: _
     fault.add(len(wrong), f"token {first + at} is {tokens[at]}; expected less than vocab_size {vocab_size}")
 
 
-def _check_eos(tokens: npt.NDArray[Any], first: int, ends: npt.NDArray[np.int64], eos_id: int, fault: _Fault) -> None:
-    """Compare the places of EOS in one frame with the ends of documents in the table."""
-    low, high = np.searchsorted(ends, [first, first + len(tokens)])
-    here = ends[low:high] - first
-    is_eos = tokens == eos_id
-    if np.count_nonzero(is_eos) == len(here) and bool(is_eos[here].all()):
+def _check_mark(
+    tokens: npt.NDArray[Any],
+    first: int,
+    places: npt.NDArray[np.int64],
+    mark: int,
+    fault: _Fault,
+    words: tuple[str, str],
+) -> None:
+    """Compare the places of an id in one frame with the ends (or beginnings) of documents in the table."""
+    low, high = np.searchsorted(places, [first, first + len(tokens)])
+    here = places[low:high] - first
+    is_mark = tokens == mark
+    if np.count_nonzero(is_mark) == len(here) and bool(is_mark[here].all()):
         return
-    absent = here[~is_eos[here]]
+    does, name = words
+    absent = here[~is_mark[here]]
     if len(absent):
         at = int(absent[0])
-        fault.add(len(absent), f"token {first + at} ends a document but is {tokens[at]}; expected EOS {eos_id}")
-    is_eos[here] = False
-    inside = np.flatnonzero(is_eos)
+        fault.add(len(absent), f"token {first + at} {does} a document but is {tokens[at]}; expected {name} {mark}")
+    is_mark[here] = False
+    inside = np.flatnonzero(is_mark)
     if len(inside):
-        fault.add(len(inside), f"token {first + int(inside[0])} is EOS {eos_id} inside a document")
+        fault.add(len(inside), f"token {first + int(inside[0])} is {name} {mark} inside a document")
 
 
 def _wrong_digest(kind: ProblemKind, name: str, digest: str, expected: str) -> Problem:

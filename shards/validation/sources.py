@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
@@ -20,9 +20,10 @@ import numpy as np
 from shards.errors import Problem, ShardSetError
 from shards.format.documents import iter_documents, read_bytes
 from shards.format.hashes import hash_document
-from shards.format.reader import Shard, ShardSet
+from shards.format.reader import Shard, ShardSet, read_listed_file
 from shards.format.recipe_folder import RECIPE_FOLDER_FILE, find_recipe_folder
 from shards.format.tokenizer import Vocabulary
+from shards.format.tokenizer_file import plain_json
 
 ENTRY_POINT_GROUP = "tokenmill.sources"
 SAMPLE_SEED = 0x746D696C
@@ -68,6 +69,8 @@ class _Sample:
 def compare_with_sources(shard_set: ShardSet, shards: Sequence[Shard], count: int) -> SourceComparison:
     """Compare sampled documents with their sources, byte for byte.
 
+    Where the tokenizer rewrites text, the source's text is hashed and encoded again: hash and ids must be the set's.
+
     Args:
         shard_set: the set.
         shards: shards whose files are sound; documents are sampled from these.
@@ -77,6 +80,7 @@ def compare_with_sources(shard_set: ShardSet, shards: Sequence[Shard], count: in
     manifest = shard_set.manifest
     try:
         vocabulary = shard_set.vocabulary
+        encode = _load_encoder(shard_set)
         sources = read_sources(shard_set)
     except (ShardSetError, ValueError, OSError) as error:
         found.not_run.append(f"against sources: {error}")
@@ -111,14 +115,20 @@ def compare_with_sources(shard_set: ShardSet, shards: Sequence[Shard], count: in
             continue
         for sample, text in zip(members, texts, strict=True):
             found.compared += 1
-            found.problems += _compare(sample, text, vocabulary, f"source {name!r}, unit {unit!r}, row {sample.row}")
+            found.problems += _compare(
+                sample, text, vocabulary, encode, f"source {name!r}, unit {unit!r}, row {sample.row}"
+            )
     found.not_run = list(dict.fromkeys(found.not_run))
     return found
 
 
-def _compare(sample: _Sample, text: bytes | None, vocabulary: Vocabulary, origin: str) -> list[Problem]:
+def _compare(
+    sample: _Sample, text: bytes | None, vocabulary: Vocabulary, encode: Callable[[str], list[int]], origin: str
+) -> list[Problem]:
     if text is None:
         return [Problem("source_mismatch", sample.where, f"{origin}: no such row. The source has changed.")]
+    if vocabulary.keeps != "bytes":
+        return _compare_ids(sample, text, encode, origin)
     try:
         held = read_bytes(sample.shard, sample.start, sample.stop - 1, vocabulary=vocabulary)
     except ShardSetError as error:
@@ -136,6 +146,40 @@ def _compare(sample: _Sample, text: bytes | None, vocabulary: Vocabulary, origin
         message = f"its hash is {sample.digest.hex()}; its text hashes to {hash_document(held).hex()}"
         problems.append(Problem("document_table", sample.where, message))
     return problems
+
+
+def _compare_ids(sample: _Sample, text: bytes, encode: Callable[[str], list[int]], origin: str) -> list[Problem]:
+    """Compare a document whose tokenizer rewrites text: hash and ids must be those of the text."""
+    if (digest := hash_document(text)) != sample.digest:
+        message = (
+            f"{origin}: its text hashes to {digest.hex()}; the document's hash is {sample.digest.hex()}. "
+            "The source has changed, or the shard comes from another build."
+        )
+        return [Problem("source_mismatch", sample.where, message)]
+    ids = encode(text.decode())
+    try:
+        tokens: list[int] = sample.shard.read(sample.start, sample.stop - 1).tolist()
+    except ShardSetError as error:
+        return error.problems
+    held = tokens[len(tokens) - len(ids) :] if len(tokens) - len(ids) in (0, 1) else tokens
+    if held == ids:
+        return []
+    at = next((i for i, (a, b) in enumerate(zip(held, ids, strict=False)) if a != b), min(len(held), len(ids)))
+    message = (
+        f"{origin}: the tokenizer encodes its text otherwise from token {at} on: {ids[at : at + 8]}... of {len(ids)} "
+        f"tokens; the shard holds {held[at : at + 8]}... of {len(held)}. The shard comes from another build."
+    )
+    return [Problem("source_mismatch", sample.where, message)]
+
+
+def _load_encoder(shard_set: ShardSet) -> Callable[[str], list[int]]:
+    """Return what encodes a text as the set's documents are encoded, with `tokenizers`."""
+    import tokenizers
+
+    entry = shard_set.manifest.tokenizer
+    plain = plain_json(json.loads(read_listed_file(shard_set.store, entry.file, entry.sha256)))
+    encoder = tokenizers.Tokenizer.from_str(plain)
+    return lambda text: encoder.encode(text, add_special_tokens=False).ids
 
 
 def _draw(shards: Sequence[Shard], count: int, found: SourceComparison) -> dict[tuple[str, str], list[_Sample]]:

@@ -157,7 +157,7 @@ def content_rules(shard_set: ShardSet, checksums: Mapping[str, str] | None = Non
     """Return how the contents of a set's shards are checked; `checksums` are as there."""
     documents = sum(shard.num_documents for shard in shard_set.shards)
     cover = documents > duplicates.PARTITION_DOCUMENTS
-    return ContentRules(shard_set.vocab_size, shard_set.eos_id, cover, checksums or {})
+    return ContentRules(shard_set.vocab_size, shard_set.eos_id, cover, checksums or {}, shard_set.bos_id)
 
 
 def _compare_here(joined: JoinedFindings, epochs: Mapping[str, int]) -> list[Problem]:

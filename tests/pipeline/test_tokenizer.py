@@ -17,10 +17,10 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from pipeline.recipe.schema import SourceRecipe, TokenizerRecipe
 from pipeline.tokenizer.checks import TokenizerError
-from pipeline.tokenizer.encoder import Encoder, load_encoder, load_tokenizer, plain_json
+from pipeline.tokenizer.encoder import Encoder, load_encoder, load_tokenizer
 from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR, TokenizerTask, iter_sample
 from pipeline.tokenizer.train import PATTERNS, build_tokenizer_json, pre_tokenizer, train_merges, train_tokenizer
-from shards.format.tokenizer import byte_characters, find_special
+from shards.format.tokenizer_file import byte_characters, find_special, plain_json
 from tests.support.builds import list_spans_of
 
 SPECIAL = ["<|endoftext|>", "<|pad|>", "<|user|>"]
@@ -210,10 +210,11 @@ def test_a_good_file(trained: dict[str, str], tmp_path: Path) -> None:
 
 
 FAULTY_FILES: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
-    ("has a normalizer (NFC), which rewrites text", lambda d: d.update(normalizer={"type": "NFC"})),
-    ("expected a byte-level BPE, got model 'WordPiece'", lambda d: d["model"].update(type="WordPiece")),
-    ("expected a byte-level BPE", lambda d: d.update(pre_tokenizer={"type": "Whitespace"})),
-    ("expected a byte-level BPE", lambda d: d.update(pre_tokenizer=None)),
+    ("has the model 'WordPiece': its entries say nothing of", lambda d: d["model"].update(type="WordPiece")),
+    ("has the model 'WordLevel': its entries say nothing of", lambda d: d["model"].update(type="WordLevel")),
+    ("expected a byte-level or SentencePiece", lambda d: d.update(pre_tokenizer={"type": "Whitespace"})),
+    ("expected a byte-level or SentencePiece", lambda d: d.update(pre_tokenizer=None)),
+    ("has no byte_fallback and no unknown token", lambda d: d.update(pre_tokenizer={"type": "Metaspace"})),
     ("no special token '<|endoftext|>' to end documents", lambda d: d.update(added_tokens=[])),
     ("no special token '<|endoftext|>'", lambda d: [token.update(special=False) for token in d["added_tokens"]]),
     ("its pre-tokenizer adds a space before each document", lambda d: d["pre_tokenizer"].update(add_prefix_space=True)),
@@ -243,7 +244,7 @@ def test_files_that_are_refused(message: str, change: Any, trained: dict[str, st
 @pytest.mark.parametrize("content", ["", "[]", "3", "{", '{"model": 3}', '{"model": {"vocab": {}}}', "[" * 10_000])
 def test_files_that_are_no_tokenizer(content: str, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises(TokenizerError, match=r"tokenizer\.json: not a tokenizer\.json|expected a byte-level BPE"):
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json: not a tokenizer\.json|expected a byte-level"):
         load_tokenizer(tmp_path / "tokenizer.json", eos_token=SPECIAL[0])
 
 

@@ -11,7 +11,8 @@ from tokenizers import pre_tokenizers
 
 from shards.errors import ShardSetError
 from shards.format.reader import open_set
-from shards.format.tokenizer import byte_characters, parse_tokenizer, read_vocabulary
+from shards.format.tokenizer import read_vocabulary
+from shards.format.tokenizer_file import byte_characters, parse_tokenizer
 from shards.stores.files import hash_file
 
 
@@ -72,13 +73,15 @@ def test_holes_are_empty():
     [
         (b"{", "not a tokenizer file"),
         (b"[]", "not a tokenizer file"),
-        (b'{"model": {"vocab": [["a", 0.1]]}}', "a vocab that is a list; expected a byte-level 'BPE' with an object"),
+        (b'{"model": {"vocab": [["a", 0.1]]}}', "a vocab that is a list; expected a 'BPE' with an object"),
         (b'{"model": {"type": "WordPiece", "vocab": {"a": 0}}}', "model.type 'WordPiece'"),
         (b'{"model": {"vocab": {"a": -1}}}', "expected a whole number"),
         (b'{"model": {"vocab": {"a": true}}}', "expected a whole number"),
         (b'{"model": {"vocab": {"a": 1}}, "added_tokens": [{"content": "b"}]}', "not a tokenizer file"),
         (b'{"model": {"vocab": {"a": 99999999999}}}', "ids reach 99999999999"),
         ('{"model": {"vocab": {"▁the": 0}}}'.encode(), "byte-level"),
+        (b'{"model": {"type": "Unigram", "vocab": [["a"]]}}', "not a tokenizer file"),
+        ('{"model": {"type": "Unigram", "vocab": [["▁a", 0.1]]}}'.encode(), "byte-level"),
     ],
 )
 def test_what_is_no_byte_level_tokenizer_is_refused(data, message):

@@ -53,7 +53,7 @@ def format_unknown(folder: Path) -> None:
 
 @names("version_unknown")
 def version_unknown(folder: Path) -> None:
-    edit(folder, lambda manifest: manifest.update(format_version=3))
+    edit(folder, lambda manifest: manifest.update(format_version=4))
 
 
 @names("path_unsafe")
@@ -214,6 +214,18 @@ def special_token_has_another_id(folder: Path) -> None:
 @names("sidecar_mismatch", "eos_misplaced")
 def eos_is_another_token(folder: Path) -> None:
     edit(folder, lambda manifest: manifest["tokenizer"].update(eos_id=299))
+
+
+@names("sidecar_mismatch", "bos_misplaced")
+def bos_that_no_document_has(folder: Path) -> None:
+    edit(folder, lambda manifest: manifest.update(format_version=3))
+    edit(folder, lambda manifest: manifest["tokenizer"].update(bos_id=299))
+
+
+@names("tokenizer_mismatch", "sidecar_mismatch", "bos_misplaced")
+def bos_is_eos(folder: Path) -> None:
+    edit(folder, lambda manifest: manifest.update(format_version=3))
+    edit(folder, lambda manifest: manifest["tokenizer"].update(bos_id=manifest["tokenizer"]["eos_id"]))
 
 
 @names("file_checksum")

@@ -30,6 +30,10 @@ class CheckpointError(InputError):
     """A checkpoint that is missing, half-written or corrupt."""
 
 
+def _is_none(value: int | None) -> bool:
+    return value is None
+
+
 class CheckpointState(Settings):
     """The state of a checkpoint without its tensors."""
 
@@ -44,6 +48,7 @@ class CheckpointState(Settings):
     recipe: dict[str, Any]
     vocab_size: int = Field(ge=1)
     eos_id: int = Field(ge=0)
+    bos_id: int | None = Field(default=None, ge=0, exclude_if=_is_none)
     manifest_sha256: str
     tokenizer_sha256: str
 

@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
     weights = convert_weights(loaded.model.state_dict(), config, vocab_size)
     weights = {name: tensor.to("cpu", dtype).contiguous() for name, tensor in weights.items()}
     tokens = {token.content: index for index, token in loaded.tokenizer.get_added_tokens_decoder().items()}
-    files = describe_files(config, vocab_size, loaded.eos_id, tokens, options.dtype)
+    files = describe_files(config, vocab_size, loaded.eos_id, tokens, options.dtype, bos_id=loaded.bos_id)
     with write_folder(out) as folder:
         for name, content in files.items():
             write_text(folder / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
@@ -119,12 +119,17 @@ def convert_weights(state: dict[str, Tensor], config: ModelConfig, vocab_size: i
 
 
 def describe_files(
-    config: ModelConfig, vocab_size: int, eos_id: int, tokens: dict[str, int], dtype: str
+    config: ModelConfig, vocab_size: int, eos_id: int, tokens: dict[str, int], dtype: str, *, bos_id: int | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Return the JSON files beside weights and tokenizer, by name; `tokens` are the special ones and their ids."""
+    """Return the JSON files beside weights and tokenizer, by name; `tokens` are the special ones and their ids.
+
+    Where the set has no BOS, an EOS came before each document, and is named as what begins one.
+    """
     names = {index: token for token, index in tokens.items()}
     eos, pad = names[eos_id], "<|pad|>" if "<|pad|>" in tokens else names[eos_id]
-    ids = {"bos_token_id": eos_id, "eos_token_id": eos_id, "pad_token_id": tokens[pad]}
+    bos_id = eos_id if bos_id is None else bos_id
+    bos = names[bos_id]
+    ids = {"bos_token_id": bos_id, "eos_token_id": eos_id, "pad_token_id": tokens[pad]}
     # Whatever trains the model further leaves the embedding of what its config calls padding as it is: not the EOS.
     common = ids | {"pad_token_id": tokens[pad] if pad != eos else None, "dtype": dtype}
     common |= {"vocab_size": vocab_size, "tie_word_embeddings": config.tie_word_embeddings}
@@ -137,6 +142,6 @@ def describe_files(
         model |= dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
     # Without its class a gpt2 gets GPT2Tokenizer, which builds parts anew.
     tokenizer = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": config.max_position_embeddings}
-    tokenizer |= {"bos_token": eos, "eos_token": eos, "pad_token": pad, "clean_up_tokenization_spaces": False}
-    tokenizer |= {"extra_special_tokens": [token for token in tokens if token not in (eos, pad)]}
+    tokenizer |= {"bos_token": bos, "eos_token": eos, "pad_token": pad, "clean_up_tokenization_spaces": False}
+    tokenizer |= {"extra_special_tokens": [token for token in tokens if token not in (bos, eos, pad)]}
     return {"config.json": model | common, "generation_config.json": ids, "tokenizer_config.json": tokenizer}

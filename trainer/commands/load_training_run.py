@@ -36,4 +36,5 @@ def load_training_run(run: Path, say: Callable[[str], None], path: Path | None =
     model = LanguageModel(parse_recipe(found.state.recipe).model, found.state.vocab_size)
     load_weights(found, model)
     model.to(choose_device()).eval()
-    return TrainedModel(model, tokenizers.Tokenizer.from_file(str(file)), found.state.eos_id, found.state.step)
+    state = found.state
+    return TrainedModel(model, tokenizers.Tokenizer.from_file(str(file)), state.eos_id, state.step, state.bos_id)

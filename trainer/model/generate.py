@@ -64,6 +64,8 @@ class TrainedModel:
     tokenizer: tokenizers.Tokenizer
     eos_id: int
     step: int
+    bos_id: int | None = None
+    """The id that begins each document of its set; None if none does, and an EOS comes before a document."""
 
 
 def sample_texts(
@@ -84,10 +86,13 @@ def sample_texts(
     Raises:
         InputError: a prompt fills the model's context.
     """
-    # Encode the prompts, each after an end of document.
+    # Encode the prompts, each after what begins a document: BOS, or the end of the one before.
     tokenizer = trained.tokenizer
     tokenizer.encode_special_tokens = True
-    prompt_ids = [[trained.eos_id, *tokenizer.encode(text, add_special_tokens=False).ids] for text in prompts]
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    begin = trained.eos_id if trained.bos_id is None else trained.bos_id
+    prompt_ids = [[begin, *tokenizer.encode(text, add_special_tokens=False).ids] for text in prompts]
     context = trained.model.config.max_position_embeddings
     if (longest := max(map(len, prompt_ids))) >= context:
         found = f"the longest has {longest} tokens with the one that begins a document"

@@ -298,6 +298,7 @@ class TrainingLoop:
             max_tokens=recipe.eval.max_tokens,
             precision=session.precision,
             token_bytes=session.token_bytes,
+            text_scales=session.text_scales,
         )
         found = summarise(sums)
         best = all(found["val_loss"] < record.get("val_loss", math.inf) for record in self.log.records)
@@ -356,7 +357,9 @@ class TrainingLoop:
         """Continue the recipe's prompts and write the texts to the run folder."""
         session = self.session
         tokenizer = session.shard_set.tokenizer()
-        trained = TrainedModel(session.model.eval(), tokenizer, session.shard_set.eos_id, session.step)
+        trained = TrainedModel(
+            session.model.eval(), tokenizer, session.shard_set.eos_id, session.step, session.shard_set.bos_id
+        )
         options = SamplingOptions(max_new_tokens=SAMPLE_TOKENS)
         completions = sample_texts(trained, session.recipe.eval.prompts, options)
         folder = session.run / SAMPLES_FOLDER

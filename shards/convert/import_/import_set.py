@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, cast
 
@@ -41,6 +41,7 @@ class ImportOptions:
     Attributes:
         name: the set's name.
         eos_id: the id between documents; the tokenizer's own when None.
+        bos_id: the id that begins each document; None if none does.
         dtype: of files without a header; that of the vocabulary when None.
         close: add EOS to a last document that has none.
         repeats: what to do with documents whose text occurred before: `keep` them, so that validation and audit name
@@ -50,6 +51,7 @@ class ImportOptions:
 
     name: str
     eos_id: int | None = None
+    bos_id: int | None = None
     dtype: Dtype | None = None
     close: bool = False
     repeats: OnRepeat = "keep"
@@ -91,6 +93,12 @@ def import_set(
     """
     data, vocabulary = _read_tokenizer(tokenizer)
     eos_id = _choose_eos(vocabulary.special, options.eos_id)
+    if options.bos_id is not None and (options.bos_id not in vocabulary.special.values() or options.bos_id == eos_id):
+        raise TokenBinError(
+            f"--bos {options.bos_id} is not a special token other than EOS. The tokenizer has these: "
+            f"{vocabulary.special!s:.300}"
+        )
+    vocabulary = replace(vocabulary, bos=options.bos_id)
     dtype = options.dtype or dtype_for(len(vocabulary))
     # Validation first: a training document that is in it is the repeat.
     order: list[Split] = [split for split in cast("tuple[Split, ...]", ("val", "train")) if files.get(split)]
@@ -124,12 +132,18 @@ def import_set(
             hashing.write(data)
         entry = hashing.entry("tokenizer.json")
         described = TokenizerEntry(
-            file=entry.path, sha256=entry.sha256, eos_id=eos_id, special_tokens=vocabulary.special
+            file=entry.path,
+            sha256=entry.sha256,
+            eos_id=eos_id,
+            bos_id=options.bos_id,
+            special_tokens=vocabulary.special,
         )
         digests: dict[Split, list[str]] = {
             split: [hash_file(bin_file.path) for bin_file in s.bins] for split, s in streams.items()
         }
-        properties = SetProperties(vocab_size=len(vocabulary), eos_id=eos_id, tokenizer_sha256=entry.sha256)
+        properties = SetProperties(
+            vocab_size=len(vocabulary), eos_id=eos_id, tokenizer_sha256=entry.sha256, bos_id=options.bos_id
+        )
         recipe = write_entry(folder / "recipe.json", _describe_recipe(options, splits, digests))
         shards: list[ShardEntry] = []
         for split in reversed(order):

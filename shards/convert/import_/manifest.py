@@ -17,6 +17,7 @@ from shards.format.manifest import (
     SplitEntry,
     TokenizerEntry,
     dtype_for,
+    version_for,
 )
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def make_manifest(
     train = splits["train"].tokens
     revision = hashlib.sha256("".join(digest for group in digests.values() for digest in group).encode()).hexdigest()
     return Manifest(
+        format_version=version_for(has_phases=False, has_more=tokenizer.bos_id is not None),
         name=name,
         dtype=dtype_for(vocab_size),
         vocab_size=vocab_size,

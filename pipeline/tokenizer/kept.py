@@ -1,0 +1,196 @@
+"""What a tokenizer that rewrites text keeps of it: documents are compared with their tokens, differences are counted.
+
+For a tokenizer that keeps every byte nothing is counted: `Encoder.encode` refuses a document that would lose any.
+Others rewrite documents by design. Here the bytes of each document's tokens are compared with its text; where they are
+neither that nor what the normalizer makes of it, the build stops. Costs little beside encoding, and the normalizer for
+documents that were rewritten.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipeline.tokenizer.checks import TokenizerError
+from shards.format.tokenizer import Vocabulary
+from shards.format.tokenizer_file import Spelling
+from shards.terminal.display import printable
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import tokenizers
+
+    from pipeline.clean.documents import Documents
+
+SHOWN = 3
+"""Rewritten documents, and unknown parts of documents, that are kept as examples of each unit."""
+_SHOWN_CHARACTERS = 60
+
+
+@dataclass(slots=True)
+class KeptText:
+    """What tokens keep of the documents that were encoded, copies included. Plain data, for a receipt.
+
+    Attributes:
+        documents: all of them.
+        rewritten: those whose tokens have other bytes than their text.
+        text_bytes: bytes of all texts.
+        token_bytes: bytes that all tokens stand for; none for an unknown token.
+        tokens: all of them, without BOS and EOS.
+        unknown: tokens that stand for characters outside the vocabulary.
+        shown: places where the first rewritten documents differ: the text there, and what its tokens say.
+        lost: the first characters that became an unknown token in some documents, with the text around them.
+    """
+
+    documents: int = 0
+    rewritten: int = 0
+    text_bytes: int = 0
+    token_bytes: int = 0
+    tokens: int = 0
+    unknown: int = 0
+    shown: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    lost: list[str] = field(default_factory=list[str])
+
+    def to_receipt(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self)
+
+
+class KeptCounter:
+    """Compares batches of documents with their tokens."""
+
+    def __init__(self, vocabulary: Vocabulary, spelling: Spelling, reference: tokenizers.Tokenizer):
+        """Set the tokenizer.
+
+        Args:
+            vocabulary: the bytes of each id that text can yield; of an unknown token, none.
+            spelling: how its entries spell text.
+            reference: the tokenizer.
+        """
+        self._spelling, self._reference = spelling, reference
+        self._lengths = vocabulary.entry_lengths()
+        # An array of objects, indexed: no number is made for each id.
+        self._entries = np.empty(len(vocabulary), object)
+        self._entries[:] = vocabulary.entries
+
+    def add(
+        self, kept: KeptText, documents: Documents, ids: npt.NDArray[np.unsignedinteger], offsets: npt.NDArray[np.int64]
+    ) -> None:
+        """Count the documents of a batch.
+
+        Args:
+            kept: the counts so far, which change.
+            documents: the documents.
+            ids: their tokens, one document after another.
+            offsets: where each begins, int64 `(documents + 1,)`.
+
+        Raises:
+            TokenizerError: the tokens of a document are neither its text nor its normalized text.
+        """
+        spelling, data = self._spelling, memoryview(documents.data)
+        joined = b"".join(self._entries[ids].tolist())
+        ends = np.concatenate([[0], np.cumsum(self._lengths[ids])])[offsets].tolist()
+        edges: list[int] = documents.offsets.tolist()
+        unknown = np.zeros(len(ids), bool) if spelling.unknown is None else ids == spelling.unknown
+        has_unknown = np.diff(np.concatenate([[0], np.cumsum(unknown)])[offsets]) > 0
+        kept.documents += len(edges) - 1
+        kept.text_bytes += edges[-1] - edges[0]
+        kept.token_bytes += len(joined)
+        kept.tokens += len(ids)
+        kept.unknown += int(unknown.sum())
+        for number in range(len(edges) - 1):
+            text = bytes(data[edges[number] : edges[number + 1]])
+            held = joined[ends[number] : ends[number + 1]]
+            if held.removeprefix(spelling.prefix) == text:
+                continue
+            kept.rewritten += 1
+            if has_unknown[number]:
+                if len(kept.lost) < SHOWN:
+                    kept.lost.append(self._show_unknown(text.decode()))
+            elif spelling.keeps == "normalized":
+                self._check_normalized(text, held)
+            if len(kept.shown) < SHOWN:
+                kept.shown.append(_show(text, held.removeprefix(spelling.prefix)))
+
+    def _check_normalized(self, text: bytes, held: bytes) -> None:
+        normalizer: Any = self._reference.normalizer
+        normal: str = text.decode() if normalizer is None else normalizer.normalize_str(text.decode())
+        normalized = normal.replace(self._spelling.space or " ", " ").encode()
+        if self._spelling.byte_fallback and b"<0x" in normalized:
+            return  # a Unigram takes the text `<0x0A>` for the entry of a byte
+        if held not in (normalized, self._spelling.prefix + normalized):
+            expected, found = _show(normalized, held)
+            raise TokenizerError(
+                f"the tokenizer does not keep text: its normalizers make {expected!r} of a document, and its tokens "
+                f"say {found!r}. The document begins with {text.decode()[:80]!r}. Use a tokenizer whose pre-tokenizer "
+                "drops and replaces no character."
+            )
+
+    def _show_unknown(self, text: str) -> str:
+        """Return the first characters of a text that are unknown, and where they are."""
+        encoding = self._reference.encode(text, add_special_tokens=False)
+        start, stop = next(
+            span for token, span in zip(encoding.ids, encoding.offsets, strict=True) if token == self._spelling.unknown
+        )
+        around = text[max(0, start - _SHOWN_CHARACTERS // 3) : stop + _SHOWN_CHARACTERS // 3]
+        return f"{text[start:stop]!r} in {around!r}"
+
+
+def _show(text: bytes, held: bytes) -> tuple[str, str]:
+    """Return both from a little before the place where they begin to differ."""
+    pairs = zip(text, held, strict=False)
+    at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(text), len(held)))
+    start = max(0, at - _SHOWN_CHARACTERS // 3)
+    shown, other = (part[start : start + 4 * _SHOWN_CHARACTERS].decode("utf-8", "ignore") for part in (text, held))
+    return shown[:_SHOWN_CHARACTERS], other[:_SHOWN_CHARACTERS]
+
+
+def add_up(results: Iterable[dict[str, Any]]) -> KeptText | None:
+    """Return what is kept of the documents of several units, from their receipts; None if nothing is rewritten."""
+    total: KeptText | None = None
+    for result in results:
+        if (found := result.get("kept")) is None:
+            continue
+        total = total or KeptText()
+        for name in ("documents", "rewritten", "text_bytes", "token_bytes", "tokens", "unknown"):
+            setattr(total, name, getattr(total, name) + found[name])
+        total.shown = [*total.shown, *(tuple(pair) for pair in found["shown"])][:SHOWN]
+        total.lost = [*total.lost, *found["lost"]][:SHOWN]
+    return total
+
+
+def describe_kept(source: str, kept: KeptText) -> str:
+    """Return what `plan` and `build` say of a source whose documents the tokenizer rewrites."""
+    share = kept.rewritten / max(1, kept.documents)
+    said = f"tokenizer: rewrites {kept.rewritten:,} of {kept.documents:,} documents of {source} ({share:.2%})"
+    if kept.shown:
+        text, held = kept.shown[0]
+        said += f", such as {printable(text)!r} to {printable(held)!r}"
+    if kept.unknown:
+        said += f"; {kept.unknown / max(1, kept.tokens):.4%} of their tokens are unknown"
+    return said
+
+
+def check_unknown(source: str, kept: KeptText, max_unknown: float) -> None:
+    """Check that a tokenizer knows the characters of a source.
+
+    Raises:
+        TokenizerError: more of its tokens are unknown than the recipe allows; with examples.
+    """
+    share = kept.unknown / max(1, kept.tokens)
+    if share <= max_unknown:
+        return
+    enough = min(1.0, math.ceil(share * 1000) / 1000)
+    lines = [
+        f"source {source!r}: {kept.unknown:,} of {kept.tokens:,} tokens ({share:.2%}) stand for characters that the "
+        f"tokenizer does not know, more than tokenizer.max_unknown = {max_unknown} allows. Such as:",
+        *(f"  {printable(text)}" for text in kept.lost),
+        "Use a tokenizer with byte_fallback, drop such documents (`drop_if_matches`), or set tokenizer.max_unknown = "
+        f"{enough} to go on: the unknown characters are lost in the set. Nothing is encoded again.",
+    ]
+    raise TokenizerError("\n".join(lines))

@@ -1,0 +1,215 @@
+"""A `tokenizer.json` as it is written: its entries, how they spell text, and what the tokenizer keeps of text.
+
+Three ways of spelling are read. *Byte-level*: an entry is written in the 256 characters of `byte_characters`, one for
+each byte. *Metaspace*, as SentencePiece writes it: an entry is text, in which `▁` is a space; with `byte_fallback`
+entries such as `<0x0A>` are bytes. *Unigram* vocabularies, with their scores, are spelt in one of these ways too.
+In all of them an entry has fixed bytes, so that the text of tokens is their bytes, joined.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+Keeps = Literal["bytes", "normalized", "words"]
+"""What the tokens of a document keep of it: every byte; the text that the normalizer makes of it; or the words of
+that text, without the white space between them."""
+
+_BYTE_ENTRY = re.compile(r"<0x([0-9A-F]{2})>")
+_KEEP_ALL = {"ByteLevel", "Metaspace", "Split", "Digits", "Punctuation", "UnicodeScripts", "FixedLength"}
+"""Pre-tokenizers that lose no character, if their behaviour is not to remove some."""
+
+
+@functools.cache
+def byte_characters() -> tuple[str, ...]:
+    """Return the character that represents each byte in a byte-level vocabulary, by byte value.
+
+    Source: `bytes_to_unicode` in the GPT-2 release: printable Latin-1 represents itself, the rest is U+0100 and up.
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return tuple(chr(byte) if byte in printable else chr(next(others)) for byte in range(256))
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How a tokenizer's entries spell text, and what it keeps of text.
+
+    Attributes:
+        space: the character that spells a space, such as `▁`; empty in a byte-level vocabulary.
+        byte_fallback: whether entries such as `<0x0A>` are bytes.
+        prefix: the text that the tokenizer may put before a document: a space, or nothing.
+        keeps: what the tokens of a document keep of it.
+        unknown: the id of all that the vocabulary does not have; None if it has everything.
+        normalizers: the types of the normalizers, other than those that spell spaces.
+    """
+
+    space: str = ""
+    byte_fallback: bool = False
+    prefix: bytes = b""
+    keeps: Keeps = "bytes"
+    unknown: int | None = None
+    normalizers: tuple[str, ...] = ()
+
+    def decode_entry(self, text: str) -> bytes:
+        """Return the bytes of an entry of the model.
+
+        Raises:
+            ValueError: the entry is not in the byte-level alphabet.
+        """
+        if self.byte_fallback and (match := _BYTE_ENTRY.fullmatch(text)):
+            return bytes([int(match[1], 16)])
+        if self.space:
+            return text.replace(self.space, " ").encode()
+        try:
+            return bytes(_byte_values()[character] for character in text)
+        except KeyError as error:
+            raise ValueError(
+                f"tokenizer: entry {text!r} holds {error.args[0]!r}; expected characters of the byte-level alphabet, "
+                "or a Metaspace pre-tokenizer. Use a byte-level or SentencePiece-style tokenizer."
+            ) from error
+
+
+@dataclass(frozen=True)
+class TokenizerFile:
+    """The entries of a tokenizer.json as they are written, text to id.
+
+    Attributes:
+        vocabulary: the entries of the model.
+        added: the added tokens, in plain text.
+        special: the added tokens that are marked as special.
+        spelling: how the model's entries spell text.
+    """
+
+    vocabulary: dict[str, int]
+    added: dict[str, int]
+    special: dict[str, int]
+    spelling: Spelling
+
+    @property
+    def size(self) -> int:
+        """The size of the whole vocabulary: one more than the largest id."""
+        return max([*self.vocabulary.values(), *self.added.values()], default=-1) + 1
+
+
+def find_special(tokenizer: dict[str, Any]) -> dict[str, int]:
+    """Return the special tokens of a parsed tokenizer.json, text to id."""
+    added: list[dict[str, Any]] = tokenizer.get("added_tokens") or []
+    return {entry["content"]: entry["id"] for entry in added if entry.get("special")}
+
+
+def find_entries(tokenizer: dict[str, Any]) -> dict[str, int]:
+    """Return the entries of the model of a parsed tokenizer.json, text to id; a Unigram's are listed with scores."""
+    vocabulary: Any = tokenizer["model"]["vocab"]
+    if tokenizer["model"].get("type") == "Unigram":
+        return {entry: index for index, (entry, _) in enumerate(vocabulary)}
+    return vocabulary
+
+
+def parse_tokenizer(data: bytes) -> TokenizerFile:
+    """Parse a tokenizer.json.
+
+    Raises:
+        ValueError: the data is not JSON or does not describe a BPE or Unigram, or an entry has no text or no id >= 0.
+    """
+    try:
+        root: Any = json.loads(data)
+        kind = root["model"].get("type", "BPE")  # files of the first versions have no type
+        vocabulary: Any = find_entries(root) if kind in ("BPE", "Unigram") else None
+        entries: list[Any] = root.get("added_tokens") or []
+        added: Any = {entry["content"]: entry["id"] for entry in entries}
+        special = find_special(root)
+        spelling = find_spelling(root) if isinstance(vocabulary, dict) else Spelling()
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"not a tokenizer file: {type(error).__name__}: {error}") from error
+    if not isinstance(vocabulary, dict):
+        found = f"model.type {kind!r} with a vocab that is a {type(root['model'].get('vocab')).__name__}"
+        raise ValueError(f"{found}; expected a 'BPE' with an object of texts and ids, or a 'Unigram'")
+    for mapping in cast("tuple[dict[Any, Any], ...]", (vocabulary, added)):
+        for text, token in mapping.items():
+            if not isinstance(text, str) or type(token) is not int or token < 0:
+                raise ValueError(f"entry {text!r} has the id {token!r}; expected a whole number >= 0")
+    return TokenizerFile(cast("dict[str, int]", vocabulary), cast("dict[str, int]", added), special, spelling)
+
+
+def find_spelling(tokenizer: dict[str, Any]) -> Spelling:
+    """Return how a parsed tokenizer.json spells text. A model without any sign of another way is byte-level."""
+    model: dict[str, Any] = tokenizer["model"]
+    normalizers = list(list_parts(tokenizer.get("normalizer"), "normalizers"))
+    splitters = list(list_parts(tokenizer.get("pre_tokenizer"), "pretokenizers"))
+    metaspaces = [part for part in splitters if part.get("type") == "Metaspace"]
+    marks = [part.get("replacement", "\u2581") for part in metaspaces]
+    marks += [part.get("content") for part in normalizers if _pattern(part) == " "]
+    space = str(marks[0]) if marks and not is_byte_level(tokenizer) else ""
+    rewriting = tuple(
+        str(part.get("type"))
+        for part in normalizers
+        if not (space and (_pattern(part) == " " or (part.get("type") == "Prepend" and part.get("prepend") == space)))
+    )
+    prefixed = any(part.get("type") == "Prepend" and part.get("prepend") == space for part in normalizers) or any(
+        part.get("prepend_scheme", "always" if part.get("add_prefix_space", True) else "never") != "never"
+        for part in metaspaces
+    )
+    keeps: Keeps = "bytes" if not rewriting and not space else "normalized"
+    if keeps == "normalized" and not all(map(_keeps_all, splitters)):
+        keeps = "words"
+    byte_fallback = bool(model.get("byte_fallback"))
+    unknown = _find_unknown(model, find_entries(tokenizer), has_bytes=not space or byte_fallback)
+    return Spelling(space, byte_fallback, b" " if space and prefixed else b"", keeps, unknown, rewriting)
+
+
+def is_byte_level(tokenizer: dict[str, Any]) -> bool:
+    """Return whether a parsed tokenizer.json has a pre-tokenizer that turns text into the byte-level alphabet."""
+    splitters = list_parts(tokenizer.get("pre_tokenizer"), "pretokenizers")
+    return any(part.get("type") == "ByteLevel" for part in splitters)
+
+
+def list_parts(section: dict[str, Any] | None, key: str) -> Iterator[dict[str, Any]]:
+    """Yield the parts of a normalizer (`key` is `normalizers`) or pre-tokenizer (`pretokenizers`), sequences opened."""
+    if section and section.get("type") == "Sequence":
+        for part in section[key]:
+            yield from list_parts(part, key)
+    elif section:
+        yield section
+
+
+def plain_json(tokenizer: dict[str, Any]) -> str:
+    """Return a `tokenizer.json` that takes text as data: what the ids of a set are compared with.
+
+    It has no added tokens, which would match inside documents, no truncation, padding and post-processor. A Unigram's
+    special tokens are entries like others, which text would match: they lose their text, not their ids.
+    """
+    off = {"truncation": None, "padding": None, "post_processor": None}
+    plain: dict[str, Any] = tokenizer | off | {"added_tokens": []}
+    model = tokenizer["model"]
+    if model.get("type") == "Unigram":
+        hidden = {*find_special(tokenizer).values(), model.get("unk_id")}
+        vocabulary = [["" if index in hidden else text, score] for index, (text, score) in enumerate(model["vocab"])]
+        plain["model"] = model | {"vocab": vocabulary}
+    return json.dumps(plain)
+
+
+def _find_unknown(model: dict[str, Any], entries: dict[str, int], *, has_bytes: bool) -> int | None:
+    """Return the id that text outside the vocabulary becomes; None if the vocabulary has all 256 bytes."""
+    bytes_as = [byte_characters(), tuple(f"<0x{byte:02X}>" for byte in range(256))][bool(model.get("byte_fallback"))]
+    if has_bytes and all(text in entries for text in bytes_as):
+        return None
+    return model.get("unk_id") if model.get("type") == "Unigram" else entries.get(model.get("unk_token") or "")
+
+
+@functools.cache
+def _byte_values() -> dict[str, int]:
+    return {character: byte for byte, character in enumerate(byte_characters())}
+
+
+def _pattern(part: dict[str, Any]) -> str | None:
+    pattern = part.get("pattern")
+    return cast("dict[str, Any]", pattern).get("String") if isinstance(pattern, dict) else None
+
+
+def _keeps_all(part: dict[str, Any]) -> bool:
+    return part.get("type") in _KEEP_ALL and str(part.get("behavior", "")).lower() != "removed"

@@ -1,0 +1,330 @@
+"""Sets whose tokenizer rewrites text and whose documents begin with BOS, from the recipe to training and back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import xxhash
+from tokenizers import Tokenizer
+
+import shards
+from shards.__main__ import main as shards_main
+from shards.convert.export import export_set
+from shards.convert.import_.import_set import ImportOptions, import_set
+from shards.errors import ShardSetError
+from shards.format.documents import read_document
+from shards.torch import TokenWindows
+from shards.validation.shard import check_contents
+from shards.validation.validate import content_rules, validate
+from tests.pipeline.test_build import source_documents
+from tests.support.builds import build_here, call_here, real_documents, recipe_text, write_corpus
+from tests.support.tokenizers import train_llama2, train_t5, train_unigram
+from trainer.__main__ import main as trainer_main
+
+EOS, BOS = 2, 1
+TRAIN = """
+name = "tiny"
+[model]
+kind = "llama"
+hidden_size = 32
+num_hidden_layers = 1
+num_attention_heads = 2
+num_key_value_heads = 2
+intermediate_size = 32
+max_position_embeddings = 64
+[train]
+seq_len = 32
+global_batch = 4
+micro_batch = 2
+steps = 3
+precision = "fp32"
+device = "cpu"
+document_mask = true
+[optimizer]
+lr = 1e-2
+[eval]
+every_steps = 3
+max_tokens = 2_000
+"""
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    write_corpus(folder)
+    texts = real_documents()[:200]
+    for name, data in {"llama2": train_llama2(texts), "t5": train_t5(texts), "unigram": train_unigram(texts)}.items():
+        (folder / f"{name}.json").write_text(json.dumps(data))
+    (folder / "small.toml").write_text(recipe_text(folder))
+    return folder
+
+
+def given(corpus: Path, name: str, **keys: str) -> tuple[str, str]:
+    section = {"file": json.dumps(f"{corpus}/{name}.json"), "eos_token": '"</s>"', **keys}
+    return "--set", f"tokenizer={{{', '.join(f'{key} = {value}' for key, value in section.items())}}}"
+
+
+@pytest.fixture(scope="module")
+def built(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a set of a tokenizer as Llama 2's, with BOS."""
+    out = tmp_path_factory.mktemp("built") / "set"
+    said = build_here(corpus / "small.toml", out, *given(corpus, "llama2", bos="true"))["stderr"]
+    assert "tokenizer: rewrites " in said
+    assert "a post-processor that begins documents with <s> (tokenizer.bos decides)" in said
+    return out
+
+
+def plain(folder: Path) -> Tokenizer:
+    return Tokenizer.from_str(json.dumps(json.loads((folder / "tokenizer.json").read_text()) | {"added_tokens": []}))
+
+
+def test_every_document_is_bos_its_ids_and_eos(corpus: Path, built: Path) -> None:
+    shard_set, tokenizer = shards.open_set(built), plain(built)
+    by_hash = {xxhash.xxh3_128_digest(text): text for own in source_documents(corpus).values() for text in own}
+    for shard in shard_set.shards:
+        tokens = shard.read().tolist()
+        for row in shard.documents().to_pylist():
+            own = tokens[row["start"] : row["start"] + row["length"]]
+            ids = tokenizer.encode(by_hash[row["hash"]].decode(), add_special_tokens=False).ids
+            assert own == [BOS, *ids, EOS]
+
+
+def test_the_manifest_says_what_was_rewritten(corpus: Path, built: Path) -> None:
+    manifest = json.loads((built / "manifest.json").read_text())
+    assert (manifest["format_version"], manifest["tokenizer"]["bos_id"]) == (3, BOS)
+    sidecar = json.loads((built / "train-00000.json").read_text())
+    assert (sidecar["format_version"], sidecar["bos_id"]) == (3, BOS)
+    texts, tokenizer = source_documents(corpus), Tokenizer.from_file(str(built / "tokenizer.json"))
+    for source in manifest["sources"]:
+        own = texts[source["name"]]
+        ids = [plain(built).encode(text.decode(), add_special_tokens=False).ids for text in own]
+        decoded = [tokenizer.decode(one, skip_special_tokens=False).encode() for one in ids]
+        assert source["rewriting"] == {
+            "documents": len(own),
+            "rewritten": sum(text != held for text, held in zip(own, decoded, strict=True)),
+            "text_bytes": sum(map(len, own)),
+            "token_bytes": sum(len(held) + 1 for held in decoded),  # and the space before each
+            "tokens": sum(map(len, ids)),
+            "unknown": 0,
+        }
+
+
+def test_the_set_is_valid_and_equals_its_sources(built: Path) -> None:
+    report = validate(built, level="full", against_sources=100)
+    assert (report.problems, report.not_run, report.compared_documents) == ([], [], 100)
+
+
+def test_another_tokenizer_or_source_is_found(built: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(built, tmp_path / "set")
+    data = json.loads((folder / "tokenizer.json").read_text())
+    data["model"]["merges"] = data["model"]["merges"][:50]
+    (folder / "tokenizer.json").write_text(json.dumps(data))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["tokenizer"]["sha256"] = shards.stores.files.hash_file(folder / "tokenizer.json")
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    problems = validate(folder, level="quick", against_sources=20).problems
+    assert {"source_mismatch"} <= {problem.kind for problem in problems}
+    assert any("the tokenizer encodes its text otherwise from token" in problem.message for problem in problems)
+
+
+def test_bos_out_of_place_is_found(built: Path) -> None:
+    shard_set = shards.open_set(built)
+    shard = shard_set.shards[0]
+    sound = {file.path for file in shard.entry.files.entries}
+    rules = content_rules(shard_set)
+    assert check_contents(shard, sound, rules).problems == []
+    problems = check_contents(shard, sound, replace(rules, bos_id=100)).problems
+    assert {problem.kind for problem in problems} == {"bos_misplaced"}
+    assert "token 0 begins a document but is 1; expected BOS 100" in problems[0].message
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: m.update(format_version=1), "format_version 1 with bos_id and rewriting; expected 3"),
+        (
+            lambda m: m["tokenizer"].update(bos_id=EOS),
+            "bos_id 2 is not one of the manifest's special tokens other than",
+        ),
+        (lambda m: m["sources"][0]["rewriting"].update(rewritten=10**6), "1000000 documents rewritten of"),
+        (lambda m: m["sources"][0]["rewriting"].update(unknown=10**9), "1000000000 tokens unknown of"),
+        (
+            lambda m: m["sources"][0]["rewriting"].update(documents=1, rewritten=1),
+            "1 documents were encoded, fewer than",
+        ),
+    ],
+)
+def test_a_manifest_that_contradicts_itself(change: Any, message: str, built: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(built, tmp_path / "set")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    change(manifest)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert message in "\n".join(problem.message for problem in validate(folder, level="quick").problems)
+
+
+def test_text_is_shown_and_found_without_bos_and_the_space_before_it(corpus: Path, built: Path) -> None:
+    shard_set = shards.open_set(built)
+    document = read_document(shard_set, shard_set.shards[0], 0)
+    texts = {text for own in source_documents(corpus).values() for text in own}
+    assert document["text"].encode() in texts
+    start = document["text"][:30]
+    done = call_here(shards_main, "trace", built, "--text", start, "--json")
+    hits = [hit for hit in json.loads(done.stdout)["shown"] if hit["hash"] == document["hash"]]
+    assert [(hit["byte"], hit["before"]) for hit in hits] == [(0, "")]
+    assert hits[0]["position"] in (1, 2)  # after BOS, and after the space alone where that is a token
+    done = call_here(shards_main, "trace", built, "--token", str(BOS), "--limit", "3", "--json")
+    found = json.loads(done.stdout)["shown"]
+    assert {(hit["position"], hit["hits"], hit["byte"]) for hit in found} == {(0, 1, 0)}
+
+
+def test_audit_and_report_know_bos(built: Path, tmp_path: Path) -> None:
+    done = call_here(shards_main, "audit", built, "--out", tmp_path / "audit", "--json")
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert checks["special_ids"]["verdict"] == "ok"
+    assert "BOS once at the beginning" in checks["special_ids"]["summary"]
+    assert "unknown_ids" not in checks  # it has all bytes
+    assert "of the text as the tokenizer rewrote it" in checks["bytes_per_token"]["summary"]
+    assert call_here(shards_main, "report", built, "--out", tmp_path / "report").returncode == 0
+    assert "&lt;s&gt;" in (tmp_path / "report" / "index.html").read_text()
+
+
+def test_an_export_says_bos_and_comes_back(built: Path, tmp_path: Path) -> None:
+    shard_set = shards.open_set(built)
+    export_set(shard_set, out=tmp_path / "gpt", layout="nanogpt")
+    assert json.loads((tmp_path / "gpt" / "export.json").read_text())["bos_id"] == BOS
+    files = {"train": [tmp_path / "gpt" / "train.bin"], "val": [tmp_path / "gpt" / "val.bin"]}
+    options = ImportOptions("back", eos_id=EOS, bos_id=BOS)
+    import_set(files, tokenizer=built / "tokenizer.json", out=tmp_path / "back", options=options)  # type: ignore[arg-type]
+    back = shards.open_set(tmp_path / "back")
+    assert (back.bos_id, validate(tmp_path / "back", level="full").problems) == (BOS, [])
+    for split in ("train", "val"):
+        tokens = [np.concatenate([shard.read() for shard in one.splits[split]]) for one in (shard_set, back)]  # type: ignore[index]
+        assert np.array_equal(*tokens)
+    hashes = [{row["hash"] for s in one.shards for row in s.documents().to_pylist()} for one in (shard_set, back)]
+    rewritten = sum(source.rewriting.rewritten for source in shard_set.manifest.sources if source.rewriting)
+    assert len(hashes[0] - hashes[1]) <= rewritten
+    with pytest.raises(ValueError, match="does not begin with BOS 0, or has another one in it"):
+        import_set(
+            files,  # type: ignore[arg-type]
+            tokenizer=built / "tokenizer.json",
+            out=tmp_path / "wrong",
+            options=ImportOptions("back", eos_id=EOS, bos_id=0),
+        )
+
+
+def test_windows_number_documents_by_eos_and_bos_begins_them(built: Path) -> None:
+    with TokenWindows(built, seq_len=64, fields=("document_ids", "position_ids", "cu_seqlens")) as windows:
+        for sample in (windows[0], windows[1]):
+            begins = sample["position_ids"] == 0
+            inner = begins.clone()
+            inner[0] = False
+            assert torch.equal((sample["input_ids"] == BOS) | (torch.arange(64) == 0), begins)
+            assert bool((sample["input_ids"][inner] == BOS).all())
+
+
+def test_training_counts_bytes_of_the_source_text_and_samples_begin_with_bos(built: Path, tmp_path: Path) -> None:
+    (tmp_path / "tiny.toml").write_text(TRAIN)
+    run = tmp_path / "run"
+    done = call_here(trainer_main, "train", tmp_path / "tiny.toml", "--shards", built, "--run", run)
+    assert done.returncode == 0, done.stderr
+    line = next(json.loads(one) for one in (run / "metrics.jsonl").read_text().splitlines() if "val_loss" in one)
+    shard_set = shards.open_set(built)
+    # With other code: the bytes of each target's text, scaled to those of its source's documents.
+    decoded: dict[str, list[float]] = {}
+    sizes = shard_set.vocabulary.text_lengths()
+    (shard, *_) = shard_set.splits["val"]
+    tokens = shard.read()
+    for row in shard.documents().to_pylist():
+        for place in range(row["start"], row["start"] + row["length"]):
+            if 0 < place <= line["val_tokens"]:
+                decoded.setdefault(row["source"], []).append(float(sizes[tokens[place]]))
+    scales = {
+        s.name: s.rewriting.text_bytes / s.rewriting.token_bytes for s in shard_set.manifest.sources if s.rewriting
+    }
+    text_bytes = {name: sum(own) * scales[name] for name, own in decoded.items()}
+    bits = line["val_loss"] * line["val_tokens"] / np.log(2) / sum(text_bytes.values())
+    assert line["val_bits_per_byte"] == pytest.approx(bits)
+    for name, own in decoded.items():
+        expected = line["val_loss_by_source"][name] * len(own) / np.log(2) / text_bytes[name]
+        assert line["val_bits_per_byte_by_source"][name] == pytest.approx(expected)
+    state = json.loads(next((run / "checkpoints").glob("*/state.json")).read_text())
+    assert state["bos_id"] == BOS
+    done = call_here(trainer_main, "export", run, "--to", "hf", "--out", tmp_path / "hf")
+    assert done.returncode == 0, done.stderr
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert (config["bos_token_id"], config["eos_token_id"]) == (BOS, EOS)
+
+
+def test_a_tokenizer_that_drops_white_space_and_characters(corpus: Path, tmp_path: Path) -> None:
+    refused = build_here(corpus / "small.toml", tmp_path / "set", *given(corpus, "t5"), expect=2)["stderr"]
+    assert "stand for characters that the tokenizer does not know, more than tokenizer.max_unknown = 0.001" in refused
+    assert not (tmp_path / "set" / "manifest.json").exists()
+    said = build_here(corpus / "small.toml", tmp_path / "set", *given(corpus, "t5", max_unknown="0.5"))["stderr"]
+    assert "gigatoken cannot run it" in said
+    report = validate(tmp_path / "set", level="full", against_sources=50)
+    assert (report.problems, report.not_run) == ([], [])
+    shard_set = shards.open_set(tmp_path / "set")
+    rewriting = [source.rewriting for source in shard_set.manifest.sources if source.rewriting]
+    assert sum(one.unknown for one in rewriting) > 0
+    assert sum(one.rewritten for one in rewriting) > 0.5 * sum(one.documents for one in rewriting)
+    done = call_here(shards_main, "audit", tmp_path / "set", "--out", tmp_path / "audit", "--json")
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert checks["special_ids"]["verdict"] == "ok"
+    assert checks["unknown_ids"]["verdict"] == "look"
+
+
+def test_plan_says_what_a_tokenizer_rewrites(corpus: Path) -> None:
+    from pipeline.__main__ import main
+
+    done = call_here(main, "plan", corpus / "small.toml", *given(corpus, "unigram"))
+    assert "tokenizer: rewrites " in done.stdout
+    assert "the build would stop: source " in done.stdout
+
+
+def test_bos_of_a_trained_tokenizer(corpus: Path, tmp_path: Path) -> None:
+    options = ("--set", 'tokenizer.special_tokens=["<|endoftext|>", "<|begin|>"]', "--set", 'tokenizer.bos="<|begin|>"')
+    out = tmp_path / "set"
+    build_here(corpus / "small.toml", out, *options)
+    shard_set = shards.open_set(out)
+    assert (shard_set.bos_id, shard_set.manifest.format_version) == (1, 3)
+    assert validate(out, level="full", against_sources=30).problems == []
+    # Without BOS the tokenizer is not trained again.
+    said = build_here(corpus / "small.toml", tmp_path / "other", "--work", f"{out}.work", *options[:2])["stderr"]
+    assert "tokenizer: kept from" in said
+    refused = build_here(corpus / "small.toml", tmp_path / "no", "--set", 'tokenizer.bos="<bos>"', expect=2)["stderr"]
+    assert "tokenizer.bos: '<bos>' is not among special_tokens" in refused
+
+
+def test_a_set_of_an_unknown_kind_is_refused_clearly(built: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(built, tmp_path / "set")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["tokenizer"]["more"] = 1
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ShardSetError, match="more"):
+        shards.open_set(folder)
+
+
+def test_ids_above_65535_through_training(corpus: Path, tmp_path: Path) -> None:
+    data = json.loads((corpus / "llama2.json").read_text())
+    vocab = data["model"]["vocab"]
+    data["model"]["vocab"] = {text: token if token < 300 else token + 70_000 for text, token in vocab.items()}
+    (tmp_path / "wide.json").write_text(json.dumps(data))
+    keys = f'{{file = "{tmp_path}/wide.json", eos_token = "</s>", bos = true}}'
+    out, run = tmp_path / "set", tmp_path / "run"
+    build_here(corpus / "small.toml", out, "--set", f"tokenizer={keys}")
+    shard_set = shards.open_set(out)
+    assert shard_set.dtype == np.uint32
+    assert validate(out, level="full", against_sources=30).problems == []
+    assert max(int(shard.read().max()) for shard in shard_set.shards) > 70_000
+    (tmp_path / "tiny.toml").write_text(TRAIN)
+    done = call_here(trainer_main, "train", tmp_path / "tiny.toml", "--shards", out, "--run", run)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(one) for one in (run / "metrics.jsonl").read_text().splitlines()]
+    assert all(np.isfinite(line["val_loss"]) for line in lines if "val_loss" in line)

@@ -1,0 +1,298 @@
+"""Tokenizers that rewrite text: the ids are those of `tokenizers`, and what is kept of the text is counted exactly."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from pipeline.clean.documents import Documents
+from pipeline.tokenizer.checks import TokenizerError
+from pipeline.tokenizer.encoder import Encoder, TokenizerInfo, load_tokenizer
+from pipeline.tokenizer.kept import KeptText, check_unknown
+from shards.format.tokenizer import Vocabulary, read_vocabulary
+from shards.format.tokenizer_file import find_special, find_spelling, plain_json
+from tests.support.builds import real_documents
+from tests.support.tokenizers import (
+    MARK,
+    train_byte_level,
+    train_llama2,
+    train_t5,
+    train_unigram,
+    with_metaspace,
+    with_normalizers,
+)
+
+NFC, NFKC, LOWER = ({"type": name} for name in ("NFC", "NFKC", "Lowercase"))
+QUOTES = {"type": "Replace", "pattern": {"String": "\u201c"}, "content": '"'}
+KEEPS = {
+    "llama2": "normalized",
+    "metaspace": "normalized",
+    "no prefix": "normalized",
+    "llama2 nfc": "normalized",
+    "nfc": "normalized",
+    "nfkc lower": "normalized",
+    "quotes": "normalized",
+    "unigram": "normalized",
+    "unigram bytes": "normalized",
+    "t5": "words",
+    "plain": "bytes",
+}
+TEXTS = [
+    "",
+    " ",
+    "  two before, two after  ",
+    "line\r\nline\n\n\ttab",
+    "caf\u00e9 cafe\u0301 \u212bngstr\u00f6m \ufb01ne \uff21\uff22 \u1e9b\u0323",
+    "\U0001f642 \U0001f469\u200d\U0001f469\u200d\U0001f467 \u4e2d\u6587 \u0e01\u0e33",
+    "\x00\x01\x7f\u0085\u2028\u00a0\u3000|",
+    f"{MARK}marked {MARK}{MARK} blocks \u2582\u2583",
+    "<s>one</s> <unk> <0x0A> <pad>",
+    "\u201cQuoted\u201d UPPER Lower",
+    "x" * 3000,
+]
+SOME_TEXT = st.lists(
+    st.one_of(st.text(), st.sampled_from([*TEXTS[:10], " ", "\n", MARK, "e\u0301", "the "])), max_size=5
+)
+
+
+class Kinds(dict[str, Any]):
+    """By name. Hypothesis shows arguments, and a vocabulary is too long to be read."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+@pytest.fixture(scope="module")
+def kinds() -> dict[str, dict[str, Any]]:
+    texts = real_documents()[:150]
+    llama2, byte_level = train_llama2(texts), train_byte_level(texts)
+    found = {
+        "llama2": llama2,
+        "metaspace": with_metaspace(llama2),
+        "no prefix": with_metaspace(llama2, "never"),
+        "llama2 nfc": with_normalizers(llama2, NFC),
+        "nfc": with_normalizers(byte_level, NFC),
+        "nfkc lower": with_normalizers(byte_level, NFKC, LOWER),
+        "quotes": with_normalizers(byte_level, QUOTES),
+        "unigram": train_unigram(texts),
+        "unigram bytes": train_unigram(texts, byte_fallback=True),
+        "t5": train_t5(texts),
+        "plain": byte_level,
+    }
+    return Kinds(found)
+
+
+@pytest.fixture(scope="module")
+def encoders(kinds: dict[str, dict[str, Any]]) -> dict[str, Encoder]:
+    return Kinds({name: Encoder(plain_json(data), find_special(data)) for name, data in kinds.items()})
+
+
+@pytest.fixture(scope="module")
+def vocabularies(kinds: dict[str, dict[str, Any]]) -> dict[str, Vocabulary]:
+    return Kinds({name: read_vocabulary(json.dumps(data).encode()) for name, data in kinds.items()})
+
+
+def load(data: dict[str, Any], folder: Path, **options: Any) -> TokenizerInfo:
+    (folder / "tokenizer.json").write_text(json.dumps(data))
+    return load_tokenizer(folder / "tokenizer.json", eos_token="</s>", **options)
+
+
+def encode(encoder: Encoder, texts: list[str]) -> tuple[list[list[int]], KeptText]:
+    array = pa.array(texts, pa.large_string())
+    ids, offsets = encoder.encode(array)
+    kept = KeptText()
+    if encoder.kept is not None:
+        encoder.kept.add(kept, Documents(array, np.arange(len(texts), dtype=np.uint32)), ids, offsets)
+    return [ids[a:b].tolist() for a, b in itertools.pairwise(offsets)], kept
+
+
+def reference(data: dict[str, Any]) -> Tokenizer:
+    """Return `tokenizers` itself; a Unigram's special tokens have no text there, so that they match none."""
+    plain = data | {"added_tokens": [], "post_processor": None}
+    if data["model"]["type"] == "Unigram":
+        vocab = [["" if text in ("<unk>", "<s>", "</s>") else text, score] for text, score in data["model"]["vocab"]]
+        plain |= {"model": data["model"] | {"vocab": vocab}}
+    return Tokenizer.from_str(json.dumps(plain))
+
+
+def expected_text(name: str, data: dict[str, Any], text: str) -> str | None:
+    """Return what the tokens of a text must say, with other code than the pipeline's; None if that is not promised."""
+    if name == "t5" or (name == "unigram bytes" and "<0x" in text):
+        return None  # white space is dropped; the text `<0x0A>` is the entry of a byte
+    tokenizer = reference(data)
+    normal = text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
+    if name in ("nfc", "nfkc lower", "quotes", "plain"):
+        return normal
+    normal = normal.replace(MARK, " ")
+    has_space = name in ("metaspace", "unigram", "unigram bytes") and not normal.startswith(" ")
+    return normal if has_space or name == "no prefix" else normal[1:]
+
+
+@pytest.mark.parametrize("name", KEEPS)
+def test_a_kind_is_known_and_loads(name: str, kinds: dict[str, Any], tmp_path: Path) -> None:
+    info = load(kinds[name], tmp_path)
+    assert (info.keeps, info.eos_id, info.bos_id) == (KEEPS[name], 2, None)
+    assert info.vocab_size == len(read_vocabulary(Path(info.path)))
+
+
+@pytest.mark.parametrize("name", KEEPS)
+def test_real_text_encodes_as_tokenizers_does(
+    name: str, kinds: dict[str, Any], encoders: dict[str, Encoder], vocabularies: dict[str, Vocabulary]
+) -> None:
+    texts = [*TEXTS, *real_documents()[100:200]]
+    found, kept = encode(encoders[name], texts)
+    plain = reference(kinds[name])
+    assert found == [plain.encode(text, add_special_tokens=False).ids for text in texts]
+    unknown = vocabularies[name].unknown
+    rewritten = 0
+    for text, ids in zip(texts, found, strict=True):
+        held = vocabularies[name].decode_document(np.array(ids, np.uint32))
+        rewritten += held != text.encode()
+        expected = expected_text(name, kinds[name], text)
+        if expected is not None and unknown not in ids:
+            assert held == expected.encode()
+    if KEEPS[name] == "bytes":
+        assert rewritten == 0
+        return
+    counted = sum(ids.count(unknown) for ids in found)
+    sizes = vocabularies[name].text_lengths()
+    assert (kept.documents, kept.rewritten, kept.unknown) == (len(texts), rewritten, counted)
+    assert (kept.tokens, kept.text_bytes) == (sum(map(len, found)), sum(len(text.encode()) for text in texts))
+    assert kept.token_bytes == sum(int(sizes[ids].sum()) for ids in found if ids)
+    assert 0 < kept.rewritten < len(texts) or name == "t5"
+    assert bool(kept.unknown) == (name in ("unigram", "t5"))
+
+
+@pytest.mark.parametrize("name", KEEPS)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(parts=SOME_TEXT)
+@example(parts=[" a", MARK])
+@example(parts=["\n"])
+def test_any_text_encodes_as_tokenizers_does(
+    name: str, kinds: Any, encoders: Any, vocabularies: Any, parts: list[str]
+) -> None:
+    text = "".join(parts).encode("utf-8", "ignore").decode()
+    [ids], kept = encode(encoders[name], [text])
+    assert ids == reference(kinds[name]).encode(text, add_special_tokens=False).ids
+    assert not {1, 2}.intersection(ids)
+    unknown = vocabularies[name].unknown
+    held = vocabularies[name].decode_document(np.array([token for token in ids if token != unknown], np.uint32))
+    assert kept.rewritten == (KEEPS[name] != "bytes" and held != text.encode())
+    expected = expected_text(name, kinds[name], text)
+    if expected is not None and unknown not in ids:
+        assert held == expected.encode()
+
+
+def test_gigatoken_encodes_what_it_can(encoders: dict[str, Encoder]) -> None:
+    fast = {name for name, encoder in encoders.items() if not encoder.slow_because}
+    assert {"plain", "llama2", "metaspace"} <= fast
+    assert "Unigram" in encoders["t5"].slow_because
+
+
+def test_what_a_document_decodes_to_is_what_tokenizers_decodes(kinds: Any, encoders: Any, vocabularies: Any) -> None:
+    texts = ["One two", " x", "caf\u00e9 \U0001f642", f"a{MARK}b", "line\n\nline "]
+    found, _ = encode(encoders["llama2"], texts)
+    held = [vocabularies["llama2"].decode_document(np.array(ids)).decode() for ids in found]
+    assert held == [Tokenizer.from_str(json.dumps(kinds["llama2"])).decode(ids) for ids in found]
+    assert held == ["One two", " x", "caf\u00e9 \U0001f642", "a b", "line\n\nline "]
+
+
+def test_a_pre_tokenizer_that_loses_more_than_the_normalizer_says_stops_the_build(kinds: dict[str, Any]) -> None:
+    stars = {"type": "Split", "pattern": {"String": "*"}, "behavior": "Isolated", "invert": False}
+    level = kinds["nfc"]["pre_tokenizer"]
+    data = kinds["nfc"] | {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [stars, level]}}
+    encoder = Encoder(plain_json(data), find_special(data))
+    assert encode(encoder, ["a*b e\u0301"])[1].rewritten == 1
+    assert encoder.kept is not None
+    array = pa.array(["a*b"], pa.large_string())
+    ids, offsets = encoder.encode(pa.array(["a*"], pa.large_string()))
+    with pytest.raises(TokenizerError, match=r"make 'a\*b' of a document, and its tokens say 'a\*'"):
+        encoder.kept.add(KeptText(), Documents(array, np.zeros(1, np.uint32)), ids, offsets)
+
+
+def test_unknown_tokens_over_the_limit_stop_the_build(encoders: dict[str, Encoder]) -> None:
+    _, kept = encode(encoders["unigram"], ["plain words here", "some \u4e2d\u6587 words"])
+    assert kept.unknown == 1
+    check_unknown("prose", kept, kept.unknown / kept.tokens)
+    with pytest.raises(
+        TokenizerError,
+        match=r"source 'prose': 1 of \d+ tokens .*max_unknown = 0.001 allows(.|\n)*  '\S+' in 'some \S+ words'\n",
+    ):
+        check_unknown("prose", kept, 0.001)
+
+
+@pytest.mark.parametrize(
+    ("bos", "expected"),
+    [
+        (False, None),
+        (True, 1),
+        ("<s>", 1),
+        ("<unk>", 0),
+        ("<bos>", "tokenizer.bos: no special token '<bos>'; there are"),
+        ("</s>", "tokenizer.bos: '</s>' ends documents already"),
+    ],
+)
+def test_bos(bos: bool | str, expected: int | str | None, kinds: dict[str, Any], tmp_path: Path) -> None:
+    if isinstance(expected, str):
+        with pytest.raises(TokenizerError) as caught:
+            load(kinds["llama2"], tmp_path, bos=bos)
+        assert expected in str(caught.value)
+    else:
+        assert load(kinds["llama2"], tmp_path, bos=bos).bos_id == expected
+
+
+def test_bos_that_is_not_clear_is_asked_for(kinds: dict[str, Any], tmp_path: Path) -> None:
+    data = kinds["llama2"] | {"post_processor": None}
+    assert load(data, tmp_path, bos=True).bos_id == 1  # by its name
+    tokens = [token | {"content": token["content"].replace("<s>", "<begin>")} for token in data["added_tokens"]]
+    with pytest.raises(TokenizerError, match="which special token begins documents is not clear; there are"):
+        load(data | {"added_tokens": tokens}, tmp_path, bos=True)
+
+
+def test_what_a_file_asks_for_and_a_set_does_not_do_is_said(kinds: dict[str, Any], tmp_path: Path) -> None:
+    assert load(kinds["nfc"], tmp_path).ignored == ()
+    cut = {"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
+    word = kinds["llama2"]["added_tokens"][0] | {"content": "the", "id": 999, "special": False}
+    data = kinds["llama2"] | {"truncation": cut, "added_tokens": [*kinds["llama2"]["added_tokens"], word]}
+    info = load(data, tmp_path)
+    assert info.ignored == (
+        "truncation (no document is cut or padded)",
+        "a post-processor that begins documents with <s> (tokenizer.bos decides)",
+        '1 added tokens that are not special, such as "the"',
+    )
+    encoder = Encoder(plain_json(data), find_special(data))
+    assert encode(encoder, ["the set"])[0] == [reference(kinds["llama2"]).encode("the set").ids]
+
+
+@pytest.mark.parametrize(
+    ("message", "change"),
+    [
+        ("byte_fallback without all 256 bytes and no unknown", lambda d: d["model"].update(unk_token=None)),
+        (
+            "special token '<0x0A>' has the id of an ordinary word",
+            lambda d: d["added_tokens"][0].update(content="<0x0A>", id=13),
+        ),
+        ("model.dropout is 0.1", lambda d: d["model"].update(dropout=0.1)),
+    ],
+)
+def test_sentencepiece_files_that_are_refused(message: str, change: Any, kinds: dict[str, Any], tmp_path: Path) -> None:
+    data: dict[str, Any] = json.loads(json.dumps(kinds["llama2"]))
+    if "256" in message:
+        data["model"]["vocab"]["<0xZZ>"] = data["model"]["vocab"].pop("<0x0B>")
+    change(data)
+    with pytest.raises(TokenizerError, match=message):
+        load(data, tmp_path)
+
+
+def test_spelling() -> None:
+    spelling = find_spelling({"model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": None}})
+    assert (spelling.space, spelling.keeps, spelling.unknown) == ("", "bytes", None)

@@ -1,0 +1,101 @@
+"""Tokenizers of the kinds that a recipe may name, trained on a few KB of text with `tokenizers`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+MARK = "\u2581"
+"""What SentencePiece spells a space with."""
+SPECIAL = ["<unk>", "<s>", "</s>"]
+_BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+TEMPLATE = {
+    "type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+    "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+    "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}},
+}
+"""A post-processor that begins each document with BOS, as Llama 2's does."""
+
+
+def _describe(tokenizer: Tokenizer, special: list[str]) -> dict[str, Any]:
+    """Return the tokenizer as parsed JSON, with these added tokens alone."""
+    data: dict[str, Any] = json.loads(tokenizer.to_str())
+    data["added_tokens"] = [token for token in data["added_tokens"] if token["content"] in special]
+    return data
+
+
+def train_llama2(texts: Iterable[str], *, vocab_size: int = 700, alphabet: int = 60) -> dict[str, Any]:
+    """Train a BPE as Llama 2's: spaces as `▁`, one before each document, bytes for unknown characters."""
+    tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()  # words: training is faster
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, special_tokens=[*SPECIAL, *_BYTES], limit_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    data = _describe(tokenizer, SPECIAL)
+    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": MARK}
+    data["pre_tokenizer"] = None
+    data["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": MARK}, spaces]}
+    data["post_processor"] = TEMPLATE
+    steps = [
+        {"type": "Replace", "pattern": {"String": MARK}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+        {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+    ]
+    data["decoder"] = {"type": "Sequence", "decoders": steps}
+    return data
+
+
+def with_metaspace(data: dict[str, Any], scheme: str = "first") -> dict[str, Any]:
+    """Return the same tokenizer as later versions of transformers write it: with a Metaspace pre-tokenizer."""
+    metaspace = {"type": "Metaspace", "replacement": MARK, "prepend_scheme": scheme, "split": False}
+    return data | {"normalizer": None, "pre_tokenizer": metaspace}
+
+
+def with_normalizers(data: dict[str, Any], *names: dict[str, Any]) -> dict[str, Any]:
+    """Return a tokenizer that normalizes text first."""
+    old = data["normalizer"]
+    own = [] if old is None else old.get("normalizers", [old])
+    return data | {"normalizer": {"type": "Sequence", "normalizers": [*names, *own]}}
+
+
+def train_unigram(texts: Iterable[str], *, vocab_size: int = 300, byte_fallback: bool = False) -> dict[str, Any]:
+    """Train a Unigram with NFKC, as T5's; without its pre-tokenizer that drops white space."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=vocab_size, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    data = _describe(tokenizer, SPECIAL)
+    if byte_fallback:
+        data["model"]["byte_fallback"] = True
+        data["model"]["vocab"] += [[text, -20.0] for text in _BYTES]
+    return data
+
+
+def train_t5(texts: Iterable[str], *, vocab_size: int = 300) -> dict[str, Any]:
+    """Train a Unigram as T5's, whose pre-tokenizer drops white space."""
+    data = train_unigram(texts, vocab_size=vocab_size)
+    words = [{"type": "WhitespaceSplit"}, data["pre_tokenizer"]]
+    return data | {"pre_tokenizer": {"type": "Sequence", "pretokenizers": words}}
+
+
+def train_byte_level(texts: Iterable[str], *, vocab_size: int = 500) -> dict[str, Any]:
+    """Train a byte-level BPE with the same special tokens."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=SPECIAL,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return _describe(tokenizer, SPECIAL)
