@@ -15,7 +15,9 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
+from pipeline.arrow import wrap_texts
 from pipeline.tokenizer.checks import TokenizerError
 from shards.format.tokenizer import Vocabulary
 from shards.format.tokenizer_file import Spelling
@@ -73,10 +75,7 @@ class KeptCounter:
             reference: the tokenizer.
         """
         self._spelling, self._reference = spelling, reference
-        self._lengths = vocabulary.entry_lengths()
-        # An array of objects, indexed: no number is made for each id.
-        self._entries = np.empty(len(vocabulary), object)
-        self._entries[:] = vocabulary.entries
+        self._entries = wrap_texts(pa.large_binary(), list(vocabulary.entries))
 
     def add(
         self, kept: KeptText, documents: Documents, ids: npt.NDArray[np.unsignedinteger], offsets: npt.NDArray[np.int64]
@@ -93,14 +92,17 @@ class KeptCounter:
             TokenizerError: the tokens of a document are neither its text nor its normalized text.
         """
         spelling, data = self._spelling, memoryview(documents.data)
-        joined = b"".join(self._entries[ids].tolist())
-        ends = np.concatenate([[0], np.cumsum(self._lengths[ids])])[offsets].tolist()
+        taken = self._entries.take(pa.array(ids))
+        starts = np.frombuffer(taken.buffers()[1], np.int64)[taken.offset :][: len(ids) + 1]
+        values = taken.buffers()[2]
+        joined = values.to_pybytes() if values is not None else b""
+        ends = starts[offsets].tolist()
         edges: list[int] = documents.offsets.tolist()
         unknown = np.zeros(len(ids), bool) if spelling.unknown is None else ids == spelling.unknown
         has_unknown = np.diff(np.concatenate([[0], np.cumsum(unknown)])[offsets]) > 0
         kept.documents += len(edges) - 1
         kept.text_bytes += edges[-1] - edges[0]
-        kept.token_bytes += len(joined)
+        kept.token_bytes += ends[-1] - ends[0]
         kept.tokens += len(ids)
         kept.unknown += int(unknown.sum())
         for number in range(len(edges) - 1):

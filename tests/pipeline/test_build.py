@@ -14,7 +14,15 @@ from tokenizers import Tokenizer
 
 import shards
 from pipeline.__main__ import main
-from tests.support.builds import SPECIAL_TOKENS, build_here, digests, recipe_text, run_build, write_corpus
+from tests.support.builds import (
+    SPECIAL_TOKENS,
+    build_here,
+    digests,
+    recipe_text,
+    run_build,
+    source_documents,
+    write_corpus,
+)
 
 
 @pytest.fixture(scope="module")
@@ -36,22 +44,6 @@ def built(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("built") / "set"
     build_here(recipe, out)
     return out
-
-
-def source_documents(corpus: Path) -> dict[str, list[bytes]]:
-    """Read the corpus with other code than the pipeline's, dropping what the recipe drops."""
-    import pyarrow.parquet as pq
-
-    prose = [
-        row["text"].encode()
-        for name in ("prose-0.parquet", "prose-1.parquet")
-        for row in pq.read_table(corpus / name).to_pylist()
-        if row["score"] >= 1
-    ]
-    lines = (corpus / "docs.jsonl").read_text(encoding="utf-8").splitlines()
-    docs = [json.loads(line)["body"]["content"].encode() for line in lines]
-    code = [path.read_bytes() for path in sorted((corpus / "code").glob("*.py"))]
-    return {"prose": prose, "docs": docs, "code": [data for data in code if data and data != b"# \xe9\n"]}
 
 
 def decoded_documents(shard_set: shards.ShardSet) -> list[tuple[str, str, bytes, bytes]]:

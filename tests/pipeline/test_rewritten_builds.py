@@ -23,8 +23,14 @@ from shards.format.documents import read_document
 from shards.torch import TokenWindows
 from shards.validation.shard import check_contents
 from shards.validation.validate import content_rules, validate
-from tests.pipeline.test_build import source_documents
-from tests.support.builds import build_here, call_here, real_documents, recipe_text, write_corpus
+from tests.support.builds import (
+    build_here,
+    call_here,
+    real_documents,
+    recipe_text,
+    source_documents,
+    write_corpus,
+)
 from tests.support.tokenizers import train_llama2, train_t5, train_unigram
 from trainer.__main__ import main as trainer_main
 

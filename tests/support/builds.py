@@ -57,6 +57,22 @@ def write_corpus(folder: Path) -> None:
     (code / "empty.py").write_bytes(b"")
 
 
+def source_documents(corpus: Path) -> dict[str, list[bytes]]:
+    """Read the corpus with other code than the pipeline's, dropping what the recipe drops."""
+    import pyarrow.parquet as pq
+
+    prose = [
+        row["text"].encode()
+        for name in ("prose-0.parquet", "prose-1.parquet")
+        for row in pq.read_table(corpus / name).to_pylist()
+        if row["score"] >= 1
+    ]
+    lines = (corpus / "docs.jsonl").read_text(encoding="utf-8").splitlines()
+    docs = [json.loads(line)["body"]["content"].encode() for line in lines]
+    code = [path.read_bytes() for path in sorted((corpus / "code").glob("*.py"))]
+    return {"prose": prose, "docs": docs, "code": [data for data in code if data and data != b"# \xe9\n"]}
+
+
 def recipe_text(corpus: Path, **changes: str) -> str:
     """Return the recipe of `write_corpus`'s folder, as it is named; changes replace whole lines by their key."""
     lines = {
