@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from pipeline.tokenizer.compiled import entry, inner
 from pipeline.tokenizer.words import COUNT, LENGTH, Words, spell
-from shards.format.tokenizer import byte_characters
+from shards.format.tokenizer_file import byte_characters
 
 Longs = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.int32]
