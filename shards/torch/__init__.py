@@ -18,7 +18,7 @@ except ModuleNotFoundError as error:
     message = "the package 'torch' is not installed. Install it: pip install 'tokenmill[torch]'"
     raise MissingExtraError(message) from error
 
-from shards.torch.documents import collate_windows
+from shards.torch.batch import collate_windows
 from shards.torch.stream import TokenStream
 from shards.torch.windows import TokenWindows
 

@@ -3,8 +3,6 @@
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -30,17 +28,3 @@ def cumulative_lengths(documents: Tensor) -> Tensor:
     """
     begins = F.pad(documents[:, 1:] != documents[:, :-1], (1, 0), value=True).flatten()
     return F.pad(begins.nonzero().flatten(), (0, 1), value=documents.numel()).int()
-
-
-def collate_windows(samples: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Make a batch of samples: fields stacked to `(batch, seq_len)`, and `cu_seqlens` joined for rows laid end to end.
-
-    A DataLoader's `collate_fn` for samples with `cu_seqlens`, whose lengths differ; its own cannot stack them.
-    """
-    batch = {name: torch.stack([sample[name] for sample in samples]) for name in samples[0] if name != "cu_seqlens"}
-    if "cu_seqlens" in samples[0]:
-        length = batch["input_ids"].shape[1]
-        parts = [sample["cu_seqlens"][:-1] + row * length for row, sample in enumerate(samples)]
-        end = torch.tensor([len(samples) * length], dtype=torch.int32)
-        batch["cu_seqlens"] = torch.cat([*parts, end])
-    return batch

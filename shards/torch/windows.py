@@ -20,7 +20,6 @@ from typing import Any, Literal, Self, SupportsIndex, get_args
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 from torch.utils.data import Dataset
 
 from shards.config import nearest
@@ -29,12 +28,12 @@ from shards.format.manifest import Split
 from shards.format.order import order_split
 from shards.format.reader import ShardSet
 from shards.format.window_reader import WindowReader
-from shards.torch.documents import cumulative_lengths, number_documents, positions_in_documents
+from shards.torch.batch import Sample, WindowBatch
+from shards.torch.documents import number_documents, positions_in_documents
 from shards.torch.reopen import address_of, open_with_cache, reopen
 
 Labels = Literal["next", "same"]
 Field = Literal["position_ids", "document_ids", "cu_seqlens"]
-Sample = dict[str, Tensor]
 
 DEFAULT_SEED = 1337
 """That of a train recipe."""
@@ -128,17 +127,9 @@ class TokenWindows(Dataset[Sample]):
     def __getitem__(self, index: SupportsIndex) -> Sample:
         return self.__getitems__([index])[0]
 
-    def __getitems__(self, indices: Sequence[SupportsIndex]) -> list[Sample]:
+    def __getitems__(self, indices: Sequence[SupportsIndex]) -> Sequence[Sample]:
         """Return samples by number: how a DataLoader fetches a batch."""
-        numbers = [self._number(index) for index in indices]
-        batch = self._make_batch(numbers)
-        # `unbind` makes all rows in one call: indexing takes 1 us for each of them.
-        rows = [dict(zip(batch, row, strict=True)) for row in zip(*(t.unbind() for t in batch.values()), strict=True)]
-        if "cu_seqlens" in self.fields:
-            documents = number_documents(batch["input_ids"], self.shard_set.eos_id)
-            for row, sample in enumerate(rows):
-                sample["cu_seqlens"] = cumulative_lengths(documents[row : row + 1])
-        return rows
+        return self._make_batch([self._number(index) for index in indices])
 
     def read(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> Sample:
         """Return a batch of samples by number, `(len(numbers), seq_len)`: the fastest way, for a loop of one's own.
@@ -150,10 +141,7 @@ class TokenWindows(Dataset[Sample]):
             ShardSetError: a shard's file is corrupt.
             OSError: a shard cannot be read.
         """
-        batch = self._make_batch(numbers)
-        if "cu_seqlens" in self.fields:
-            batch["cu_seqlens"] = cumulative_lengths(number_documents(batch["input_ids"], self.shard_set.eos_id))
-        return batch
+        return self._make_batch(numbers).stacked()
 
     def close(self) -> None:
         """Stop the thread that decodes ahead, and free the shards; they are read again when needed."""
@@ -190,7 +178,7 @@ class TokenWindows(Dataset[Sample]):
             raise IndexError(f"sample {number}: expected one in [{-self._length}, {self._length})")
         return number % self._length
 
-    def _make_batch(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> Sample:
+    def _make_batch(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> WindowBatch:
         wanted = np.asarray(numbers, dtype=np.int64)
         if len(wanted) and wanted.min() < 0:
             raise IndexError(f"sample {wanted.min()}: expected one from 0")
@@ -205,7 +193,7 @@ class TokenWindows(Dataset[Sample]):
             documents = number_documents(ids, self.shard_set.eos_id)
             made = {"document_ids": documents, "position_ids": positions_in_documents(documents)}
             batch |= {name: made[name] for name in self.fields if name in made}
-        return batch
+        return WindowBatch(batch, lengths_of=self.shard_set.eos_id if "cu_seqlens" in self.fields else None)
 
     def _make_reader(self) -> WindowReader:
         self._process = os.getpid()

@@ -23,10 +23,11 @@ Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
 
 def read_tokenmill(path: Path, samples: int, batch: int, seq_len: int, documents: int) -> Callable[[], Batches]:
     """Read with `TokenWindows` through a DataLoader: every window once, shuffled, decompressed as it goes."""
-    from shards.torch import TokenWindows
+    from shards.torch import TokenWindows, collate_windows
 
     def batches() -> Batches:
-        for part in DataLoader(TokenWindows(path, seq_len=seq_len, samples=samples), batch_size=batch):
+        windows = TokenWindows(path, seq_len=seq_len, samples=samples)
+        for part in DataLoader(windows, batch_size=batch, collate_fn=collate_windows):
             yield part["input_ids"], part["labels"]
 
     return batches

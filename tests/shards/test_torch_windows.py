@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -213,10 +213,25 @@ def test_fields_say_where_documents_are(small_set: ShardSet) -> None:
     batch, read = collate_windows(samples), windows.read(range(4))
     assert batch.keys() == read.keys()
     assert all(torch.equal(batch[name], read[name]) for name in batch)
+    fetched = collate_windows(windows.__getitems__(range(4)))  # as a DataLoader does
+    assert batch.keys() == fetched.keys()
+    assert all(torch.equal(batch[name], fetched[name]) for name in batch)
     joined = torch.cat([sample["cu_seqlens"][:-1] + 120 * row for row, sample in enumerate(samples)]).tolist()
     assert batch["cu_seqlens"].tolist() == [*joined, 480]
     with pytest.raises(RuntimeError, match="equal size"):  # why collate_windows is there
         default_collate(samples)
+
+
+@pytest.mark.parametrize("collate", [collate_windows, None])
+def test_a_loader_gives_the_same_batches_with_either_collate(
+    small_set: ShardSet, collate: Callable[[Sequence[Any]], Any] | None
+) -> None:
+    windows = TokenWindows(small_set, seq_len=SEQ_LEN, samples=11, fields=("document_ids",))
+    loader = DataLoader(windows, batch_size=4, collate_fn=collate)
+    for number, part in enumerate(loader):
+        read = windows.read(range(number * 4, min(number * 4 + 4, 11)))
+        assert part.keys() == read.keys()
+        assert all(torch.equal(part[name], read[name]) for name in read)
 
 
 # Other processes
