@@ -3,7 +3,8 @@
 A generator seeded with (seed, split, shard) permutes the documents, starting from an order that depends on content.
 The slices of neighbouring shards are neighbours in every run. So where there are many runs, a task writes several
 shards: it reads the rows that all of them take of a run at once, and from a remote store the tokens, too. Memory: one
-shard's tokens, and the rows of the task's shards. Scratch: the task's shards, and from a remote store their tokens.
+shard's tokens, and the rows and carried values of the task's shards. Scratch: the task's shards, and from a remote
+store their tokens.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -24,11 +25,13 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow import wrap_numbers, wrap_texts
+from pipeline.encode.carried import CarriedRows
 from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, Edges, Run, load_runs, token_dtype
 from pipeline.engine.receipts import FileRange
 from pipeline.engine.timer import Timer
 from pipeline.mix.kept import read_kept
 from pipeline.mix.plan import ShardPlan, Slice
+from shards.format.carried import null_values
 from shards.format.hashes import join_hashes
 from shards.format.manifest import Split
 from shards.format.writer import SetProperties, document_schema, write_shard
@@ -48,7 +51,7 @@ LEAST_TASKS = 32
 MOST_TASK_BYTES = 6 << 30
 """Tokens of a task's shards: scratch on its machine."""
 MOST_ROWS_BYTES = 256 << 20
-"""Rows of a task's shards, which are in memory."""
+"""Rows and carried values of a task's shards, which are in memory."""
 MOST_CHECKSUMS_BYTES = 64 << 20
 """Checksums of runs in a remote store which a process keeps in memory."""
 
@@ -104,6 +107,10 @@ class _Part:
     """One past the last row of each shard."""
     tokens: FileRange | _ScratchRange
     """The run's tokens from the first row to the last."""
+    carried: CarriedRows | None
+    """The carried values of the run's documents from the first row to the last; None if the run has none."""
+    places: npt.NDArray[np.int64]
+    """Where in these the rows are, `(documents,)`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +128,12 @@ class _Documents:
     """The first byte of each document in the buffer."""
     stops: npt.NDArray[np.int64]
     """One past its last byte."""
+    carried: list[tuple[dict[str, Any], int]]
+    """The carried values of each part, and its documents."""
 
 
 def group_shards(
-    shards: Sequence[ShardPlan], *, runs: int, shard_bytes: int, shard_documents: int
+    shards: Sequence[ShardPlan], *, runs: int, shard_bytes: int, shard_documents: int, carried_bytes: int = 0
 ) -> list[tuple[ShardPlan, ...]]:
     """Divide shards among tasks. It depends on the mix alone, so that tasks are the same on any store and engine.
 
@@ -133,8 +142,11 @@ def group_shards(
         runs: the number of runs, from each of which a shard takes a slice.
         shard_bytes: tokens of a usual shard, in bytes.
         shard_documents: documents of a usual shard.
+        carried_bytes: carried values of a usual shard, in bytes.
     """
-    most = shards_a_task(len(shards), runs=runs, shard_bytes=shard_bytes, shard_documents=shard_documents)
+    most = shards_a_task(
+        len(shards), runs=runs, shard_bytes=shard_bytes, shard_documents=shard_documents, carried_bytes=carried_bytes
+    )
     groups: list[tuple[ShardPlan, ...]] = []
     for _, split in itertools.groupby(shards, key=lambda shard: shard.split):
         own = list(split)
@@ -142,10 +154,10 @@ def group_shards(
     return groups
 
 
-def shards_a_task(shards: int, *, runs: int, shard_bytes: int, shard_documents: int) -> int:
+def shards_a_task(shards: int, *, runs: int, shard_bytes: int, shard_documents: int, carried_bytes: int = 0) -> int:
     """Return how many shards a task writes at most; see `group_shards`."""
     usual = max(1, shard_bytes)
-    rows = max(1, shard_documents * DOCUMENT_DTYPE.itemsize)
+    rows = max(1, shard_documents * DOCUMENT_DTYPE.itemsize + carried_bytes)
     limits = (MOST_TASK_BYTES // usual, MOST_ROWS_BYTES // rows, shards // LEAST_TASKS)
     return max(1, min(-(-READ_BYTES * runs // usual), *limits))
 
@@ -216,11 +228,13 @@ def _open_parts(folder: Path, task: AssembleTask, runs: tuple[Run, ...]) -> Gene
     def open_part(number: int, whole: Slice, edges: Edges) -> _Part | None:
         run = replace(runs[number]) if forget else runs[number]
         first, rows = run.read_between(whole.start, whole.stop)
-        rows = rows[kept.mask(number, first, first + len(rows))]
+        places = np.flatnonzero(kept.mask(number, first, first + len(rows)))
+        rows = rows[places]
         if not len(rows):
             return None
         low, high = edges.count_below(rows).reshape(2, -1).tolist()
-        return _Part(number, whole.epoch, rows, low, high, run.open_tokens(rows))
+        carried = run.read_carried(first + int(places[0]), first + int(places[-1]) + 1) if run.carried else None
+        return _Part(number, whole.epoch, rows, low, high, run.open_tokens(rows), carried, places - places[0])
 
     if not task.fetch:
         yield [part for job in jobs if (part := open_part(*job))]
@@ -302,6 +316,9 @@ def _gather(parts: list[_Part], shard: int, token_bytes: int, buffer: memoryview
         buffer=buffer,
         starts=starts + moved,
         stops=stops + moved,
+        carried=[
+            (part.carried.take(part.places[low:high]) if part.carried else {}, high - low) for part, low, high in own
+        ],
     )
 
 
@@ -344,8 +361,16 @@ def _document_table(
         _dictionary(bases[run_of] + rows["span"], list(itertools.chain.from_iterable(labels_of))),
         wrap_numbers(pa.uint32(), np.ascontiguousarray(rows["row"])),
         wrap_numbers(pa.binary(16), join_hashes(rows["hash_hi"], rows["hash_lo"])),
+        *_carried_columns(documents, order, task.properties),
     ]
-    return pa.Table.from_arrays(columns, schema=document_schema())
+    return pa.Table.from_arrays(columns, schema=document_schema(task.properties.carried_types))
+
+
+def _carried_columns(documents: _Documents, order: npt.NDArray[np.int64], properties: SetProperties) -> Iterator[Any]:
+    """Yield the set's carried columns; documents of a source that does not carry one have null there."""
+    for name, kind in properties.carried_types.items():
+        parts = [own[name] if name in own else null_values(kind, number) for own, number in documents.carried]
+        yield pa.concat_arrays(parts).take(wrap_numbers(pa.int64(), order))
 
 
 def _dictionary(codes: npt.NDArray[np.int64], names: list[str]) -> pa.DictionaryArray[Any, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from pipeline.engine.timer import Timer
-from shards.format.manifest import ShardEntry
+from shards.format.manifest import CarriedEntry, ShardEntry
 from shards.format.reader import Shard
 from shards.stores.open import open_store
 from shards.validation.duplicates import Partition, PartitionFaults, compare_partition
@@ -58,6 +58,7 @@ class CompareTask:
     dtype: str
     epochs: Mapping[str, int]
     partition: Partition
+    carried: tuple[CarriedEntry, ...] = ()
 
 
 def group_entries(shards: Sequence[Shard]) -> list[tuple[ShardEntry, ...]]:
@@ -85,7 +86,7 @@ def check_shards(folder: Path, task: ValidateTask, report: Callable[[int, int], 
         done += tokens
         report(done * token_bytes, done)
 
-    for shard in _open_shards(task.address, task.shards, task.shared.dtype):
+    for shard in _open_shards(task.address, task.shards, task.shared.dtype, task.shared.carried):
         findings.append(check_shard(shard, task.shared, task.listing, task.rules, advance))
     timer.lap("check_s")
     return {"findings": _FINDINGS.dump_python(findings, mode="json"), "files": {}, **_spent(timer)}
@@ -98,7 +99,9 @@ def compare_documents(folder: Path, task: CompareTask, report: Callable[[int, in
         `faults`, for `read_faults`.
     """
     timer = Timer()
-    faults = compare_partition(_open_shards(task.address, task.shards, task.dtype), task.epochs, task.partition)
+    faults = compare_partition(
+        _open_shards(task.address, task.shards, task.dtype, task.carried), task.epochs, task.partition
+    )
     timer.lap("compare_s")
     return {"faults": asdict(faults), "files": {}, **_spent(timer)}
 
@@ -113,10 +116,12 @@ def read_faults(result: dict[str, Any]) -> PartitionFaults:
     return _FAULTS.validate_python(result["faults"])
 
 
-def _open_shards(address: str, entries: Sequence[ShardEntry], dtype: str) -> list[Shard]:
+def _open_shards(
+    address: str, entries: Sequence[ShardEntry], dtype: str, carried: tuple[CarriedEntry, ...]
+) -> list[Shard]:
     store = open_store(address)
     numbers = np.dtype("<u2") if dtype == "uint16" else np.dtype("<u4")
-    return [Shard(store, entry, numbers) for entry in entries]
+    return [Shard(store, entry, numbers, carried) for entry in entries]
 
 
 def _spent(timer: Timer) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from pipeline.engine.progress import Progress
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.hub import pin_revisions
 from pipeline.sources.kept_spans import KeptSpans
-from pipeline.sources.selection import Unread, open_sources
+from pipeline.sources.selection import Unread, merge_carried, open_sources
 from shards.format.manifest import MANIFEST_FILE, Manifest
 from shards.stores.files import lock_folder
 from shards.stores.open import open_writable_store
@@ -144,6 +144,7 @@ def build(
             encoded=encoded,
             unread=list(unread.values()),
             shards=entries,
+            carried=merge_carried(recipe, selections),
         )
         _prune(context)
 

@@ -27,6 +27,7 @@ from shards.errors import InputError
 from shards.format.manifest import (
     MANIFEST_FILE,
     BlockListEntry,
+    CarriedEntry,
     FileEntry,
     Manifest,
     MixEntry,
@@ -107,6 +108,7 @@ def publish(
     encoded: list[dict[str, Any]],
     unread: list[Unread],
     shards: list[ShardEntry],
+    carried: list[CarriedEntry],
 ) -> Manifest:
     """Write the tokenizer, the resolved recipe and, last of all, the manifest.
 
@@ -119,6 +121,7 @@ def publish(
         encoded: the result of encoding each of them.
         unread: the unread parts of each source.
         shards: the shards' entries, in order.
+        carried: the columns that their document tables carry.
     """
     # What attempts and probes that were killed have left, on whatever host.
     for path in out.folder.iterdir() if out.folder else ():
@@ -140,10 +143,9 @@ def publish(
     splits = {split: _split_entry(recipe, shards, split, tokens) for split, tokens in requested.items()}
     demand = Demand(recipe)
     sources = [_source_entry(recipe, plan, index, runs, encoded, unread[index]) for index in range(len(recipe.sources))]
-    more = {"bos_id"} if tokenizer.bos_id is not None else set[str]()
-    more |= {"rewriting"} if any(source.rewriting for source in sources) else set[str]()
+    has_more = tokenizer.bos_id is not None or bool(carried) or any(source.rewriting for source in sources)
     manifest = Manifest(
-        format_version=version_for(has_phases=bool(recipe.mix.phases), has_more=bool(more)),
+        format_version=version_for(has_phases=bool(recipe.mix.phases), has_more=has_more),
         name=recipe.name,
         dtype=dtype_for(tokenizer.vocab_size),
         vocab_size=tokenizer.vocab_size,
@@ -164,6 +166,7 @@ def publish(
         ],
         mix=_mix_entries(recipe, demand.shares, [totals.requested_tokens for totals in plan.sources], splits["train"]),
         phases=_phase_entries(demand, plan.train_tokens, shards) if recipe.mix.phases else [],
+        carried=carried,
         splits={split: entry for split, entry in splits.items() if split == "train" or entry.tokens},  # type: ignore[misc]
         shards=shards,
     )

@@ -38,6 +38,7 @@ from pipeline.mix.near_duplicates.drop import SimilarPairs
 from pipeline.mix.plan import MixPlan, ShardPlan, plan_from_dict
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import Unit, spans_to_json
+from pipeline.sources.selection import merge_carried
 from pipeline.tokenizer.encoder import TokenizerInfo, describe_slow_encoder
 from pipeline.tokenizer.kept import add_up, check_unknown, describe_kept
 from shards.format.compression import LEVEL_BEFORE, Compression, CompressionName, describe
@@ -132,7 +133,7 @@ def run_encode(
     libraries = [version(name) for name in ("gigatoken", "pyarrow", "xxhash")]
     special_tokens = tuple(tokenizer.special_tokens.items())
     tasks: list[Task] = []
-    for own, source in zip(context.units, recipe.sources, strict=True):
+    for own, source, selection in zip(context.units, recipe.sources, context.selections, strict=True):
         for unit in own:
             payload = encode.EncodeTask(
                 unit,
@@ -145,6 +146,7 @@ def run_encode(
                 tokenizer.task,
                 str(evaluations) if evaluations else None,
                 tokenizer.bos_id,
+                selection.carried,
             )
             identity: dict[str, Any] = {
                 "code": [encode.CODE_VERSION, *libraries],
@@ -156,6 +158,8 @@ def run_encode(
                 identity["bos"] = tokenizer.bos_id
             if evaluations:
                 identity["evaluations"] = _digest_in(evaluations)
+            if payload.carried:
+                identity["carried"] = payload.carried
             tasks.append(Task(digest_of(identity), payload, unit.text_bytes, _name_unit(source, unit)))
 
     def check_disk(pending: list[Task]) -> None:
@@ -337,14 +341,16 @@ def run_assemble(
     mix_folder: WritableStore,
 ) -> list[ShardEntry]:
     """Write every missing shard; return all entries in order."""
+    carried = tuple(merge_carried(recipe, context.selections))
     properties = SetProperties(
         tokenizer.vocab_size,
         tokenizer.eos_id,
         tokenizer.sha256,
         recipe.shards.chosen_compression,
         bos_id=tokenizer.bos_id,
+        carried=carried,
     )
-    shared = {
+    shared: dict[str, Any] = {
         "code": [assemble.CODE_VERSION, *map(version, ("zstandard", "pyarrow"))],
         "mix": [_digest_in(mix_folder)],
         "seed": recipe.seed,
@@ -352,6 +358,8 @@ def run_assemble(
     }
     if tokenizer.bos_id is not None:
         shared["bos"] = tokenizer.bos_id
+    if carried:
+        shared["carried"] = [column.model_dump() for column in carried]
 
     def digest_with(compression: Compression, shards: tuple[ShardPlan, ...]) -> str:
         key = "zstd_level" if isinstance(compression, int) else "compression"
@@ -362,8 +370,14 @@ def run_assemble(
     shard_bytes = tokens_a_shard * np.dtype(runs.runs[0].dtype).itemsize
     tasks: list[Task] = []
     documents = sum(source.documents for source in mixed.sources) // max(1, len(mixed.shards))
+    encoded = sum(run.num_documents for run in runs.runs)
+    carried_bytes = sum(run.carried_bytes for run in runs.runs) * documents // max(1, encoded) if carried else 0
     groups = assemble.group_shards(
-        mixed.shards, runs=len(runs.runs), shard_bytes=shard_bytes, shard_documents=documents
+        mixed.shards,
+        runs=len(runs.runs),
+        shard_bytes=shard_bytes,
+        shard_documents=documents,
+        carried_bytes=carried_bytes,
     )
     for shards in groups:
         payload = assemble.AssembleTask(
@@ -423,7 +437,7 @@ def reading_of(source: SourceRecipe) -> dict[str, Any]:
     Of presets with `when = "mix"` only the measures count: their limits are applied later.
     """
     elsewhere = {"weight", "name", "license", "paths", "repo", "config", "split", "revision"}
-    elsewhere |= {"max_missing", "max_dropped", "max_malformed", "clean"}
+    elsewhere |= {"max_missing", "max_dropped", "max_malformed", "clean", "carry"}
     unused: set[str] = set() if source.drop_if_matches else {"drop_if_matches"}  # earlier digests stay valid
     reading = source.model_dump(exclude=elsewhere | unused)
     if source.clean.presets():

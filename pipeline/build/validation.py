@@ -87,7 +87,8 @@ def run_validation(context: BuildContext, checksums: Mapping[str, str]) -> tuple
         for partition, shards in partitions:
             entries = tuple(shard.entry for shard in shards)
             dtype = shards[0].dtype.name if shards else ""
-            payload = validate.CompareTask(str(context.out), entries, dtype, epochs, partition)
+            carried = shards[0].carried_columns if shards else ()
+            payload = validate.CompareTask(str(context.out), entries, dtype, epochs, partition, carried)
             size = sum(entry.files.documents.bytes for entry in entries)
             name = f"documents {partition.number + 1} of {partition.count}"
             tasks.append(Task(run.digest("documents", [name]), payload, size, name))

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow import as_large_binary, unwrap_mask, wrap_mask
+from pipeline.arrow import as_large_binary, unwrap_mask, wrap_mask, wrap_numbers
 from pipeline.clean.datatrove_filters import FilterError
 from pipeline.clean.filters import Filtered, apply_filters, apply_personal_data
 from pipeline.clean.limits import Fallen, FallenDocument, find_kept
 from pipeline.clean.patterns import Match, find_matches, to_receipt
-from pipeline.sources.base import TextBatch
+from pipeline.sources.base import Columns, TextBatch
 from pipeline.sources.kinds import read_span
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ class Documents:
     """`(num_documents,)`, no nulls, valid UTF-8."""
     rows: npt.NDArray[np.uint32]
     """Row of each document in its span, `(num_documents,)`."""
+    carried: pa.Table | None = None
+    """The columns that were asked for, `(num_documents, columns)`; None if none were."""
 
     def __len__(self) -> int:
         return len(self.text)
@@ -81,8 +83,8 @@ class Documents:
 class DocumentStream:
     """The documents of some spans of a source, batch by batch, with the counts of dropped rows."""
 
-    def __init__(self, source: SourceRecipe, spans: Iterable[Span]):
-        self._source, self._spans = source, spans
+    def __init__(self, source: SourceRecipe, spans: Iterable[Span], carried: Columns = ()):
+        self._source, self._spans, self._carried = source, spans, carried
         self._shown: list[Match] = []
         self.dropped: Counter[str] = Counter()
         """Rows dropped so far, by reason."""
@@ -123,13 +125,13 @@ class DocumentStream:
         size = 0
         for index, span in enumerate(self._spans):
             names[index] = span.name
-            for batch in read_span(self._source, span):
+            for batch in read_span(self._source, span, self._carried):
                 if batch.rejected:  # of small files there are many batches
                     self.dropped.update(batch.rejected)
                 self.malformed += batch.malformed[: SHOWN_MALFORMED - len(self.malformed)]
                 # A place is the span's index and the row in one number.
                 places = batch.rows.astype(np.uint64) | np.uint64(index << 32)
-                pending.append(TextBatch(as_large_binary(batch.text), cast("Any", places)))
+                pending.append(TextBatch(as_large_binary(batch.text), cast("Any", places), carried=batch.carried))
                 size += pending[-1].text.nbytes
                 if size >= JOIN_BYTES:
                     yield self._clean(pending, names)
@@ -138,7 +140,7 @@ class DocumentStream:
             yield self._clean(pending, names)
 
     def _clean(self, pending: list[TextBatch], names: dict[int, str]) -> tuple[npt.NDArray[np.uint32], Documents]:
-        batch = pending[0]
+        batch, carried = pending[0], [part.carried for part in pending if part.carried is not None]
         if len(pending) > 1:
             text = pa.concat_arrays([part.text for part in pending])
             batch = TextBatch(text, np.concatenate([part.rows for part in pending]))
@@ -158,7 +160,12 @@ class DocumentStream:
             row = match.row & 0xFFFFFFFF
             self.matches += to_receipt([replace(match, row=row)], names[match.row >> 32])
         spans = (documents.rows >> np.uint64(32)).astype(np.uint32)
-        return spans, Documents(documents.text, documents.rows.astype(np.uint32))
+        values = None
+        if self._carried and carried:
+            # Places ascend, so that those which are left tell which values are left.
+            left = wrap_numbers(pa.int64(), np.searchsorted(batch.rows, documents.rows).astype(np.int64))
+            values = pa.concat_tables(carried).take(left)
+        return spans, Documents(documents.text, documents.rows.astype(np.uint32), values)
 
 
 def clean_batch(

@@ -20,6 +20,7 @@ import xxhash
 from pipeline.clean.documents import Documents, DocumentStream
 from pipeline.clean.evaluations.hits import HIT_DTYPE, load_finder
 from pipeline.clean.measures.measure import measure_documents
+from pipeline.encode.carried import write_carried
 from pipeline.encode.run import (
     DOCUMENT_DTYPE,
     DOCUMENTS_FILE,
@@ -31,7 +32,7 @@ from pipeline.encode.run import (
 from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.timer import Timer
 from pipeline.recipe.schema import SourceRecipe
-from pipeline.sources.base import BATCH_BYTES, Unit
+from pipeline.sources.base import BATCH_BYTES, Columns, Unit
 from pipeline.sources.network.retry import count_retries
 from pipeline.tokenizer.encoder import Encoder, load_encoder
 from pipeline.tokenizer.kept import KeptText
@@ -75,6 +76,8 @@ class EncodeTask:
     """The address of the folder of the task that read the evaluation sets; None if the recipe names none."""
     bos_id: int | None = None
     """The id that begins each document; None if none does."""
+    carried: Columns = ()
+    """The columns to carry."""
 
 
 @dataclass(slots=True)
@@ -88,6 +91,8 @@ class _Encoded:
     """`(documents, measures)`; None if the source is not cleaned when the set is mixed."""
     hits: npt.NDArray[np.void] | None
     """`HIT_DTYPE (hits,)`; None if the recipe names no evaluation set."""
+    carried: pa.Table | None
+    """The values of the columns to carry; None if there is none."""
 
 
 def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], None]) -> dict[str, Any]:
@@ -102,7 +107,8 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
         The run's facts: labels of its spans, documents, tokens, text_bytes, counts of dropped rows by reason, some of
         the documents that matched a pattern, some of the malformed records, the number of retried requests,
         why gigatoken did not encode, and seconds by step. If the source is cleaned: what presets and filters did here,
-        the names of the run's measures. If the tokenizer rewrites text: what it keeps (`KeptText`).
+        the names of the run's measures. If the tokenizer rewrites text: what it keeps (`KeptText`). If it carries
+        columns: their names and types.
 
     Raises:
         SourceError: the data cannot be read as the recipe says.
@@ -113,7 +119,7 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
     retries = count_retries()
     encoder = load_encoder(task.tokenizer, task.tokenizer_sha256, task.special_tokens, task.tokenizer_task)
     timer.lap("start_s")
-    stream = DocumentStream(task.source, task.unit.spans)
+    stream = DocumentStream(task.source, task.unit.spans, task.carried)
     parts: list[_Encoded] = []
     kept = KeptText()
     marks = 1 if task.bos_id is None else 2
@@ -133,7 +139,7 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
             timer.lap("hits_s")
         ids, offsets = encoder.encode(documents.text)
         timer.lap("encode_s")
-        part = _Encoded(_narrow(ids, task), offsets, rows, measures, hits)
+        part = _Encoded(_narrow(ids, task), offsets, rows, measures, hits, documents.carried)
         part.rows["length"] = np.diff(offsets) + marks
         timer.lap("narrow_s")
         checked += _check_reference(encoder, documents, part, task, done=checked)
@@ -157,6 +163,8 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
         cleaned["measures"] = names
     if encoder.kept is not None:
         cleaned["kept"] = kept.to_receipt()
+    if task.carried:
+        cleaned["carried"] = task.carried
     return cleaned | {
         "labels": _span_labels(rows, task.unit),
         "documents": len(rows),
@@ -196,7 +204,9 @@ def _concatenate(parts: list[Documents]) -> Documents:
     if len(parts) == 1:
         return parts[0]
     text = pa.concat_arrays([part.text for part in parts])
-    return Documents(text, np.concatenate([part.rows for part in parts]))
+    carried = [part.carried for part in parts if part.carried is not None]
+    values = pa.concat_tables(carried) if carried else None
+    return Documents(text, np.concatenate([part.rows for part in parts]), values)
 
 
 def _start_rows(documents: Documents, spans: npt.NDArray[np.uint32]) -> npt.NDArray[np.void]:
@@ -269,6 +279,9 @@ def _write_run(
         found = [part.measures for part in parts if part.measures is not None]
         measures = np.concatenate([*found, np.zeros((0, len(names)), MEASURES_DTYPE)])[order]
         files[MEASURES_FILE] = write_checksummed(folder / MEASURES_FILE, measures.data)
+    if task.carried:
+        values = [part.carried for part in parts if part.carried is not None]
+        files |= write_carried(folder, values, task.carried, order)
     if task.evaluations:
         files[HITS_FILE] = write_checksummed(folder / HITS_FILE, _sort_hits(parts, order).tobytes())
     return rows, files

@@ -3,7 +3,8 @@
 `tokens.bin` holds the documents' tokens, EOS included, one after the other; `documents.npy` holds one row per
 document, in the same order. Because runs are sorted, any range of hashes is one contiguous slice of both files. If the
 source is cleaned when the set is mixed, `measures.bin` holds each document's measures, again in that order. If the
-recipe names evaluation sets, `hits.bin` holds where their n-grams occur, document by document.
+recipe names evaluation sets, `hits.bin` holds where their n-grams occur, document by document. The values of columns to
+carry are in two files (`pipeline.encode.carried`).
 The list of runs has what their receipts say; every range of the files is compared with its checksums as it is read.
 """
 
@@ -21,8 +22,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipeline.clean.evaluations.hits import HIT_DTYPE
+from pipeline.encode.carried import CARRIED_FILE, CARRIED_TEXT_FILE, CarriedRows, read_carried
 from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.receipts import FileRange, TaskOutput, seal, unseal, write_receipt
+from pipeline.sources.base import Columns
 from shards.errors import RunError
 from shards.format.manifest import dtype_for
 from shards.stores.files import unique_name
@@ -54,7 +57,9 @@ SLACK = 6.0
 LEAST_SLACK = 64
 """Rows that a search reads further at least."""
 
-_RESULT_KEYS = ("labels", "documents", "measures", "folder")
+_RESULT_KEYS = ("labels", "documents", "measures", "carried", "folder")
+_OF_SHARDS = (TOKENS_FILE, CARRIED_FILE, CARRIED_TEXT_FILE)
+"""Files that are read only when shards are written."""
 _FILE_KEYS = ("bytes", "block_bytes", "checksums_at")
 
 CONNECTIONS = 32
@@ -123,6 +128,21 @@ class Run:
         size = MEASURES_DTYPE.itemsize * len(self.measures)
         data = self.output.read(MEASURES_FILE, first * size, last * size)
         return np.frombuffer(data, MEASURES_DTYPE).reshape(last - first, len(self.measures))
+
+    @property
+    def carried(self) -> Columns:
+        """Names and types of the columns that the run carries."""
+        return tuple((name, kind) for name, kind in self.output.result.get("carried", ()))
+
+    @property
+    def carried_bytes(self) -> int:
+        """The bytes of their values."""
+        names = (CARRIED_FILE, CARRIED_TEXT_FILE) if self.carried else ()
+        return sum(self.output.size(name) for name in names)
+
+    def read_carried(self, first: int, last: int) -> CarriedRows:
+        """Read the carried values of the documents [first, last)."""
+        return read_carried(self.output, self.carried, first, last)
 
     @property
     def tokens_bytes(self) -> int:
@@ -270,7 +290,7 @@ def load_runs(address: str) -> tuple[Run, ...]:
 
 @contextmanager
 def fetched_documents(runs: Sequence[Run], scratch: Path) -> Generator[list[Run]]:
-    """Give runs whose files, but for the tokens, were fetched from a remote store into a temporary folder.
+    """Give runs whose files, but for tokens and carried values, were fetched from a remote store into scratch.
 
     A reader of many small ranges would wait for each: a request takes longer than its bytes. Scratch: 36 bytes a
     document, 4 for each of its measures, and the hits of evaluation items.
@@ -281,7 +301,7 @@ def fetched_documents(runs: Sequence[Run], scratch: Path) -> Generator[list[Run]
             own = Path(folder, str(number))
             own.mkdir()
             output = replace(run).output  # the checksums that it keeps end with it
-            names = [name for name in output.result["files"] if name != TOKENS_FILE]
+            names = [name for name in output.result["files"] if name not in _OF_SHARDS]
             files = {name: write_checksummed(own / name, output.read(name)) for name in names}
             write_receipt(own, {"documents": run.num_documents, "measures": run.measures, "files": files})
             return Run(str(own), run.source, run.dtype)

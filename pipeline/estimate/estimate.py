@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.encode.run import MEASURES_DTYPE
+from pipeline.estimate.carried import COLUMN_BYTES
 from pipeline.estimate.disk import (
     COMPRESSED_SHARE,
     FETCH_SCRATCH_SHARE,
@@ -34,6 +35,7 @@ from pipeline.estimate.source_estimate import (
     guess_source,
 )
 from pipeline.estimate.traffic import BuildSize, StageTraffic, count_traffic, request_usd
+from pipeline.recipe.carry import parse_carry
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand, small_phases
 from pipeline.sources.selection import Selection
@@ -241,7 +243,9 @@ def _refusal(demand: Demand, selections: list[Selection], pilot: Pilot) -> str:
 def _scratch_bytes(recipe: Recipe, sources: tuple[SourceEstimate, ...]) -> int:
     """Return the bytes of runs, files of the archive, and downloads kept for the tokenizer's sample."""
     runs = sum(source.encoded_tokens for source in sources) * token_size(recipe)
-    rows = sum(count_documents([own]) * document_bytes(recipe, index) for index, own in enumerate(sources))
+    rows = sum(
+        count_documents([own]) * (document_bytes(recipe, index) + own.carried.run) for index, own in enumerate(sources)
+    )
     fetched = sum(source.text_bytes for source in sources if source.content_files) * FETCH_SCRATCH_SHARE
     sampled = min(recipe.tokenizer.sample_bytes, sum(source.download_bytes for source in sources))
     return int(runs + rows + fetched + sampled)
@@ -251,12 +255,17 @@ def _output_bytes(demand: Demand, used: list[int], sources: tuple[SourceEstimate
     recipe = demand.recipe
     token_bytes = pilot.token_bytes if pilot else token_size(recipe) * COMPRESSED_SHARE
     row_bytes = pilot.row_bytes if pilot else ROW_BYTES
-    documents = sum(
-        tokens * (source.documents or source.text_bytes // GUESSED_DOCUMENT_BYTES) / max(1, source.encoded_tokens)
+    rows = sum(
+        (row_bytes + source.carried.set)
+        * tokens
+        * (source.documents or source.text_bytes // GUESSED_DOCUMENT_BYTES)
+        / max(1, source.encoded_tokens)
         for tokens, source in zip(used, sources, strict=True)
     )
-    tables = _num_shards(demand, sum(used) - recipe.split.val_tokens) * TABLE_BYTES
-    return int(sum(used) * token_bytes + documents * row_bytes) + tables
+    carried = {parse_carry(item).name for source in recipe.sources for item in source.carry}
+    table_bytes = TABLE_BYTES + COLUMN_BYTES * len(carried)
+    tables = _num_shards(demand, sum(used) - recipe.split.val_tokens) * table_bytes
+    return int(sum(used) * token_bytes + rows) + tables
 
 
 def _num_shards(demand: Demand, train_tokens: int) -> int:

@@ -24,7 +24,7 @@ from pipeline.clean.documents import Documents, DocumentStream, clean_batch
 from pipeline.clean.filters import Filtered
 from pipeline.clean.limits import Fallen
 from pipeline.estimate.duplicates import HashTable
-from pipeline.sources.base import SourceError, Span, TextBatch
+from pipeline.sources.base import Columns, SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import is_compressed, open_file, read_pieces
 from pipeline.sources.kinds import list_spans, read_span
 from pipeline.sources.selection import Selection, seeded_place
@@ -72,6 +72,8 @@ class Piece:
     """Mean bytes of such a file; None if the rows do not state it."""
     slow_s: float = 0.0
     """Seconds of one core that slow filters took."""
+    carried: list[pa.Table] = field(default_factory=list[pa.Table])
+    """The carried values of the documents read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ def read_extract(selection: Selection, text_bytes: int) -> Extract:
             if not spans:
                 break
             wall, cpu = time.perf_counter(), time.process_time()
-            pieces += pool.map(partial(_read_piece, selection.source), spans)
+            pieces += pool.map(partial(_read_piece, selection.source, selection.carried), spans)
             wall_s, cpu_s = wall_s + time.perf_counter() - wall, cpu_s + time.process_time() - cpu
             if selection.source.content != "column":
                 content = _fetch_content(selection.source, pieces)
@@ -170,25 +172,26 @@ def _find_part(selection: Selection, part: tuple[Span, int]) -> Span:
     return next(group for group in groups if group.start <= index < group.stop)
 
 
-def _read_piece(source: SourceRecipe, span: Span) -> Piece:
+def _read_piece(source: SourceRecipe, carried: Columns, span: Span) -> Piece:
     if source.content != "column":
         return _read_content(source, span)
     if span.format in ("text", "jsonl"):
-        return _read_block(source, span)
-    piece = Piece(stored_bytes=span.stored_bytes, stated_bytes=float(span.text_bytes))
-    stream = DocumentStream(source, [span])
+        return _read_block(source, carried, span)
+    stored_bytes = span.stored_bytes + span.carried_bytes
+    piece = Piece(stored_bytes=stored_bytes, stated_bytes=float(span.text_bytes))
+    stream = DocumentStream(source, [span], carried)
     for _, documents in stream:
         _add(piece, stream, documents)
         if piece.text_bytes > MOST_PIECE_BYTES:
             # Assume that the rest is similar. A stream's length is not known, so its stated text is used.
             seen = piece.rows / span.rows if span.rows else piece.text_bytes / max(1, span.text_bytes)
-            piece.stored_bytes = int(span.stored_bytes * min(1.0, seen))
+            piece.stored_bytes = int(stored_bytes * min(1.0, seen))
             piece.stated_bytes = span.text_bytes * min(1.0, seen)
             break
     return piece
 
 
-def _read_block(source: SourceRecipe, span: Span) -> Piece:
+def _read_block(source: SourceRecipe, carried: Columns, span: Span) -> Piece:
     """Read the first block of a text or jsonl span; its share of the file gives its share of the span."""
     separator = b"\n" if span.format == "jsonl" else (source.separator or "").encode()
     with open_file(span.url) as raw:
@@ -196,7 +199,7 @@ def _read_block(source: SourceRecipe, span: Span) -> Piece:
         block = next(blocks, b"")
         used = raw.tell() if is_compressed(span.name) else len(block)
     piece = Piece(stored_bytes=used, stated_bytes=span.text_bytes * min(1.0, used / max(1, span.stop - span.start)))
-    stream = DocumentStream(source, [span])
+    stream = DocumentStream(source, [span], carried)
     for _, documents in itertools.islice(stream, 1):  # the documents of the same block
         _add(piece, stream, documents)
     return piece
@@ -261,6 +264,7 @@ def _add(piece: Piece, stream: DocumentStream, documents: Documents) -> None:
     piece.documents += len(documents)
     piece.text_bytes += documents.num_bytes
     piece.texts += map(bytes, documents)
+    piece.carried += [documents.carried] if documents.carried is not None else []
     piece.dropped, piece.slow_s = stream.dropped, stream.slow_s
     piece.fallen = Counter(stream.dropped_by_preset)
     piece.filtered = Counter(stream.filtered["steps"])

@@ -34,6 +34,7 @@ from pipeline.clean.evaluations import items
 from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, token_dtype
 from pipeline.engine.checksums import checksum_file
 from pipeline.engine.receipts import write_receipt
+from pipeline.estimate.carried import CarriedBytes, measure_carried
 from pipeline.estimate.cleaning import MixedSample, apply_limits, mix_sample
 from pipeline.estimate.duplicates import Distinct, find_distinct, read_earlier
 from pipeline.estimate.pieces import Extract, read_extract
@@ -96,6 +97,8 @@ class SourcePilot:
     """The share of the documents that each preset or filter drops, by its label."""
     mixed: MixedSample = field(default_factory=MixedSample)
     """What else cleaning does in the mix."""
+    carried: CarriedBytes = field(default_factory=CarriedBytes)
+    """Of a document."""
 
     def with_mix(self, mixed: MixedSample | None) -> SourcePilot:
         """Return the ratios with what a mix of all samples says of the source, if there was one."""
@@ -341,6 +344,7 @@ def _measure_source(
         left_tokens=cleaned.left_tokens,
         left_documents=cleaned.left_documents,
         presets=presets | cleaned.presets,
+        carried=measure_carried([table for piece in pieces for table in piece.carried], recipe.sources[index]),
     )
     return measured, [run for run, _ in encoded]
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from pipeline.estimate.carried import CarriedBytes, guess_carried
 from pipeline.estimate.cleaning import MixedSample
 from pipeline.estimate.disk import GUESSED_DOCUMENT_BYTES
 from pipeline.estimate.duplicates import Distinct
@@ -57,6 +58,8 @@ class SourceEstimate:
     formats: dict[str, int] = field(default_factory=dict[str, int])
     """Number of files by the format that they are read as."""
     read_files: tuple[ReadFile, ...] = ()
+    carried: CarriedBytes = field(default_factory=CarriedBytes)
+    """Bytes of the carried values of a document."""
 
 
 def guess_source(selection: Selection) -> SourcePilot:
@@ -76,13 +79,14 @@ def guess_source(selection: Selection) -> SourcePilot:
         encode_s=0.0,
         content_files=fetched,
         content_bytes=_CONTENT_STORED_SHARE if fetched else 0.0,
+        carried=guess_carried(selection.source),
     )
 
 
 def estimate_source(share: float, selection: Selection, ratios: SourcePilot) -> SourceEstimate:
     spans = [span for unit in selection.units for span in unit.spans]
     text_bytes = selection.text_bytes
-    stored_bytes = sum(span.stored_bytes for span in spans)
+    stored_bytes = sum(span.stored_bytes + span.carried_bytes for span in spans)
     content_bytes = int(text_bytes * ratios.content_bytes)
     sampled = ratios.encode_s > 0 or not ratios.text
     read_files = tuple(selection.read_files())
@@ -114,6 +118,7 @@ def estimate_source(share: float, selection: Selection, ratios: SourcePilot) -> 
         mixed=ratios.mixed,
         formats=dict(Counter(file.format for file in read_files)),
         read_files=read_files,
+        carried=ratios.carried,
     )
 
 

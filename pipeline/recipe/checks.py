@@ -156,6 +156,14 @@ def _check_source(place: str, source: dict[str, Any]) -> Iterator[str]:
             yield f"{place}.{key}: only with content = 'software-heritage'. Leave it out, or set `content`."
     elif _given(SourceRecipe, source, ("text",)):
         yield f"{place}.text: the text comes from `content`, not from a column. Leave it out."
+    carry = source.get("carry")
+    if carry and content == "software-heritage":
+        yield f"{place}.carry: only with content = 'column': what is fetched keeps no column. Leave it out."
+    if isinstance(carry, list):
+        text = source.get("text", _default(SourceRecipe, "text"))
+        items = [str(item).rpartition(":")[0] or str(item) for item in cast("list[Any]", carry)]
+        if content == "column" and text in (item.strip() for item in items):
+            yield f"{place}.carry: {text!r} is the text itself, which the tokens hold. Leave it out."
 
 
 def _given(model: type[BaseModel], section: dict[str, Any], keys: tuple[str, ...]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, JsonValue, PositiveFloat, PrivateAttr, model_validator
 
 from pipeline.recipe import paths
+from pipeline.recipe.carry import checked_carry
 from pipeline.recipe.cleaning import CleanAllRecipe, CleanRecipe
 from pipeline.recipe.evaluations import EvaluationRecipe
 from pipeline.recipe.values import (
@@ -101,6 +102,11 @@ class SourceRecipe(Settings):
     """Longer documents are dropped."""
     drop_if_matches: Patterns = Field(default_factory=list)
     """The same as the recipe's `drop_if_matches`, for this source alone; looked for after those."""
+    carry: Annotated[list[str], AfterValidator(checked_carry)] = Field(default_factory=list[str], exclude_if=_is_empty)
+    """Columns whose values go into the set's document tables: `["url", "id"]`; dots descend into structs. Text,
+    integers, floats and booleans; all files must give a column one type, or the item states it: `"score: float64"`
+    (`string`, `int64`, `float64`, `bool`). `trace --where` finds documents by them. A change encodes again; tokens stay
+    the same."""
     max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.01
     """The build stops, and shows some of them, when `drop_if_matches` drops a larger share of the documents: patterns
     are for what is rare, and one document in a hundred more often means a wrong pattern than a bad source."""

@@ -11,11 +11,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from json.encoder import encode_basestring as _quote
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import xxhash
 
 from shards.errors import InputError
+from shards.format.carried import CarriedType
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,7 +36,14 @@ BATCH_BYTES = 8 << 20
 MALFORMED = "malformed record"
 """The drop reason of records that cannot be parsed as the recipe says."""
 
+UNKNOWN_TYPE: Literal[""] = ""
+"""The type of a column that a file does not tell before it is read, or of which all values are null."""
+
 SpanKind = Literal["rg", "b", "file"]
+
+
+Columns: TypeAlias = tuple[tuple[str, CarriedType], ...]
+"""Columns to carry: each one's name and type."""
 
 
 class SourceError(InputError):
@@ -80,6 +88,10 @@ class Span:
     """Bytes that reading takes from disk or network."""
     revision: str | None = None
     """The commit that the file is pinned to. For a file without one, the digest of its documents is the revision."""
+    carried: tuple[str, ...] = ()
+    """The type in this file of each column that its source carries, or `UNKNOWN_TYPE`."""
+    carried_bytes: int = 0
+    """Bytes that reading those columns takes from disk or network, beside `stored_bytes`, if a footer states them."""
 
     @property
     def part(self) -> str:
@@ -136,6 +148,8 @@ class TextBatch:
     """Counts of rows without text by reason: a predicate rejected them, or they are malformed."""
     malformed: list[str] = field(default_factory=list[str])
     """Some of the malformed records, each with its file, record and fault."""
+    carried: pa.Table | None = None
+    """The columns that were asked for, `(num_rows, columns)`; None if none were, or there is no row."""
 
 
 def span_of_part(spans: list[Span], part: str) -> Span | None:

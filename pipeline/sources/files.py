@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pipeline.recipe import paths
-from pipeline.sources.base import File, SourceError, Span, TextBatch
+from pipeline.sources.base import Columns, File, SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, version_of
 from pipeline.sources.formats.detect import detect_format
 from pipeline.sources.globs import expand_glob
@@ -72,8 +72,8 @@ def list_spans(source: SourceRecipe, file: File, unit_bytes: int | None = None) 
         raise SourceError(f"{file.name}: {error}. Restore the file.") from error
 
 
-def read(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
-    """Stream a span's batches.
+def read(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
+    """Stream a span's batches, with the columns to carry.
 
     Raises:
         SourceError: the file is broken, or has changed since it was resolved.
@@ -90,7 +90,7 @@ def read(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
 
     try:
         check_unchanged()
-        yield from readers.read_rows(source, span)
+        yield from readers.read_rows(source, span, carried)
         check_unchanged()
     except SourceError:
         raise

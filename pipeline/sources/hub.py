@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.sources.base import File, SourceError, Span, TextBatch
+from pipeline.sources.base import UNKNOWN_TYPE, Columns, File, SourceError, Span, TextBatch
 from pipeline.sources.formats.detect import format_of_name
 from pipeline.sources.network.settings import keep_fetched
 from shards.errors import import_extra
@@ -168,15 +168,15 @@ def list_spans(source: SourceRecipe, file: File, unit_bytes: int | None = None) 
         return [replace(span, revision=file.revision) for span in spans]
     from pipeline.sources.network import hf_streaming
 
-    return [hf_streaming.whole_file(file)]
+    return [replace(hf_streaming.whole_file(file), carried=(UNKNOWN_TYPE,) * len(source.carry))]
 
 
 def _format_of(source: SourceRecipe, name: str) -> str | None:
     return format_of_name(name) if source.format == "auto" else source.format
 
 
-def read(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
-    """Stream a span's batches.
+def read(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
+    """Stream a span's batches, with the columns to carry.
 
     Raises:
         SourceError: the file is broken, has changed, or cannot be fetched in time.
@@ -184,10 +184,10 @@ def read(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
     if span.format == "parquet":
         from pipeline.sources.formats import parquet
 
-        return parquet.read_row_groups(source, span)
+        return parquet.read_row_groups(source, span, carried)
     from pipeline.sources.network import hf_streaming
 
-    return hf_streaming.stream_rows(source, span)
+    return hf_streaming.stream_rows(source, span, carried)
 
 
 def _repo(source: SourceRecipe) -> str:

@@ -6,6 +6,7 @@ file of the same address, name and version, which is what decides whether its un
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,9 @@ CODE_VERSION = 1
 """Increase when the same file would be cut in another way, or refused."""
 
 _Entry = list[Any]
-"""A file's address, its version, and its spans: the fields from `format` to `stored_bytes` of each."""
+"""A file's address, its version, and its spans: the fields from `format` to `stored_bytes` of each; then, if the source
+carries columns, `carried` and `carried_bytes`."""
+_FIELDS = 7
 
 
 class KeptSpans:
@@ -63,7 +66,7 @@ class KeptSpans:
                 spans += new[file.name]
                 entry = [file.url, file.version, [_to_row(span) for span in new[file.name]]]
             else:
-                spans += [Span(file.url, file.name, file.version, *row, revision=file.revision) for row in entry[2]]
+                spans += [_to_span(file, row) for row in entry[2]]
             if file.version:  # else the listing does not tell whether the file has changed
                 used[file.name] = entry
         self._changed |= bool(new.keys() & used.keys())
@@ -90,4 +93,13 @@ def _is_of(entry: _Entry, file: File) -> bool:
 
 
 def _to_row(span: Span) -> list[Any]:
-    return [span.format, span.kind, span.start, span.stop, span.text_bytes, span.rows, span.stored_bytes]
+    row = [span.format, span.kind, span.start, span.stop, span.text_bytes, span.rows, span.stored_bytes]
+    return [*row, span.carried, span.carried_bytes] if span.carried else row
+
+
+def _to_span(file: File, row: list[Any]) -> Span:
+    span = Span(file.url, file.name, file.version, *row[:_FIELDS], revision=file.revision)
+    if not row[_FIELDS:]:
+        return span
+    types, stored = row[_FIELDS:]
+    return replace(span, carried=tuple(types), carried_bytes=stored)

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, cast
 
 from pipeline.recipe.schema import SourceRecipe
-from pipeline.sources.base import File, SourceError, Span, TextBatch
+from pipeline.sources.base import Columns, File, SourceError, Span, TextBatch
 
 LIST_THREADS = 16
 """Number of files whose spans are listed at once: over a network, each takes two requests."""
@@ -33,8 +33,8 @@ class Kind(Protocol):
         """Cut one file into spans of up to `unit_bytes` of text, from its footer or its size. Thread-safe."""
         ...
 
-    def read(self, source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
-        """Stream a span's batches."""
+    def read(self, source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
+        """Stream a span's batches, with the columns to carry."""
         ...
 
 
@@ -84,8 +84,13 @@ def list_spans(source: SourceRecipe, files: list[File], unit_bytes: int | None =
     return [span for item in listed if isinstance(item, list) for span in item]
 
 
-def read_span(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
+def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
     """Stream a span's batches, from a source's files or from documents that the fetch stage wrote.
+
+    Args:
+        source: the source. Its `carry` is not read.
+        span: the span.
+        carried: the columns that each batch also has.
 
     Raises:
         SourceError: the span cannot be read as the recipe says.
@@ -94,4 +99,4 @@ def read_span(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
         from pipeline.sources.software_heritage import documents
 
         return documents.read(source, span)
-    return kind_of(source).read(source, span)
+    return kind_of(source).read(source, span, carried)

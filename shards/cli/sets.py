@@ -5,10 +5,11 @@ Every name and text goes through `display.printable`: a document cannot control 
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from shards.cli.mix_display import mix_rows, mix_warnings, phase_rows
+from shards.cli.mix_display import carried_rows, mix_rows, mix_warnings, phase_rows
 from shards.errors import Problem
 from shards.terminal.arguments import print_json
 from shards.terminal.display import plain_table, plural, print_lines, print_rows, printable, stdout_console
@@ -34,6 +35,7 @@ def describe_set(shard_set: ShardSet) -> dict[str, Any]:
         "sources": [source.model_dump() for source in manifest.sources],
         "mix": [row.model_dump() for row in manifest.mix],
         "phases": [phase.model_dump() for phase in manifest.phases],
+        "carried": carried_rows(manifest),
         "warnings": mix_warnings(manifest),
         "shards": [
             {
@@ -80,6 +82,7 @@ def print_set(shard_set: ShardSet) -> None:
     console.print(splits)
     print_rows(mix_rows(manifest))
     print_rows(phase_rows(manifest))
+    print_rows(carried_rows(manifest))
     console.print(shards)
     print_lines([f"look: {warning}" for warning in mix_warnings(manifest)])
 
@@ -91,6 +94,8 @@ def print_document(document: dict[str, Any]) -> None:
         f"source {document['source']}, unit {document['unit']}, row {document['row']}, hash {document['hash']}"
     )
     print(f"# {printable(about)}")
+    for name, value in document.get("carried", {}).items():
+        print(printable(f"# {name}: {json.dumps(value, ensure_ascii=False)}"))
     print(printable(document["text"], keep="\n\t"))
 
 

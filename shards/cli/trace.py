@@ -1,4 +1,4 @@
-"""`python -m shards trace`: from a token, a string, a place or a content hash to documents.
+"""`python -m shards trace`: from a token, a string, a place, a content hash or carried values to documents.
 
 Every name and text is printed through `display.printable`: a document cannot control the terminal.
 """
@@ -8,17 +8,16 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from shards.cli.trace_where import print_written, write_found
 from shards.errors import InputError
 from shards.terminal.arguments import add_set, add_workers, check_place, print_json, whole_number
 from shards.terminal.command import PROBLEMS, WHOLE
-from shards.terminal.display import describe_shown, print_rows, printable
+from shards.terminal.display import describe_shown, print_rows, printable, show_values
 
 if TYPE_CHECKING:
-    from shards.format.reader import ShardSet
     from shards.terminal.arguments import Subparsers
-    from shards.trace.block_list import FoundDocuments
     from shards.trace.locate import Excerpt, Place
     from shards.trace.search import Hit, Query
     from shards.trace.trace import Trace
@@ -30,10 +29,11 @@ def add_command(commands: Subparsers) -> None:
         "trace",
         help="find the documents that contain a token, a text or a pattern, or say why one is not in the set",
         description="Find the documents that contain a token, a text or a pattern, with their source, unit, row and "
-        "the text around it; or the document with a content hash, and if the set does not have it, why, from the "
-        "build's work folder. Exit status 0 whether or not anything is found. Patterns are those of Python's re, where "
-        "\\b and \\w match Unicode; in a data recipe's drop_if_matches (RE2) they match ASCII only, and look-around "
-        "is not supported. Begin a pattern with (?a) to get RE2's \\b and \\w.",
+        "the text around it; or those with a carried value, such as a URL; or the document with a content hash, and if "
+        "the set does not have it, why, from the build's work folder. Exit status 0 whether or not anything is found. "
+        "Patterns of --regex are those of Python's re, where \\b and \\w match Unicode; in a data recipe's "
+        "drop_if_matches (RE2) they match ASCII only, and look-around is not supported. Begin a pattern with (?a) to "
+        "get RE2's \\b and \\w.",
     )
     add_set(parser)
     what = parser.add_mutually_exclusive_group(required=True)
@@ -50,6 +50,12 @@ def add_command(commands: Subparsers) -> None:
     )
     what.add_argument(
         "--document", type=Path, metavar="FILE", help="a file that holds a document's exact text: the same as its hash"
+    )
+    what.add_argument(
+        "--where",
+        action="append",
+        metavar="CONDITION",
+        help="a carried value: url=VALUE, url^=BEGINNING or url~=PATTERN (RE2); of several, all must hold",
     )
     parser.add_argument("--offset", type=whole_number, metavar="N", help="index of a token in that shard, from 0")
     parser.add_argument(
@@ -100,6 +106,10 @@ def _run(options: argparse.Namespace) -> int:
             from shards.cli.trace_hash import show_hash
 
             return show_hash(options)
+        if options.where is not None:
+            from shards.cli.trace_where import show_where
+
+            return show_where(options)
         return _show_documents(options, _query(options))
     except ShardSetError as error:
         print_set_problems(error.problems, as_json=options.json)
@@ -140,27 +150,13 @@ def _show_documents(options: argparse.Namespace, query: Query) -> int:
         check_unused(options.out, open_set(options.set))
     with show_progress("trace") as progress:
         found = trace(options.set, query, limit=options.limit or None, workers=options.workers, progress=progress)
-    written = _write(options, found, open_set(options.set))
+    written = write_found(options, found, open_set(options.set))
     if options.json:
         print_json(found.to_dict() | written)
     else:
         print_trace(found)
-        _print_written(written)
+        print_written(written)
     return WHOLE
-
-
-def _write(options: argparse.Namespace, found: FoundDocuments, shard_set: ShardSet) -> dict[str, Any]:
-    """Write the block list where one is asked for; return what `--json` says of it."""
-    from shards.trace.block_list import write_block_list
-
-    if options.out is None:
-        return {}
-    return {"out": str(options.out), "hashes": write_block_list(options.out, found, shard_set)}
-
-
-def _print_written(written: dict[str, Any]) -> None:
-    if written:
-        print(f"block list: {printable(written['out'])}, {written['hashes']:,} hashes")
 
 
 def print_hit(hit: Hit) -> None:
@@ -184,6 +180,8 @@ def print_place(place: Place, where: str, excerpt: Excerpt) -> None:
     origin = f"source {place.source}, unit {place.unit}, row {place.row}, hash {place.hash}"
     if place.phase is not None:
         origin = f"phase {place.phase}, {origin}"
+    if place.carried:
+        origin = f"{origin}, {show_values(place.carried)}"
     print(printable(f"# {place.shard} document {place.document}, {where}: {origin}"))
     left_out = f" ({excerpt.left_out:,} bytes more)" if excerpt.left_out else ""
     print(f"  {printable(excerpt.before)}>>>{printable(excerpt.hit)}<<<{left_out}{printable(excerpt.after)}")

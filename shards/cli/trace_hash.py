@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from shards.errors import InputError
 from shards.terminal.arguments import print_json
 from shards.terminal.command import WHOLE
-from shards.terminal.display import print_lines
+from shards.terminal.display import print_lines, show_values
 
 if TYPE_CHECKING:
     from shards.format.reader import ShardSet
@@ -89,6 +89,8 @@ def _ask(
 def _describe(place: dict[str, Any]) -> str:
     tokens = f"tokens [{place['start']:,}, {place['start'] + place['tokens']:,})"
     origin = f"source {place['source']}, file {place['file']}, unit {place['unit']}, row {place['row']}"
+    if place.get("carried"):
+        origin = f"{origin}, {show_values(place['carried'])}"
     return (
         f"# {place['shard']} document {place['document']} ({place['split']}), {tokens}: {origin}, hash {place['hash']}"
     )

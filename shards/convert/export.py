@@ -1,7 +1,8 @@
 """Export the splits of a set in another layout, whole or not at all, and read them back.
 
-The folder also has `tokenizer.json`, as in the set, and `export.json`, which names the set and states the tokens and
-documents of each split. Tokens are copied from the set's frames: nothing is encoded again.
+The folder also has `tokenizer.json`, as in the set, and `export.json`, which names the set, states the tokens and
+documents of each split, and where each phase of the mix begins and ends. Tokens are copied from the set's frames:
+nothing is encoded again.
 """
 
 from __future__ import annotations
@@ -173,4 +174,16 @@ def _describe(shard_set: ShardSet, found: Export) -> dict[str, Any]:
         **({} if shard_set.bos_id is None else {"bos_id": shard_set.bos_id}),
         "tokenizer": TOKENIZER_FILE,
         "splits": found.splits,
+        **({"phases": _find_phases(shard_set)} if "train" in found.splits and shard_set.manifest.phases else {}),
     }
+
+
+def _find_phases(shard_set: ShardSet) -> list[dict[str, Any]]:
+    """Return where each phase of the mix lies in the export of the training split: half-open ranges, from 0."""
+    found: list[dict[str, Any]] = []
+    tokens = documents = 0
+    for phase in shard_set.manifest.phases:
+        stop = (tokens + phase.tokens, documents + phase.documents)
+        found.append({"name": phase.name, "tokens": [tokens, stop[0]], "documents": [documents, stop[1]]})
+        tokens, documents = stop
+    return found

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 
 from shards.errors import Problem, ShardSetError
+from shards.format.carried import OWN_COLUMNS
 from shards.format.reader import Shard, ShardSet
 from shards.format.tokenizer import Vocabulary
 from shards.format.writer import document_schema
@@ -48,9 +49,9 @@ def open_documents(shard: Shard, content: bytes | None = None) -> pq.ParquetFile
         file = pq.ParquetFile(source)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise ShardSetError([Problem("document_table", name, f"not a readable Parquet file: {error}")]) from error
-    expected = document_schema()
+    expected = document_schema(shard.carried)
     problem = ""
-    if not file.schema_arrow.equals(expected, check_metadata=False):
+    if not _with_large_strings(file.schema_arrow).equals(expected, check_metadata=False):
         problem = f"columns {_show_schema(file.schema_arrow)}; expected {_show_schema(expected)}"
     elif file.metadata.num_rows != shard.num_documents:
         problem = f"{file.metadata.num_rows} rows; expected {shard.num_documents} documents by the manifest"
@@ -129,8 +130,9 @@ def read_document(shard_set: ShardSet, shard: Shard, number: int) -> dict[str, A
         number: its place in the shard, `0 <= number < shard.num_documents`.
 
     Returns:
-        `shard`, `document`, `start`, `tokens` (EOS and BOS included), `source`, `unit`, `row`, `hash` (hex), `text`:
-        what the tokenizer keeps of it. Bytes that are not UTF-8 are lone surrogates, as `surrogateescape` makes them.
+        `shard`, `document`, `start`, `tokens` (EOS and BOS included), `source`, `unit`, `row`, `hash` (hex), `carried`
+        (the values of the carried columns by name, if the set has some), `text`: what the tokenizer keeps of it. Bytes
+        of `text` that are not UTF-8 are lone surrogates, as `surrogateescape` makes them.
 
     Raises:
         ShardSetError: the shard's files are not what the manifest says.
@@ -153,6 +155,7 @@ def read_document(shard_set: ShardSet, shard: Shard, number: int) -> dict[str, A
         "unit": row["unit"],
         "row": row["row"],
         "hash": row["hash"].hex(),
+        **({"carried": {name: row[name] for name in shard.carried}} if shard.carried else {}),
         "text": text.decode("utf-8", "surrogateescape"),
     }
 
@@ -172,12 +175,20 @@ def read_bytes(shard: Shard, start: int, stop: int, *, vocabulary: Vocabulary) -
 
 def _read_row(shard: Shard, number: int) -> dict[str, Any]:
     first = 0
-    for batch in iter_documents(shard, ["start", "length", "source", "unit", "row", "hash"]):
+    for batch in iter_documents(shard, [*OWN_COLUMNS, *shard.carried]):
         if number < first + batch.num_rows:
             return batch.slice(number - first, 1).to_pylist()[0]
         first += batch.num_rows
     message = f"the table ends after {first} rows; expected {shard.num_documents} by the manifest"
     raise ShardSetError([Problem("document_table", shard.entry.files.documents.path, message)])
+
+
+def _with_large_strings(schema: pa.Schema) -> pa.Schema:
+    """Return a schema with the strings of carried columns as ours: Parquet itself does not tell the two apart."""
+    import pyarrow as pa
+
+    fields: list[Any] = list(schema)
+    return pa.schema([f.with_type(pa.large_string()) if f.type == pa.string() else f for f in fields])
 
 
 def _show_schema(schema: pa.Schema) -> str:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import re
 import reprlib
 from collections import Counter
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from shards.errors import Problem, ProblemKind, ShardSetError
+from shards.format.carried import CarriedType, find_name_faults
 from shards.stores.store import StoredFile
 
 FORMAT = "tokenmill"
@@ -24,8 +26,9 @@ PHASES_VERSION = 2
 """The version of the metadata of sets with phases, and of their training shards: a reader of version 1 would shuffle
 across phases."""
 MORE_VERSION = 3
-"""The version of the metadata of sets whose documents begin with BOS or whose tokenizer rewrites text, and of shards
-with BOS: a reader of version 2 would take BOS for text, and the text of tokens for that of the sources."""
+"""The version of the metadata of sets whose documents begin with BOS, whose tokenizer rewrites text, or which carry
+columns, and of shards with BOS or carried columns: a reader of version 2 would take BOS for text, the text of tokens
+for that of the sources, and document tables with more columns for broken."""
 MANIFEST_FILE = "manifest.json"
 COMPANION_FILES = ("README.md", "LICENSE")
 """Files that may be in a set's folder but are not part of the set. Hidden files such as `.gitattributes` may too."""
@@ -45,6 +48,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 
 Split = Literal["train", "val"]
 Dtype = Literal["uint16", "uint32"]
+FormatVersion = Literal[1, 2, 3]
 Epochs = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -63,7 +67,7 @@ def _is_none(value: Any) -> bool:
     return value is None
 
 
-def _is_empty(values: list[Any]) -> bool:
+def _is_empty(values: list[Any] | dict[str, Any]) -> bool:
     return not values
 
 
@@ -183,6 +187,15 @@ class PhaseEntry(_Model):
     """One row a source, as the set's `mix`, of this phase."""
 
 
+class CarriedEntry(_Model):
+    """A column of the sources that is in the document tables."""
+
+    name: str
+    type: CarriedType
+    sources: list[str]
+    """The sources that have it, in the manifest's order; documents of others have null."""
+
+
 class SplitEntry(_Model):
     """Totals of one split."""
 
@@ -217,6 +230,8 @@ class ShardEntry(_Model):
     documents: Count
     sources: dict[str, SourceCounts]
     tokens_sha256: Sha256
+    carried_values: dict[str, Count] = Field(default={}, exclude_if=_is_empty)
+    """Values of each carried column that are not null; empty in a set without carried columns."""
     files: ShardFiles
 
 
@@ -231,7 +246,7 @@ class Sidecar(_Model):
     """A shard's own metadata (`train-00000.json`): enough to use the shard alone."""
 
     format: Literal["tokenmill"] = FORMAT
-    format_version: Literal[1, 2, 3] = FORMAT_VERSION
+    format_version: FormatVersion = FORMAT_VERSION
     name: PlainName
     split: Split
     phase: str | None = Field(default=None, exclude_if=_is_none)
@@ -244,12 +259,15 @@ class Sidecar(_Model):
     documents: Count
     sources: dict[str, SourceCounts]
     tokens_sha256: Sha256
+    carried: list[CarriedEntry] = Field(default=[], exclude_if=_is_empty)
+    carried_values: dict[str, Count] = Field(default={}, exclude_if=_is_empty)
     files: SidecarFiles
 
     @model_validator(mode="after")
     def _check_version(self) -> Self:
-        more = ["bos_id"] if self.bos_id is not None else []
+        more = _more_keys(bos_id=self.bos_id, carried=self.carried)
         _check_version(self.format_version, has_phases=self.phase is not None, what="phase", more=more)
+        _check_carried(self.carried)
         return self
 
 
@@ -257,7 +275,7 @@ class Manifest(_Model):
     """The set's metadata. Written last: a folder with a manifest is a complete set."""
 
     format: Literal["tokenmill"] = FORMAT
-    format_version: Literal[1, 2, 3] = FORMAT_VERSION
+    format_version: FormatVersion = FORMAT_VERSION
     name: str
     dtype: Dtype
     vocab_size: Annotated[int, Field(ge=1, le=1 << 32)]
@@ -268,6 +286,8 @@ class Manifest(_Model):
     mix: list[MixEntry]
     phases: list[PhaseEntry] = Field(default=[], exclude_if=_is_empty)
     """In the order of training; empty in a set without phases."""
+    carried: list[CarriedEntry] = Field(default=[], exclude_if=_is_empty)
+    """In the order of the document tables' columns; empty in a set without carried columns."""
     splits: dict[Split, SplitEntry]
     shards: list[ShardEntry]
 
@@ -279,9 +299,9 @@ class Manifest(_Model):
 
     @model_validator(mode="after")
     def _check_version(self) -> Self:
-        more = ["bos_id"] if self.tokenizer.bos_id is not None else []
-        more += ["rewriting"] if any(source.rewriting for source in self.sources) else []
+        more = _more_keys(bos_id=self.tokenizer.bos_id, carried=self.carried, sources=self.sources)
         _check_version(self.format_version, has_phases=bool(self.phases), what="phases", more=more)
+        _check_carried(self.carried)
         return self
 
     @model_validator(mode="after")
@@ -298,27 +318,44 @@ class Manifest(_Model):
         return self
 
 
-def version_for(*, has_phases: bool, has_more: bool = False) -> Literal[1, 2, 3]:
+def version_for(*, has_phases: bool, has_more: bool = False) -> FormatVersion:
     """Return the format's version of a manifest or a shard's metadata.
 
     Args:
         has_phases: whether it has phases.
-        has_more: whether it has one of the keys of version 3: `bos_id`, `rewriting`.
+        has_more: whether it has one of the keys of version 3: `bos_id`, `rewriting`, `carried`.
     """
     if has_more:
         return MORE_VERSION
     return PHASES_VERSION if has_phases else FORMAT_VERSION
 
 
+def _more_keys(
+    *, bos_id: int | None, carried: Sequence[CarriedEntry], sources: Sequence[SourceEntry] = ()
+) -> list[str]:
+    """Return which keys of version 3 there are."""
+    there = {"bos_id": bos_id is not None, "rewriting": any(source.rewriting for source in sources)}
+    return [key for key, has in (there | {"carried": bool(carried)}).items() if has]
+
+
 def _check_version(version: int, *, has_phases: bool, what: str, more: list[str]) -> None:
+    """Refuse metadata whose version does not follow from its keys."""
     expected = version_for(has_phases=has_phases, has_more=bool(more))
     if version != expected and MORE_VERSION in (version, expected):
-        keys = f"with {' and '.join(more)}" if more else "without the keys 'bos_id' and 'rewriting'"
+        keys = f"with {' and '.join(more)}" if more else "without the keys 'bos_id', 'rewriting' and 'carried'"
         found = f"format_version {version} {keys}; expected {expected}"
         raise PydanticCustomError("version_mismatch", found)  # pyright: ignore[reportArgumentType]
     if version != expected:
         found = f"format_version {version} {'with' if has_phases else 'without'} the key {what!r}; expected {expected}"
         raise PydanticCustomError("version_mismatch", found)  # pyright: ignore[reportArgumentType]
+
+
+def _check_carried(carried: Sequence[CarriedEntry]) -> None:
+    """Refuse names that carried columns cannot have."""
+    names = [column.name for column in carried]
+    faults = find_name_faults(names) + [f"{name!r} is listed twice" for name, n in Counter(names).items() if n > 1]
+    if faults:
+        raise PydanticCustomError("carried_name", f"carried: {'; '.join(faults)}")  # pyright: ignore[reportArgumentType]
 
 
 ModelT = TypeVar("ModelT", Manifest, Sidecar)
@@ -380,7 +417,7 @@ def json_schema() -> dict[str, Any]:
 def _to_problem(detail: dict[str, Any], where: str) -> Problem:
     place = ".".join(str(part) for part in detail["loc"])
     # reprlib: the input may be a whole hostile document.
-    telling = detail["type"] in ("missing", "json_invalid", "listed_twice", "version_mismatch")
+    telling = detail["type"] in ("missing", "json_invalid", "listed_twice", "version_mismatch", "carried_name")
     got = "" if telling else f"; got {reprlib.repr(detail.get('input'))}"
     kind: ProblemKind = "manifest_invalid"
     if place == "format":

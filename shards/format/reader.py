@@ -23,7 +23,8 @@ import numpy as np
 
 from shards.errors import Problem, ShardSetError
 from shards.format import codec
-from shards.format.manifest import MANIFEST_FILE, Manifest, ShardEntry, Split, parse_json, read_metadata
+from shards.format.carried import CarriedType
+from shards.format.manifest import MANIFEST_FILE, CarriedEntry, Manifest, ShardEntry, Split, parse_json, read_metadata
 from shards.format.tokenizer import MAX_TOKENIZER_BYTES, Vocabulary, read_vocabulary
 from shards.stores.cache import Cache
 from shards.stores.cache_store import CacheStore
@@ -43,6 +44,7 @@ class Shard:
     store: Store
     entry: ShardEntry
     dtype: np.dtype[np.uint16] | np.dtype[np.uint32]
+    carried_columns: tuple[CarriedEntry, ...] = ()
 
     @property
     def name(self) -> str:
@@ -58,6 +60,11 @@ class Shard:
     def num_documents(self) -> int:
         """Documents in the shard."""
         return self.entry.documents
+
+    @property
+    def carried(self) -> dict[str, CarriedType]:
+        """Names and types of the carried columns, in the order of the document table."""
+        return {column.name: column.type for column in self.carried_columns}
 
     @property
     def tokens_file(self) -> StoredFile:
@@ -146,7 +153,7 @@ class Shard:
         """Read the document table, one row a document in shard order.
 
         Columns: `start` uint64, `length` uint32 (EOS included), `source` and `unit` dictionary<string>, `row` uint32,
-        `hash` fixed_size_binary(16).
+        `hash` fixed_size_binary(16); then the carried columns.
 
         Args:
             columns: only these columns, or all when None.
@@ -229,7 +236,8 @@ class ShardSet:
     @cached_property
     def shards(self) -> tuple[Shard, ...]:
         """Every shard, in the manifest's order."""
-        return tuple(Shard(self.store, entry, self.dtype) for entry in self.manifest.shards)
+        carried = tuple(self.manifest.carried)
+        return tuple(Shard(self.store, entry, self.dtype, carried) for entry in self.manifest.shards)
 
     def shard(self, name: str) -> Shard:
         """Return the shard of this name.

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 
+from shards.format.carried import CarriedType, carried_fields
 from shards.format.codec import SeekableWriter
 from shards.format.compression import Compression
 from shards.format.manifest import (
     MANIFEST_FILE,
+    CarriedEntry,
     FileEntry,
     Manifest,
     ShardEntry,
@@ -53,10 +55,21 @@ class SetProperties:
     compression: Compression = "balanced"
     """A choice by name, or a level of Zstandard."""
     bos_id: int | None = None
+    carried: tuple[CarriedEntry, ...] = ()
+    """The carried columns, in the order of the document tables' columns."""
+
+    @property
+    def carried_types(self) -> dict[str, CarriedType]:
+        """The carried columns' names and types."""
+        return {column.name: column.type for column in self.carried}
 
 
-def document_schema() -> pa.Schema:
-    """Return the Arrow schema of a document table, one row a document in shard order."""
+def document_schema(carried: Mapping[str, CarriedType] | None = None) -> pa.Schema:
+    """Return the Arrow schema of a document table, one row a document in shard order.
+
+    Args:
+        carried: names and types of the set's carried columns.
+    """
     import pyarrow as pa
 
     names = pa.dictionary(pa.int32(), pa.string())
@@ -68,6 +81,7 @@ def document_schema() -> pa.Schema:
             pa.field("unit", names, nullable=False),
             pa.field("row", pa.uint32(), nullable=False),
             pa.field("hash", pa.binary(16), nullable=False),
+            *carried_fields(carried or {}),
         ]
     )
 
@@ -101,7 +115,8 @@ def write_shard(
         index: the shard's number in its split.
         properties: the properties that all shards share.
         chunks: the tokens in shard order, as buffers of little-endian uint16 (uint32 above 65,536 entries).
-        documents: the document table, of `document_schema()`; `length` must add up to the tokens given.
+        documents: the document table, of `document_schema(properties.carried_types)`; `length` must add up to the
+            tokens given.
         phase: the phase that the shard belongs to, if the set has phases.
         checksums: gets by SHA-256 the XXH3-128 of the tokens file and of its content, for `ContentRules`.
 
@@ -126,8 +141,11 @@ def write_shard(
     tokens = FileEntry(path=tokens_file, bytes=writer.bytes_written, sha256=writer.sha256)
     files = SidecarFiles(tokens=tokens, documents=_write_documents(folder / documents_file, documents))
 
+    values = {name: documents.num_rows - documents.column(name).null_count for name in properties.carried_types}
     sidecar = Sidecar(
-        format_version=version_for(has_phases=phase is not None, has_more=properties.bos_id is not None),
+        format_version=version_for(
+            has_phases=phase is not None, has_more=bool(properties.carried) or properties.bos_id is not None
+        ),
         name=name,
         split=split,
         phase=phase,
@@ -140,6 +158,8 @@ def write_shard(
         documents=documents.num_rows,
         sources=sources,
         tokens_sha256=writer.content_sha256,
+        carried=list(properties.carried),
+        carried_values=values,
         files=files,
     )
     metadata = write_entry(folder / metadata_file, sidecar.to_json())
@@ -151,6 +171,7 @@ def write_shard(
         documents=documents.num_rows,
         sources=sources,
         tokens_sha256=writer.content_sha256,
+        carried_values=values,
         files=ShardFiles(tokens=tokens, documents=files.documents, metadata=metadata),
     )
 

@@ -131,6 +131,11 @@ def plural(number: int, word: str) -> str:
     return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
+def show_values(values: dict[str, Any]) -> str:
+    """Return values with their names in one line, as JSON."""
+    return ", ".join(f"{name} {json.dumps(value, ensure_ascii=False)}" for name, value in values.items())
+
+
 def describe_shown(shown: int, total: int) -> str:
     """Return the end of a sentence that says how many of all are shown; nothing if all are."""
     return "" if shown == total else f", the first {shown:,} of {total:,} shown"

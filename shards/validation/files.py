@@ -24,6 +24,7 @@ from shards.format.manifest import (
     MANIFEST_FILE,
     MAX_METADATA_BYTES,
     MAX_SIDECAR_BYTES,
+    CarriedEntry,
     Dtype,
     FileEntry,
     Manifest,
@@ -77,12 +78,14 @@ class SharedProperties:
     eos_id: int
     tokenizer_sha256: str
     bos_id: int | None = None
+    carried: tuple[CarriedEntry, ...] = ()
 
     @classmethod
     def of(cls, manifest: Manifest) -> Self:
         """Return those of a set."""
         tokenizer = manifest.tokenizer
-        return cls(manifest.dtype, manifest.vocab_size, tokenizer.eos_id, tokenizer.sha256, tokenizer.bos_id)
+        bos_id, carried = tokenizer.bos_id, tuple(manifest.carried)
+        return cls(manifest.dtype, manifest.vocab_size, tokenizer.eos_id, tokenizer.sha256, bos_id, carried)
 
 
 def check_structure(store: Store) -> Structure:
@@ -264,7 +267,9 @@ def _check_sidecar(store: Store, shared: SharedProperties, entry: ShardEntry) ->
     except OSError as error:
         return [Problem("file_unreadable", file.path, f"cannot be read: {error.strerror or error}")]
     expected = Sidecar(
-        format_version=version_for(has_phases=entry.phase is not None, has_more=shared.bos_id is not None),
+        format_version=version_for(
+            has_phases=entry.phase is not None, has_more=shared.bos_id is not None or bool(shared.carried)
+        ),
         name=entry.name,
         split=entry.split,
         phase=entry.phase,
@@ -277,6 +282,8 @@ def _check_sidecar(store: Store, shared: SharedProperties, entry: ShardEntry) ->
         documents=entry.documents,
         sources=entry.sources,
         tokens_sha256=entry.tokens_sha256,
+        carried=list(shared.carried),
+        carried_values=entry.carried_values,
         files=SidecarFiles(tokens=entry.files.tokens, documents=entry.files.documents),
     )
     different = [key for key in Sidecar.model_fields if getattr(sidecar, key) != getattr(expected, key)]

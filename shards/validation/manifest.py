@@ -17,6 +17,7 @@ from shards.format.manifest import (
     dtype_for,
 )
 from shards.format.writer import shard_file_names, shard_name
+from shards.validation.carried import check_carried
 from shards.validation.phases import check_mix, check_phases
 from shards.validation.sums import NOTHING, add_counts, add_sources, show_counts
 
@@ -30,6 +31,7 @@ def check_totals(manifest: Manifest) -> list[Problem]:
         *_check_splits(manifest),
         *check_mix(manifest),
         *check_phases(manifest),
+        *check_carried(manifest),
         *_check_available(manifest),
         *_check_rewriting(manifest),
         *_check_block_lists(manifest),

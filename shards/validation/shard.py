@@ -32,6 +32,7 @@ from shards.format.reader import Shard
 from shards.format.writer import add_lengths
 from shards.stores.files import hash_file
 from shards.stores.store import require_folder
+from shards.validation.carried import CarriedValues
 from shards.validation.duplicates import cover
 
 if TYPE_CHECKING:
@@ -144,7 +145,8 @@ def _check_rows(shard: Shard, content: bytes | None, *, with_hashes: bool) -> tu
     ends: list[npt.NDArray[np.int64]] = []
     sums: dict[str, list[int]] = {}
     position = row = coverage = 0
-    columns = ["start", "length", "source", "unit", "row", *(["hash"] if with_hashes else [])]
+    columns = ["start", "length", "source", "unit", "row", *(["hash"] if with_hashes else []), *shard.carried]
+    carried = CarriedValues(shard)
     try:
         for batch in iter_documents(shard, columns, content):
             start: npt.NDArray[np.int64] = np.from_dlpack(batch.column("start")).view(np.int64)
@@ -161,10 +163,12 @@ def _check_rows(shard: Shard, content: bytes | None, *, with_hashes: bool) -> tu
             add_lengths(batch, sums)
             if with_hashes:
                 coverage |= cover(split_column(batch.column("hash"))[:, 0])
+            carried.add(batch)
             position, row = int(stop[-1]) if len(stop) else position, row + len(stop)
     except ShardSetError as error:
         return error.problems, None
     problems = _to_problems([gaps, empty], name, "The table and the tokens come from different builds.")
+    problems += carried.find_problems()
     if position != shard.num_tokens:
         message = f"lengths add up to {position}; expected {shard.num_tokens} tokens by the manifest"
         problems.append(Problem("document_table", name, message))

@@ -8,15 +8,14 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.builds import build_here, digests, digests_in, run_build, wait_until
+from tests.support.builds import build_here, digests, digests_in, run_build
 from tests.support.cleaned_recipe import language_model
-from tests.support.started import Started
+from tests.support.started import attempts, kill_in
 
 LONG = bool(os.environ.get("TOKENMILL_LONG_TESTS"))
 STAGES = ("evaluations", "tokenizer", "encode", "bands", "pairs", "similar", "mix", "assemble")
@@ -77,23 +76,6 @@ def test_moved_limits_mix_and_assemble_again_and_nothing_else(
     before = build_here(cleaned, tmp_path / "set")
     assert digests(tmp_path / "set") == expected_cleaned
     assert before["ran"] == NOT_RUN | {"mix": 1, "assemble": before["ran"]["assemble"]}
-
-
-def attempts(*folders: Path) -> set[Path]:
-    """Return the folders of attempts at tasks, also of those that were killed."""
-    return {path for folder in folders for path in folder.glob(".*.tmp")}
-
-
-def kill_in(stage: str, recipe: Path, out: Path, delay_s: float) -> bool:
-    """Start the build, kill it when a task of a stage is at work; return whether it was."""
-    folders = (out.with_name(f"{out.name}.work") / stage, *([out] if stage == "assemble" else []))
-    before = attempts(*folders)
-    build = Started(recipe, out, "--workers", "2")
-    wait_until(lambda: attempts(*folders) - before or build.process.poll() is not None, stage, pause_s=0.001)
-    time.sleep(delay_s)
-    build.process.kill()
-    build.wait()
-    return bool(attempts(*folders) - before)
 
 
 @pytest.mark.timeout(600)

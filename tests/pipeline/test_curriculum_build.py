@@ -8,11 +8,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.__main__ import main as pipeline_main
 from shards import open_set
 from shards.__main__ import main as shards_main
+from shards.convert.export import export_set
 from shards.validation.validate import validate
 from tests.support.builds import build_here, digests, recipe_text, run_build, write_corpus
 
@@ -86,6 +88,28 @@ def test_moving_the_border_mixes_and_assembles_again_and_no_more(built: dict[str
     manifest = open_set(built["out"]).manifest
     assert [phase.share for phase in manifest.phases] == [0.75, 0.25]
     assert built["moved"]["problems"] == []
+
+
+def test_an_export_says_where_each_phase_lies(built: dict[str, Any]) -> None:
+    folder = built["folder"]
+    run_build(write_recipe(folder, "0.9"), folder / "exported")
+    shard_set = open_set(folder / "exported")
+    phase_of = {
+        row["hash"].hex(): shard.entry.phase for shard in shard_set.shards for row in shard.documents().to_pylist()
+    }
+    for layout in ("nanogpt", "parquet"):
+        export = export_set(shard_set, folder / layout, layout=layout)
+        phases = json.loads((folder / layout / "export.json").read_text())["phases"]
+        assert [phase["name"] for phase in phases] == ["main", "last"]
+        assert phases[0]["tokens"][0] == 0
+        assert phases[0]["tokens"][1] == phases[1]["tokens"][0] == shard_set.manifest.phases[0].tokens
+        assert phases[1]["tokens"][1] == export.splits["train"]["tokens"]
+        assert phases[1]["documents"][1] == export.splits["train"]["documents"]
+    tables = {path.name[:5]: pq.read_table(path) for path in sorted((folder / "parquet/data").glob("*.parquet"))}
+    for table in tables.values():
+        found = dict(zip(table["hash"].to_pylist(), table["phase"].to_pylist(), strict=True))
+        assert found == {name: phase_of[name] for name in found}
+    assert set(tables["val-0"]["phase"].to_pylist()) == {None}
 
 
 def test_two_workers_give_the_same_bytes(built: dict[str, Any]) -> None:

@@ -254,6 +254,8 @@ def test_the_json_of_a_span_has_all_its_fields(name: str) -> None:
         base.Span(f"/d/{name}", name, "v", "documents", "b", 0, 1, 1, 1, 1, name),
     ]
     expected = [asdict(span) | ({"url": ""} if span.format == "documents" else {}) for span in spans]
+    for fields in expected:
+        del fields["carried"], fields["carried_bytes"]  # of columns that have no part in the documents
     text = json.dumps(expected, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     assert base.spans_to_json(spans) == text
 

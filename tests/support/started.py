@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import psutil
@@ -40,3 +41,20 @@ def session_processes(leader: int) -> list[psutil.Process]:
         except (ProcessLookupError, psutil.NoSuchProcess):
             continue
     return found
+
+
+def attempts(*folders: Path) -> set[Path]:
+    """Return the folders of attempts at tasks, also of those that were killed."""
+    return {path for folder in folders for path in folder.glob(".*.tmp")}
+
+
+def kill_in(stage: str, recipe: Path, out: Path, delay_s: float) -> bool:
+    """Start the build, kill it when a task of a stage is at work; return whether it was."""
+    folders = (out.with_name(f"{out.name}.work") / stage, *([out] if stage == "assemble" else []))
+    before = attempts(*folders)
+    build = Started(recipe, out, "--workers", "2")
+    wait_until(lambda: attempts(*folders) - before or build.process.poll() is not None, stage, pause_s=0.001)
+    time.sleep(delay_s)
+    build.process.kill()
+    build.wait()
+    return bool(attempts(*folders) - before)

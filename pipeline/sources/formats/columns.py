@@ -1,9 +1,12 @@
-"""Columns by dotted path: finding them in a schema, taking them from a table, and testing predicates on them."""
+"""Columns by dotted path: finding them in a schema, taking them from a table, and testing predicates on them.
+
+Columns to carry are taken as one of four types, whatever the file has.
+"""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -11,10 +14,22 @@ import pyarrow.compute as pc
 
 from pipeline.arrow import unwrap_mask, wrap_mask
 from pipeline.recipe.predicates import Predicate
-from pipeline.sources.base import SourceError, TextBatch
+from pipeline.sources.base import UNKNOWN_TYPE, Columns, SourceError, TextBatch
+from shards.format.carried import CarriedType, arrow_type
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
+
+
+_KINDS: tuple[tuple[tuple[Any, ...], CarriedType | Literal[""]], ...] = (
+    ((pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view), "string"),
+    ((pa.types.is_integer,), "int64"),
+    ((pa.types.is_floating,), "float64"),
+    ((pa.types.is_boolean,), "bool"),
+    ((pa.types.is_null,), UNKNOWN_TYPE),
+)
+CONVERTIBLE = (("int64", "float64"), ("int64", "string"))
+"""Types that a column may have where its `carry` states another one."""
 
 
 def column_names(schema: pa.Schema) -> list[str]:
@@ -121,10 +136,67 @@ def test_predicates(table: pa.Table | pa.RecordBatch, predicates: list[Predicate
     return mask, rejected
 
 
-def make_batch(table: pa.Table | pa.RecordBatch, text: str, predicates: list[Predicate], rows: np.ndarray) -> TextBatch:
-    """Return a batch of the table's rows that all predicates keep; `rows` are the rows' numbers in the span."""
+def kind_of_type(kind: pa.DataType) -> CarriedType | Literal[""] | None:
+    """Return the type of a column to carry, `UNKNOWN_TYPE` if all is null; None if such a column is not carried."""
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return next((name for tests, name in _KINDS if any(test(value) for test in tests)), None)
+
+
+def take_carried(table: pa.Table | pa.RecordBatch, carried: Columns, where: str) -> pa.Table:
+    """Return the carried columns of a table, of our types.
+
+    Raises:
+        SourceError: a column is absent, is of another type, or holds values that the type does not.
+    """
+    columns: list[Any] = []
+    for name, kind in carried:
+        if find_type(table.schema, name) is None:
+            names = ", ".join(column_names(table.schema))
+            raise SourceError(f"{where}: no column {name!r} for `carry`; there are {names}. Correct `carry`.")
+        column = take_path(table, name)
+        if isinstance(column, pa.DictionaryArray):
+            column = column.dictionary_decode()
+        own = kind_of_type(column.type) or str(column.type)
+        if own not in (kind, UNKNOWN_TYPE) and (own, kind) not in CONVERTIBLE:
+            raise SourceError(
+                f"{where}: column {name!r} of `carry` is {column.type}; expected {kind}. Correct `carry`."
+            )
+        try:
+            column = column.cast(arrow_type(kind))
+            column.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise SourceError(
+                f"{where}: column {name!r} of `carry` holds a value that is not {kind}: {error}. Mend it, or leave the "
+                "column out of `carry`."
+            ) from error
+        columns.append(column)
+    return pa.Table.from_arrays(columns, names=[name for name, _ in carried])
+
+
+def make_batch(
+    table: pa.Table | pa.RecordBatch,
+    text: str,
+    predicates: list[Predicate],
+    rows: np.ndarray,
+    *,
+    carried: tuple[Columns, str] = ((), ""),
+) -> TextBatch:
+    """Return a batch of the table's rows that all predicates keep.
+
+    Args:
+        table: rows of a span.
+        text: the column of the text.
+        predicates: the source's.
+        rows: the rows' numbers in the span, `(num_rows,)`.
+        carried: the columns that the batch also has, and the name of the file for errors.
+
+    Raises:
+        SourceError: a column to carry is absent, or is not of its type.
+    """
     column = take_path(table, text)
+    values = take_carried(table, *carried) if carried[0] else None
     if not predicates:
-        return TextBatch(column, rows)
+        return TextBatch(column, rows, carried=values)
     mask, rejected = test_predicates(table, predicates)
-    return TextBatch(column.filter(wrap_mask(mask)), rows[mask], rejected)
+    kept = wrap_mask(mask)
+    return TextBatch(column.filter(kept), rows[mask], rejected, carried=None if values is None else values.filter(kept))

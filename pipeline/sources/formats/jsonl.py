@@ -10,10 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pa_json
 
+from pipeline.recipe.carry import parse_carry
 from pipeline.recipe.predicates import parse_keep
-from pipeline.sources.base import MALFORMED, SourceError, Span, TextBatch
+from pipeline.sources.base import MALFORMED, Columns, SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import open_file, read_pieces
+from pipeline.sources.formats.carried import types_in_records
 from pipeline.sources.formats.columns import make_batch
+from shards.format.carried import arrow_type
 from shards.terminal.display import printable
 
 if TYPE_CHECKING:
@@ -29,14 +32,14 @@ _MOST_BYTES = (1 << 31) - 2
 """Arrow's JSON reader counts the bytes of a block in 32 bits."""
 
 
-def read_records(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
-    """Stream a span's records; empty lines are no records.
+def read_records(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
+    """Stream a span's records, with the columns to carry; empty lines are no records.
 
     Raises:
         SourceError: a record is malformed and the source's `max_malformed` is 0.
     """
     predicates = parse_keep(source.keep)
-    options = _parse_options(source, span.name)
+    options = _parse_options(source, span.name, carried)
     row = 0
     with open_file(span.url) as raw:
         for piece in read_pieces(raw, span, b"\n"):
@@ -45,7 +48,7 @@ def read_records(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
             table, faults = _parse(piece, options, span, row=row, tolerant=source.max_malformed > 0)
             num_rows = table.num_rows + len(faults)
             rows = np.delete(np.arange(row, row + num_rows, dtype=np.uint32), [record for record, _ in faults])
-            batch = make_batch(table, source.text_column, predicates, rows)
+            batch = make_batch(table, source.text_column, predicates, rows, carried=(carried, span.name))
             if faults:
                 batch.rejected[MALFORMED] = len(faults)
                 batch.malformed = [_describe(span, row + record, fault) for record, fault in faults[:_SHOWN]]
@@ -53,8 +56,11 @@ def read_records(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
             row += num_rows
 
 
-def check_head(source: SourceRecipe, span: Span) -> None:
+def check_head(source: SourceRecipe, span: Span) -> tuple[str, ...]:
     """Check that the file's first records have the columns that the recipe names, with the expected types.
+
+    Returns:
+        The type there of each column that the source carries.
 
     Raises:
         SourceError: the file holds no record, or its first ones lack a column or cannot be parsed.
@@ -65,7 +71,7 @@ def check_head(source: SourceRecipe, span: Span) -> None:
         raise SourceError(f"{span.name}: holds no record. Leave it out of `paths`.")
     head = piece[: piece.find(b"\n", _HEAD_BYTES) + 1] or piece
     if _is_plain(source, head):
-        return
+        return ()
     _, faults = _parse(head, _parse_options(source, span.name), span, row=0, tolerant=source.max_malformed > 0)
     malformed = {record for record, _ in faults}
     lines = [line for line in head.split(b"\n") if line.strip()]
@@ -82,6 +88,14 @@ def check_head(source: SourceRecipe, span: Span) -> None:
                 f"{span.name}: {column!r} is one key with a dot in its name; in JSON lines a dot leads into an object. "
                 "Rename the key, or convert the file to parquet."
             )
+    types = types_in_records(records, source, span.name)
+    for item, kind in zip(map(parse_carry, source.carry), types, strict=True):
+        if item.type == "string" and kind == "int64":
+            raise SourceError(
+                f"{span.name}: column {item.name!r} of `carry` holds numbers, which JSON lines do not give as text; "
+                f'expected text. Carry it as "{item.name}: int64", or convert the file to parquet.'
+            )
+    return types
 
 
 def _is_plain(source: SourceRecipe, head: bytes) -> bool:
@@ -90,7 +104,7 @@ def _is_plain(source: SourceRecipe, head: bytes) -> bool:
     That is how most files are, and shows it in a twentieth of the time of Arrow's parser, which counts where each of
     very many files holds few records. If it is not certain, the file may still be right.
     """
-    if source.keep or "." in source.text_column:
+    if source.keep or source.carry or "." in source.text_column:
         return False
     try:
         records: list[Any] = [
@@ -116,11 +130,14 @@ _Columns: TypeAlias = "dict[str, pa.DataType | _Columns]"
 """Columns by name: a type, or the columns in a struct."""
 
 
-def _parse_options(source: SourceRecipe, name: str) -> pa_json.ParseOptions:
+def _parse_options(source: SourceRecipe, name: str, carried: Columns = ()) -> pa_json.ParseOptions:
     """Return options that read only the recipe's columns, with the expected types."""
     tree: _Columns = {}
     columns: list[tuple[str, pa.DataType]] = [(source.text_column, pa.large_string())]
-    columns += [(predicate.column, predicate.json_type()) for predicate in parse_keep(source.keep)]
+    columns += [(column, arrow_type(kind)) for column, kind in carried]
+    of_carried = {column for column, _ in carried}  # as such they are compared as well as with their own type
+    predicates = (one for one in parse_keep(source.keep) if one.column not in of_carried)
+    columns += [(predicate.column, predicate.json_type()) for predicate in predicates]
     for column, kind in columns:
         *parents, leaf = column.split(".")
         place: pa.DataType | _Columns = tree
@@ -129,7 +146,7 @@ def _parse_options(source: SourceRecipe, name: str) -> pa_json.ParseOptions:
             if not isinstance(place, dict):
                 break
         if not isinstance(place, dict) or place.get(leaf, kind) != kind:
-            raise SourceError(f"{name}: {column!r} cannot be a value and a part of another column. Correct `keep`.")
+            raise SourceError(f"{name}: {column!r} cannot be a value and a part of another column. Correct the recipe.")
         place[leaf] = kind
     return pa_json.ParseOptions(explicit_schema=pa.schema(_fields(tree)), unexpected_field_behavior="ignore")
 

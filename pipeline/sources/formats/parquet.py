@@ -11,6 +11,7 @@ import contextlib
 import os
 import struct
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -18,9 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipeline.recipe.carry import parse_carry
 from pipeline.recipe.predicates import Predicate, parse_keep
-from pipeline.sources.base import BATCH_BYTES, UNIT_BYTES, SourceError, Span, TextBatch
+from pipeline.sources.base import BATCH_BYTES, UNIT_BYTES, Columns, SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import is_local, open_file
+from pipeline.sources.formats.carried import types_in_schema
 from pipeline.sources.formats.columns import check_predicates, check_text_type, make_batch, test_predicates
 
 if TYPE_CHECKING:
@@ -82,10 +85,12 @@ def cut_file(source: SourceRecipe, url: str, name: str, version: str, unit_bytes
         schema, metadata = file.schema_arrow, file.metadata
         check_text_type(schema, source, name)
         check_predicates(schema, parse_keep(source.keep), name)
+        types = types_in_schema(schema, source, name) if source.carry else ()
         content_bytes = _mean_content_bytes(file) if source.content == "software-heritage" else None
     read_columns = {source.text_column, *source.keep}
+    carried_columns = {item.name for item in map(parse_carry, source.carry)} - read_columns
     spans: list[Span] = []
-    start = rows = text_bytes = stored = 0
+    start = rows = text_bytes = stored = carried = 0
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
         if group.num_rows >= 1 << 32:
@@ -95,15 +100,18 @@ def cut_file(source: SourceRecipe, url: str, name: str, version: str, unit_bytes
         if content_bytes is not None:  # the column holds names, not text
             group_text = int(group.num_rows * content_bytes)
         if rows and text_bytes + group_text > (unit_bytes or UNIT_BYTES):
-            spans.append(Span(url, name, version, "parquet", "rg", start, index, text_bytes, rows, stored))
-            start, rows, text_bytes, stored = index, 0, 0, 0
+            span = Span(url, name, version, "parquet", "rg", start, index, text_bytes, rows, stored)
+            spans.append(replace(span, carried=types, carried_bytes=carried))
+            start, rows, text_bytes, stored, carried = index, 0, 0, 0, 0
         rows += group.num_rows
         text_bytes += group_text
         stored += sum(chunk.total_compressed_size for chunk in chunks)
+        if carried_columns:
+            own = (chunk for chunk in _chunks(group) if chunk.path_in_schema in carried_columns)
+            carried += sum(chunk.total_compressed_size for chunk in own)
     if rows:
-        spans.append(
-            Span(url, name, version, "parquet", "rg", start, metadata.num_row_groups, text_bytes, rows, stored)
-        )
+        span = Span(url, name, version, "parquet", "rg", start, metadata.num_row_groups, text_bytes, rows, stored)
+        spans.append(replace(span, carried=types, carried_bytes=carried))
     return spans
 
 
@@ -117,13 +125,11 @@ def _mean_content_bytes(file: pq.ParquetFile) -> float:
 
 def split_span(span: Span) -> list[Span]:
     """Cut a span into its single row groups, for sampling."""
-    from dataclasses import replace
-
     return [replace(span, start=index, stop=index + 1) for index in range(span.start, span.stop)]
 
 
-def read_row_groups(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
-    """Stream a span's row groups."""
+def read_row_groups(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
+    """Stream a span's row groups, with the columns to carry."""
     predicates = parse_keep(source.keep)
     row = 0
     with open_parquet(span.url, span.name, span.version) as (file, remote):
@@ -131,14 +137,14 @@ def read_row_groups(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
         groups = range(span.start, span.stop)
         ruled_out = {index: _rule_out(metadata.row_group(index), predicates) for index in groups}
         if remote is not None:
-            wanted = {source.text_column, *source.keep}
+            wanted = {source.text_column, *source.keep, *(name for name, _ in carried)}
             kept = [metadata.row_group(index) for index in groups if not ruled_out[index]]
             _expect_columns(remote, [[c for c in _chunks(group) if c.path_in_schema in wanted] for group in kept])
         for index in groups:
             if rejected := ruled_out[index]:
                 yield TextBatch(pa.nulls(0, pa.large_string()), np.zeros(0, np.uint32), rejected)
             else:
-                yield from _read_checked(file, remote, source, predicates, index, row, span.name)
+                yield from _read_checked(file, remote, source, predicates, index, row, span.name, carried)
             row += metadata.row_group(index).num_rows
 
 
@@ -150,13 +156,14 @@ def _read_checked(
     index: int,
     first_row: int,
     name: str,
+    carried: Columns,
 ) -> Iterator[TextBatch]:
     """Read a row group; refuse it if it cannot be decoded or its rows differ from the footer's number."""
     group = file.metadata.row_group(index)
     chunk = next((c for c in _chunks(group) if c.path_in_schema == source.text_column), None)
     rows = 0
     try:
-        for batch in _read_group(file, source, predicates, index, first_row):
+        for batch in _read_group(file, source, predicates, index, first_row, (carried, name)):
             rows += len(batch.rows) + sum(batch.rejected.values())
             yield batch
     except (pa.ArrowInvalid, OSError) as error:
@@ -208,7 +215,12 @@ def _chunks(group: pq.RowGroupMetaData) -> list[pq.ColumnChunkMetaData]:
 
 
 def _read_group(
-    file: pq.ParquetFile, source: SourceRecipe, predicates: list[Predicate], index: int, first_row: int
+    file: pq.ParquetFile,
+    source: SourceRecipe,
+    predicates: list[Predicate],
+    index: int,
+    first_row: int,
+    carried: tuple[Columns, str],
 ) -> Iterator[TextBatch]:
     group = file.metadata.row_group(index)
     if predicates:
@@ -222,12 +234,12 @@ def _read_group(
     batches = file.iter_batches(
         batch_size=_batch_rows(group, source.text_column),
         row_groups=[index],
-        columns=[source.text_column, *source.keep],
+        columns=list(dict.fromkeys([source.text_column, *source.keep, *(name for name, _ in carried[0])])),
         use_threads=False,
     )
     for batch in batches:
         rows = np.arange(row, row + batch.num_rows, dtype=np.uint32)
-        yield make_batch(batch, source.text_column, predicates, rows)
+        yield make_batch(batch, source.text_column, predicates, rows, carried=carried)
         row += batch.num_rows
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.arrow import wrap_texts
-from pipeline.sources.base import UNIT_BYTES, SourceError, Span, TextBatch
+from pipeline.sources.base import UNIT_BYTES, Columns, SourceError, Span, TextBatch
 from pipeline.sources.formats import jsonl, parquet
 from pipeline.sources.formats.byte_io import (
     TEXT_PER_STORED_BYTE,
@@ -29,6 +30,7 @@ from pipeline.sources.formats.byte_io import (
     read_pieces,
     truncated,
 )
+from pipeline.sources.formats.carried import no_columns
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
@@ -52,13 +54,15 @@ def cut_file(
     compressed = is_compressed(name)
     per_byte = _CONTENT_PER_LINE_BYTE if source.content == "software-heritage" else 1
     text_bytes = int(size * (TEXT_PER_STORED_BYTE if compressed else 1) * per_byte)
+    if source.carry and format_ != "jsonl":
+        raise no_columns(source, name, format_)
     if format_ == "file":
         return [Span(url, name, version, format_, "file", 0, size, text_bytes, 1, size)]
     if size == 0:
         raise SourceError(f"{name}: the file is empty. Leave it out of `paths`.")
     whole = Span(url, name, version, format_, "b", 0, size, text_bytes, None, size)
     if format_ == "jsonl":
-        jsonl.check_head(source, whole)
+        whole = replace(whole, carried=jsonl.check_head(source, whole))
     unit_bytes = (unit_bytes or UNIT_BYTES) // per_byte
     if compressed or size <= unit_bytes:
         return [whole]
@@ -66,15 +70,16 @@ def cut_file(
     with open_file(url) as raw:
         cuts = [0, *find_boundaries(raw, size, separator, unit_bytes), size]
     parts = itertools.pairwise(cuts)
-    return [Span(url, name, version, format_, "b", a, b, (b - a) * per_byte, None, b - a) for a, b in parts]
+    spans = [Span(url, name, version, format_, "b", a, b, (b - a) * per_byte, None, b - a) for a, b in parts]
+    return [replace(span, carried=whole.carried) for span in spans] if whole.carried else spans
 
 
-def read_rows(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
-    """Stream one span."""
+def read_rows(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
+    """Stream one span, with the columns to carry."""
     if span.format == "parquet":
-        return parquet.read_row_groups(source, span)
+        return parquet.read_row_groups(source, span, carried)
     if span.format == "jsonl":
-        return jsonl.read_records(source, span)
+        return jsonl.read_records(source, span, carried)
     if span.format == "text":
         return _read_text(source, span)
     return _read_file(span)

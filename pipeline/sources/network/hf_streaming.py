@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipeline.recipe.predicates import parse_keep
-from pipeline.sources.base import File, SourceError, Span, TextBatch
+from pipeline.sources.base import Columns, File, SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import COMPRESSION, TEXT_PER_STORED_BYTE
 from pipeline.sources.formats.columns import check_predicates, check_text_type, make_batch
 from pipeline.sources.network.hub_http import install
@@ -50,8 +50,8 @@ def whole_file(file: File) -> Span:
     return Span(file.url, file.name, file.version, "stream", "file", 0, stop, text_bytes, None, stop, file.revision)
 
 
-def stream_rows(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
-    """Stream a file's rows.
+def stream_rows(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
+    """Stream a file's rows, with the columns to carry.
 
     Raises:
         SourceError: the file cannot be parsed, or lacks a column.
@@ -70,7 +70,7 @@ def stream_rows(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
                 check_text_type(table.schema, source, span.name)
                 check_predicates(table.schema, predicates, span.name)
             rows = np.arange(row, row + table.num_rows, dtype=np.uint32)
-            yield make_batch(table, source.text_column, predicates, rows)
+            yield make_batch(table, source.text_column, predicates, rows, carried=(carried, span.name))
             row += table.num_rows
     except SourceError:
         raise

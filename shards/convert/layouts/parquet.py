@@ -1,8 +1,8 @@
 """Parquet: a row a document, in `data/train-00000-of-00016.parquet` and on, one file a shard.
 
 By these names `datasets.load_dataset` and the Hub's viewer find the splits of a folder that has no card. Columns:
-`input_ids` list<uint16> or list<uint32>, EOS included; `source`, `unit`, `row`, `hash` (hex) of the document table. A
-row group holds about 8 MB of tokens.
+`input_ids` list<uint16> or list<uint32>, EOS included; `source`, `unit`, `row`, `hash` (hex) of the document table;
+`phase` in a set with phases, null in validation; and the set's carried columns. A row group holds about 8 MB of tokens.
 
 Source of the names: huggingface/datasets, `data_files.py`.
 """
@@ -18,6 +18,7 @@ import numpy as np
 
 from shards.convert.layouts.layout import longest_document
 from shards.convert.split_reader import read_lengths as read_lengths_of
+from shards.format.carried import arrow_type
 from shards.format.documents import read_hashes
 from shards.stores.files import atomic_open
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from shards.convert.split_reader import Lengths, SplitReader, Tokens
     from shards.format.documents import DocumentBatch
+    from shards.format.reader import Shard
 
 USAGE = 'load_dataset("{out}", split="{split}")'
 
@@ -56,6 +58,8 @@ def write_split(folder: Path, reader: SplitReader) -> None:
             pa.field("unit", pa.string()),
             pa.field("row", pa.uint32()),
             pa.field("hash", pa.string()),
+            *([pa.field("phase", pa.string())] if reader.shard_set.manifest.phases else []),
+            *(pa.field(name, _plain(arrow_type(kind))) for name, kind in reader.shards[0].carried.items()),
         ]
     )
     for index, shard in enumerate(reader.shards):
@@ -64,8 +68,9 @@ def write_split(folder: Path, reader: SplitReader) -> None:
             atomic_open(folder / _FOLDER / name) as file,
             pq.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer,
         ):
-            for tokens, batch in reader.iter_shard_documents(shard, _COLUMNS):
-                writer.write_batch(_make_rows(tokens, batch, schema), row_group_size=batch.num_rows)
+            for tokens, batch in reader.iter_shard_documents(shard, [*_COLUMNS, *shard.carried]):
+                rows = _make_rows(tokens, batch, schema, shard)
+                writer.write_batch(rows, row_group_size=batch.num_rows)
 
 
 def read_tokens(folder: Path, reader: SplitReader) -> Iterator[Tokens]:
@@ -80,12 +85,21 @@ def read_lengths(folder: Path, reader: SplitReader) -> Iterator[Lengths]:
         yield lists.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def _make_rows(tokens: Tokens, batch: DocumentBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _plain(kind: Any) -> Any:
+    """Return the type of a carried column in an export: `datasets` reads plain strings as such."""
+    import pyarrow as pa
+
+    return pa.string() if kind == pa.large_string() else kind
+
+
+def _make_rows(tokens: Tokens, batch: DocumentBatch, schema: pa.Schema, shard: Shard) -> pa.RecordBatch:
     import pyarrow as pa
 
     ends = np.cumsum(read_lengths_of(batch))
     offsets: Any = pa.array(np.concatenate([[0], ends]).astype(np.int32))
-    columns = {name: batch.column(name) for name in _COLUMNS}
+    columns = {name: batch.column(name) for name in (*_COLUMNS, *shard.carried)}
+    if "phase" in schema.names:
+        columns["phase"] = pa.repeat(pa.scalar(shard.entry.phase, pa.string()), batch.num_rows)
     columns["input_ids"] = pa.ListArray.from_arrays(offsets, pa.array(tokens))
     hexadecimal = read_hashes(batch).tobytes().hex().encode()
     places = np.arange(0, len(hexadecimal) + 1, 32, dtype=np.int32)

@@ -1,0 +1,143 @@
+"""Columns that a source carries into the document tables: their types in its files, and the one type of each."""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from pipeline.recipe.carry import parse_carry
+from pipeline.sources.base import UNKNOWN_TYPE, SourceError
+from pipeline.sources.formats.columns import CONVERTIBLE, column_names, find_type, kind_of_type
+
+if TYPE_CHECKING:
+    from pipeline.recipe.schema import SourceRecipe
+    from shards.format.carried import CarriedType
+
+
+def types_in_schema(schema: pa.Schema, source: SourceRecipe, where: str) -> tuple[str, ...]:
+    """Return the type of each column that a source carries in a file of a schema: `UNKNOWN_TYPE` if all are null.
+
+    Raises:
+        SourceError: with one line for each column that is absent, or of a type that is not carried.
+    """
+    found: list[str] = []
+    faults: list[str] = []
+    for item in map(parse_carry, source.carry):
+        kind = find_type(schema, item.name)
+        if kind is None:
+            names = ", ".join(column_names(schema))
+            faults.append(f"no column {item.name!r} for `carry`; there are {names}. Correct `carry`.")
+        elif (name := kind_of_type(kind)) is None:
+            faults.append(_describe_refused(item.name, str(kind)))
+        else:
+            found.append(name)
+    if faults:
+        raise SourceError("\n".join(f"{where}: {fault}" for fault in faults))
+    return tuple(found)
+
+
+def types_in_records(records: Iterable[Any], source: SourceRecipe, where: str) -> tuple[str, ...]:
+    """Return the type of each column that a source carries in some JSON records: numbers are integers if all are.
+
+    Raises:
+        SourceError: with one line for each column that is absent from all, nested, or of two types.
+    """
+    rows = list(records)
+    faults: list[str] = []
+    found: list[str] = []
+    for item in map(parse_carry, source.carry):
+        held = [value for row in rows for value in _values(row, item.name.split("."))]
+        kinds = dict.fromkeys(_kind_of_json(value) for value in held if value is not None)
+        if kinds.keys() == {"int64", "float64"}:
+            kinds = {"float64": None}
+        if not held:
+            faults.append(f"no column {item.name!r} for `carry` in its first records. Correct `carry`.")
+        elif refused := [kind for kind in kinds if kind in ("object", "array", "integer beyond 64 bits")]:
+            faults.append(_describe_refused(item.name, refused[0]))
+        elif len(kinds) > 1:
+            faults.append(
+                f"column {item.name!r} of `carry` holds {' and '.join(map(str, kinds))} in its first records; expected "
+                "one type. Mend the records, or leave the column out."
+            )
+        else:
+            found.append(next(iter(kinds), UNKNOWN_TYPE))
+    if faults:
+        raise SourceError("\n".join(f"{where}: {fault}" for fault in faults))
+    return tuple(found)
+
+
+def no_columns(source: SourceRecipe, where: str, format_: str) -> SourceError:
+    """Return the refusal of a format without columns."""
+    return SourceError(
+        f"{where}: is read as {format_} and has no columns; `carry` of {source.name!r} needs parquet or jsonl. "
+        "Leave `carry` out."
+    )
+
+
+def _kind_of_json(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool) and not -(1 << 63) <= value < 1 << 63:
+        return "integer beyond 64 bits"
+    names = {str: "string", bool: "bool", int: "int64", float: "float64", list: "array"}
+    return names.get(type(value), "object")
+
+
+def _values(record: Any, path: list[str]) -> Iterator[Any]:
+    """Yield the value at a path of a JSON record, if it has one."""
+    for part in path:
+        if not isinstance(record, dict) or part not in record:
+            return
+        record = record[part]
+    yield record
+
+
+def _describe_refused(name: str, kind: str) -> str:
+    return (
+        f"column {name!r} of `carry` is {kind}; expected text, integers, floats or booleans. Leave it out, name a part "
+        "of it with a dot, or convert it in the files."
+    )
+
+
+def merge_types(
+    source: SourceRecipe, files: Mapping[tuple[str, ...], str], known: dict[str, tuple[CarriedType, str]]
+) -> None:
+    """Add the types that a source's columns have in some files to those known, each with a file that has it.
+
+    Args:
+        source: the source.
+        files: for each set of types, as `types_in_schema` returns them, a file that has them.
+        known: the type of each column, and the file that decided it; those that `carry` states need none.
+
+    Raises:
+        SourceError: with one line for each column that is of two types, or of none.
+    """
+    faults: list[str] = []
+    for index, item in enumerate(map(parse_carry, source.carry)):
+        if item.type is not None:
+            known[item.name] = (item.type, "`carry`")
+        for kinds, file in files.items():
+            kind: Any = kinds[index]
+            if kind == UNKNOWN_TYPE:
+                continue
+            expected, first = known.setdefault(item.name, (kind, file))
+            if kind == expected or (item.type is not None and (kind, expected) in CONVERTIBLE):
+                continue
+            remedy = "Correct `carry`, or convert the files."
+            if item.type is None:
+                both = {kind, expected}
+                wider = "string" if "string" in both else "float64"
+                possible = all(own == wider or (own, wider) in CONVERTIBLE for own in both)
+                state = f'State the type, `"{item.name}: {wider}"`, or' if possible else "Leave it out of `carry`, or"
+                remedy = f"{state} convert the files."
+            faults.append(
+                f"{file}: column {item.name!r} of `carry` is {kind}; expected {expected} as in {first}. {remedy}"
+            )
+        if item.name not in known:
+            faults.append(
+                f"{next(iter(files.values()))}: the type of the column {item.name!r} of `carry` is not known before it "
+                f'is read, or all its first values are null. State it: `"{item.name}: string"`.'
+            )
+    if faults:
+        raise SourceError("\n".join(f"source {source.name!r}: {fault}" for fault in faults))

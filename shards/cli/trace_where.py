@@ -1,0 +1,69 @@
+"""`trace --where`: the documents that have carried values, and a block list of them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from shards.terminal.arguments import print_json
+from shards.terminal.command import WHOLE
+from shards.terminal.display import describe_shown, print_rows, printable, show_values
+
+if TYPE_CHECKING:
+    from shards.format.reader import ShardSet
+    from shards.trace.block_list import FoundDocuments
+    from shards.trace.find_carried import CarriedHits
+    from shards.trace.locate import Place
+
+
+def show_where(options: argparse.Namespace) -> int:
+    """Print the documents for which all conditions hold; return the exit status."""
+    from shards.format.reader import open_set
+    from shards.terminal.progress import show_progress
+    from shards.trace.block_list import check_unused
+    from shards.trace.find_carried import find_carried, parse_conditions
+
+    shard_set = open_set(options.set)
+    conditions = parse_conditions(options.where, shard_set)
+    if options.out is not None:
+        check_unused(options.out, shard_set)
+    with show_progress("trace", unit="documents") as progress:
+        found = find_carried(
+            shard_set, conditions, limit=options.limit or None, workers=options.workers, progress=progress
+        )
+    written = write_found(options, found, shard_set)
+    if options.json:
+        print_json(found.to_dict() | written)
+    else:
+        _print(found, describe_shown(len(found.shown), found.documents))
+        print_written(written)
+    return WHOLE
+
+
+def _print(found: CarriedHits, shown: str) -> None:
+    for place in found.shown:
+        print(printable(_describe(place)))
+    print_rows([{"source": name, "documents": number} for name, number in found.sources.items()])
+    print(f"{found.documents:,} {'document has' if found.documents == 1 else 'documents have'} it{shown}")
+
+
+def _describe(place: Place) -> str:
+    """Return a line that says where a document is, and its carried values."""
+    origin = f"source {place.source}, unit {place.unit}, row {place.row}, hash {place.hash}"
+    values = show_values(place.carried)
+    return f"# {place.shard} document {place.document}, {place.tokens:,} tokens: {values}; {origin}"
+
+
+def write_found(options: argparse.Namespace, found: FoundDocuments, shard_set: ShardSet) -> dict[str, Any]:
+    """Write the block list where one is asked for; return what `--json` says of it."""
+    from shards.trace.block_list import write_block_list
+
+    if options.out is None:
+        return {}
+    return {"out": str(options.out), "hashes": write_block_list(options.out, found, shard_set)}
+
+
+def print_written(written: dict[str, Any]) -> None:
+    """Print what `write_found` returned."""
+    if written:
+        print(f"block list: {printable(written['out'])}, {written['hashes']:,} hashes")
