@@ -26,9 +26,9 @@ import xxhash
 
 from pipeline.engine.receipts import CHECKSUMS_FILE, RECEIPT_FILE, load_receipt, seal, seal_checksums, write_receipt
 from shards.errors import RunError
-from shards.format.workers import map_in_threads
 from shards.stores.files import TMP_SUFFIX, is_abandoned, sync_folder, unique_name
 from shards.stores.store import FolderStore, WritableStore
+from shards.workers import map_in_threads
 
 UPLOADS_AT_ONCE = 3
 """Files of one task that are sent to a remote store at the same time."""

@@ -30,8 +30,8 @@ from pipeline.engine.receipts import (
 )
 from pipeline.engine.tasks import Call, Task
 from shards.errors import RunError
-from shards.format.workers import map_in_threads
 from shards.stores.store import ListedFile, WritableStore, reads_at_once
+from shards.workers import map_in_threads
 
 RESULTS_FILE = "results.json"
 """The results of a stage's tasks, each with size and version of its receipt."""

@@ -24,7 +24,7 @@ from typing import Protocol
 from pipeline.engine.receipts import WorkFileDamagedError
 from pipeline.engine.tasks import Call, Outcome, run_call
 from shards.errors import RunError
-from shards.format.workers import hide_main_module
+from shards.workers import hide_main_module
 
 MAX_LOSSES = 3
 """How often a task may take its process with it before the build stops."""

@@ -49,13 +49,13 @@ from shards.audit.totals import Totals
 from shards.errors import ShardSetError
 from shards.format.reader import Shard, ShardSet
 from shards.format.tokenizer import Vocabulary
-from shards.format.workers import map_tasks
 from shards.stores.files import atomic_open
 from shards.stores.open import open_store
 from shards.stores.store import check_outside, folder_beside
 from shards.terminal.display import format_json
 from shards.trace.locate import Place, cut_excerpt, find_places
 from shards.validation.files import check_structure
+from shards.workers import map_tasks
 
 SAMPLED_DOCUMENTS = 1 << 15
 """Documents compared for near-duplicates. A share of 1 % is then measured to within 0.06 %; 33 MB of sketches."""

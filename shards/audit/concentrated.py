@@ -25,8 +25,8 @@ from shards.audit.rules import LOOK_LISTED_SHARE, MIN_LISTED, is_concentrated, m
 from shards.audit.spread import Half, Spread, count_pairs
 from shards.audit.words import Candidates, WordFinder, Words
 from shards.format.scan import iter_blocks
-from shards.format.workers import map_tasks
 from shards.trace.locate import find_places
+from shards.workers import map_tasks
 
 if TYPE_CHECKING:
     import numpy.typing as npt

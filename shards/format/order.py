@@ -25,7 +25,7 @@ import numpy as np
 from numpy.random import PCG64, SeedSequence
 
 from shards.format.documents import iter_documents, number_sources
-from shards.format.workers import map_in_threads
+from shards.workers import map_in_threads
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -18,9 +18,9 @@ from shards.errors import Problem, ShardSetError
 from shards.format.documents import iter_documents, read_bytes
 from shards.format.reader import Shard, ShardSet
 from shards.format.tokenizer import Vocabulary
-from shards.format.workers import map_tasks
 from shards.terminal.program import called_as
 from shards.trace.locate import Place, find_places
+from shards.workers import map_tasks
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -18,8 +18,8 @@ from shards.errors import InputError
 from shards.format.carried import CarriedType, null_values
 from shards.format.documents import iter_documents, read_hashes
 from shards.format.reader import ShardSet
-from shards.format.workers import map_tasks
 from shards.trace.locate import Place, find_places
+from shards.workers import map_tasks
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -17,8 +17,8 @@ from shards.errors import InputError
 from shards.format.documents import iter_documents
 from shards.format.hashes import split_column
 from shards.format.reader import ShardSet
-from shards.format.workers import map_tasks
 from shards.trace.locate import Place, find_places
+from shards.workers import map_tasks
 
 LEAST_DIGITS = 8
 """Of an abbreviated hash. Of a billion documents, one in four shares its first 8 digits with another one."""

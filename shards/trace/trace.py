@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shards.format.reader import Shard, ShardSet, open_set
-from shards.format.workers import map_tasks
 from shards.trace.locate import find_holders, read_excerpt
 from shards.trace.search import Hit, Query, prepare_search, search_shard
+from shards.workers import map_tasks
 
 if TYPE_CHECKING:
     import numpy.typing as npt

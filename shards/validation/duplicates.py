@@ -21,8 +21,8 @@ from shards.errors import Problem, ProblemKind, ShardSetError
 from shards.format.documents import iter_documents, number_sources
 from shards.format.hashes import split_column
 from shards.format.reader import Shard
-from shards.format.workers import map_in_threads
 from shards.stores.store import reads_at_once
+from shards.workers import map_in_threads
 
 if TYPE_CHECKING:
     import numpy.typing as npt

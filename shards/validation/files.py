@@ -36,10 +36,10 @@ from shards.format.manifest import (
 )
 from shards.format.reader import Shard, ShardSet
 from shards.format.tokenizer import MAX_TOKENIZER_BYTES, check_tokenizer
-from shards.format.workers import map_in_threads
 from shards.stores.files import TMP_SUFFIX
 from shards.stores.store import Store, reads_at_once
 from shards.validation import manifest as totals
+from shards.workers import map_in_threads
 
 _NOT_A_FILE = "not a regular file. Copy or build it again."
 

@@ -24,7 +24,6 @@ from typing import Any, Literal
 
 from shards.errors import Problem
 from shards.format.reader import Shard, ShardSet
-from shards.format.workers import map_in_threads
 from shards.stores.open import open_store
 from shards.stores.store import Store
 from shards.validation import duplicates
@@ -32,6 +31,7 @@ from shards.validation.files import SharedProperties, Structure, check_set_files
 from shards.validation.findings import JoinedFindings, ShardFindings, check_shard, join_findings
 from shards.validation.shard import ContentRules
 from shards.validation.sources import compare_with_sources
+from shards.workers import map_in_threads
 
 Level = Literal["quick", "full"]
 

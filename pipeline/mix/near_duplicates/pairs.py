@@ -25,9 +25,9 @@ from pipeline.engine.receipts import TaskOutput
 from pipeline.engine.tasks import digest_of
 from pipeline.mix.near_duplicates.bands import BAND_DTYPE, BandFile, bands_digest
 from shards.audit.ngrams import finalize
-from shards.format.workers import map_in_threads
 from shards.stores.open import open_store
 from shards.stores.store import Store
+from shards.workers import map_in_threads
 
 if TYPE_CHECKING:
     import numpy.typing as npt

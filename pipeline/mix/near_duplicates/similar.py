@@ -21,9 +21,9 @@ from pipeline.engine.tasks import digest_of
 from pipeline.mix.near_duplicates.pairs import PARTITIONS, distinct_pairs, distinct_runs, pairs_digest, read_pairs
 from pipeline.mix.near_duplicates.shingles import hash_shingles
 from shards.audit.ngrams import token_values
-from shards.format.workers import map_in_threads
 from shards.stores.open import open_store
 from shards.stores.store import Store
+from shards.workers import map_in_threads
 
 if TYPE_CHECKING:
     import numpy.typing as npt
