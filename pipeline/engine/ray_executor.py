@@ -25,7 +25,7 @@ from typing import Any
 
 from pipeline.engine.executors import Advance, say_nothing
 from pipeline.engine.receipts import WorkFileDamagedError
-from pipeline.engine.remote import Losses, check_folders, check_worker, list_settings, list_versions
+from pipeline.engine.remote import Losses, check_folders, check_worker, list_settings, list_versions, name_node
 from pipeline.engine.tasks import Call, Outcome, call_from_json, call_to_json, run_call
 from shards.errors import InputError, import_extra
 
@@ -256,7 +256,8 @@ def _run_on_node(
     """Run a call on a node; return its outcome's values."""
     check_worker(versions)
     os.environ.update(settings)
-    call = call_from_json(text)
-    check_folders(call)
-    outcome = run_call(call, lambda done, made: None)
+    with name_node():
+        call = call_from_json(text)
+        check_folders(call)
+        outcome = run_call(call, lambda done, made: None)
     return outcome.bytes, outcome.tokens, outcome.damage

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import socket
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from pipeline.engine.executors import MAX_LOSSES, WorkerLostError
 from pipeline.engine.tasks import Call
-from shards.errors import InputError
+from shards.errors import InputError, MissingExtraError
+from shards.stores.object_errors import NoCredentialsError
 
 _PACKAGES = ("tokenmill", "awkward", "gigatoken", "numpy", "pyarrow", "tokenizers", "xxhash", "zstandard")
 """The packages whose version can change the bytes that a task writes."""
 
+_EXTRA_PACKAGES = ("datasets", "datatrove", "fasttext-predict", "numba", "spacy")
+"""The same, of packages that only some recipes need. A node without one is refused when a task needs it."""
 
 _SETTINGS = ("HF_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION")
 
 
 class WorkerDiffersError(InputError):
-    """A worker's software is not the driver's, or it does not see the driver's files."""
+    """A worker's software or credentials are not the driver's, or it does not see the driver's files."""
 
 
 def list_versions() -> dict[str, str]:
@@ -33,6 +37,9 @@ def list_versions() -> dict[str, str]:
             versions[package] = version(package)
         except PackageNotFoundError:
             versions[package] = "none"
+    for package in _EXTRA_PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            versions[package] = version(package)
     return versions
 
 
@@ -42,14 +49,15 @@ def list_settings() -> dict[str, str]:
 
 
 def check_worker(driver: Mapping[str, str]) -> None:
-    """Check that this process has the versions of the driver.
+    """Check that this process has the versions of the driver; an extra's package may be missing on either side.
 
     Raises:
         WorkerDiffersError: it does not; the message names both.
     """
     own = list_versions()
+    needed = {name: found for name, found in driver.items() if name in own or name not in _EXTRA_PACKAGES}
     different = [
-        f"{name} {own.get(name)}, the driver has {found}" for name, found in driver.items() if own.get(name) != found
+        f"{name} {own.get(name)}, the driver has {found}" for name, found in needed.items() if own.get(name) != found
     ]
     if different:
         raise WorkerDiffersError(
@@ -57,6 +65,19 @@ def check_worker(driver: Mapping[str, str]) -> None:
             f"driver's versions on every node, or start the build with a Python that all nodes share (the node's: "
             f"{sys.executable})."
         )
+
+
+@contextlib.contextmanager
+def name_node() -> Generator[None]:
+    """Name this host in errors whose remedy is on it: a package or credentials that it does not have.
+
+    Raises:
+        WorkerDiffersError: in the place of such an error.
+    """
+    try:
+        yield
+    except (MissingExtraError, NoCredentialsError) as error:
+        raise WorkerDiffersError(f"node {socket.gethostname()}: {error}") from error
 
 
 def check_folders(call: Call) -> None:

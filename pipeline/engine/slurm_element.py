@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Literal, cast
 
-from pipeline.engine.remote import check_folders, check_worker
+from pipeline.engine.remote import check_folders, check_worker, name_node
 from pipeline.engine.tasks import Outcome, call_from_json, run_call
 from shards.errors import InputError, TokenmillError
 from shards.stores.open import open_store
@@ -105,7 +105,9 @@ class _Element:
                     return
                 call = call_from_json(text)
                 check_folders(call)
-                self.results.outcomes.append(run_call(call, lambda done, made: self._note_memory()))
+                with name_node():
+                    outcome = run_call(call, lambda done, made: self._note_memory())
+                self.results.outcomes.append(outcome)
                 self._write()
             self._write(end="all")
         except Exception as error:  # noqa: BLE001  it goes to the driver, which raises it

@@ -79,14 +79,18 @@ def is_abandoned(unique: str) -> bool:
 
 
 def process_runs(process: int) -> bool:
-    """Return whether a process of this host runs."""
+    """Return whether a process of this host runs; on Linux, a zombie that its parent has not reaped does not."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
     except PermissionError:  # of another user
+        pass
+    try:
+        status = Path(f"/proc/{process}/stat").read_bytes()
+    except OSError:  # no Linux, or it has ended just now
         return True
-    return True
+    return status.rpartition(b") ")[2][:1] not in (b"Z", b"X")
 
 
 def write_text(path: Path, text: str) -> None:

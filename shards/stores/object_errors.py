@@ -60,6 +60,10 @@ class StoreError(InputError):
     """A store refused a request or did not answer it. The message says why and what to do."""
 
 
+class NoCredentialsError(StoreError):
+    """This process has no credentials for a store that asks for them."""
+
+
 class PassingStoreError(TransientError, StoreError):
     """A store cannot be used now, but may work later."""
 
@@ -119,7 +123,7 @@ def to_store_error(
         message = f"the bucket lies in another region than {settings.region!r}"
         return StoreError(f"{what}: {message}. Set AWS_REGION to {right}.")
     if "169.254.169.254" in found.text or "metadata.google.internal" in found.text:
-        return StoreError(f"{what}: no credentials: {settings.credentials}. {say_variables(address.scheme)}")
+        return NoCredentialsError(f"{what}: no credentials: {settings.credentials}. {say_variables(address.scheme)}")
     if found.status == 401 or found.code in _REFUSED_KEYS_CODES:
         remedy = "They are wrong or have expired: renew them"
         return StoreError(f"{what}: {where} refuses the {settings.credentials} ({found.shown}). {remedy}.")
@@ -147,7 +151,7 @@ def to_store_error(
 def _passing(found: Failure, what: str, settings: Settings, *, answered: bool) -> PassingStoreError | None:
     """Return the error if the failure may pass, else None."""
     if found.kind == "Connect":
-        message = f"nothing answers at {settings.endpoint}. Is the endpoint right, and the network up?"
+        message = f"nothing answers at {settings.endpoint} (is the endpoint right?)"
         return PassingStoreError(f"{what}: {message}", give_up_s=None if answered else UNREACHABLE_S)
     if "169.254.169.254" in found.text:
         return None

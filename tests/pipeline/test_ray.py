@@ -140,6 +140,12 @@ def test_other_versions_on_the_nodes_are_refused(
         RayExecutor(ray_cluster.address)
 
 
+def test_the_node_is_named_that_lacks_a_package_of_an_extra(executor: RayExecutor, tmp_path: Path) -> None:
+    calls = make_calls(tmp_path / "work/stage", "need_extra", [{"name": "a", "package": "numba"}])
+    with pytest.raises(WorkerDiffersError, match=rf"^node {socket.gethostname()}: the package 'numba' is not"):
+        run(executor, calls)
+
+
 def test_a_task_that_raises_ends_the_stage(executor: RayExecutor, tmp_path: Path) -> None:
     calls = make_calls(tmp_path / "work/stage", "write_file", [{"name": "bad", "text": "x", "fail": True}])
     with pytest.raises(TaskError, match="halfway"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -205,6 +206,12 @@ def test_other_versions_on_the_nodes_are_refused(
     versions = {"Python": "3.0", "tokenmill": "0.0.1"}
     monkeypatch.setattr("pipeline.engine.slurm_executor.list_versions", lambda: versions)
     with pytest.raises(InputError, match=r"Python 3\.\d+, the driver has 3\.0; tokenmill \S+, the driver has 0\.0\.1"):
+        SlurmExecutor(OPTIONS).run(calls, lambda *_: None)
+
+
+def test_the_node_is_named_that_lacks_a_package_of_an_extra(tmp_path: Path, in_slurm: SlurmCluster) -> None:
+    calls = make_calls(tmp_path / "work/stage", [{"name": "a", "package": "numba"}], "need_extra")
+    with pytest.raises(InputError, match=rf"^node {socket.gethostname()}: the package 'numba' is not installed"):
         SlurmExecutor(OPTIONS).run(calls, lambda *_: None)
 
 

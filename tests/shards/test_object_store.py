@@ -240,7 +240,7 @@ def test_an_endpoint_where_nothing_listens(impatient, monkeypatch):
     port = free_port()
     aws_environment(monkeypatch, f"http://user:{SECRET_KEY}@127.0.0.1:{port}")
     with pytest.raises(
-        StoreError, match=rf"nothing answers at http://127.0.0.1:{port}. Is the endpoint right"
+        StoreError, match=rf"nothing answers at http://127.0.0.1:{port} \(is the endpoint right\?\)\. Check the network"
     ) as error:
         open_objects(PLACE).read("x")
     assert SECRET_KEY not in str(error.value)

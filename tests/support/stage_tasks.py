@@ -11,6 +11,7 @@ from typing import Any
 
 from pipeline.engine.checksums import BLOCK_BYTES, checksum_blocks, write_checksummed
 from pipeline.engine.receipts import TaskOutput
+from shards.errors import missing_extra
 from shards.stores.store import FolderStore
 
 CALLS: list[str] = []
@@ -32,6 +33,11 @@ def write_file(folder: Path, payload: dict[str, Any], report: Callable[[int, int
     if payload.get("fail"):
         raise TaskError("halfway")
     return {"name": payload["name"], "files": {path.name: _facts(data)}, "seconds": {"x": 1}}
+
+
+def need_extra(folder: Path, payload: dict[str, Any], report: Callable[[int, int], None]) -> dict[str, Any]:
+    """Fail as a task does on a node without a package that comes with an extra."""
+    raise missing_extra(ModuleNotFoundError(name=payload["package"]))
 
 
 def die_or_write(folder: Path, payload: dict[str, Any], report: Callable[[int, int], None]) -> dict[str, Any]:

@@ -1,0 +1,56 @@
+"""What a worker on another host is checked for, and which of its errors name the host."""
+
+from __future__ import annotations
+
+import socket
+from importlib.metadata import version
+
+import pytest
+
+from pipeline.engine.remote import WorkerDiffersError, check_worker, list_versions, name_node
+from shards.errors import InputError, MissingExtraError
+from shards.stores.object_client import ObjectAddress, Settings
+from shards.stores.object_errors import NoCredentialsError, StoreError, to_store_error
+
+
+def test_a_worker_with_the_packages_of_the_driver() -> None:
+    check_worker(list_versions())
+
+
+@pytest.mark.parametrize("package", ["tokenizers", "numba"])
+def test_a_worker_with_another_version_of_a_package_or_of_an_extra(package: str) -> None:
+    different = list_versions() | {package: "0.0.1"}
+    with pytest.raises(WorkerDiffersError, match=rf"has {package} {version(package)}, the driver has 0\.0\.1\. "):
+        check_worker(different)
+
+
+def test_a_package_of_an_extra_may_be_on_one_side_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_numba = list_versions()
+    without = {name: found for name, found in with_numba.items() if name != "numba"}
+    check_worker(without)
+    monkeypatch.setattr("pipeline.engine.remote.list_versions", lambda: without)
+    check_worker(with_numba)
+
+
+@pytest.mark.parametrize("kind", [MissingExtraError, NoCredentialsError])
+def test_the_host_is_named_that_lacks_a_package_or_credentials(kind: type[InputError]) -> None:
+    with pytest.raises(WorkerDiffersError, match=rf"^node {socket.gethostname()}: it is missing$"), name_node():
+        raise kind("it is missing")
+
+
+def test_a_store_that_is_left_without_credentials_asks_the_machine_for_a_role() -> None:
+    error = to_store_error(
+        OSError("error sending request for url (http://169.254.169.254/latest/api/token)"),
+        what="s3://b/x",
+        doing="read",
+        address=ObjectAddress("s3", "b"),
+        settings=Settings("https://s3.us-east-1.amazonaws.com", "us-east-1", "no AWS_ACCESS_KEY_ID"),
+        answered=False,
+    )
+    assert isinstance(error, NoCredentialsError)
+    assert str(error).startswith("s3://b/x: no credentials: no AWS_ACCESS_KEY_ID. Set AWS_ACCESS_KEY_ID")
+
+
+def test_the_host_is_not_named_in_other_errors() -> None:
+    with pytest.raises(StoreError, match=r"^s3://b/x: there is no bucket$"), name_node():
+        raise StoreError("s3://b/x: there is no bucket")
