@@ -28,6 +28,7 @@ from pipeline.clean.measures import measure
 from pipeline.clean.patterns import check_matches
 from pipeline.encode import encode
 from pipeline.encode.run import Run, RunList, token_dtype
+from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.receipts import RECEIPT_FILE, WorkFileDamagedError
 from pipeline.engine.tasks import JsonText, Task, digest_of
 from pipeline.estimate import disk
@@ -167,6 +168,8 @@ def run_encode(
         if done := sum(task.digest not in left for task in tasks):
             context.say(f"encode: {done} of {len(tasks)} units were already encoded")
         context.check_disk(recipe, [task.payload.unit for task in pending])
+        if pending:
+            prepare_measures(context, recipe)
 
     # Two sources may read the same files in the same way, and then share a run.
     distinct = list({task.digest: task for task in tasks}.values())
@@ -193,6 +196,12 @@ def run_encode(
             check_unknown(source.name, kept, recipe.tokenizer.max_unknown)
     _check_sources_left(context, recipe, runs, encoded)
     return runs, encoded
+
+
+def prepare_measures(context: BuildContext, recipe: Recipe) -> None:
+    """Compile the measures of presets before worker processes of this machine would each do so at the same time."""
+    if isinstance(context.driver.executor, LocalExecutor) and any(source.clean.presets() for source in recipe.sources):
+        measure.compile_measures(context.say)
 
 
 def _check_sources_left(context: BuildContext, recipe: Recipe, runs: list[Run], encoded: list[dict[str, Any]]) -> None:

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from typing import Any, Literal
 
 from pipeline.build.context import BuildContext
-from pipeline.build.stages import reading_of
+from pipeline.build.stages import prepare_measures, reading_of
 from pipeline.engine.driver import StageResult
 from pipeline.engine.receipts import RECEIPT_FILE, TaskOutput, read_receipt
 from pipeline.engine.tasks import JsonText, Task, digest_of
@@ -58,7 +58,10 @@ def run_tokenizer(context: BuildContext, recipe: Recipe, choice: TokenizerChoice
         if pending:
             if train.find_trainer(section.pretokenizer) == "tokenizers":
                 context.note(train.describe_slow_trainer(section.pretokenizer))
+            elif train.is_trainer_to_compile(section.pretokenizer):
+                context.say("tokenizer: compiling what learns merges, once on this machine: about 5 s")
             context.check_disk(recipe, [unit for own in context.units for unit in own])
+            prepare_measures(context, recipe)
 
     stage = context.run_stage("tokenizer", "pipeline.tokenizer.train:train_tokenizer", [task], before=check_disk)
     result = stage.results[0]

@@ -5,8 +5,12 @@ the smaller ids. Bytes have ids in the order of their byte-level characters, mer
 list of the words that it came up in; a merge looks at no others. As in `tokenizers`,
 
 - the count of a pair in the heap may be too high; it is looked up again when the pair is on top,
-- two merges that make the same bytes make one entry; then a pair may be in the heap twice, and be merged twice,
-- training ends with the vocabulary full, not with a number of merges, or with no pair left.
+- training ends with the vocabulary full or with no pair left.
+
+No two merges make the same bytes. Until a stretch of a word is one symbol, no merge crosses its edges, so that inside
+every merge did what it does in a word that is only this stretch: wherever it becomes a symbol, the same merge makes it.
+So all places of a symbol come up in one merge, and those of a pair in the merge that makes the younger of its two
+symbols: a pair is in the heap once, and is merged once.
 
 Time is linear in the symbols of the distinct words, and so is memory, about 60 bytes a symbol.
 """
@@ -18,7 +22,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.tokenizer.compiled import entry, inner
+from pipeline.compiled import compiled, compiled_and_kept
 from pipeline.tokenizer.words import COUNT, LENGTH, Words, spell
 from shards.format.tokenizer_file import byte_characters
 
@@ -55,17 +59,12 @@ def learn_merges(data: npt.NDArray[np.uint8], words: Words, entries: int) -> lis
     ranks[order] = np.arange(256)
     trainer = _Trainer(data, words[words[:, LENGTH] > 1], ranks, entries)
     texts = [bytes([byte]) for byte in order]
-    ids = {text: index for index, text in enumerate(texts)}
-    merges: dict[tuple[bytes, bytes], None] = {}
+    merges: list[tuple[bytes, bytes]] = []
     while len(texts) < entries and (pair := trainer.find_most_frequent()) is not None:
-        merge = (texts[pair[0]], texts[pair[1]])
-        new = ids.setdefault(b"".join(merge), len(texts))
-        if new == len(texts):
-            texts.append(b"".join(merge))
-        trainer.merge(*pair, new)
-        merges.pop(merge, None)  # a pair that is merged twice has the place of the second time
-        merges[merge] = None
-    return list(merges)
+        trainer.merge(*pair, len(texts))
+        merges.append((texts[pair[0]], texts[pair[1]]))
+        texts.append(b"".join(merges[-1]))
+    return merges
 
 
 class _Trainer:
@@ -102,7 +101,7 @@ class _Trainer:
         _push_touched(self.pairs, self.lists, self.touched, self.heap, self.numbers)
 
 
-@entry
+@compiled_and_kept
 def _list_pairs(
     symbols: Ints, starts: Longs, counts: Longs, pairs: Longs, lists: Ints | Longs, touched: Longs, numbers: Longs
 ) -> None:
@@ -112,7 +111,7 @@ def _list_pairs(
             _make(symbols[k], symbols[k + 1], counts[word], word, pairs, lists, touched, numbers)
 
 
-@entry
+@compiled_and_kept
 def _merge(
     left: int,
     right: int,
@@ -153,7 +152,7 @@ def _merge(
         head = np.int64(following)
 
 
-@inner
+@compiled
 def _find(left: int, right: int, pairs: Longs) -> int:
     """Return the row of a pair, or the empty one where it belongs."""
     pair = (np.int64(left) << 32 | np.int64(right)) + 1
@@ -164,7 +163,7 @@ def _find(left: int, right: int, pairs: Longs) -> int:
     return row
 
 
-@inner
+@compiled
 def _make(
     left: int, right: int, count: int, word: int, pairs: Longs, lists: Ints | Longs, touched: Longs, numbers: Longs
 ) -> None:
@@ -190,7 +189,7 @@ def _make(
     pairs[row, LIST] = new
 
 
-@entry
+@compiled_and_kept
 def _larger_table(pairs: Longs) -> Longs:
     larger = np.zeros((2 * len(pairs), 3), np.int64)
     for row in range(len(pairs)):
@@ -201,7 +200,7 @@ def _larger_table(pairs: Longs) -> Longs:
     return larger
 
 
-@entry
+@compiled_and_kept
 def _push_touched(pairs: Longs, lists: Ints | Longs, touched: Longs, heap: Longs, numbers: Longs) -> None:
     """Move the pairs that the last merge made to the heap."""
     for k in range(numbers[TOUCHED]):
@@ -222,7 +221,7 @@ def _push_touched(pairs: Longs, lists: Ints | Longs, touched: Longs, heap: Longs
     numbers[TOUCHED] = 0
 
 
-@entry
+@compiled_and_kept
 def _update_top(heap: Longs, pairs: Longs, numbers: Longs) -> int:
     """Correct the counts of the pairs on top until one is right; return it, or -1 if no pair occurs any more."""
     while numbers[HEAP]:
@@ -235,7 +234,7 @@ def _update_top(heap: Longs, pairs: Longs, numbers: Longs) -> int:
     return -1
 
 
-@entry
+@compiled_and_kept
 def _pop(heap: Longs, numbers: Longs) -> int:
     """Take the top from the heap; return its list of words."""
     head = heap[0, LIST]
@@ -245,27 +244,27 @@ def _pop(heap: Longs, numbers: Longs) -> int:
     return head
 
 
-@inner
+@compiled
 def _before(heap: Longs, one: int, other: int) -> bool:
     if heap[one, NUMBER] != heap[other, NUMBER]:
         return heap[one, NUMBER] > heap[other, NUMBER]
     return heap[one, PAIR] < heap[other, PAIR]
 
 
-@inner
+@compiled
 def _swap(heap: Longs, one: int, other: int) -> None:
     for column in range(3):
         heap[one, column], heap[other, column] = heap[other, column], heap[one, column]
 
 
-@inner
+@compiled
 def _rise(heap: Longs, at: int) -> None:
     while at and _before(heap, at, (at - 1) // 2):
         _swap(heap, at, (at - 1) // 2)
         at = (at - 1) // 2
 
 
-@inner
+@compiled
 def _sink(heap: Longs, size: int) -> None:
     at = 0
     while 2 * at + 1 < size:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.tokenizer.compiled import entry, inner
+from pipeline.compiled import compiled, compiled_and_kept
 
 Bytes = npt.NDArray[np.uint8]
 """Text, or the table of what each character is."""
@@ -33,7 +33,7 @@ LLAMA3, QWEN2, O200K = range(3)
 PATTERN_NUMBERS = {"llama3": LLAMA3, "qwen2": QWEN2, "o200k": O200K}
 
 
-@entry
+@compiled_and_kept
 def cut(data: Bytes, at: int, stop: int, classes: Bytes, pattern: int, spans: npt.NDArray[np.int64]) -> tuple[int, int]:
     """Cut text into pre-tokens until it ends or there is no room for more.
 
@@ -60,7 +60,7 @@ def cut(data: Bytes, at: int, stop: int, classes: Bytes, pattern: int, spans: np
     return at, size
 
 
-@entry
+@compiled_and_kept
 def next_document(data: Bytes, at: int) -> int:
     """Return where the first document begins from a byte on."""
     while at < len(data) and data[at - 1] != END_OF_TEXT:
@@ -68,7 +68,7 @@ def next_document(data: Bytes, at: int) -> int:
     return at
 
 
-@entry
+@compiled_and_kept
 def see(data: Bytes, at: int, stop: int, seen: npt.NDArray[np.bool_]) -> None:
     """Mark the code points that occur in a text."""
     while at < stop:
@@ -83,7 +83,7 @@ def see(data: Bytes, at: int, stop: int, seen: npt.NDArray[np.bool_]) -> None:
         seen[code] = True
 
 
-@inner
+@compiled
 def _next_pretoken(data: Bytes, at: int, stop: int, classes: Bytes, pattern: int) -> int:
     """Return where the pre-token ends that begins at a byte; the byte itself at the end of a document."""
     first, width = _look(data, at, stop, classes)
@@ -107,7 +107,7 @@ def _next_pretoken(data: Bytes, at: int, stop: int, classes: Bytes, pattern: int
     return end
 
 
-@inner
+@compiled
 def _look(data: Bytes, at: int, stop: int, classes: Bytes) -> tuple[int, int]:
     """Return what the character at a byte is, and how many bytes it has."""
     if at >= stop or data[at] == END_OF_TEXT:
@@ -122,7 +122,7 @@ def _look(data: Bytes, at: int, stop: int, classes: Bytes) -> tuple[int, int]:
     return np.int64(classes[code]), width
 
 
-@inner
+@compiled
 def _skip(data: Bytes, at: int, stop: int, classes: Bytes, wanted: int) -> int:
     """Return where a run of characters ends that are of a wanted kind."""
     while True:
@@ -132,7 +132,7 @@ def _skip(data: Bytes, at: int, stop: int, classes: Bytes, wanted: int) -> int:
         at += width
 
 
-@inner
+@compiled
 def _contraction(data: Bytes, at: int, stop: int) -> int:
     """Match `(?i:'s|'t|'re|'ve|'m|'ll|'d)`; return where it ends, or where it began without a match."""
     if at + 1 >= stop or data[at] != _APOSTROPHE:
@@ -150,7 +150,7 @@ def _contraction(data: Bytes, at: int, stop: int) -> int:
     return at
 
 
-@inner
+@compiled
 def _word(data: Bytes, at: int, stop: int, classes: Bytes, first: int, width: int) -> int:
     """Match `[^\\r\\n\\p{L}\\p{N}]?\\p{L}+`."""
     if first & LETTER:
@@ -162,7 +162,7 @@ def _word(data: Bytes, at: int, stop: int, classes: Bytes, first: int, width: in
     return at
 
 
-@inner
+@compiled
 def _cased_word(data: Bytes, at: int, stop: int, classes: Bytes, first: int, width: int) -> int:
     """Match the two alternatives of o200k that match words, each with a character before it and without."""
     after = at if first & _NO_PREFIX else at + width
@@ -177,7 +177,7 @@ def _cased_word(data: Bytes, at: int, stop: int, classes: Bytes, first: int, wid
     return _contraction(data, end, stop) if end > at else at
 
 
-@inner
+@compiled
 def _lower_word(data: Bytes, at: int, stop: int, classes: Bytes) -> int:
     """Match `[UPPER]*[LOWER]+`: the first run gives back as much as the second needs."""
     position, last = at, -1
@@ -193,7 +193,7 @@ def _lower_word(data: Bytes, at: int, stop: int, classes: Bytes) -> int:
     return at if last < 0 else last
 
 
-@inner
+@compiled
 def _digits(data: Bytes, at: int, stop: int, classes: Bytes, most: int) -> int:
     """Match `\\p{N}{1,most}`."""
     for _ in range(most):
@@ -204,7 +204,7 @@ def _digits(data: Bytes, at: int, stop: int, classes: Bytes, most: int) -> int:
     return at
 
 
-@inner
+@compiled
 def _other(data: Bytes, at: int, stop: int, classes: Bytes) -> int:
     """Match ` ?[^\\s\\p{L}\\p{N}]+`."""
     begin = at + 1 if data[at] == _BLANK else at
@@ -216,7 +216,7 @@ def _other(data: Bytes, at: int, stop: int, classes: Bytes) -> int:
         end += width
 
 
-@inner
+@compiled
 def _spaces(data: Bytes, at: int, stop: int, classes: Bytes) -> int:
     """Match `\\s*[\\r\\n]+`, `\\s+(?!\\S)`, and `\\s+`."""
     end, before, newline = at, at, at

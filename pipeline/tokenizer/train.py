@@ -20,6 +20,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pipeline.compiled import is_to_compile
 from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.timer import Timer
 from pipeline.sources.network.retry import count_retries
@@ -165,6 +166,11 @@ def find_trainer(pretokenizer: str) -> Literal["gigatoken", "numba", "tokenizers
     if pretokenizer == "gpt2":
         return "gigatoken"
     return "tokenizers" if importlib.util.find_spec("numba") is None else "numba"
+
+
+def is_trainer_to_compile(pretokenizer: str) -> bool:
+    """Return whether what learns the merges for a pre-tokenizer is yet to be compiled on this machine."""
+    return find_trainer(pretokenizer) == "numba" and is_to_compile(Path(__file__).parent)
 
 
 def describe_slow_trainer(pretokenizer: str) -> str:

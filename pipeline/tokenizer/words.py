@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.tokenizer.compiled import entry, inner
+from pipeline.compiled import compiled, compiled_and_kept
 from pipeline.tokenizer.scanner import (
     LETTER,
     LOWER,
@@ -121,7 +121,7 @@ def _count(data: Bytes, start: int, stop: int, classes: Bytes, pattern: int) -> 
     return words[:size]
 
 
-@entry
+@compiled_and_kept
 def _add(data: Bytes, spans: npt.NDArray[np.int64], words: Words, slots: Slots, size: int) -> int:
     """Count words; return how many distinct ones there are now."""
     for k in range(len(spans)):
@@ -138,7 +138,7 @@ def _add(data: Bytes, spans: npt.NDArray[np.int64], words: Words, slots: Slots, 
     return size
 
 
-@entry
+@compiled_and_kept
 def _add_up(data: Bytes, words: Words) -> int:
     """Make one of equal words, in place; return how many are left, at the front."""
     room, size = _ROOM, 0
@@ -158,7 +158,7 @@ def _add_up(data: Bytes, words: Words) -> int:
     return size
 
 
-@inner
+@compiled
 def _keys(data: Bytes, start: int, stop: int) -> tuple[int, int]:
     """Return the bytes of a short word as two numbers, or the 64-bit FNV-1a hash of a long one and 0."""
     if stop - start <= _PACKED:
@@ -169,7 +169,7 @@ def _keys(data: Bytes, start: int, stop: int) -> tuple[int, int]:
     return np.int64(value), 0
 
 
-@inner
+@compiled
 def _pack(data: Bytes, start: int, stop: int) -> int:
     value = np.int64(0)
     for k in range(start, stop):
@@ -177,13 +177,13 @@ def _pack(data: Bytes, start: int, stop: int) -> int:
     return value
 
 
-@inner
+@compiled
 def _first_slot(key: int, tail: int, slots: Slots) -> int:
     mixed = (np.uint64(key) ^ np.uint64(tail) * np.uint64(0xC2B2AE3D27D4EB4F)) * np.uint64(0x9E3779B97F4A7C15)
     return np.int64((mixed ^ mixed >> np.uint64(32)) & np.uint64(len(slots) - 1))
 
 
-@inner
+@compiled
 def _find(data: Bytes, key: int, tail: int, offset: int, length: int, words: Words, slots: Slots) -> int:
     """Return the slot of a word, or the empty one where it belongs."""
     slot = _first_slot(key, tail, slots)
@@ -199,7 +199,7 @@ def _find(data: Bytes, key: int, tail: int, offset: int, length: int, words: Wor
     return slot
 
 
-@entry
+@compiled_and_kept
 def _number(words: Words, size: int) -> Slots:
     """Return the hash table of distinct words, twice as large as the room for them."""
     slots = np.zeros(2 * len(words), np.int64)
@@ -211,7 +211,7 @@ def _number(words: Words, size: int) -> Slots:
     return slots
 
 
-@entry
+@compiled_and_kept
 def spell(data: Bytes, words: Words, numbers: Symbols) -> tuple[Symbols, npt.NDArray[np.int64]]:
     """Return the numbers of the words' bytes, one word after another; and where each word begins and the last ends."""
     starts = np.zeros(len(words) + 1, np.int64)

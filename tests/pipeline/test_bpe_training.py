@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR, iter_sample
 from pipeline.tokenizer.scanner import END_OF_TEXT
 from pipeline.tokenizer.train import PATTERNS, train_merges, train_merges_slowly
 from pipeline.tokenizer.words import COUNT, LENGTH, OFFSET, count_words
+from tests.support.small_recipe import write_small_recipe
 
 NAMES = list(PATTERNS)
 SPECIAL = ["<|endoftext|>", "<|pad|>"]
@@ -126,6 +129,21 @@ def test_merges_of_random_words_over_few_letters(tmp_path: Path) -> None:
         assert found == expected, seed
 
 
+REPEATS = st.builds(str.__mul__, st.sampled_from(["a", "b", "ab", "ba", "aab"]), st.integers(1, 9))
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(words=st.lists(st.lists(REPEATS, min_size=1, max_size=4).map("".join), min_size=1, max_size=8))
+@example(words=["aaaa"])
+@example(words=["a" * length for length in range(2, 20)])
+@example(words=["abababa", "bababab", "aabaabaa", "baaaab", "aaaaab", "baaaaa"])
+def test_no_two_merges_make_the_same_bytes(words: list[str], tmp_path: Path) -> None:
+    """Words that overlap themselves, merged to the end: no pair, and no entry, comes up again once it is made."""
+    found, expected = learn([" ".join(words)], "llama3", 256 + len(SPECIAL) + 3000, tmp_path)
+    assert found == expected
+    assert len({left + right for left, right in found}) == len(found)
+
+
 ODD_TEXT = "0 " + "very" * 5000 + "\r\n\r\n\t--- \u00a0 DON'T Don'ſ 12345 ٣٤٥٦ 中文，日本語 Straße"
 
 
@@ -149,7 +167,7 @@ def test_without_numba_tokenizers_learns_the_same(tmp_path: Path, monkeypatch: p
     sample = write_sample(tmp_path / "s", ["low lower lowest newer newest"] * 3)
     fast = train_merges(sample, 290, SPECIAL, "qwen2")
     monkeypatch.setattr(train.importlib.util, "find_spec", lambda name: None)
-    for module in ("compiled", "merges", "scanner", "words"):
+    for module in ("merges", "scanner", "words"):
         monkeypatch.setitem(sys.modules, f"pipeline.tokenizer.{module}", None)
     assert train.find_trainer("qwen2") == "tokenizers"
     assert train.find_trainer("gpt2") == "gigatoken"
@@ -162,3 +180,25 @@ def test_a_sample_that_ends_early_gives_fewer_merges() -> None:
     words = np.zeros((1, 5), np.int64)
     words[0, LENGTH], words[0, COUNT] = 4, 5
     assert learn_merges(data, words, 1000) == [(b"a", b"b"), (b"ab", b"ab")]
+
+
+def test_plan_and_build_say_that_training_is_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_cli: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    recipe = write_small_recipe(tmp_path)
+    recipe.write_text(recipe.read_text().replace("[tokenizer]", '[tokenizer]\npretokenizer = "o200k"'))
+    line = "tokenizer: `tokenizers` learns the merges for o200k, about 4 MB of text a second"
+    remedy = "pip install 'tokenmill[bpe]'"
+
+    def plan_and_build(out: str, *overrides: str) -> list[str]:
+        planned = run_cli("plan", recipe, *overrides)
+        built = run_cli("build", recipe, "--out", out, *overrides)
+        assert (planned.returncode, built.returncode) == (0, 0), planned.stderr + built.stderr
+        return [" ".join(output.split()) for output in (planned.stdout, built.stderr)]
+
+    assert not any("learns the merges" in said for said in plan_and_build("fast"))
+    monkeypatch.setattr(train.importlib.util, "find_spec", lambda name: None)
+    assert all(line in said and remedy in said for said in plan_and_build("slow"))
+    assert not any(
+        "learns the merges" in said for said in plan_and_build("gpt2", "--set", "tokenizer.pretokenizer=gpt2")
+    )

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipeline.clean.measures.characters import ASCII_LETTERS, DIGITS, FIRST_WIDE, NEWLINE, is_letter, mark_bytes
-from pipeline.clean.measures.compiler import compiled
 from pipeline.clean.measures.hashes import divide, find_first, make_table, read_stretch
 from pipeline.clean.measures.names import ENCODED_RUN_BYTES, NAME_BYTES, NAME_LINES
+from pipeline.compiled import compiled
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipeline.clean.measures.code import measure_alphanumeric, measure_encoded, measure_names
-from pipeline.clean.measures.compiler import compiled, compiled_and_kept
 from pipeline.clean.measures.hashes import read_blocks
 from pipeline.clean.measures.lines import find_lines, measure_lines
 from pipeline.clean.measures.literals import measure_literals
@@ -17,6 +16,7 @@ from pipeline.clean.measures.phrases import find_phrases, measure_generated, mea
 from pipeline.clean.measures.repetition import measure_ngrams, measure_repeated_lines
 from pipeline.clean.measures.sentences import measure_sentences
 from pipeline.clean.measures.words import find_words, measure_words
+from pipeline.compiled import compiled, compiled_and_kept
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.clean.measures.compiler import compiled
+from pipeline.compiled import compiled
 
 if TYPE_CHECKING:
     import numpy.typing as npt

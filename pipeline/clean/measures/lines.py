@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pipeline.clean.measures.characters import NEWLINE, begins_with, has_code, read_last
-from pipeline.clean.measures.compiler import compiled
 from pipeline.clean.measures.hashes import divide, read_stretch
 from pipeline.clean.measures.names import PUNCTUATION, SHORT_CHARS
+from pipeline.compiled import compiled
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -16,8 +16,8 @@ import numpy as np
 
 from pipeline.clean.measures.characters import ASCII_LETTERS, DIGITS, FIRST_WIDE, NEWLINE, is_letter, mark_bytes
 from pipeline.clean.measures.code import NAME
-from pipeline.clean.measures.compiler import compiled
 from pipeline.clean.measures.hashes import divide
+from pipeline.compiled import compiled
 
 if TYPE_CHECKING:
     from pipeline.clean.measures.characters import Bytes

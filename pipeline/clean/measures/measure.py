@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pipeline.clean.measures.names import FAMILIES, MEASURES
+from pipeline.compiled import is_to_compile
 from shards.errors import check_extra
 
 if TYPE_CHECKING:
@@ -16,6 +18,22 @@ if TYPE_CHECKING:
 
 CODE_VERSION = 1
 """Raised when a measure of a text changes."""
+
+
+def compile_measures(say: Callable[[str], None]) -> None:
+    """Compile the measures here, unless this machine keeps them or cannot: else each of many processes would.
+
+    Args:
+        say: prints a line for a person, before.
+
+    Raises:
+        MissingExtraError: numba is not installed.
+    """
+    if is_to_compile(Path(__file__).parent):
+        import pyarrow as pa
+
+        say("compiling the measures, once on this machine: about 15 s")
+        measure_documents(pa.array(["a"], pa.large_string()), list(MEASURES))
 
 
 def measure_documents(text: pa.LargeStringArray, names: Sequence[str]) -> npt.NDArray[np.float32]:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipeline.clean.measures.characters import ASCII_LETTERS, DIGITS, NEWLINE, begins_with
-from pipeline.clean.measures.compiler import compiled
 from pipeline.clean.measures.hashes import divide
 from pipeline.clean.measures.names import HEAD_LINES
+from pipeline.compiled import compiled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.clean.measures.compiler import compiled
 from pipeline.clean.measures.hashes import chain, divide, find_first, make_table
 from pipeline.clean.measures.names import DUPLICATE_SIZES, TOP_SIZES
+from pipeline.compiled import compiled
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pipeline.clean.measures.characters import ASCII_LETTERS, BEGINS_WHITE, NEWLINE, WHITE, is_letter, wide_white
-from pipeline.clean.measures.compiler import compiled
 from pipeline.clean.measures.hashes import divide, read_block, read_stretch
 from pipeline.clean.measures.names import STOP_WORDS
+from pipeline.compiled import compiled
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -1,0 +1,90 @@
+"""Code that numba compiles is kept by what it was made of, and by nobody who does not need it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from pipeline import compiled
+from pipeline.clean.measures import measure
+from pipeline.clean.measures.names import MEASURES
+from pipeline.tokenizer import train
+from tests.support.small_recipe import write_small_recipe
+
+CALLER = "from pipeline.compiled import compiled_and_kept\nfrom own.callee import one\n"
+CALLER += "@compiled_and_kept\ndef add(number):\n    return number + one()\nprint(add(1), dict(add.stats.cache_hits))\n"
+CALLEE = "from pipeline.compiled import compiled\n@compiled\ndef one():\n    return 1\n"
+
+
+def run(code: str, cwd: Path | None = None) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=cwd).stdout
+
+
+def test_a_change_of_a_called_function_is_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The function itself is in another file, which does not change."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kept"))
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "caller.py").write_text(CALLER)
+    (folder / "callee.py").write_text(CALLEE)
+    outputs = [run("import own.caller", tmp_path) for _ in range(2)]
+    (folder / "callee.py").write_text(CALLEE.replace("return 1", "return 30"))
+    outputs.append(run("import own.caller", tmp_path))
+    assert outputs == ["2 {}\n", "2 {(int64,): 1}\n", "31 {}\n"]
+
+
+def test_where_code_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = Path(measure.__file__).parent
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kept"))
+    folder = Path(compiled.find_folder(sources))
+    assert folder.parent == tmp_path / "kept"
+    assert folder.name.startswith("measures-")
+    monkeypatch.delenv("NUMBA_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert Path(compiled.find_folder(sources)) == tmp_path / "tokenmill" / folder.name
+
+
+def test_without_a_folder_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file/below"))
+    assert compiled.find_folder(tmp_path) == ""
+    assert not compiled.is_to_compile(tmp_path)  # not beforehand: each process does
+
+    def add_one(number: int) -> int:
+        return number + 1
+
+    assert compiled.compiled_and_kept(add_one)(1) == 2
+
+
+def test_a_build_says_what_it_compiles_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_cli: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    recipe = write_small_recipe(tmp_path)
+    text = recipe.read_text().replace("[tokenizer]", '[tokenizer]\npretokenizer = "qwen2"').replace("= 300", "= 260")
+    recipe.write_text(text + '[clean.c4]\nwhen = "encode"\nmin_sentences = "off"\n')
+    # This process has the code in memory, and compiles nothing again.
+    sample = tmp_path / "sample"
+    sample.write_bytes(b"low lower lowest")
+    train.train_merges(sample, 260, [], "qwen2")
+    measure.measure_documents(cast("Any", pa.array(["a"], pa.large_string())), list(MEASURES))
+
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kept"))
+    said = run_cli("build", recipe, "--out", "first", "--workers", "1").stderr
+    assert said.index("tokenizer: compiling what learns merges, once") < said.index("tokenizer: trained")
+    assert said.index("compiling the measures, once") < said.index("tokenizer: trained")  # its sample is cleaned
+    for sources in (Path(measure.__file__), Path(train.__file__)):
+        (Path(compiled.find_folder(sources.parent)) / "code.nbc").touch()
+    said = run_cli("build", recipe, "--out", "second", "--workers", "1").stderr
+    assert "tokenizer: trained" in said
+    assert "compiling" not in said
+
+
+def test_a_build_without_presets_does_not_load_numba() -> None:
+    code = "import sys; import pipeline.build.build, pipeline.engine.worker, pipeline.compiled"
+    assert run(f"{code}; print('numba' in sys.modules)") == "False\n"
