@@ -157,7 +157,7 @@ def test_from_the_audit_to_a_set_without_them_by_hash(folder: Path, planted: set
     lists = [(entry.file, entry.hashes, entry.found, entry.documents) for entry in manifest.drop_hashes]
     assert lists == [("block.txt", 60, 60, 61), ("other.txt", 60, 0, 0)]
     recipe = json.loads((folder / "set/recipe.json").read_text())
-    assert recipe["drop_hashes"] == [f"../{entry.file}#sha256={entry.sha256}" for entry in manifest.drop_hashes]
+    assert recipe["drop_hashes"] == [f"{entry.file}#sha256={entry.sha256}" for entry in manifest.drop_hashes]
     train = manifest.splits["train"]
     for row, share in zip(manifest.mix, (0.87, 0.10, 0.03), strict=True):
         assert abs(row.achieved_tokens - share * train.requested_tokens) < 20_000, "to within a document"

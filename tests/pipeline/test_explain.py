@@ -413,11 +413,10 @@ def test_a_set_and_its_work_in_a_bucket(built: Built, moto: ObjectServer, monkey
         assert (answer["build"]["of_this_set"], reason["step"]) == (True, step)
     (found,) = trace(place, "--hash", built.hash_of("kept")[:10], "--json")["places"]
     assert found == built.ask("--hash", built.hash_of("kept"))["places"][0]
-    # No path leads from a bucket to this machine: those of the recipe begin at the root.
     recipe = json.loads(shards.open_set(place).store.read("recipe.json"))
     digest = hashlib.sha256((built.folder / "block.txt").read_bytes()).hexdigest()
-    assert recipe["drop_hashes"] == [f"{built.folder}/block.txt#sha256={digest}"]
-    assert recipe["evaluations"][0]["paths"] == [f"{built.folder}/exam.jsonl"]
+    assert recipe["drop_hashes"] == [f"block.txt#sha256={digest}"]
+    assert recipe["evaluations"][0]["paths"] == ["exam.jsonl"]
 
 
 def test_a_source_that_was_read_whole_without_drops_is_told_for_certain(tmp_path: Path) -> None:

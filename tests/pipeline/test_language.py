@@ -156,7 +156,7 @@ def test_a_build_drops_and_its_recipe_builds_the_same(recipe: Callable[..., Path
         f"language: {name}": 10 for name in ("de", "fr", "es", "ja")
     }
     stated: dict[str, Any] = json.loads((tmp_path / "set/recipe.json").read_text())["sources"][0]["clean"]["language"]
-    assert stated["model"] == f"../lid.ftz#sha256={hash_file(MODEL)}"
+    assert stated["model"] == f"lid.ftz#sha256={hash_file(MODEL)}"
     again = run_build(tmp_path / "set/recipe.json", tmp_path / "again")
     assert again["sources"][0]["dropped"] == dropped
     (manifest, other) = ((tmp_path / name / "manifest.json").read_bytes() for name in ("set", "again"))
