@@ -7,7 +7,7 @@ EXPORTS_VENV := .venv-exports
 INTEGRATIONS_VENV := .venv-integrations
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-long test-exports test-integrations check bench clean
+.PHONY: help env demo test test-long test-exhaustive test-exports test-integrations check bench clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -23,11 +23,14 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)  ## corpus, shards, validation, training and samples on this machine, no network
 	PYTHON=$(BIN)/python sh recipes/demo.sh
 
-test: $(STAMP)  ## run the tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+test: $(STAMP)  ## run the tests, but for those marked `long`
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not long'
 
-test-long: $(STAMP)  ## run the tests that take many minutes: clusters whose nodes and drivers are killed, trainings side by side
-	TOKENMILL_LONG_TESTS=1 $(BIN)/python -m pytest tests/pipeline/test_clusters_long.py tests/pipeline/test_cleaned_builds.py \
+test-long: $(STAMP)  ## run the tests that take many seconds each: builds and trainings that are killed, clusters, real text
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m long
+
+test-exhaustive: $(STAMP)  ## the same with more kills and documents, clusters whose nodes are killed, trainings side by side (an hour)
+	TOKENMILL_EXHAUSTIVE_TESTS=1 $(BIN)/python -m pytest tests/pipeline/test_clusters_exhaustive.py tests/pipeline/test_cleaned_builds.py \
 		tests/pipeline/test_measures.py tests/trainer/test_baselines.py tests/trainer/test_crashes.py tests/trainer/test_remote.py
 
 test-exports: $(STAMP) $(EXPORTS_VENV)/.stamp  ## read exports with the libraries they are for, in an environment of their own

@@ -17,7 +17,7 @@ from tests.support.builds import build_here, digests, digests_in, run_build
 from tests.support.cleaned_recipe import language_model
 from tests.support.started import attempts, kill_in
 
-LONG = bool(os.environ.get("TOKENMILL_LONG_TESTS"))
+EXHAUSTIVE = bool(os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS"))
 STAGES = ("evaluations", "tokenizer", "encode", "bands", "pairs", "similar", "mix", "assemble")
 NOT_RUN = dict.fromkeys(STAGES[:-2], 0)
 """What a moved limit of the mix does not run again."""
@@ -82,9 +82,9 @@ def test_moved_limits_mix_and_assemble_again_and_nothing_else(
 def test_killed_in_every_stage_it_ends_with_the_same_bytes(
     cleaned: Path, expected_cleaned: dict[str, str], tmp_path: Path
 ) -> None:
-    """Four kills; with `TOKENMILL_LONG_TESTS` twenty, in all stages."""
+    """Four kills; with `TOKENMILL_EXHAUSTIVE_TESTS` twenty, in all stages."""
     out, rng = tmp_path / "set", random.Random(12)
-    stages = [*STAGES, *STAGES, *STAGES[2:6]] if LONG else ["encode", "bands", "pairs", "similar"]
+    stages = [*STAGES, *STAGES, *STAGES[2:6]] if EXHAUSTIVE else ["encode", "bands", "pairs", "similar"]
     for stage in sorted(stages, key=STAGES.index):
         while not kill_in(stage, cleaned, out, rng.uniform(0, 0.01)):
             shutil.rmtree(tmp_path / "set.work" / stage)  # its tasks had finished: they run again

@@ -93,9 +93,9 @@ def test_measures_equal_the_slow_ones_on_odd_texts() -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", ["fineweb_edu", "finemath", "python_edu", "tinystories", "bulk_prose"])
 def test_measures_equal_the_slow_ones_on_corpora(corpora: Path, name: str) -> None:
-    """On 100 documents of each source, spread over it; on 5,000 with `TOKENMILL_LONG_TESTS`: half an hour."""
+    """On 100 documents of each source, spread over it; on 5,000 with `TOKENMILL_EXHAUSTIVE_TESTS`: half an hour."""
     texts = _read_code(corpora) if name == "python_edu" else _read_texts(corpora / name)
-    most = 5000 if os.environ.get("TOKENMILL_LONG_TESTS") else 100
+    most = 5000 if os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS") else 100
     check_equal(texts[:: max(1, len(texts) // most)][:most])
 
 

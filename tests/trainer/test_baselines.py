@@ -23,8 +23,8 @@ STORIES = Path(os.environ.get("TOKENMILL_CORPORA", Path(__file__).parents[2] / "
 pytestmark = [
     pytest.mark.timeout(900),  # on a machine that does other things as well
     pytest.mark.skipif(
-        not os.environ.get("TOKENMILL_LONG_TESTS"),
-        reason="trains for minutes on both cores: set TOKENMILL_LONG_TESTS=1 to run it",
+        not os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS"),
+        reason="trains for minutes on both cores: set TOKENMILL_EXHAUSTIVE_TESTS=1 to run it",
     ),
     pytest.mark.skipif(
         not any(STORIES.glob("*.parquet")), reason=f"no stories in {STORIES}; set TOKENMILL_CORPORA to the corpora"

@@ -36,7 +36,7 @@ from trainer.recipe import load_recipe
 
 URL = "hf://datasets/tester/set"
 S3 = f"s3://{BUCKET}/sets/tiny"
-KILLS = 6 if os.environ.get("TOKENMILL_LONG_TESTS") else 3
+KILLS = 6 if os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS") else 3
 """How often a run is killed in its cache."""
 
 

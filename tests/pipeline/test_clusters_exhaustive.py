@@ -1,4 +1,4 @@
-"""Builds on real clusters under everything that goes wrong there. Minutes: set `TOKENMILL_LONG_TESTS` to run them."""
+"""Builds on real clusters under everything that goes wrong there: minutes, for `make test-exhaustive`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ from tests.support.ray_cluster import RayCluster
 from tests.support.slurm_cluster import SlurmCluster
 
 pytestmark = [
-    pytest.mark.skipif(not os.environ.get("TOKENMILL_LONG_TESTS"), reason="takes minutes: set TOKENMILL_LONG_TESTS=1"),
+    pytest.mark.skipif(
+        not os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS"), reason="takes minutes: set TOKENMILL_EXHAUSTIVE_TESTS=1"
+    ),
     pytest.mark.timeout(1800),
 ]
 STAGES = ("tokenizer", "encode", "mix", "assemble")
