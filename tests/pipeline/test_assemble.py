@@ -189,7 +189,7 @@ def test_a_run_that_was_written_again_is_found_in_its_new_folder(bucket: Proxy, 
     store.child("run/second").delete_all()
     load_runs.cache_clear()  # another process, which has no rows yet
     (run,) = load_runs(listed.address)
-    with pytest.raises(WorkFileDamagedError, match="documents"):
+    with pytest.raises(WorkFileDamagedError, match="does not exist"):
         run.read_documents(0, 81)
 
 
