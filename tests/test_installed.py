@@ -90,6 +90,7 @@ def test_commands_run_beside_modules_of_the_same_names(installed: Installed, pro
     assert manifests[0] == manifests[1]
 
 
+@pytest.mark.long
 def test_the_demo_builds_by_name_in_any_folder(installed: Installed, tmp_path: Path) -> None:
     command = ["build", "demo", "--out", "out/demo", "--tokens", "200K", "--set", "tokenizer.vocab_size=600"]
     done = installed.run(tmp_path, "tokenmill", *command, "--set", "split.val_tokens=2000")

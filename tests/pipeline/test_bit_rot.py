@@ -117,6 +117,7 @@ def test_another_shard_size_reads_runs_in_the_mix(finished: Finished, capsys: py
     finished.build()
 
 
+@pytest.mark.long
 def test_damage_is_repaired_from_worker_processes(tmp_path: Path) -> None:
     write_corpus(tmp_path / "corpus")
     recipe = tmp_path / "recipe.toml"
@@ -137,6 +138,7 @@ def test_damage_is_repaired_from_worker_processes(tmp_path: Path) -> None:
         assert f"encode task {path.parent.name} runs again" in said
 
 
+@pytest.mark.long
 def test_fetched_documents_that_were_damaged_are_fetched_again(tmp_path: Path) -> None:
     table = stand_ins.small_code(tmp_path / "objects.tar")
     (tmp_path / "rows").mkdir()

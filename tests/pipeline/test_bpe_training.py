@@ -147,6 +147,7 @@ def test_no_two_merges_make_the_same_bytes(words: list[str], tmp_path: Path) -> 
 ODD_TEXT = "0 " + "very" * 5000 + "\r\n\r\n\t--- \u00a0 DON'T Don'ſ 12345 ٣٤٥٦ 中文，日本語 Straße"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("folder", ["fineweb_edu", "finemath"])
 def test_merges_of_real_text(name: str, folder: str, corpora: Path, tmp_path: Path) -> None:

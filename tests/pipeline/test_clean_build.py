@@ -15,6 +15,9 @@ from pipeline.recipe.presets import Gopher
 from shards.__main__ import main as shards_main
 from tests.support.builds import build_here, call_here, digests, real_documents, run_build
 
+pytestmark = pytest.mark.long
+
+
 RECIPE = """
 name = "clean"
 [[sources]]

@@ -17,6 +17,9 @@ from tests.support.builds import build_here, digests, digests_in, run_build
 from tests.support.cleaned_recipe import language_model
 from tests.support.started import attempts, kill_in
 
+pytestmark = pytest.mark.long
+
+
 EXHAUSTIVE = bool(os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS"))
 STAGES = ("evaluations", "tokenizer", "encode", "bands", "pairs", "similar", "mix", "assemble")
 NOT_RUN = dict.fromkeys(STAGES[:-2], 0)

@@ -20,6 +20,9 @@ import shards
 from tests.support.builds import real_documents, run_build
 from tests.support.planted import LISTS, LOGS, TABLES, TRIPLES, plant
 
+pytestmark = pytest.mark.long
+
+
 CORPORA = Path(os.environ.get("TOKENMILL_CORPORA", Path(__file__).parents[2] / "../shared/corpora"))
 MOST_OTHERS = 0.02
 """Share of the other documents that may be listed: those of real text that are full of words of their own."""

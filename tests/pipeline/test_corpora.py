@@ -26,7 +26,10 @@ CORPORA = Path(os.environ.get("TOKENMILL_CORPORA", Path(__file__).parents[2] / "
 WEIGHTS = {"fineweb-edu": 87, "finemath": 10, "python": 3}
 SPECIAL_TOKENS = ["<|endoftext|>", "<|pad|>", "<|user|>", "<|assistant|>", "<|system|>"]
 
-pytestmark = pytest.mark.skipif(not (CORPORA / "fineweb_edu").is_dir(), reason=f"no corpora in {CORPORA}")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(not (CORPORA / "fineweb_edu").is_dir(), reason=f"no corpora in {CORPORA}"),
+]
 
 
 @pytest.fixture(scope="module")

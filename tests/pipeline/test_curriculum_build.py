@@ -191,6 +191,7 @@ def test_plan_says_the_phases_and_refuses_a_small_one(
         assert "mix.phases.last: 0.1 of" in json.loads(small)["problems"][0]
 
 
+@pytest.mark.long
 def test_inspect_trace_audit_and_report_know_phases(
     built: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,6 +35,9 @@ from shards.config import SettingsError
 from tests.support.builds import real_documents, run_build
 from tests.support.servers import corpora
 
+pytestmark = pytest.mark.long
+
+
 NAMED = [
     ("GopherQualityFilter", {"min_doc_words": 20}),
     ("GopherRepetitionFilter", {}),

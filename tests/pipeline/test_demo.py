@@ -17,6 +17,9 @@ import pytest
 from pipeline.demo import corpus as demo
 from pipeline.demo import docstrings
 
+pytestmark = pytest.mark.long
+
+
 LONG = "A sentence that says what the object is for. " * 10
 FINEWEB_EDU = (
     "text string, id string, dump string, url string, file_path string, language string, "

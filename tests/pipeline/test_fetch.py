@@ -34,6 +34,9 @@ from tests.support.servers.bucket import Bucket
 from tests.support.servers.http11 import FileSpan
 from tests.support.servers.hub import Hub
 
+pytestmark = pytest.mark.long
+
+
 RECIPE = """
 name = "code"
 seed = 5

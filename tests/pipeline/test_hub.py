@@ -22,6 +22,8 @@ from tests.support.hub_builds import ROOT, SOURCES, Command, files_recipe, hub_r
 from tests.support.servers import corpora
 from tests.support.servers.hub import Hub
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

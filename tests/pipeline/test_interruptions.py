@@ -20,6 +20,8 @@ from shards.stores.files import lock_folder
 from tests.support.builds import digests, real_documents, recipe_text, run_build, wait_until, write_corpus
 from tests.support.started import Started
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -57,6 +57,7 @@ def test_a_file_of_nothing_else_is_refused(tmp_path: Path, source: Any) -> None:
         list_spans_of(source(tmp_path / "a.jsonl", max_malformed=1.0))
 
 
+@pytest.mark.long
 def test_the_budget_is_of_the_whole_source(tmp_path: Path) -> None:
     """Two files: one bad record in the first 40, none in 160: 0.5 % of the source."""
     write_lines(tmp_path / "a.jsonl", 40, {7: BAD[0]})

@@ -90,6 +90,7 @@ def test_measures_equal_the_slow_ones_on_odd_texts() -> None:
     check_equal([*"a\n é中🎉#", "\n\n\n", "a\n", "\na", "a b" * 10, *WHITE, "".join(f"a{char}" for char in WHITE)])
 
 
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", ["fineweb_edu", "finemath", "python_edu", "tinystories", "bulk_prose"])
 def test_measures_equal_the_slow_ones_on_corpora(corpora: Path, name: str) -> None:
@@ -291,6 +292,7 @@ for text in documents:
 """Prints the memory that each of two documents of some MB takes, divided by its size."""
 
 
+@pytest.mark.long
 def test_memory_of_a_long_document() -> None:
     """At most 14 times its size for words in lines, 38 times where each line is a letter."""
     run = subprocess.run([sys.executable, "-c", PEAK, "20000"], capture_output=True, text=True, check=True)

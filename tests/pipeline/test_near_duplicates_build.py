@@ -35,6 +35,9 @@ from tests.support.near_duplicates import Planted, jaccard, plant
 from tests.support.servers import corpora
 from tests.support.servers.objects import ObjectServer, aws_environment
 
+pytestmark = pytest.mark.long
+
+
 DROP = 'clean.near_duplicates={action = "drop", max_dropped = 1.0}'
 RECIPE = """
 name = "planted"

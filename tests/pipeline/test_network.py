@@ -31,6 +31,8 @@ from shards.stores.retry import TransientError
 from tests.support.hub_builds import ROOT, hub_recipe
 from tests.support.servers.hub import Hub
 
+pytestmark = pytest.mark.long
+
 
 class Failing:
     """Fails a number of times, then succeeds."""

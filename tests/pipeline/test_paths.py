@@ -18,6 +18,9 @@ from shards.stores.open import open_writable_store
 from shards.validation.validate import validate
 from tests.support.builds import digests, digests_in, run_build
 
+pytestmark = pytest.mark.long
+
+
 RECIPE = """\
 name = "a"
 [[sources]]

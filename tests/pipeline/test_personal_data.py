@@ -66,6 +66,7 @@ def source_files() -> list[str]:
         return [gzip.decompress(file.read()).decode("utf-8", "replace") for file in members if file is not None]
 
 
+@pytest.mark.long
 def test_every_planted_piece_is_masked_and_nothing_else_changes() -> None:
     rng = random.Random(1)
     files = [text for text in source_files() if not hits(text)]

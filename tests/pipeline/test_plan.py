@@ -193,6 +193,7 @@ def build_here(recipe: Recipe, out: Path) -> None:
         executor.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tokens", ["max", "300_000"])
 def test_the_plan_of_a_small_set_is_near_what_the_build_finds(library: Path, tmp_path: Path, tokens: str) -> None:
     recipe = library_recipe(library, tmp_path, f"mix.tokens={tokens}")
@@ -236,6 +237,7 @@ def test_a_part_is_priced_as_it_will_be_read(library: Path, tmp_path: Path, monk
     assert functions.all_files - functions.files == manifest.sources[0].unread_files
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tokens", ["max", "2_000_000"])
 def test_the_plan_of_real_text_is_near_what_the_build_finds(corpora: Path, tmp_path: Path, tokens: str) -> None:
     path = tmp_path / "real.toml"
@@ -298,6 +300,7 @@ def test_a_tokenizer_that_is_given_is_used(library: Path, tmp_path: Path) -> Non
     assert found.time.tokenizer_s == 0
 
 
+@pytest.mark.long
 def test_predicates_that_keep_nothing_are_pointed_out(
     library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -318,6 +321,7 @@ def served(tmp_path: Path) -> Iterator[tuple[Hub, Bucket]]:
         yield hub, bucket
 
 
+@pytest.mark.long
 def test_a_plan_over_a_network_asks_for_little_and_foresees_the_build(
     served: tuple[Hub, Bucket], tmp_path: Path
 ) -> None:
@@ -385,6 +389,7 @@ tokens = 100_000
     assert len(bucket.requests) == fetched
 
 
+@pytest.mark.long
 def test_a_part_of_many_remote_files_opens_few(tmp_path: Path) -> None:
     """A small request looks at the first sixteen of sixty files, with a few requests each."""
     made = server_corpora.write(tmp_path / "served")

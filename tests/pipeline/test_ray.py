@@ -25,6 +25,9 @@ from tests.support.servers.objects import ObjectServer, Proxy, aws_environment
 from tests.support.small_recipe import write_small_recipe
 from tests.support.stage_tasks import TaskError
 
+pytestmark = pytest.mark.long
+
+
 SAID: list[str] = []
 """What the executor has said in this test."""
 

@@ -23,6 +23,8 @@ from tests.support.builds import build_here, command, digests, digests_in, run_b
 from tests.support.servers.objects import ObjectServer, Proxy, aws_environment, rclone_store
 from tests.support.validation_tasks import validate_as_tasks
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def objects(recipe: Path, moto: ObjectServer) -> dict[str, bytes]:

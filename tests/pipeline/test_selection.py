@@ -315,6 +315,7 @@ def test_part_sizes() -> None:
     assert selection.part_bytes(10**15) == UNIT_BYTES
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", ["45_000", "45e3", "45K", "0.045M"])
 def test_tokens_on_the_command_line(text: str, corpus: Path, tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"

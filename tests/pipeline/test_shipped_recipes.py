@@ -23,6 +23,9 @@ from tests.support.servers import corpora
 from tests.support.servers.bucket import Bucket
 from tests.support.servers.hub import Hub
 
+pytestmark = pytest.mark.long
+
+
 RECIPES = sorted((ROOT / "recipes/data").glob("*.toml"))
 SHORT_RUN = [
     f"--set={value}" for value in ("train.steps=2", "schedule.warmup_steps=1", "eval.max_tokens=2_000", "phases=[]")

@@ -29,6 +29,9 @@ from tests.support.damage import flip_unseen
 from tests.support.slurm_cluster import SlurmCluster
 from tests.support.small_recipe import write_small_recipe
 
+pytestmark = pytest.mark.long
+
+
 STAGE_TASKS = "tests.support.stage_tasks"
 OPTIONS = ["time=5"]
 

@@ -15,6 +15,8 @@ from tests.support.builds import build_here, recipe_text, run_build, write_corpu
 from tests.support.servers.loopback import Record
 from tests.support.servers.objects import ObjectServer, Proxy, aws_environment
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -23,6 +23,9 @@ from shards.trace.block_list import write_block_list
 from shards.trace.search import Query
 from shards.trace.trace import locate_token, trace
 
+pytestmark = pytest.mark.long
+
+
 PLANTED = ("PersonX", "PersonY", "fefefe", "@.@")
 """Strings that the planted documents are full of and no other document holds."""
 

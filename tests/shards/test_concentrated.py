@@ -24,6 +24,9 @@ from shards.format.scan import iter_blocks
 from shards.trace.block_list import check_out
 from tests.support.shard_sets import write_set
 
+pytestmark = pytest.mark.long
+
+
 BELOW = 100
 
 

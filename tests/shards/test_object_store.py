@@ -31,6 +31,9 @@ from tests.support.servers.objects import (
     rclone_store,
 )
 
+pytestmark = pytest.mark.long
+
+
 FAULTS = ("reset", "503", "short", "stall", "429", "reset-body")
 PLACE = f"s3://{BUCKET}/a/place"
 

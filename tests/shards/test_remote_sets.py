@@ -25,6 +25,9 @@ from tests.support.servers.hub import Hub, use_hub
 from tests.support.servers.objects import BUCKET, ObjectServer, Proxy, aws_environment
 from tests.support.shard_sets import write_set
 
+pytestmark = pytest.mark.long
+
+
 assert faults_documents
 assert faults_metadata
 assert faults_tokens

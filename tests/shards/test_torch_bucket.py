@@ -16,6 +16,9 @@ from shards.torch import TokenStream, TokenWindows
 from tests.support.servers.objects import BUCKET, SECRET_KEY, ObjectServer, Proxy, aws_environment
 from tests.support.token_sets import count_up, write_token_set
 
+pytestmark = pytest.mark.long
+
+
 PLACE = f"s3://{BUCKET}/sets/torch"
 SEQ_LEN, BATCH = 32, 16
 

@@ -301,6 +301,7 @@ def test_a_dataloader_with_workers_needs_to_be_told(small_set: ShardSet, numbers
         next(iter(loader))
 
 
+@pytest.mark.long
 def test_a_spawned_worker_reads_on(small_set: ShardSet, numbers: dict[tuple[int, ...], int]) -> None:
     stream = open_stream(small_set, Setup(1, 0, 6), 0)
     list(itertools.islice(stream, 4))

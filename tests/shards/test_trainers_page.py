@@ -14,6 +14,7 @@ BLOCKS = read_blocks("##")
 VOCAB_SIZE = 512
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata 0.11 calls it
 @pytest.mark.parametrize("title", BLOCKS)
 def test_the_code_of_the_page_runs(title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,9 @@ from trainer.recipe import TrainRecipe, load_recipe
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
+pytestmark = pytest.mark.long
+
+
 VOCAB_SIZE = 320
 SETTINGS = [f"model.vocab_size={VOCAB_SIZE}", "cost.peak_tflops=0.5", "schedule.warmup_steps=0", "train.micro_batch=4"]
 GPT2 = ['model.kind="gpt2"', "model.num_key_value_heads=4", "model.tie_word_embeddings=false"]

@@ -19,6 +19,9 @@ from shards import ShardSet
 from trainer.__main__ import main
 from trainer.checkpoint.state import list_checkpoints, read_checkpoint
 
+pytestmark = pytest.mark.long
+
+
 EXHAUSTIVE = bool(os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS"))
 MIN_KILLS, MAX_KILLS = (20, 20) if EXHAUSTIVE else (4, 20)
 """How often the run is killed: at least, and at most until a kill has hit a save. `make test-long` kills 20 times."""

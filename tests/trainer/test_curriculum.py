@@ -135,6 +135,7 @@ def test_training_crosses_the_border_exactly_there(curriculum: ShardSet, given: 
     assert seen == ["main"] * main.stop + ["last"] * (BATCH * STEPS - main.stop)
 
 
+@pytest.mark.long
 def test_two_ranks_go_on_across_the_border_as_one_rank_throughout(
     curriculum: ShardSet, trainer: Any, recipe_file: Path, read_lines: ReadLines, tmp_path: Path
 ):

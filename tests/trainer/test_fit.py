@@ -17,6 +17,9 @@ from trainer.model.decoder import build_model, padded_vocab_size
 from trainer.model.size import count_parameters
 from trainer.recipe import TrainRecipe, load_recipe
 
+pytestmark = pytest.mark.long
+
+
 VOCAB_SIZE = 1000
 
 

@@ -274,6 +274,7 @@ def test_under_autocast_the_residual_stream_is_bf16_too(kind: str):
     torch.testing.assert_close(loss, expected, rtol=1e-3, atol=0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_lengths_that_are_compiled_as_dynamic_break_no_graph(kind: str):
     model, ids = build_model(make_config(kind=kind, num_key_value_heads=4), VOCAB_SIZE, seed=1), make_ids(4, 32)

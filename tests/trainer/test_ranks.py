@@ -12,6 +12,8 @@ import pytest
 from shards import ShardSet
 from tests.support.ranks import assert_near, run_ranks
 
+pytestmark = pytest.mark.long
+
 
 class Done(Protocol):
     """How a command ended."""

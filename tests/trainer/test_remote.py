@@ -34,6 +34,9 @@ from tests.support.servers.objects import (
 from trainer.__main__ import main
 from trainer.recipe import load_recipe
 
+pytestmark = pytest.mark.long
+
+
 URL = "hf://datasets/tester/set"
 S3 = f"s3://{BUCKET}/sets/tiny"
 KILLS = 6 if os.environ.get("TOKENMILL_EXHAUSTIVE_TESTS") else 3

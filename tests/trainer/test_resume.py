@@ -93,6 +93,7 @@ def test_a_run_logs_steps_and_validations_and_keeps_the_last_checkpoints(whole_r
     assert json.loads((whole_run / "recipe.json").read_text())["name"] == "tiny"
 
 
+@pytest.mark.long
 def test_a_run_killed_three_times_goes_on_bit_for_bit(
     trainer: Command, shard_set: ShardSet, recipe_file: Path, whole_run: Path, read_lines: ReadLines, tmp_path: Path
 ):
@@ -106,6 +107,7 @@ def test_a_run_killed_three_times_goes_on_bit_for_bit(
     assert_same(tmp_path, whole_run, read_lines)
 
 
+@pytest.mark.long
 def test_a_run_stopped_by_signals_saves_and_goes_on_bit_for_bit(
     trainer: Command, shard_set: ShardSet, recipe_file: Path, whole_run: Path, read_lines: ReadLines, tmp_path: Path
 ):
