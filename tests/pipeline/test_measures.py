@@ -27,7 +27,7 @@ from pipeline.clean.measures.measure import measure_documents
 from pipeline.clean.measures.names import MEASURES
 from pipeline.recipe.presets import C4, OFF, PRESETS, Code, Fineweb, Gopher, Limit, Preset
 from pipeline.recipe.reference import field_docs
-from shards.errors import MissingExtraError
+from shards.errors import InputError, MissingExtraError
 from tests.support.data_like_code import KINDS, write_data_like_code
 from tests.support.slow_measures import SLOW_MEASURES, measure_slowly
 
@@ -290,6 +290,17 @@ for text in documents:
     print((peak_kib() - before) * 1024 / text.nbytes)
 """
 """Prints the memory that each of two documents of some MB takes, divided by its size."""
+
+
+def test_a_document_whose_positions_have_more_than_32_bits_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "sparse"
+    path.touch()
+    os.truncate(path, 1 << 31)
+    offsets = pa.py_buffer(np.array([0, 1 << 31], np.int64))
+    with pa.memory_map(str(path)) as file:  # nothing of it is read
+        text: Any = pa.Array.from_buffers(pa.large_string(), 1, [None, offsets, file.read_buffer()])
+        with pytest.raises(InputError, match=r"2,147,483,648 bytes .* at most 2,147,483,647.* `max_bytes`"):
+            measure_documents(text, ["words"])
 
 
 @pytest.mark.long

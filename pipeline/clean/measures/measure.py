@@ -10,7 +10,7 @@ import numpy as np
 
 from pipeline.clean.measures.names import FAMILIES, MEASURES
 from pipeline.compiled import is_to_compile
-from shards.errors import check_extra
+from shards.errors import InputError, check_extra
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 CODE_VERSION = 1
 """Raised when a measure of a text changes."""
+_MOST_BYTES = (1 << 31) - 1
+"""Positions in a document have 32 bits."""
 
 
 def compile_measures(say: Callable[[str], None]) -> None:
@@ -40,13 +42,14 @@ def measure_documents(text: pa.LargeStringArray, names: Sequence[str]) -> npt.ND
     """Measure documents.
 
     Args:
-        text: `(documents,)`, no nulls, none empty, none of 2 GiB, valid UTF-8.
+        text: `(documents,)`, no nulls, none empty, valid UTF-8.
         names: keys of `MEASURES`.
 
     Returns:
         The measures, `(documents, names)`, float32, finite.
 
     Raises:
+        InputError: a document has 2 GiB or more.
         MissingExtraError: numba is not installed.
     """
     if not len(text):
@@ -56,6 +59,9 @@ def measure_documents(text: pa.LargeStringArray, names: Sequence[str]) -> npt.ND
 
     buffers: Any = text.buffers()
     offsets = np.frombuffer(buffers[1], np.int64)[text.offset : text.offset + len(text) + 1]
+    if (longest := int(np.diff(offsets).max())) > _MOST_BYTES:
+        found = f"a document of {longest:,} bytes is to be measured; expected at most {_MOST_BYTES:,}"
+        raise InputError(f"{found}. Cut it, or drop it with `max_bytes` in its source.")
     wanted = np.array([not family.keys().isdisjoint(names) for family in FAMILIES.values() for _ in family])
     found = np.empty((len(text), len(MEASURES)), np.float32)
     measure_texts(np.frombuffer(buffers[2], np.uint8), offsets, wanted, found)
