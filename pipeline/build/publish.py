@@ -143,9 +143,10 @@ def publish(
     splits = {split: _split_entry(recipe, shards, split, tokens) for split, tokens in requested.items()}
     demand = Demand(recipe)
     sources = [_source_entry(recipe, plan, index, runs, encoded, unread[index]) for index in range(len(recipe.sources))]
-    has_more = tokenizer.bos_id is not None or bool(carried) or any(source.rewriting for source in sources)
     manifest = Manifest(
-        format_version=version_for(has_phases=bool(recipe.mix.phases), has_more=has_more),
+        format_version=version_for(
+            has_phases=bool(recipe.mix.phases), bos_id=tokenizer.bos_id, carried=carried, sources=sources
+        ),
         name=recipe.name,
         dtype=dtype_for(tokenizer.vocab_size),
         vocab_size=tokenizer.vocab_size,

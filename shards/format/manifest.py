@@ -318,14 +318,22 @@ class Manifest(_Model):
         return self
 
 
-def version_for(*, has_phases: bool, has_more: bool = False) -> FormatVersion:
+def version_for(
+    *,
+    has_phases: bool,
+    bos_id: int | None = None,
+    carried: Sequence[CarriedEntry] = (),
+    sources: Sequence[SourceEntry] = (),
+) -> FormatVersion:
     """Return the format's version of a manifest or a shard's metadata.
 
     Args:
         has_phases: whether it has phases.
-        has_more: whether it has one of the keys of version 3: `bos_id`, `rewriting`, `carried`.
+        bos_id: as in the metadata.
+        carried: as there.
+        sources: the manifest's; none for a shard's metadata.
     """
-    if has_more:
+    if _more_keys(bos_id=bos_id, carried=carried, sources=sources):
         return MORE_VERSION
     return PHASES_VERSION if has_phases else FORMAT_VERSION
 
@@ -340,7 +348,7 @@ def _more_keys(
 
 def _check_version(version: int, *, has_phases: bool, what: str, more: list[str]) -> None:
     """Refuse metadata whose version does not follow from its keys."""
-    expected = version_for(has_phases=has_phases, has_more=bool(more))
+    expected = MORE_VERSION if more else version_for(has_phases=has_phases)
     if version != expected and MORE_VERSION in (version, expected):
         keys = f"with {' and '.join(more)}" if more else "without the keys 'bos_id', 'rewriting' and 'carried'"
         found = f"format_version {version} {keys}; expected {expected}"

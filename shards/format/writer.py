@@ -143,9 +143,7 @@ def write_shard(
 
     values = {name: documents.num_rows - documents.column(name).null_count for name in properties.carried_types}
     sidecar = Sidecar(
-        format_version=version_for(
-            has_phases=phase is not None, has_more=bool(properties.carried) or properties.bos_id is not None
-        ),
+        format_version=version_for(has_phases=phase is not None, bos_id=properties.bos_id, carried=properties.carried),
         name=name,
         split=split,
         phase=phase,

@@ -267,9 +267,7 @@ def _check_sidecar(store: Store, shared: SharedProperties, entry: ShardEntry) ->
     except OSError as error:
         return [Problem("file_unreadable", file.path, f"cannot be read: {error.strerror or error}")]
     expected = Sidecar(
-        format_version=version_for(
-            has_phases=entry.phase is not None, has_more=shared.bos_id is not None or bool(shared.carried)
-        ),
+        format_version=version_for(has_phases=entry.phase is not None, bos_id=shared.bos_id, carried=shared.carried),
         name=entry.name,
         split=entry.split,
         phase=entry.phase,

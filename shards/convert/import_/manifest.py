@@ -67,7 +67,7 @@ def make_manifest(
     train = splits["train"].tokens
     revision = hashlib.sha256("".join(digest for group in digests.values() for digest in group).encode()).hexdigest()
     return Manifest(
-        format_version=version_for(has_phases=False, has_more=tokenizer.bos_id is not None),
+        format_version=version_for(has_phases=False, bos_id=tokenizer.bos_id),
         name=name,
         dtype=dtype_for(vocab_size),
         vocab_size=vocab_size,
