@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 from pipeline.build.build import BuildResult, build
 from pipeline.build.load import load_recipe as read_recipe
-from pipeline.build.tokenizer import TokenizerChoice
+from pipeline.build.stages.tokenizer import TokenizerChoice
 from pipeline.engine.attempts import default_scratch
 from pipeline.engine.executors import Executor, LocalExecutor
 from pipeline.engine.progress import Progress

@@ -24,8 +24,11 @@ from typing import Any
 from pipeline.build.context import BuildContext
 from pipeline.build.last_mix import note_set
 from pipeline.build.publish import OutputError, check_output, publish
-from pipeline.build.stages import needs_fetch, run_assemble, run_encode_and_mix, run_evaluations, run_fetch
-from pipeline.build.tokenizer import TokenizerChoice, run_tokenizer
+from pipeline.build.stages.assemble import run_assemble
+from pipeline.build.stages.evaluations import run_evaluations
+from pipeline.build.stages.fetch import needs_fetch, run_fetch
+from pipeline.build.stages.mix import run_encode_and_mix
+from pipeline.build.stages.tokenizer import TokenizerChoice, run_tokenizer
 from pipeline.build.validation import run_validation
 from pipeline.clean.filters import count_masked
 from pipeline.clean.personal_data import MaskedCounts

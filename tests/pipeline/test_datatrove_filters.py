@@ -20,7 +20,7 @@ from datatrove.pipeline.filters.base_filter import BaseFilter, get_filter_result
 
 import shards
 from pipeline.build.load import load_recipe
-from pipeline.build.stages import reading_of
+from pipeline.build.stages.digests import identify_source
 from pipeline.clean import datatrove_filters as module
 from pipeline.clean.datatrove_filters import REFUSED, FilterError
 from pipeline.clean.documents import DocumentStream, clean_batch
@@ -177,7 +177,7 @@ def test_without_datatrove_the_extra_is_named(recipe: Callable[..., Path], monke
 
 def test_what_decides_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     def digest(*tables: dict[str, Any]) -> str:
-        return digest_of(reading_of(source_of(*tables)))
+        return digest_of(identify_source(source_of(*tables)))
 
     one, other = table("C4ParagraphFilter", {}), table("RegexFilter", {"regex_exp": "x"})
     distinct = [(), (one,), (one, other), (other, one), (table("RegexFilter", {"regex_exp": "y"}),)]

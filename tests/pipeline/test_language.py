@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.build.load import load_recipe
-from pipeline.build.stages import reading_of
+from pipeline.build.stages.digests import identify_source
 from pipeline.clean.documents import clean_batch
 from pipeline.clean.language import ModelError, read_languages
 from pipeline.engine.tasks import digest_of
@@ -127,7 +127,7 @@ def test_every_cut_of_a_model_is_refused() -> None:
 
 def test_what_decides_the_digest(recipe: Callable[..., Path], tmp_path: Path) -> None:
     def digest(keys: str) -> str:
-        return digest_of(reading_of(load_recipe(recipe(keys)).sources[0]))
+        return digest_of(identify_source(load_recipe(recipe(keys)).sources[0]))
 
     (tmp_path / "same.ftz").write_bytes(MODEL.read_bytes())
     (tmp_path / "other.ftz").write_bytes(MODEL.read_bytes() + b"more")

@@ -19,7 +19,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import shards
-from pipeline.build.stages import reading_of
+from pipeline.build.stages.digests import identify_source
 from pipeline.clean import personal_kinds
 from pipeline.clean.personal_data import Masked, find_documents, kinds_of, mask_documents, mask_text
 from pipeline.clean.personal_kinds import GROUPS
@@ -315,7 +315,7 @@ def source_of(table: dict[str, Any] | None) -> SourceRecipe:
 
 def test_what_decides_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
     def digest(table: dict[str, Any] | None) -> str:
-        return digest_of(reading_of(source_of(table)))
+        return digest_of(identify_source(source_of(table)))
 
     assert digest(None) == digest({"action": "keep"}) == digest({"action": "keep", "kinds": ["email"]})
     assert digest({}) == digest({"action": "mask"}) == digest({"max_dropped": 1.0}) != digest(None)

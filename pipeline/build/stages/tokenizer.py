@@ -6,7 +6,8 @@ from importlib.metadata import version
 from typing import Any, Literal
 
 from pipeline.build.context import BuildContext
-from pipeline.build.stages import prepare_measures, reading_of
+from pipeline.build.stages.digests import identify_source
+from pipeline.build.stages.encode import prepare_measures
 from pipeline.engine.driver import StageResult
 from pipeline.engine.receipts import RECEIPT_FILE, TaskOutput, read_receipt
 from pipeline.engine.tasks import JsonText, Task, digest_of
@@ -103,7 +104,7 @@ def _make_task(context: BuildContext, recipe: Recipe) -> tuple[Task, int]:
     identity = {
         "code": [train.CODE_VERSION, *map(version, ("gigatoken", "tokenizers", "pyarrow"))],
         "tokenizer": section.model_dump(exclude={"bos"}),
-        "sources": [[source.name, reading_of(source)] for source in sources],
+        "sources": [[source.name, identify_source(source)] for source in sources],
         "spans": JsonText(f"[{','.join(map(spans_to_json, payload.spans))}]"),
         "seed": recipe.seed,
     }

@@ -1,0 +1,106 @@
+"""The stage that writes the shards."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any, cast, get_args
+
+import numpy as np
+
+from pipeline import assemble
+from pipeline.build.context import BuildContext
+from pipeline.build.publish import clear_output
+from pipeline.build.stages.digests import digest_in
+from pipeline.build.stages.mix import write_run_list
+from pipeline.encode.run import RunList
+from pipeline.engine.receipts import RECEIPT_FILE
+from pipeline.engine.tasks import Task, digest_of
+from pipeline.mix.plan import MixPlan, ShardPlan
+from pipeline.recipe.schema import Recipe
+from pipeline.sources.selection import merge_carried
+from pipeline.tokenizer.encoder import TokenizerInfo
+from shards.format.compression import LEVEL_BEFORE, Compression, CompressionName, describe
+from shards.format.manifest import ShardEntry, Split
+from shards.format.writer import SetProperties, shard_name
+from shards.stores.store import WritableStore
+
+
+def run_assemble(
+    context: BuildContext,
+    recipe: Recipe,
+    tokenizer: TokenizerInfo,
+    mixed: MixPlan,
+    runs: RunList,
+    mix_folder: WritableStore,
+) -> list[ShardEntry]:
+    """Write every missing shard; return all entries in order."""
+    carried = tuple(merge_carried(recipe, context.selections))
+    properties = SetProperties(
+        tokenizer.vocab_size,
+        tokenizer.eos_id,
+        tokenizer.sha256,
+        recipe.shards.chosen_compression,
+        bos_id=tokenizer.bos_id,
+        carried=carried,
+    )
+    shared: dict[str, Any] = {
+        "code": [assemble.CODE_VERSION, *map(version, ("zstandard", "pyarrow"))],
+        "mix": [digest_in(mix_folder)],
+        "seed": recipe.seed,
+        "tokenizer": [tokenizer.sha256, tokenizer.vocab_size, tokenizer.eos_id],
+    }
+    if tokenizer.bos_id is not None:
+        shared["bos"] = tokenizer.bos_id
+    if carried:
+        shared["carried"] = [column.model_dump() for column in carried]
+
+    def digest_with(compression: Compression, shards: tuple[ShardPlan, ...]) -> str:
+        key = "zstd_level" if isinstance(compression, int) else "compression"
+        own = {key: compression, "split": shards[0].split, "shards": [shard.index for shard in shards]}
+        return digest_of(shared | own)
+
+    tokens_a_shard = (mixed.train_tokens + recipe.split.val_tokens) // max(1, len(mixed.shards))
+    shard_bytes = tokens_a_shard * np.dtype(runs.runs[0].dtype).itemsize
+    tasks: list[Task] = []
+    documents = sum(source.documents for source in mixed.sources) // max(1, len(mixed.shards))
+    encoded = sum(run.num_documents for run in runs.runs)
+    carried_bytes = sum(run.carried_bytes for run in runs.runs) * documents // max(1, encoded) if carried else 0
+    groups = assemble.group_shards(
+        mixed.shards,
+        runs=len(runs.runs),
+        shard_bytes=shard_bytes,
+        shard_documents=documents,
+        carried_bytes=carried_bytes,
+    )
+    for shards in groups:
+        payload = assemble.AssembleTask(
+            shards,
+            runs.address,
+            str(mix_folder),
+            tuple(source.name for source in recipe.sources),
+            recipe.seed,
+            properties,
+            fetch=context.driver.work.folder is None,
+        )
+        digest = digest_with(properties.compression, shards)
+        ends = [shard_name(cast("Split", shard.split), shard.index) for shard in shards]
+        name = ends[0] if len(ends) == 1 else f"{ends[0]} to {ends[-1]}"
+        tasks.append(Task(digest, payload, shard_bytes * len(shards), name))
+
+    def prepare(pending: list[Task]) -> None:
+        if len(pending) == len(tasks):
+            for earlier in (*get_args(CompressionName), LEVEL_BEFORE):
+                if context.work.child("assemble").find(f"{digest_with(earlier, groups[0])}/{RECEIPT_FILE}"):
+                    now, before = map(describe, (properties.compression, earlier))
+                    context.say(f"assemble: writes the shards again, with {now}; they were written with {before}")
+        write_run_list(runs, pending)
+        clear_output(context.out, mixed.shards, whole=not pending)
+
+    result = context.run_stage(
+        "assemble",
+        "pipeline.assemble:assemble_shards",
+        tasks,
+        context.out,
+        before=prepare,
+    )
+    return [ShardEntry.model_validate(entry) for item in result.results for entry in item["entries"]]

@@ -1,0 +1,126 @@
+"""The stage that makes a run of every unit, and what is checked when all are encoded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from importlib.metadata import version
+from typing import Any
+
+from pipeline.build.context import BuildContext
+from pipeline.build.stages.digests import digest_in, identify_source
+from pipeline.clean.filters import check_filtered
+from pipeline.clean.limits import check_encoded
+from pipeline.clean.malformed import check_malformed
+from pipeline.clean.measures import measure
+from pipeline.clean.patterns import check_matches
+from pipeline.encode import encode
+from pipeline.encode.run import Run, token_dtype
+from pipeline.engine.executors import LocalExecutor
+from pipeline.engine.tasks import JsonText, Task, digest_of
+from pipeline.mix import cuts as mix
+from pipeline.recipe.schema import Recipe, SourceRecipe
+from pipeline.sources.base import Unit, spans_to_json
+from pipeline.tokenizer.encoder import TokenizerInfo, describe_slow_encoder
+from pipeline.tokenizer.kept import add_up, check_unknown, describe_kept
+from shards.stores.store import WritableStore
+
+
+def run_encode(
+    context: BuildContext, recipe: Recipe, tokenizer: TokenizerInfo, evaluations: WritableStore | None
+) -> tuple[list[Run], list[dict[str, Any]]]:
+    """Encode every unit; return the runs in unit order, and the result of encoding each."""
+    dtype = token_dtype(tokenizer.vocab_size)
+    libraries = [version(name) for name in ("gigatoken", "pyarrow", "xxhash")]
+    special_tokens = tuple(tokenizer.special_tokens.items())
+    tasks: list[Task] = []
+    for own, source, selection in zip(context.units, recipe.sources, context.selections, strict=True):
+        for unit in own:
+            payload = encode.EncodeTask(
+                unit,
+                source.located(),
+                tokenizer.path,
+                tokenizer.sha256,
+                special_tokens,
+                tokenizer.eos_id,
+                dtype,
+                tokenizer.task,
+                str(evaluations) if evaluations else None,
+                tokenizer.bos_id,
+                selection.carried,
+            )
+            identity: dict[str, Any] = {
+                "code": [encode.CODE_VERSION, *libraries],
+                "source": identify_source(source),
+                "spans": JsonText(spans_to_json(unit.spans)),
+                "tokenizer": [tokenizer.sha256, tokenizer.eos_id],
+            }
+            if tokenizer.bos_id is not None:
+                identity["bos"] = tokenizer.bos_id
+            if evaluations:
+                identity["evaluations"] = digest_in(evaluations)
+            if payload.carried:
+                identity["carried"] = payload.carried
+            tasks.append(Task(digest_of(identity), payload, unit.text_bytes, _name_unit(source, unit)))
+
+    def check_disk(pending: list[Task]) -> None:
+        left = {task.digest for task in pending}
+        if done := sum(task.digest not in left for task in tasks):
+            context.say(f"encode: {done} of {len(tasks)} units were already encoded")
+        context.check_disk(recipe, [task.payload.unit for task in pending])
+        if pending:
+            prepare_measures(context, recipe)
+
+    # Two sources may read the same files in the same way, and then share a run.
+    distinct = list({task.digest: task for task in tasks}.values())
+    results = context.run_stage("encode", "pipeline.encode.encode:encode_unit", distinct, before=check_disk).results
+    if why := next((result["slow_encoder"] for result in results if result.get("slow_encoder")), ""):
+        context.driver.progress.note_once(describe_slow_encoder(why))
+    by_digest = {task.digest: result for task, result in zip(distinct, results, strict=True)}
+    encoded = [by_digest[task.digest] for task in tasks]
+    folder = context.work.child("encode")
+    runs = [
+        Run(str(folder.child(task.digest)), task.payload.unit.source, dtype, result)
+        for task, result in zip(tasks, encoded, strict=True)
+    ]
+    for index, source in enumerate(recipe.sources):
+        own = [done for run, done in zip(runs, encoded, strict=True) if run.source == index]
+        if dropped := check_malformed(source, own):
+            context.driver.progress.note_once(dropped)
+        check_matches(source, own)
+        check_encoded(source, own)
+        if edited := check_filtered(source, own):
+            context.driver.progress.note_once(edited)
+        if kept := add_up(own):
+            context.driver.progress.note_once(describe_kept(source.name, kept))
+            check_unknown(source.name, kept, recipe.tokenizer.max_unknown)
+    _check_sources_left(context, recipe, runs, encoded)
+    return runs, encoded
+
+
+def prepare_measures(context: BuildContext, recipe: Recipe) -> None:
+    """Compile the measures of presets before worker processes of this machine would each do so at the same time."""
+    if isinstance(context.driver.executor, LocalExecutor) and any(source.clean.presets() for source in recipe.sources):
+        measure.compile_measures(context.say)
+
+
+def _check_sources_left(context: BuildContext, recipe: Recipe, runs: list[Run], encoded: list[dict[str, Any]]) -> None:
+    for index, source in enumerate(recipe.sources):
+        if context.selections[index].has_more:
+            continue
+        own = [result for run, result in zip(runs, encoded, strict=True) if run.source == index]
+        if not any(result["documents"] for result in own):
+            reasons: Counter[str] = Counter()
+            for result in own:
+                reasons.update(result["dropped"])
+            listed = ", ".join(f"{count} because {reason}" for reason, count in reasons.items()) or "there were none"
+            raise mix.MixError(
+                f"source {source.name!r}: no document is left ({listed}). Correct `keep`, `text`, "
+                "`drop_if_matches`, `clean` or the length bounds."
+            )
+
+
+def _name_unit(source: SourceRecipe, unit: Unit) -> str:
+    """Return what a unit reads, for a person: `web: part-7.parquet rg0-12`."""
+    first, last = unit.spans[0], unit.spans[-1]
+    end = f" to {last.name} {last.part}" if len(unit.spans) > 1 else ""
+    return f"{source.name}: {first.name} {first.part}{end}"

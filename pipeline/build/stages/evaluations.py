@@ -1,0 +1,43 @@
+"""The stage that reads the items of evaluation sets."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from pipeline.build.context import BuildContext
+from pipeline.build.stages.digests import identify_source
+from pipeline.clean.evaluations import items
+from pipeline.engine.tasks import JsonText, Task, digest_of
+from pipeline.recipe.schema import Recipe
+from pipeline.sources.base import spans_to_json
+from shards.stores.store import WritableStore
+from shards.terminal.display import plural
+
+
+def run_evaluations(context: BuildContext, recipe: Recipe) -> WritableStore | None:
+    """Read the items of the recipe's evaluation sets; return the folder of the task, or None if there are none.
+
+    Raises:
+        SourceError: a file cannot be read as the recipe says, or a set holds no item.
+    """
+    if not recipe.evaluations:
+        context.used["evaluations"] = set()
+        return None
+    payload = items.make_task(recipe)
+    identity = {
+        "code": [items.CODE_VERSION, version("pyarrow")],
+        "evaluations": [
+            [one.name, identify_source(items.source_of(one, payload.folder)), JsonText(spans_to_json(spans))]
+            for one, spans in zip(payload.evaluations, payload.spans, strict=True)
+        ],
+    }
+    size = sum(span.text_bytes for own in payload.spans for span in own)
+    task = Task(digest_of(identity), payload, size)
+    stage = context.run_stage("evaluations", "pipeline.clean.evaluations.items:read_items", [task])
+    for counts in stage.results[0]["evaluations"]:
+        if left_out := counts["too_short"] + sum(counts["dropped"].values()):
+            context.note(
+                f"evaluation set {counts['name']!r}: {left_out:,} of {plural(counts['items'], 'item')} not looked for: "
+                f"empty, or shorter than {items.LEAST_WORDS} words"
+            )
+    return context.work.child("evaluations").child(task.digest)

@@ -1,0 +1,155 @@
+"""The stage that decides which document goes to which shard; encoding again while a source is short and has more."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+from functools import partial
+from typing import Any
+
+from pipeline.build.alarms import check_contamination, check_mixed, read_cleaning
+from pipeline.build.context import BuildContext
+from pipeline.build.last_mix import note_mix
+from pipeline.build.stages.digests import digest_in
+from pipeline.build.stages.encode import run_encode
+from pipeline.build.stages.fetch import run_fetch
+from pipeline.build.stages.near_duplicates import check_near_duplicates, find_similar_pairs
+from pipeline.clean.limits import CleaningError
+from pipeline.encode.run import RunList
+from pipeline.engine.receipts import WorkFileDamagedError
+from pipeline.engine.tasks import Task, digest_of
+from pipeline.mix import cleaning, steps
+from pipeline.mix import cuts as mix
+from pipeline.mix.block_lists import open_lists
+from pipeline.mix.near_duplicates.drop import SimilarPairs
+from pipeline.mix.plan import MixPlan, plan_from_dict
+from pipeline.recipe.schema import Recipe
+from pipeline.tokenizer.encoder import TokenizerInfo
+from shards.stores.store import WritableStore
+from shards.terminal.program import called_as
+
+
+def run_encode_and_mix(
+    context: BuildContext, recipe: Recipe, tokenizer: TokenizerInfo, evaluations: WritableStore | None
+) -> tuple[RunList, list[dict[str, Any]], MixPlan, WritableStore]:
+    """Encode and mix; while the mix needs more of a source that has more, take more of it, encode and mix again.
+
+    Returns:
+        The runs in unit order, the result of encoding each, the plan, and the mix task's folder.
+    """
+    while True:
+        own, encoded = run_encode(context, recipe, tokenizer, evaluations)
+        runs = RunList(context.work.child("encode"), own)
+        context.used["encode"].add(runs.name)
+        similar = find_similar_pairs(context, recipe, tokenizer, runs, partial(write_run_list, runs))
+        planned, folder = run_mix(context, recipe, runs, tokenizer, similar, evaluations)
+        if planned is not None:
+            for selection in context.selections:
+                if selection.has_more:
+                    context.note(
+                        f"{selection.source.name}: read in part, as mix.tokens asks; not read: {selection.unread()}"
+                    )
+            return runs, encoded, planned, folder
+        context.units = [selection.units for selection in context.selections]
+        run_fetch(context, recipe)
+
+
+def run_mix(
+    context: BuildContext,
+    recipe: Recipe,
+    runs: RunList,
+    tokenizer: TokenizerInfo,
+    similar: SimilarPairs | None,
+    evaluations: WritableStore | None,
+) -> tuple[MixPlan | None, WritableStore]:
+    """Decide which documents go to which shard; return the plan and the folder of the mix task.
+
+    If a source is too short and has more, the plan is None, and more of the source has been taken.
+
+    Raises:
+        CleaningError: a preset, or near-duplicates, drop more of a source than the recipe allows.
+        MixError: the sources cannot give what the recipe asks for.
+    """
+    has_more = tuple(selection.has_more for selection in context.selections)
+    identity: dict[str, Any] = {
+        "code": mix.CODE_VERSION,
+        "runs": [[run.source, run.digest] for run in runs.runs],
+        "has_more": has_more,
+        "sources": [[source.name, source.weight] for source in recipe.sources],
+        "mix": recipe.mix.model_dump(),
+        "val_tokens": recipe.split.val_tokens,
+        "shard_tokens": recipe.shards.tokens,
+    }
+    if recipe.drop_hashes:
+        identity["drop_hashes"] = recipe.drop_hashes  # with each file's SHA-256
+    cleaned = cleaning.cleaned_when_mixed(recipe.sources)
+    if cleaned:
+        limits = [[astuple(limit) for limit in source.clean.limits("mix")] for source in recipe.sources]
+        identity["clean"] = [cleaning.CODE_VERSION, limits]
+    if similar is not None:
+        identity["near_duplicates"] = similar.identity()
+    if evaluations:
+        identity["evaluations"] = [digest_in(evaluations), [evaluation.action for evaluation in recipe.evaluations]]
+    payload = mix.MixTask(
+        recipe,
+        tuple(open_lists(recipe)),
+        runs.address,
+        has_more,
+        fetch=context.driver.work.folder is None,
+        similar=similar,
+        evaluations=str(evaluations) if evaluations else None,
+    )
+    if payload.cleans:
+        identity["steps"] = steps.CODE_VERSION
+    task = Task(digest_of(identity), payload, 0, recipe.name)
+    before = partial(write_run_list, runs)
+    result = context.run_stage("mix", "pipeline.mix.cuts:mix_runs", [task], before=before).results[0]
+    folder = context.work.child("mix").child(task.digest)
+    note_mix(context, task.digest, recipe, runs, tokenizer, evaluations)
+    if cleaned:
+        _check_cleaning(context, recipe, runs, tokenizer, folder)
+    if evaluations:
+        check_contamination(recipe, result["contamination"], str(context.work))
+    if "near_duplicates" in result:
+        check_near_duplicates(context, recipe, tokenizer, runs, result["near_duplicates"], note="plan" in result)
+    if "fault" in result:
+        raise mix.MixError(result["fault"])
+    for source, needed, found in result["short"]:
+        selection = context.selections[int(source)]
+        context.say(f"{selection.source.name}: {found:,} of {needed:,} tokens so far; taking more of it")
+        selection.take_for(needed, found)
+    if result["short"]:
+        return None, folder
+    planned = plan_from_dict(result["plan"])
+    for note in planned.notes:
+        context.note(f"mix: {note}")
+    return planned, folder
+
+
+def _check_cleaning(
+    context: BuildContext, recipe: Recipe, runs: RunList, tokenizer: TokenizerInfo, folder: WritableStore
+) -> None:
+    """Stop the build if a preset drops too much in a mix.
+
+    Raises:
+        CleaningError: with counts and documents.
+    """
+    text = tokenizer.text.encode()
+
+    def check() -> None:
+        try:
+            check_mixed(recipe, read_cleaning(folder), runs.runs, text)
+        except WorkFileDamagedError:
+            runs.write()  # a mix task that is repaired reads it
+            raise
+
+    try:
+        context.driver.read(check)
+    except CleaningError as error:
+        command = f"{called_as('pipeline', 'clean-report')} {context.work}"
+        raise CleaningError(f"{error}\n`{command}` shows what falls at each limit.") from None
+
+
+def write_run_list(runs: RunList, pending: list[Task]) -> None:
+    """Write the list of runs if a task will run: one that is repaired later needs it too."""
+    if pending:
+        runs.write()
