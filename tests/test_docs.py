@@ -49,8 +49,9 @@ def test_every_module_is_in_the_list_of_folders() -> None:
     text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     listing = text[text.index("## Folders") : text.index("## One home")]
     listed: set[str] = set()
-    for folder, files in re.findall(r"^\| `([\w/]+)/`[^|]*\| (.+) \|$", listing, re.MULTILINE):
-        listed |= {f"{folder}/{name}" for name in re.findall(r"(?:^| · )`(\w+\.py)`", files)}
+    for section in re.split(r"^(?=\*\*`)", listing, flags=re.MULTILINE)[1:]:
+        folder = section[3 : section.index("/`**")]
+        listed |= {f"{folder}/{name}" for name in re.findall(r"^- `(\w+\.py)`", section, re.MULTILINE)}
     modules = {path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
     expected = {name for name in modules if not name.endswith(("__init__.py", "__main__.py"))}
     assert listed - {"tokenmill/__main__.py"} == expected
