@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,9 +23,16 @@ if TYPE_CHECKING:
 MOST_THREADS = 4
 """Threads that decode the frames of one batch: 64 windows of a large shard lie in 64 frames, 1.2 ms each."""
 
+_MISSING, _IN_WORK, _DECODED = 0, 1, 2
+"""The states of a frame."""
+
 
 class DecodedShard:
-    """A shard's tokens, decoded where they were needed. Safe to share between threads: what two decode is equal."""
+    """A shard's tokens, decoded where they were needed. Safe to share between threads.
+
+    A frame is decoded by one thread, once: zstd's fast copies write past the end of a match, and what they write there
+    is wrong until the next match overwrites it. A second thread's copies in a frame would be read as tokens.
+    """
 
     def __init__(self, shard: Shard):
         """Reserve room; nothing is read, and no memory is used, before tokens are needed."""
@@ -34,15 +40,14 @@ class DecodedShard:
         self._size = shard.dtype.itemsize
         self._frames = -(-shard.num_tokens * self._size // codec.FRAME_BYTES)
         self._tokens: npt.NDArray[np.unsignedinteger] = np.empty(0 if shard.cached else shard.num_tokens, shard.dtype)
-        self._decoded = np.zeros(self._frames, dtype=bool)
-        self._lock = threading.Lock()
+        self._state = np.full(self._frames, _MISSING, dtype=np.uint8)
+        self._changed = threading.Condition()
+        """Guards the frames' states, and tells of frames that are no longer in work."""
+        self._whole_lock = threading.Lock()
+        self.is_whole = self._frames == 0
+        """Whether every token is decoded."""
         self.stopped = threading.Event()
         """Set when the shard is no longer needed: `decode_rest` then ends after its frame."""
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether every token is decoded."""
-        return bool(self._decoded.all())
 
     def take(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.unsignedinteger]:
         """Return the tokens [start, start + length) for each start, `(len(starts), length)`; decode what is missing.
@@ -55,7 +60,7 @@ class DecodedShard:
             if self._shard.cached:
                 self._decode_whole()
             else:
-                self._decode(self._missing(starts, length))
+                self._decode_needed(self._frames_of(starts, length))
         # One gather over a view of all windows: 7 us for 64 x 513; a matrix of positions takes 43 us.
         return np.lib.stride_tricks.sliding_window_view(self._tokens, length)[starts]
 
@@ -65,41 +70,60 @@ class DecodedShard:
             self._decode_whole()
             return
         table, most = self._shard.seek_table, max(self._shard.store.request_bytes, 1)
-        while not self.stopped.is_set() and not self.is_whole:
+        first = 0
+        while not self.stopped.is_set() and first < self._frames:
             # As many frames as one request brings: one from a disk.
-            first = int(np.argmin(self._decoded))
             last = first + 1
-            while last < self._frames and not self._decoded[last]:
-                if table.frames[last].file_stop - table.frames[first].file_start > most:
-                    break
+            while last < self._frames and table.frames[last].file_stop - table.frames[first].file_start <= most:
                 last += 1
-            self._decode([(first, last)])
+            self._decode_needed(np.arange(first, last))
+            first = last
 
-    def _missing(self, starts: npt.NDArray[np.int64], length: int) -> list[tuple[int, int]]:
-        """Return the runs [first, last) of frames that hold tokens of the windows and are not decoded."""
-        first, last = (
-            starts * self._size // codec.FRAME_BYTES,
-            ((starts + length) * self._size - 1) // codec.FRAME_BYTES,
-        )
+    def _frames_of(self, starts: npt.NDArray[np.int64], length: int) -> npt.NDArray[np.int64]:
+        """Return the numbers of the frames that hold tokens of the windows, in order."""
+        first = starts * self._size // codec.FRAME_BYTES
+        last = ((starts + length) * self._size - 1) // codec.FRAME_BYTES
         needed = np.zeros(self._frames, dtype=bool)
-        for step in range(int((last - first).max()) + 1):
+        for step in range(int((last - first).max(initial=-1)) + 1):
             needed[np.minimum(first + step, last)] = True
-        frames = np.flatnonzero(needed & ~self._decoded)
-        cuts = [0, *(np.flatnonzero(np.diff(frames) > 1) + 1).tolist(), len(frames)]
-        return [(int(frames[start]), int(frames[stop - 1]) + 1) for start, stop in pairwise(cuts) if start < stop]
+        return np.flatnonzero(needed)
 
-    def _decode(self, runs: list[tuple[int, int]]) -> None:
-        """Decode runs of frames, several at once."""
+    def _decode_needed(self, frames: npt.NDArray[np.int64]) -> None:
+        """Decode those of the frames that are missing, and wait for those that other threads decode."""
+        while True:
+            with self._changed:
+                states = self._state[frames]
+                mine = frames[states == _MISSING]
+                if not len(mine):
+                    if (states == _DECODED).all():
+                        return
+                    self._changed.wait()  # a thread that fails leaves its frames missing: then they are decoded here
+                    continue
+                self._state[mine] = _IN_WORK
+            try:
+                self._decode(mine)
+            finally:
+                with self._changed:
+                    self._state[mine[self._state[mine] == _IN_WORK]] = _MISSING
+                    self.is_whole = bool((self._state == _DECODED).all())
+                    self._changed.notify_all()
 
-        def decode(run: tuple[int, int]) -> None:
-            start, stop = (min(frame * codec.FRAME_BYTES // self._size, self._shard.num_tokens) for frame in run)
-            self._shard.read_into(self._tokens[start:stop], start)
-            self._decoded[run[0] : run[1]] = True
+    def _decode(self, frames: npt.NDArray[np.int64]) -> None:
+        """Decode frames, those in a row in one read, several reads at once."""
 
+        def decode(run: npt.NDArray[np.int64]) -> None:
+            first, stop = int(run[0]), int(run[-1]) + 1
+            start, end = (
+                min(frame * codec.FRAME_BYTES // self._size, self._shard.num_tokens) for frame in (first, stop)
+            )
+            self._shard.read_into(self._tokens[start:end], start)
+            self._state[first:stop] = _DECODED
+
+        runs = np.split(frames, np.flatnonzero(np.diff(frames) > 1) + 1)
         map_in_threads(decode, runs, min(MOST_THREADS, os.cpu_count() or 1))
 
     def _decode_whole(self) -> None:
-        with self._lock:  # one thread fetches the shard, the other waits for it
+        with self._whole_lock:  # one thread fetches the shard, the other waits for it
             if not self.is_whole:
                 self._tokens = self._shard.read()
-                self._decoded[:] = True
+                self.is_whole = True

@@ -1,0 +1,103 @@
+"""A shard's tokens in memory: threads that need the same frames decode each once, and read what was written."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shards import Shard, ShardSetError
+from shards.format import codec
+from shards.format.decoded import DecodedShard
+from tests.support.token_sets import write_token_set
+
+TOKENS = 1_500_000
+"""Three frames, the last of which is not full."""
+STARTS = np.arange(0, TOKENS - 1_000, 1_000)
+
+
+@pytest.fixture(scope="module")
+def shard(tmp_path_factory: pytest.TempPathFactory) -> Shard:
+    """A shard of text-like ids, which zstd compresses by copying from what it has decoded. Read only."""
+    phrases = np.random.default_rng(1).integers(1, 5_000, (200, 40), dtype=np.uint16)
+    ids = phrases[np.random.default_rng(2).zipf(1.3, TOKENS // 40) % 200].reshape(-1)
+    ids[-1] = 0
+    return write_token_set(tmp_path_factory.mktemp("sets") / "s", {"train": [ids]}).shards[0]
+
+
+def take_at_once(held: DecodedShard, threads: int) -> list[Any]:
+    """Return what as many threads get for the same windows, or the error that each gets."""
+    gate = threading.Barrier(threads)
+
+    def take(_: int) -> Any:
+        gate.wait()
+        try:
+            return held.take(STARTS, 1_000)
+        except ShardSetError as error:
+            return error
+
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(take, range(threads)))
+
+
+def test_threads_that_need_the_same_frames_read_right_tokens(shard: Shard) -> None:
+    """Decoded by two threads at once, two frames out of three are wrong for some time."""
+    expected = shard.read()[: len(STARTS) * 1_000].reshape(-1, 1_000)
+    for _ in range(5):
+        for windows in take_at_once(DecodedShard(shard), 3):
+            assert np.array_equal(windows, expected)
+
+
+def replace_decompression(monkeypatch: pytest.MonkeyPatch, before: Callable[[int], None]) -> None:
+    decompress = codec.decompress_into
+
+    def slowly(tool: Any, data: Any, frame: codec.Frame, target: memoryview) -> None:
+        before(frame.start)
+        decompress(tool, data, frame, target)
+
+    monkeypatch.setattr(codec, "decompress_into", slowly)
+
+
+def test_a_frame_is_decoded_once(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[int] = []
+
+    def note(start: int) -> None:
+        decoded.append(start)
+        time.sleep(0.02)
+
+    replace_decompression(monkeypatch, note)
+    held = DecodedShard(shard)
+    rest = threading.Thread(target=held.decode_rest)
+    rest.start()
+    first, second = take_at_once(held, 2)
+    rest.join()
+    assert sorted(decoded) == [frame.start for frame in shard.seek_table.frames]
+    assert held.is_whole
+    assert np.array_equal(first, second)
+
+
+def test_a_thread_that_waits_for_a_frame_that_fails_decodes_it_itself(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[int] = []
+
+    def fail(start: int) -> None:
+        time.sleep(0.02)
+        if start == codec.FRAME_BYTES:
+            tries.append(start)
+            if len(tries) < 4:
+                raise codec.CodecError("frame_corrupt", "as if the disk had failed")
+
+    replace_decompression(monkeypatch, fail)
+    held = DecodedShard(shard)
+    assert all(isinstance(found, ShardSetError) for found in take_at_once(held, 3))
+    assert not held.is_whole
+    windows = held.take(STARTS, 1_000)
+    assert len(tries) == 4
+    assert np.array_equal(windows[0], shard.read(0, 1_000))
