@@ -29,7 +29,7 @@ from pipeline.encode.carried import CarriedRows
 from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, Edges, Run, load_runs, token_dtype
 from pipeline.engine.receipts import FileRange
 from pipeline.engine.timer import Timer
-from pipeline.mix.kept import read_kept
+from pipeline.mix.keep_mask import read_kept
 from pipeline.mix.plan import ShardPlan, Slice
 from shards.format.carried import null_values
 from shards.format.hashes import join_hashes

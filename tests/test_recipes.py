@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.build.load import SHIPPED, load_recipe
 from pipeline.recipe import reference as keys
-from pipeline.recipe.cleaning import CleanAllRecipe, NearDuplicatesRecipe
+from pipeline.recipe.clean_recipe import CleanAllRecipe, NearDuplicatesRecipe
 from pipeline.recipe.evaluations import EvaluationRecipe
 from pipeline.recipe.filters import FILTERS
 from pipeline.recipe.presets import PRESETS, Preset

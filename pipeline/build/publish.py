@@ -21,7 +21,7 @@ from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand, Shares
 from pipeline.sources.selection import Unread
 from pipeline.tokenizer.encoder import TokenizerInfo
-from pipeline.tokenizer.kept import add_up
+from pipeline.tokenizer.kept_text import add_up
 from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.errors import InputError
 from shards.format.manifest import (

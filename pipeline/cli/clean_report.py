@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _print_steps(report: dict[str, Any]) -> None:
-    from pipeline.build.clean_report.steps import list_steps
+    from pipeline.build.clean_report.step_table import list_steps
 
     rows: list[dict[str, Any]] = []
     for source in list_steps(report):
@@ -119,7 +119,7 @@ def _check_folder(out: Path, place: str) -> None:
 
 
 def _print_evaluations(evaluations: list[dict[str, Any]], unread: list[str], *, examples: int) -> None:
-    from pipeline.build.clean_report.words import describe_unread
+    from pipeline.build.clean_report.wording import describe_unread
 
     rows = [
         {
@@ -145,7 +145,7 @@ def _print_evaluations(evaluations: list[dict[str, Any]], unread: list[str], *, 
 
 
 def _print_near_duplicates(near: dict[str, Any], *, examples: int) -> None:
-    from pipeline.build.clean_report.words import name_ends
+    from pipeline.build.clean_report.wording import name_ends
 
     rows = [
         {

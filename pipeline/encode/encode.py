@@ -35,7 +35,7 @@ from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import BATCH_BYTES, Columns, Unit
 from pipeline.sources.network.retry import count_retries
 from pipeline.tokenizer.encoder import Encoder, load_encoder
-from pipeline.tokenizer.kept import KeptText
+from pipeline.tokenizer.kept_text import KeptText
 from shards.errors import RunError
 from shards.format.hashes import hash_documents
 

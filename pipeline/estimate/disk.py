@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipeline.encode.run import DOCUMENT_DTYPE, MEASURES_DTYPE
-from pipeline.estimate.carried import guess_carried
+from pipeline.estimate.carried_bytes import guess_carried
 from pipeline.mix.near_duplicates.bands import BANDS_BYTES
 from pipeline.mix.partitions import CHUNK_BYTES
 from pipeline.recipe.schema import Recipe

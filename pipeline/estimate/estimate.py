@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.encode.run import MEASURES_DTYPE
-from pipeline.estimate.carried import COLUMN_BYTES
+from pipeline.estimate.carried_bytes import COLUMN_BYTES
 from pipeline.estimate.disk import (
     COMPRESSED_SHARE,
     FETCH_SCRATCH_SHARE,

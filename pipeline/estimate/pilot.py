@@ -34,20 +34,20 @@ from pipeline.clean.evaluations import items
 from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, token_dtype
 from pipeline.engine.checksums import checksum_file
 from pipeline.engine.receipts import write_receipt
-from pipeline.estimate.carried import CarriedBytes, measure_carried
-from pipeline.estimate.cleaning import MixedSample, apply_limits, mix_sample
+from pipeline.estimate.carried_bytes import CarriedBytes, measure_carried
 from pipeline.estimate.duplicates import Distinct, find_distinct, read_earlier
 from pipeline.estimate.pieces import Extract, read_extract
-from pipeline.mix.kept import Kept, write_kept
+from pipeline.estimate.pilot_cleaning import MixedSample, apply_limits, mix_sample
+from pipeline.mix.keep_mask import Kept, write_kept
 from pipeline.mix.plan import ShardPlan, Slice
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.recipe.shares import Demand, Shares
 from pipeline.sources.base import Span, TextBatch, Unit
 from pipeline.sources.selection import Selection
-from pipeline.sources.software_heritage.documents import FORMAT, DocumentWriter
+from pipeline.sources.software_heritage.fetched_documents import FORMAT, DocumentWriter
 from pipeline.tokenizer.checks import TokenizerError
 from pipeline.tokenizer.encoder import Encoder, TokenizerInfo, load_encoder, load_tokenizer
-from pipeline.tokenizer.kept import add_up, check_unknown, describe_kept
+from pipeline.tokenizer.kept_text import add_up, check_unknown, describe_kept
 from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR
 from shards.stores.store import FolderStore
 

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pipeline.estimate.carried import CarriedBytes, guess_carried
-from pipeline.estimate.cleaning import MixedSample
+from pipeline.estimate.carried_bytes import CarriedBytes, guess_carried
 from pipeline.estimate.disk import GUESSED_DOCUMENT_BYTES
 from pipeline.estimate.duplicates import Distinct
 from pipeline.estimate.pilot import SourcePilot
+from pipeline.estimate.pilot_cleaning import MixedSample
 from pipeline.sources.selection import ReadFile, Selection
 
 TEXT_BYTES_PER_TOKEN = 4.3  # measured on English web text and books with a 32 K vocabulary: 4.2 to 4.5

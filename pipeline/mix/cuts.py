@@ -27,7 +27,7 @@ from pipeline.mix.block_lists import Blocked, BlockList
 from pipeline.mix.cleaning import Cleaning, cleaned_when_mixed
 from pipeline.mix.contamination import Findings, find_contamination
 from pipeline.mix.index import Axis, Cut, Index
-from pipeline.mix.kept import write_kept
+from pipeline.mix.keep_mask import write_kept
 from pipeline.mix.near_duplicates.drop import NearDuplicates, SimilarPairs
 from pipeline.mix.plan import MixPlan, ShardPlan, Slice, SourceTotals
 from pipeline.mix.steps import count_steps

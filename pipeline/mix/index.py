@@ -18,7 +18,7 @@ import numpy as np
 
 from pipeline.encode.run import END_HASH, FIRST_HASH, HashKey, Run
 from pipeline.mix.cleaning import BLOCK_DOCUMENTS, Block, Cleaning
-from pipeline.mix.kept import Kept
+from pipeline.mix.keep_mask import Kept
 from pipeline.mix.partitions import Part, Partitions, partition_key
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from pipeline.encode.run import Run
 from pipeline.engine.receipts import TaskOutput
 from pipeline.mix.block_lists import BlockListError, open_lists
 from pipeline.mix.contamination import CONTAMINATION_FILE
-from pipeline.mix.kept import Kept, read_kept
+from pipeline.mix.keep_mask import Kept, read_kept
 from pipeline.mix.near_duplicates.drop import EVIDENCE_FILE
 from pipeline.mix.plan import MixPlan, plan_from_dict
 from pipeline.recipe.schema import Recipe

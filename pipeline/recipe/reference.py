@@ -18,7 +18,7 @@ from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from pipeline.recipe.cleaning import CleanAllRecipe, CleanRecipe, NearDuplicatesRecipe
+from pipeline.recipe.clean_recipe import CleanAllRecipe, CleanRecipe, NearDuplicatesRecipe
 from pipeline.recipe.filters import FILTERS
 from pipeline.recipe.presets import PRESETS, Preset
 from pipeline.recipe.schema import MixRecipe, PhaseRecipe, Recipe

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, JsonValue, PositiveFloat, PrivateAtt
 
 from pipeline.recipe import paths
 from pipeline.recipe.carry import checked_carry
-from pipeline.recipe.cleaning import CleanAllRecipe, CleanRecipe
+from pipeline.recipe.clean_recipe import CleanAllRecipe, CleanRecipe
 from pipeline.recipe.evaluations import EvaluationRecipe
 from pipeline.recipe.values import (
     Count,

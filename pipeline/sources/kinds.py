@@ -96,7 +96,7 @@ def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterat
         SourceError: the span cannot be read as the recipe says.
     """
     if span.format == "documents":
-        from pipeline.sources.software_heritage import documents
+        from pipeline.sources.software_heritage import fetched_documents
 
-        return documents.read(source, span)
+        return fetched_documents.read_fetched(source, span)
     return kind_of(source).read(source, span, carried)

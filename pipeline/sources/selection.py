@@ -25,7 +25,7 @@ from pipeline.recipe.carry import parse_carry
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.recipe.shares import Demand
 from pipeline.sources.base import UNIT_BYTES, Columns, File, SourceError, Span, Unit, make_units
-from pipeline.sources.formats.carried import merge_types
+from pipeline.sources.formats.carried_types import merge_types
 from pipeline.sources.kept_spans import KeptSpans
 from pipeline.sources.kinds import list_files
 from shards.format.carried import CarriedType

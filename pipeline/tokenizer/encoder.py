@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.engine.receipts import TaskOutput
 from pipeline.tokenizer.checks import TokenizerError, describe_ignored, find_bos, find_faults
-from pipeline.tokenizer.kept import KeptCounter
+from pipeline.tokenizer.kept_text import KeptCounter
 from shards.format.tokenizer import read_vocabulary
 from shards.format.tokenizer_file import Keeps, find_entries, find_special, find_spelling, plain_json
 from shards.stores.open import open_store

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.compiled import compiled, compiled_and_kept
-from pipeline.tokenizer.words import COUNT, LENGTH, Words, spell
+from pipeline.tokenizer.word_counts import COUNT, LENGTH, Words, spell
 from shards.format.tokenizer_file import byte_characters
 
 Longs = npt.NDArray[np.int64]

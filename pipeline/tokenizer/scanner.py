@@ -2,7 +2,7 @@
 
 The functions do what a regular expression engine does with `pipeline.tokenizer.train.PATTERNS`: they try one
 alternative after another, and give characters back where the engine would. What a character is comes from a table that
-`pipeline.tokenizer.words` fills by asking the engine of `tokenizers`, so that both know the same Unicode. Text is
+`pipeline.tokenizer.word_counts` fills by asking the engine of `tokenizers`, so that both know the same Unicode. Text is
 UTF-8, and each document ends with the byte `END_OF_TEXT` or where the bytes end.
 """
 

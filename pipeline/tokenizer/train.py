@@ -1,8 +1,7 @@
 """The tokenizer stage: a byte-level BPE trained on a sample of the sources.
 
 Merges are the ones that `tokenizers` learns, learned 4 to 9 times faster: with gigatoken for the GPT-2 pre-tokenizer,
-which is the only one it trains with; for the others by `pipeline.tokenizer.words` and `pipeline.tokenizer.merges`,
-which numba compiles; without numba by `tokenizers` itself. The result is a `tokenizer.json` as `tokenizers` writes it:
+which is the only one it trains with; for the others by `word_counts.py` and `merges.py`, which numba compiles; without numba by `tokenizers` itself. The result is a `tokenizer.json` as `tokenizers` writes it:
 special tokens first, then the 256 bytes, then the merges.
 """
 
@@ -153,7 +152,7 @@ def train_merges(
             return merges
     elif trainer == "numba":
         from pipeline.tokenizer.merges import learn_merges
-        from pipeline.tokenizer.words import count_words
+        from pipeline.tokenizer.word_counts import count_words
 
         with _native_training():
             data, words = count_words(sample_path, pretokenizer, len(os.sched_getaffinity(0)))

@@ -31,8 +31,14 @@ import numpy as np
 from shards.audit.check import Check, Example
 from shards.audit.concentrated import PASSES, Concentrated, find_concentrated
 from shards.audit.counts import TOKENS_FILE, write_tokens
-from shards.audit.documents import check_lengths, check_near_duplicates, check_overlap, check_passages, check_repeats
-from shards.audit.ids import (
+from shards.audit.document_checks import (
+    check_lengths,
+    check_near_duplicates,
+    check_overlap,
+    check_passages,
+    check_repeats,
+)
+from shards.audit.id_checks import (
     check_bytes_per_token,
     check_concentrated,
     check_never_seen,

@@ -23,7 +23,7 @@ import numpy as np
 
 from shards.audit.rules import LOOK_LISTED_SHARE, MIN_LISTED, is_concentrated, most_occurrences
 from shards.audit.spread import Half, Spread, count_pairs
-from shards.audit.words import Candidates, WordFinder, Words
+from shards.audit.word_finder import Candidates, WordFinder, Words
 from shards.format.scan import iter_blocks
 from shards.trace.locate import find_places
 from shards.workers import map_tasks

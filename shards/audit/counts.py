@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from shards.audit.ids import concentration
+from shards.audit.id_checks import concentration
 from shards.audit.totals import Totals
 from shards.format.tokenizer import Vocabulary
 from shards.stores.files import atomic_open

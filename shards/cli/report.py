@@ -51,7 +51,7 @@ def _run(options: argparse.Namespace) -> int:
     from shards.audit.rules import VERDICT_WORDS
     from shards.cli.sets import print_set_problems
     from shards.errors import ShardSetError
-    from shards.report.compare import parse_compare
+    from shards.report.other_tokenizer import parse_compare
     from shards.report.write import CARD_FILE, PAGE_FILE, write_report
     from shards.terminal.display import printable
     from shards.terminal.progress import show_progress

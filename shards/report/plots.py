@@ -23,8 +23,8 @@ from shards.report.chart import (
     logarithmic,
     round_ticks,
 )
-from shards.report.compare import TokenizerComparison
 from shards.report.facts import SetFacts, ShardFacts
+from shards.report.other_tokenizer import TokenizerComparison
 from shards.report.text import compact, percent, size
 from shards.report.vocabulary import VocabularyFacts
 

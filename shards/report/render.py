@@ -11,9 +11,8 @@ from shards.report import text
 from shards.report.audited import rows_of
 from shards.report.card import card_header
 from shards.report.chart import Chart
-from shards.report.compare import COMPARED_DOCUMENTS, TokenizerComparison
-from shards.report.documents import ShownDocument
 from shards.report.facts import SetFacts
+from shards.report.other_tokenizer import COMPARED_DOCUMENTS, TokenizerComparison
 from shards.report.page import NARROW, TEMPLATES, WIDE, make_environment, read_style
 from shards.report.plots import (
     MAX_ROWS,
@@ -23,6 +22,7 @@ from shards.report.plots import (
     plot_mix,
     plot_shards,
 )
+from shards.report.shown_documents import ShownDocument
 from shards.report.vocabulary import VocabularyFacts
 
 if TYPE_CHECKING:

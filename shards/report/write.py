@@ -21,10 +21,10 @@ from typing import Any
 
 from shards.errors import ShardSetError
 from shards.report.audited import find_or_audit, is_audited
-from shards.report.compare import COMPARED_DOCUMENTS, GPT2, compare, find_gpt2
-from shards.report.documents import count_lengths, draw_places, read_shown_document
 from shards.report.facts import describe
+from shards.report.other_tokenizer import COMPARED_DOCUMENTS, GPT2, compare, find_gpt2
 from shards.report.render import PageContents, render_card, render_page
+from shards.report.shown_documents import count_lengths, draw_places, read_shown_document
 from shards.report.vocabulary import describe_vocabulary
 from shards.stores.files import atomic_open
 from shards.stores.open import open_store

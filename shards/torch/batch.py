@@ -14,7 +14,7 @@ from typing import overload
 import torch
 from torch import Tensor
 
-from shards.torch.documents import cumulative_lengths, number_documents
+from shards.torch.document_boundaries import cumulative_lengths, number_documents
 
 Sample = dict[str, Tensor]
 

@@ -29,7 +29,7 @@ from shards.format.order import order_split
 from shards.format.reader import ShardSet
 from shards.format.window_reader import WindowReader
 from shards.torch.batch import Sample, WindowBatch
-from shards.torch.documents import number_documents, positions_in_documents
+from shards.torch.document_boundaries import number_documents, positions_in_documents
 from shards.torch.reopen import address_of, open_with_cache, reopen
 
 Labels = Literal["next", "same"]

@@ -17,7 +17,7 @@ from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, load_runs
 from pipeline.engine.receipts import WorkFileDamagedError, load_receipt, seal, write_receipt
 from pipeline.mix.cuts import MixTask, mix_runs, plan_mix
 from pipeline.mix.index import Index
-from pipeline.mix.kept import write_kept
+from pipeline.mix.keep_mask import write_kept
 from pipeline.mix.plan import MixPlan, ShardPlan, Slice
 from shards.format.writer import SetProperties
 from shards.stores.open import open_writable_store

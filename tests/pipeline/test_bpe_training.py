@@ -22,7 +22,7 @@ from pipeline.tokenizer.merges import learn_merges
 from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR, iter_sample
 from pipeline.tokenizer.scanner import END_OF_TEXT
 from pipeline.tokenizer.train import PATTERNS, train_merges, train_merges_slowly
-from pipeline.tokenizer.words import COUNT, LENGTH, OFFSET, count_words
+from pipeline.tokenizer.word_counts import COUNT, LENGTH, OFFSET, count_words
 from tests.support.small_recipe import write_small_recipe
 
 NAMES = list(PATTERNS)

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from pipeline.__main__ import main
 from pipeline.build.clean_report.charts import count_columns, plot_measure
+from pipeline.build.clean_report.differences import PART_CHARACTERS, cut_parts, mark_differences
 from pipeline.build.clean_report.pages import render_pages
-from pipeline.build.clean_report.pairs import PART_CHARACTERS, cut_parts, mark_differences
 from pipeline.build.clean_report.read import read_clean_report
-from pipeline.build.clean_report.words import describe_unread
+from pipeline.build.clean_report.wording import describe_unread
 from pipeline.engine.receipts import seal, unseal
 from pipeline.recipe.presets import Gopher
 from shards.terminal.display import printable

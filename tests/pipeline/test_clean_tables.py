@@ -20,7 +20,7 @@ from pipeline.clean.limits import CleaningError, Fallen, check_encoded
 from pipeline.clean.measures import measure
 from pipeline.encode.run import Run
 from pipeline.engine.tasks import digest_of
-from pipeline.recipe.cleaning import CleanRecipe
+from pipeline.recipe.clean_recipe import CleanRecipe
 from pipeline.recipe.filters import FILTERS
 from pipeline.recipe.presets import OFF, PRESETS
 from pipeline.recipe.schema import Recipe, SourceRecipe

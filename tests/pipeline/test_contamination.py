@@ -23,7 +23,7 @@ from pipeline.clean.documents import Documents
 from pipeline.clean.evaluations import hits as hits_module
 from pipeline.clean.evaluations.hits import HitFinder
 from pipeline.clean.evaluations.items import ITEM_DTYPE, LEAST_WORDS, NGRAM_WORDS, Items, collect_items, find_ngrams
-from pipeline.clean.evaluations.words import find_words
+from pipeline.clean.evaluations.word_ngrams import find_words
 from pipeline.mix.contamination import CONTAMINATION_FILE
 from pipeline.sources.base import SourceError
 from shards.errors import InputError

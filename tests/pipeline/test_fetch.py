@@ -26,7 +26,7 @@ from pipeline.engine.receipts import write_receipt
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError, Unit, make_units, spans_to_json
 from pipeline.sources.kinds import read_span
-from pipeline.sources.software_heritage import archive, documents, fetch
+from pipeline.sources.software_heritage import archive, fetch, fetched_documents
 from shards.validation.validate import validate
 from tests.support.builds import digests, list_spans_of
 from tests.support.servers import corpora as stand_ins
@@ -178,7 +178,7 @@ def test_every_file_is_fetched_once_and_used(
     assert dropped(result) == {archive.NOT_UTF8: whole.not_utf8(whole_server)}
     texts: list[bytes] = []
     for path in sorted((out.with_name("set.work") / "fetch").glob("*/*.parquet")):
-        texts += [text.as_py().encode() for batch in documents.read_file(path) for text in batch.text]
+        texts += [text.as_py().encode() for batch in fetched_documents.read_file(path) for text in batch.text]
     expected = [content_of(whole_server, key) for key in whole.ids]
     assert sorted(texts) == sorted(text for text in expected if archive.decode(text, None) is not None)
     if stand_ins.find():
@@ -307,7 +307,7 @@ def test_files_that_are_not_utf8_are_read_in_the_other_encoding(
     assert dropped(result) == {k: n for k, n in expected.items() if k != archive.NOT_UTF8}
     wanted = latin1_content(server, small).decode("latin-1")
     (path,) = (tmp_path / "set.work/fetch").glob("*/*.parquet")
-    assert wanted in [text for batch in documents.read_file(path) for text in batch.text.to_pylist()]
+    assert wanted in [text for batch in fetched_documents.read_file(path) for text in batch.text.to_pylist()]
 
 
 def test_too_many_missing_stop_the_build_and_are_asked_for_again(
@@ -464,7 +464,7 @@ def test_earlier_documents_that_are_altered_are_not_used(
 ) -> None:
     run = Run(small, server, tmp_path, monkeypatch, keep={"score": ">= 4.2"})
     (file,) = (span["file"] for span in run()["spans"])
-    writer = documents.DocumentWriter(run.folder / file)
+    writer = fetched_documents.DocumentWriter(run.folder / file)
     for row in range(len(small.ids)):
         writer.add(row, b"forged")
     writer.close({})
@@ -510,13 +510,13 @@ def test_json_lines_and_lists_name_files_too(small: Archive, server: Bucket, tmp
 
 
 def test_large_texts_go_into_row_groups_of_their_own(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(documents, "BATCH_BYTES", 1000)
-    writer = documents.DocumentWriter(tmp_path / "d.parquet")
+    monkeypatch.setattr(fetched_documents, "BATCH_BYTES", 1000)
+    writer = fetched_documents.DocumentWriter(tmp_path / "d.parquet")
     texts = [b"x" * size for size in (10, 5000, 0, 600, 600, 1)]
     for row, text in enumerate(texts):
         writer.add(row * 7, text)
     writer.close({"why": 3})
-    batches = list(documents.read_file(tmp_path / "d.parquet"))
+    batches = list(fetched_documents.read_file(tmp_path / "d.parquet"))
     assert [len(batch.text) for batch in batches] == [0, 2, 3, 1]
     assert [row for batch in batches for row in batch.rows.tolist()] == [row * 7 for row in range(6)]
     assert [text.as_py().encode() for batch in batches for text in batch.text] == texts

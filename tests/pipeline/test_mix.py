@@ -23,7 +23,7 @@ from pipeline.mix import partitions as partitions_module
 from pipeline.mix.block_lists import Blocked, BlockList
 from pipeline.mix.cuts import MixError, plan_mix
 from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE, Axis, Index
-from pipeline.mix.kept import read_kept, write_kept
+from pipeline.mix.keep_mask import read_kept, write_kept
 from pipeline.mix.partitions import Partitions
 from pipeline.mix.plan import MixPlan, plan_from_dict
 from pipeline.recipe.schema import Recipe

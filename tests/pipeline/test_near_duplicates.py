@@ -21,10 +21,10 @@ from pipeline.mix.near_duplicates import bands, similar
 from pipeline.mix.near_duplicates import pairs as pairs_module
 from pipeline.mix.near_duplicates.bands import BAND_DTYPE, BandFile, BandsTask, bands_digest, write_bands
 from pipeline.mix.near_duplicates.pairs import CENTERS, PairsTask, digest_of_runs, find_pairs, pairs_digest, read_pairs
-from pipeline.mix.near_duplicates.selection import SimilarDocuments, select
 from pipeline.mix.near_duplicates.shingles import hash_shingles
 from pipeline.mix.near_duplicates.signatures import BANDS, SLOTS, band_keys, make_signatures
 from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, SimilarTask, compare_pairs, similar_digest
+from pipeline.mix.near_duplicates.survivors import SimilarDocuments, select
 from shards.audit.ngrams import token_values
 from shards.stores.store import FolderStore
 from tests.support.near_duplicates import EOS, jaccard, shingles, write_token_run

@@ -23,7 +23,7 @@ import pytest
 from pipeline.recipe.predicates import parse_predicate
 from pipeline.sources.base import SourceError
 from pipeline.sources.formats.columns import test_predicates as count_rejected
-from pipeline.sources.network.cache import RangeCache
+from pipeline.sources.network.range_cache import RangeCache
 from pipeline.sources.network.retry import retry
 from pipeline.sources.network.settings import Network, is_kept, keep_fetched, network
 from pipeline.sources.network.silence import SILENT_S, SilenceWatch

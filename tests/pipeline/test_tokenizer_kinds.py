@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from pipeline.clean.documents import Documents
 from pipeline.tokenizer.checks import TokenizerError
 from pipeline.tokenizer.encoder import Encoder, TokenizerInfo, load_tokenizer
-from pipeline.tokenizer.kept import KeptText, check_unknown
+from pipeline.tokenizer.kept_text import KeptText, check_unknown
 from shards.format.tokenizer import Vocabulary, read_vocabulary
 from shards.format.tokenizer_file import find_special, find_spelling, plain_json
 from tests.support.builds import real_documents

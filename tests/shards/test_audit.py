@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from shards.__main__ import main
 from shards.audit.audit import audit, choose_rates
-from shards.audit.documents import check_lengths, resemblance
+from shards.audit.document_checks import check_lengths, resemblance
 from shards.audit.histogram import BINS, bin_lengths, bin_middles, quantile
-from shards.audit.ids import check_never_seen, check_rare, expected_counts, rare_below
+from shards.audit.id_checks import check_never_seen, check_rare, expected_counts, rare_below
 from shards.audit.ngrams import NO_NGRAM, hash_ngrams, token_values
 from shards.audit.shard import NGRAM_TOKENS, PASSAGE_TOKENS, SampleRates, ShardTask, scan_shard
 from shards.audit.totals import Totals

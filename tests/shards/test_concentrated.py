@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from shards.__main__ import main
-from shards.audit import words as words_module
+from shards.audit import word_finder
 from shards.audit.audit import audit
 from shards.audit.repositories import name_repositories
 from shards.audit.rules import LISTED_SHARE, MIN_LISTED, is_concentrated, most_occurrences
 from shards.audit.spread import Spread, count_pairs
-from shards.audit.words import WORD_SHARE, Candidates, WordFinder, Words
+from shards.audit.word_finder import WORD_SHARE, Candidates, WordFinder, Words
 from shards.errors import InputError
 from shards.format.reader import open_set
 from shards.format.scan import iter_blocks
@@ -282,7 +282,7 @@ def test_words_are_those_of_a_plain_loop_and_equal_ones_have_equal_hashes(good_s
 
 
 def test_candidates_are_too_low_by_what_is_lost_at_most(monkeypatch):
-    monkeypatch.setattr(words_module, "MAX_CANDIDATES", 20)
+    monkeypatch.setattr(word_finder, "MAX_CANDIDATES", 20)
     rng = random.Random(1)
     total, true = Candidates(), Counter()
     for shard in range(6):

@@ -15,7 +15,7 @@ import shards
 from shards.__main__ import main
 from shards.audit.audit import audit
 from shards.convert.export import export_set
-from shards.convert.import_ import bin_files, documents
+from shards.convert.import_ import bin_files, imported_documents
 from shards.convert.import_.bin_files import TokenBinError
 from shards.convert.import_.import_set import ImportOptions, import_set
 from shards.convert.import_.shards import cut_shards
@@ -68,7 +68,7 @@ def headed(ids, magic=20240520, version=1, dtype="<u2", count=None):
 def test_an_export_comes_back(good_set, plan, tmp_path, monkeypatch, name):
     """Tokens, boundaries and content hashes are those of the set that was exported; validation finds nothing."""
     monkeypatch.setattr(bin_files, "IMPORT_BLOCK_TOKENS", 5000)
-    monkeypatch.setattr(documents, "HASHED_TOKENS", 2000)
+    monkeypatch.setattr(imported_documents, "HASHED_TOKENS", 2000)
     out = tmp_path / "out"
     export_set(shards.open_set(good_set), out, layout=name)
     files = {split: sorted(out.glob(f"{split}*.bin")) for split in ("train", "val")}

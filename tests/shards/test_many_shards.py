@@ -8,7 +8,7 @@ import pytest
 from shards.audit.audit import audit
 from shards.format.manifest import MANIFEST_FILE
 from shards.format.reader import open_set
-from shards.report.documents import count_lengths
+from shards.report.shown_documents import count_lengths
 from shards.trace.search import Query
 from shards.trace.trace import trace
 from shards.validation.validate import validate

@@ -25,8 +25,8 @@ from shards.report import write
 from shards.report.audited import find_or_audit, is_audited
 from shards.report.card import size_category
 from shards.report.chart import decade_ticks, doubling_ticks, fit, round_ticks
-from shards.report.compare import find_gpt2, parse_compare
 from shards.report.facts import ShardFacts, describe
+from shards.report.other_tokenizer import find_gpt2, parse_compare
 from shards.report.plots import group_shards
 from shards.report.render import render_card, render_page
 from shards.report.text import code_cell, code_span, compact, fence, sentence, size

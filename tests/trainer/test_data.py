@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shards import ShardSet
 from shards.format.order import WindowOrder, account_tokens, read_sources, seeded_permutation
-from shards.torch.documents import number_documents
+from shards.torch.document_boundaries import number_documents
 from shards.trace.windows import trace_documents
 from trainer.data import open_windows
 from trainer.recipe import TrainConfig

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.attention.flex_attention import create_block_mask
 
-from shards.torch.documents import number_documents
+from shards.torch.document_boundaries import number_documents
 from trainer.model.attention import KeyValueCache, attend, document_mask, rotary_tables, rotate
 from trainer.model.decoder import LanguageModel, build_model, padded_vocab_size
 from trainer.model.size import count_parameters, flops_per_token

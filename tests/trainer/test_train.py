@@ -14,7 +14,7 @@ import torch
 from shards import ShardSet
 from shards.errors import InputError, RunError
 from shards.torch import TokenWindows
-from shards.torch.documents import number_documents
+from shards.torch.document_boundaries import number_documents
 from trainer.data import open_windows
 from trainer.metrics import MetricsLog, describe_step, read_metrics
 from trainer.model.size import flops_per_token

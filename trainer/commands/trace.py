@@ -1,4 +1,4 @@
-"""From a step of a run to the documents that it was trained on: `trainer.commands.batch` finds them, this prints them.
+"""Print the documents that a step of a run was trained on; `trainer.commands.step_documents` finds them.
 
 A sudden spike of the loss has its cause in a batch; this shows the batch, and writes its hashes for a data recipe's
 `drop_hashes`. The set is found where the run was trained on it, unless `--shards` says where it is now.
@@ -15,7 +15,7 @@ from shards.errors import InputError
 from shards.terminal.arguments import parse_place, positive_number, print_json, whole_number
 
 if TYPE_CHECKING:
-    from trainer.commands.batch import Batch
+    from trainer.commands.step_documents import Batch
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     from shards.format.reader import open_set
     from shards.terminal.display import printable, say
     from shards.trace.block_list import check_out, write_block_list
-    from trainer.commands.batch import read_training_run, trace_step
+    from trainer.commands.step_documents import read_training_run, trace_step
 
     traced = read_training_run(options.run)
     shards = options.shards or find_set(options.run)

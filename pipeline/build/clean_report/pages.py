@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.build.clean_report.charts import plot_measure
-from pipeline.build.clean_report.pairs import PART_CHARACTERS, mark_differences
-from pipeline.build.clean_report.steps import list_steps
-from pipeline.build.clean_report.words import describe_unread, name_ends
+from pipeline.build.clean_report.differences import PART_CHARACTERS, mark_differences
+from pipeline.build.clean_report.step_table import list_steps
+from pipeline.build.clean_report.wording import describe_unread, name_ends
 from shards.errors import InputError
 from shards.report.chart import Chart
 from shards.report.page import NARROW, TEMPLATES, WIDE, make_environment, read_style

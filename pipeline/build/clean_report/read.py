@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 
 from pipeline.build.alarms import read_cleaning, read_start, read_text
 from pipeline.build.api import default_work
+from pipeline.build.clean_report.differences import COMPARED_CHARACTERS, cut_parts
 from pipeline.build.clean_report.encoded import count_encoded
-from pipeline.build.clean_report.items import read_item_texts
-from pipeline.build.clean_report.pairs import COMPARED_CHARACTERS, cut_parts
+from pipeline.build.clean_report.item_texts import read_item_texts
 from pipeline.build.last_mix import LastMix, read_last_mix
 from pipeline.encode.run import Run, token_dtype
 from pipeline.engine.receipts import TaskOutput

@@ -21,7 +21,7 @@ from pipeline.mix import cuts as mix
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import Unit, spans_to_json
 from pipeline.tokenizer.encoder import TokenizerInfo, describe_slow_encoder
-from pipeline.tokenizer.kept import add_up, check_unknown, describe_kept
+from pipeline.tokenizer.kept_text import add_up, check_unknown, describe_kept
 from shards.stores.store import WritableStore
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from pipeline.clean.documents import Documents
 from pipeline.clean.evaluations.items import LEAST_WORDS, NGRAM_WORDS, Items, load_items
-from pipeline.clean.evaluations.words import Ngrams, find_words
+from pipeline.clean.evaluations.word_ngrams import Ngrams, find_words
 
 if TYPE_CHECKING:
     import numpy.typing as npt

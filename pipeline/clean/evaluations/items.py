@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipeline.clean.documents import Documents, DocumentStream
-from pipeline.clean.evaluations.words import Ngrams, find_words
+from pipeline.clean.evaluations.word_ngrams import Ngrams, find_words
 from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.receipts import TaskOutput
 from pipeline.recipe.evaluations import EvaluationRecipe

@@ -55,7 +55,7 @@ def measure_documents(text: pa.LargeStringArray, names: Sequence[str]) -> npt.ND
     if not len(text):
         return np.empty((0, len(names)), np.float32)
     check_extra("numba", "clean")
-    from pipeline.clean.measures.documents import measure_texts  # loads compiled code: only where it is used
+    from pipeline.clean.measures.families import measure_texts  # loads compiled code: only where it is used
 
     buffers: Any = text.buffers()
     offsets = np.frombuffer(buffers[1], np.int64)[text.offset : text.offset + len(text) + 1]

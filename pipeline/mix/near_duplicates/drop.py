@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from pipeline.arrow import wrap_numbers, wrap_texts
 from pipeline.engine.checksums import checksum_file
-from pipeline.mix.near_duplicates.selection import SimilarDocuments, select
 from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, read_similar
+from pipeline.mix.near_duplicates.survivors import SimilarDocuments, select
 from shards.format.hashes import join_hashes
 from shards.stores.open import open_store
 

@@ -14,7 +14,7 @@ from pipeline.recipe.carry import parse_carry
 from pipeline.recipe.predicates import parse_keep
 from pipeline.sources.base import MALFORMED, Columns, SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import open_file, read_pieces
-from pipeline.sources.formats.carried import types_in_records
+from pipeline.sources.formats.carried_types import types_in_records
 from pipeline.sources.formats.columns import make_batch
 from shards.format.carried import arrow_type
 from shards.terminal.display import printable

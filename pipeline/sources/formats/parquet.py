@@ -23,7 +23,7 @@ from pipeline.recipe.carry import parse_carry
 from pipeline.recipe.predicates import Predicate, parse_keep
 from pipeline.sources.base import BATCH_BYTES, UNIT_BYTES, Columns, SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import is_local, open_file
-from pipeline.sources.formats.carried import types_in_schema
+from pipeline.sources.formats.carried_types import types_in_schema
 from pipeline.sources.formats.columns import check_predicates, check_text_type, make_batch, test_predicates
 
 if TYPE_CHECKING:

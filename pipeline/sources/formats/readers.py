@@ -30,7 +30,7 @@ from pipeline.sources.formats.byte_io import (
     read_pieces,
     truncated,
 )
-from pipeline.sources.formats.carried import no_columns
+from pipeline.sources.formats.carried_types import no_columns
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe

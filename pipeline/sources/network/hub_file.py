@@ -22,8 +22,8 @@ from huggingface_hub import constants
 from huggingface_hub.utils import build_hf_headers, get_session
 
 from pipeline.sources.base import SourceError
-from pipeline.sources.network.cache import RangeCache
 from pipeline.sources.network.hub_http import install
+from pipeline.sources.network.range_cache import RangeCache
 from pipeline.sources.network.retry import retry
 from pipeline.sources.network.settings import is_kept, network
 from shards.stores.retry import TransientError

@@ -2,8 +2,8 @@
 
 Predicates are applied first, and a file that several rows name is fetched once. A fetched file is appended to a journal
 (`pipeline.sources.software_heritage.journal`). At the end, the texts are written in row order into one parquet file
-per span (`pipeline.sources.software_heritage.documents`). Documents that an earlier task wrote for the same span
-are used again if their SHA-1 agrees. So after a change of `keep`, or to retry missing files, only the rest is fetched.
+per span (`fetched_documents.py`). Documents that an earlier task wrote for the same span are used again if their SHA-1
+agrees. So after a change of `keep`, or to retry missing files, only the rest is fetched.
 
 Every row without a document is counted with its reason. Memory: 200 bytes per file of the unit, and one batch of text.
 """
@@ -30,7 +30,7 @@ from pipeline.sources.base import SourceError, Span, Unit, spans_to_json
 from pipeline.sources.kinds import kind_of
 from pipeline.sources.network.retry import count_retries
 from pipeline.sources.network.settings import network
-from pipeline.sources.software_heritage import archive, documents
+from pipeline.sources.software_heritage import archive, fetched_documents
 from pipeline.sources.software_heritage.journal import Journal
 from shards.stores.store import FolderStore
 
@@ -140,7 +140,7 @@ def local_unit(unit: Unit, folder: Path, result: dict[str, Any]) -> Unit:
                 span,
                 url=str(folder / facts["file"]),
                 version=f"{file['bytes']} bytes, xxh3 {file['xxh3_128']}",
-                format=documents.FORMAT,
+                format=fetched_documents.FORMAT,
                 text_bytes=facts["text_bytes"],
                 rows=facts["documents"],
                 stored_bytes=file["bytes"],
@@ -225,7 +225,7 @@ def _use_again(stage: Path, name: str, wanted: _Wanted, journal: Journal) -> Non
     keys = dict(zip(wanted.rows, wanted.keys, strict=True))
     for path in stage.glob(f"[!.]*/{name}"):
         try:
-            for batch in documents.read_file(path):
+            for batch in fetched_documents.read_file(path):
                 for row, text in zip(batch.rows.tolist(), batch.text, strict=True):
                     key = keys.get(row)
                     if key is None or key in journal:
@@ -266,7 +266,7 @@ def _write(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Write a span's documents; return the counts of lost rows by reason, and the file's documents and text_bytes."""
     lost: dict[str, int] = {}
-    writer = documents.DocumentWriter(path)
+    writer = fetched_documents.DocumentWriter(path)
     for row, key in zip(wanted.rows, wanted.keys, strict=True):
         reason = failed.get(key) or (archive.MISSING if journal.is_missing(key) else None)
         if reason is None:

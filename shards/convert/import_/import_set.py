@@ -6,7 +6,7 @@ name, split, size and digest, and how documents were cut. There is no reader for
 `FILE@DIGEST`, and its `row` counts the documents that begin in that file.
 
 Reads the files three times: ends of documents; hashes, for which the tokens are decoded; writing. Tokens stay as they
-are, except that EOS may move to a document's other end (see `shards.convert.import_.documents`).
+are, except that EOS may move to a document's other end (see `shards.convert.import_.imported_documents`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ from typing import Literal, cast
 import numpy as np
 
 from shards.convert.import_.bin_files import BinStream, TokenBinError, open_stream
-from shards.convert.import_.documents import ImportedDocuments, Repeats, cut_documents, find_repeats, hash_documents
+from shards.convert.import_.imported_documents import (
+    ImportedDocuments,
+    Repeats,
+    cut_documents,
+    find_repeats,
+    hash_documents,
+)
 from shards.convert.import_.manifest import make_manifest
 from shards.convert.import_.shards import SplitRows, write_split
 from shards.format.manifest import Dtype, ShardEntry, Split, TokenizerEntry, dtype_for

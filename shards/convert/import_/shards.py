@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from shards.convert.import_ import bin_files
-from shards.convert.import_.documents import ImportedDocuments
+from shards.convert.import_.imported_documents import ImportedDocuments
 from shards.format.documents import cut_blocks
 from shards.format.manifest import ShardEntry, Split, dtype_for
 from shards.format.writer import SetProperties, document_schema, write_shard

@@ -25,7 +25,7 @@ _REJECTED = b"rejected"
 _SCHEMA = pa.schema([pa.field("row", pa.uint32(), nullable=False), pa.field("text", pa.large_string(), nullable=False)])
 
 
-def read(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
+def read_fetched(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
     """Stream a span's documents; the first batch has no text, but the counts of rejected rows by reason.
 
     Args:
