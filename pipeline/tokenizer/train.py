@@ -1,8 +1,9 @@
 """The tokenizer stage: a byte-level BPE trained on a sample of the sources.
 
 Merges are the ones that `tokenizers` learns, learned 4 to 9 times faster: with gigatoken for the GPT-2 pre-tokenizer,
-which is the only one it trains with; for the others by `word_counts.py` and `merges.py`, which numba compiles; without numba by `tokenizers` itself. The result is a `tokenizer.json` as `tokenizers` writes it:
-special tokens first, then the 256 bytes, then the merges.
+which is the only one it trains with; for the others by `word_counts.py` and `merges.py`, which numba compiles; without
+numba by `tokenizers` itself. The result is a `tokenizer.json` as `tokenizers` writes it: special tokens first, then the
+256 bytes, then the merges.
 """
 
 # pyright: reportUnknownMemberType=false
