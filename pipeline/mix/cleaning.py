@@ -35,6 +35,8 @@ CODE_VERSION = 1
 CLEANING_FILE = "cleaning.json"
 EXAMPLES = 20
 """Documents that are kept of each limit: of those that fall, and nearest to the limit on either side."""
+_NEAR = 16 * EXAMPLES
+"""Documents that are sorted to find these, if there are enough distinct ones among them."""
 BLOCK_DOCUMENTS = 1 << 16
 """Documents whose measures are read at once, about."""
 _BIN_BITS = 18
@@ -87,6 +89,14 @@ class _Example:
     """The numbers of all limits that it breaks."""
 
 
+def _find_lowest(distance: npt.NDArray[np.float64], hi: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.bool_]:
+    """Return a mask of the `count` lowest by distance and then hash, and of those equal to the last of them."""
+    last = np.partition(distance, count - 1)[count - 1]
+    below, tied = distance < last, distance == last
+    left = count - 1 - int(below.sum())
+    return below | (tied & (hi <= np.partition(hi[tied], left)[left]))
+
+
 class _Lowest:
     """The `EXAMPLES` lowest of all documents added, of equal ones the first."""
 
@@ -114,6 +124,10 @@ class _Lowest:
             last = self.found[-1]
             near = (distance < last.distance) | ((distance == last.distance) & (block.hi[where] <= np.uint64(last.hi)))
             where, distance = where[near], distance[near]
+        if len(where) > _NEAR:  # to sort all would take ten times as long
+            near = _find_lowest(distance, block.hi[where], _NEAR)
+            if len(np.unique(block.hi[where[near]])) >= EXAMPLES:
+                where, distance = where[near], distance[near]
         if not len(where):
             return
         order = np.lexsort((block.index[where], block.run[where], block.lo[where], block.hi[where], distance))

@@ -30,10 +30,24 @@ def mark_bytes(chars: bytes) -> npt.NDArray[np.bool_]:
 _UPPER = np.arange(0x41, 0x5B, dtype=np.uint8).tobytes()
 ASCII_LETTERS = mark_bytes(_UPPER + _UPPER.lower())
 DIGITS = mark_bytes(b"0123456789")
-WHITE = mark_bytes(bytes([*range(0x09, 0x0E), *range(0x1C, 0x21)]))
-"""The white space of ASCII."""
 BEGINS_WHITE = mark_bytes(bytes([0xC2, 0xE1, 0xE2, 0xE3]))
 """The first bytes of white space outside ASCII, and of many other characters."""
+
+
+@compiled
+def find_runs(marks: Bytes) -> npt.NDArray[np.int32]:
+    """Return the positions where the longest runs of bytes marked 1, not 0, begin and end, by turns.
+
+    No branch depends on a mark: it would be predicted wrong once a word, 20 cycles.
+    """
+    edges = np.empty(len(marks) + 2, np.int32)
+    count, before = 0, np.uint8(0)
+    for at in range(len(marks)):
+        edges[count] = at
+        count += marks[at] ^ before
+        before = marks[at]
+    edges[count] = len(marks)
+    return edges[: (count + 1) // 2 * 2]
 
 
 @compiled

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.clean.measures.characters import ASCII_LETTERS, DIGITS, FIRST_WIDE, NEWLINE, is_letter, mark_bytes
+from pipeline.clean.measures.characters import (
+    ASCII_LETTERS,
+    DIGITS,
+    FIRST_WIDE,
+    NEWLINE,
+    find_runs,
+    is_letter,
+    mark_bytes,
+)
 from pipeline.clean.measures.hashes import divide, find_first, make_table, read_stretch
 from pipeline.clean.measures.names import ENCODED_RUN_BYTES, NAME_BYTES, NAME_LINES
 from pipeline.compiled import compiled
@@ -27,13 +35,17 @@ _ENCODED = _ALPHANUMERIC | mark_bytes(b"+/=\n")
 @compiled
 def measure_alphanumeric(document: Bytes) -> float:
     """Measure the share of letters and digits."""
-    found = chars = 0
-    for at in range(len(document)):
+    found = chars = wide = 0
+    for at in range(len(document)):  # comparisons alone, no table: many bytes at once
         byte = document[at]
-        chars += byte < 0x80 or byte >= FIRST_WIDE
-        found += int(_ALPHANUMERIC[byte])
-        if byte >= FIRST_WIDE:
-            found += is_letter(document, at)
+        small = byte | 0x20
+        chars += (byte < 0x80) | (byte >= FIRST_WIDE)
+        wide += byte >= FIRST_WIDE
+        found += ((small >= ord("a")) & (small <= ord("z"))) | ((byte >= ord("0")) & (byte <= ord("9")))
+    if wide:
+        for at in range(len(document)):
+            if document[at] >= FIRST_WIDE:
+                found += is_letter(document, at)
     return divide(found, chars)
 
 
@@ -83,16 +95,29 @@ def _find_names(document: Bytes, blocks: Blocks) -> tuple[Keys, npt.NDArray[np.i
     Returns:
         The key of each, and the number of line feeds before it, `(names,)`.
     """
+    edges = find_runs(_mark_names(document))
     keys = np.empty(len(document) // NAME_BYTES, np.uint64)
     feeds = np.empty(len(keys), np.int32)
-    count = start = feed = 0
-    for at in range(len(document) + 1):
-        if at < len(document) and NAME[document[at]]:
-            continue
-        if at - start >= NAME_BYTES and not DIGITS[document[start]]:
-            keys[count], _ = read_stretch(blocks, start, at)
+    count = behind = feed = 0
+    for index in range(0, len(edges), 2):
+        start, stop = edges[index], edges[index + 1]
+        if stop - start >= NAME_BYTES and not DIGITS[document[start]]:
+            for at in range(behind, start):
+                feed += document[at] == NEWLINE
+            behind = int(stop)
+            keys[count], _ = read_stretch(blocks, start, stop)
             feeds[count] = feed
             count += 1
-        start = at + 1
-        feed += at < len(document) and document[at] == NEWLINE
     return keys[:count], feeds[:count]
+
+
+@compiled
+def _mark_names(document: Bytes) -> Bytes:
+    """Return which bytes are in names or numbers, 1 or 0, `(bytes,)`."""
+    marks = np.empty(len(document), np.uint8)
+    for at in range(len(document)):  # comparisons alone, no table: many bytes at once
+        byte = document[at]
+        small = byte | 0x20
+        letter = (small >= ord("a")) & (small <= ord("z"))
+        marks[at] = letter | ((byte >= ord("0")) & (byte <= ord("9"))) | (byte == ord("_"))
+    return marks

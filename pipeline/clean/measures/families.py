@@ -62,12 +62,11 @@ def _measure_text(document: Bytes, wanted: npt.NDArray[np.bool_], row: Row) -> N
         _store(row, _REPEATED_LINES, measure_repeated_lines(words, lines))
     if wanted[_NGRAMS]:
         _store(row, _NGRAMS, measure_ngrams(words))
-    if wanted[_PHRASES] or wanted[_SENTENCES]:
-        lorem, flags = find_phrases(document, words, lines)
-        _store(row, _PHRASES, measure_phrases(document, lorem, flags))
-        row[_SENTENCES] = measure_sentences(document, words, lines, flags)
-    if wanted[_GENERATED]:
-        row[_GENERATED] = measure_generated(document)
+    if wanted[_PHRASES] or wanted[_GENERATED] or wanted[_SENTENCES]:
+        phrases = find_phrases(document, blocks, words, lines)
+        _store(row, _PHRASES, measure_phrases(document, phrases))
+        row[_GENERATED] = measure_generated(document, phrases)
+        row[_SENTENCES] = measure_sentences(document, words, lines, phrases.flags)
     if wanted[_ALPHANUMERIC]:
         row[_ALPHANUMERIC] = measure_alphanumeric(document)
     if wanted[_LITERALS]:

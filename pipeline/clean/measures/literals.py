@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pipeline.clean.measures.words import Words
 
 _QUOTES = mark_bytes(b"'\"")
-_SPECIAL = _QUOTES | mark_bytes(b"\n") | (np.arange(256) >= FIRST_WIDE)
+_SPECIAL = _QUOTES | DIGITS | mark_bytes(b"\n") | (np.arange(256) >= FIRST_WIDE)
 """The few bytes of most text that need a closer look."""
 _BACKSLASH = 0x5C
 
@@ -34,32 +34,32 @@ def measure_literals(document: Bytes, words: Words) -> float:
     """Measure the share of letters outside strings, and outside names that begin with a digit: numbers."""
     letters = before_quote = 0
     in_long = quoted = False
-    in_name = in_number = 0
     at = 0
     while at < len(document):
         byte = document[at]
-        if _SPECIAL[byte]:
-            if _QUOTES[byte]:
-                size = _count_equal_bytes(document, at)
-                if size >= 3:
-                    in_long ^= size // 3 % 2 == 1
-                elif not in_long:
-                    escaped = at > 0 and document[at - 1] == _BACKSLASH
-                    for _ in range(size - int(escaped)):
-                        letters = before_quote if quoted else letters  # those since the quote are in a string
-                        before_quote = letters
-                        quoted = not quoted
-                at += size - 1
-            elif byte == NEWLINE:
-                quoted = False
+        if not _SPECIAL[byte]:
+            letters += int(ASCII_LETTERS[byte]) & int(not in_long)
+            at += 1
+            continue
+        size = 1
+        if _QUOTES[byte]:
+            size = _count_equal_bytes(document, at)
+            if size >= 3:
+                in_long ^= size // 3 % 2 == 1
             elif not in_long:
-                letters += is_letter(document, at)
-            in_name = 0
-        else:  # no branch: most would be predicted wrong
-            in_number = in_name & in_number | (in_name ^ 1) & int(DIGITS[byte])
-            in_name = int(NAME[byte])
-            letters += int(ASCII_LETTERS[byte]) & (in_number ^ 1) & int(not in_long)
-        at += 1
+                escaped = at > 0 and document[at - 1] == _BACKSLASH
+                for _ in range(size - int(escaped)):
+                    letters = before_quote if quoted else letters  # those since the quote are in a string
+                    before_quote = letters
+                    quoted = not quoted
+        elif byte == NEWLINE:
+            quoted = False
+        elif DIGITS[byte]:
+            if at == 0 or not NAME[document[at - 1]]:
+                size = _count_name_bytes(document, at)  # a number: its letters, such as those of 0xFF, do not count
+        elif not in_long:
+            letters += is_letter(document, at)
+        at += size
     return divide(letters, words.chars_before[-1])
 
 
@@ -68,5 +68,14 @@ def _count_equal_bytes(document: Bytes, at: int) -> int:
     """Return how many bytes from a position on are equal to the one there."""
     stop = at + 1
     while stop < len(document) and document[stop] == document[at]:
+        stop += 1
+    return stop - at
+
+
+@compiled
+def _count_name_bytes(document: Bytes, at: int) -> int:
+    """Return how many bytes from a position on are those of names and numbers."""
+    stop = at
+    while stop < len(document) and NAME[document[stop]]:
         stop += 1
     return stop - at

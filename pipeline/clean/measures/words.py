@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pipeline.clean.measures.characters import ASCII_LETTERS, BEGINS_WHITE, NEWLINE, WHITE, is_letter, wide_white
+from pipeline.clean.measures.characters import ASCII_LETTERS, BEGINS_WHITE, NEWLINE, find_runs, is_letter, wide_white
 from pipeline.clean.measures.hashes import divide, read_block, read_stretch
 from pipeline.clean.measures.names import STOP_WORDS
 from pipeline.compiled import compiled
@@ -21,6 +21,7 @@ _BLOCK_BYTES = 8
 _STOP_WORDS = np.frombuffer(b"".join(word.encode().rjust(_BLOCK_BYTES, b"\0") for word in STOP_WORDS), "<u8")
 """Each stop word as the last bytes of a block, zeros before it."""
 _SMALL = np.uint64(0x2020202020202020)
+_NOT_ASCII = np.uint64(0x8080808080808080)
 
 
 class Words(NamedTuple):
@@ -39,7 +40,7 @@ class Words(NamedTuple):
 @compiled
 def find_words(document: Bytes, blocks: Blocks) -> Words:
     """Find the words of a document."""
-    edges = _find_edges(document)
+    edges = find_runs(_mark_words(document, blocks))
     starts, stops = edges[::2].copy(), edges[1::2].copy()
     keys = np.empty(len(starts), np.uint64)
     chars_before = np.zeros(len(starts) + 1, np.int32)
@@ -50,23 +51,19 @@ def find_words(document: Bytes, blocks: Blocks) -> Words:
 
 
 @compiled
-def _find_edges(document: Bytes) -> npt.NDArray[np.int32]:
-    """Return the positions where words begin and end, by turns.
-
-    No branch depends on what most bytes are: it would be predicted wrong once a word, 20 cycles.
-    """
-    edges = np.empty(len(document) + 2, np.int32)
-    count, before, white_until = 0, 1, 0
-    for at in range(len(document)):
-        if BEGINS_WHITE[document[at]]:
-            size = wide_white(document, at)
-            white_until = at + size if size else white_until
-        white = int(WHITE[document[at]]) | int(at < white_until)
-        edges[count] = at
-        count += white ^ before
-        before = white
-    edges[count] = len(document)
-    return edges[: (count + 1) // 2 * 2]
+def _mark_words(document: Bytes, blocks: Blocks) -> Bytes:
+    """Return which bytes are in words, 1 or 0, `(bytes,)`."""
+    marks = np.empty(len(document), np.uint8)
+    for at in range(len(document)):  # comparisons alone, no table: many bytes at once
+        byte = document[at]  # the white space of ASCII:
+        white = (byte == 0x20) | ((byte >= 0x09) & (byte <= 0x0D)) | ((byte >= 0x1C) & (byte <= 0x1F))
+        marks[at] = not white
+    for index in range(len(blocks)):
+        if blocks[index] & _NOT_ASCII:
+            for at in range(8 * index, min(8 * index + 8, len(document))):
+                if BEGINS_WHITE[document[at]]:
+                    marks[at : at + wide_white(document, at)] = 0
+    return marks
 
 
 @compiled
@@ -124,15 +121,17 @@ def _count_bits(bits: int) -> int:
 @compiled
 def _count_marks(document: Bytes) -> tuple[int, int, int]:
     """Count number signs, ellipses (... or …) and line feeds."""
-    hashes = ellipses = newlines = dots = 0
+    hashes = newlines = ellipses = 0
     for at in range(len(document)):
-        byte = document[at]
-        hashes += int(byte == ord("#"))
-        newlines += int(byte == NEWLINE)
-        dots = (dots + 1) * int(byte == ord("."))
-        if dots == 3:
+        hashes += document[at] == ord("#")
+        newlines += document[at] == NEWLINE
+    at = 2
+    while at < len(document):  # a third dot or byte: what is before it, is looked at only there
+        last = document[at]
+        if last == ord(".") and document[at - 1] == last and document[at - 2] == last:
             ellipses += 1
-            dots = 0
-        if byte == 0xA6 and document[at - 1] == 0x80 and document[at - 2] == 0xE2:  # U+2026
+            at += 2
+        elif last == 0xA6 and document[at - 1] == 0x80 and document[at - 2] == 0xE2:  # U+2026
             ellipses += 1
+        at += 1
     return hashes, ellipses, newlines
