@@ -13,6 +13,7 @@ tokenizer rewrites text, the bytes of each source's tokens are scaled to those o
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -74,20 +75,41 @@ def evaluate(
     return {name: sums[:, index] for index, name in enumerate(names) if sums[1, index]}
 
 
-def summarise(sums: Sums) -> dict[str, Any]:
-    """Return the fields of a validation line in metrics.jsonl; bits a byte are None if no bytes are known."""
+def summarise(sums: Sums, mixes: Mapping[str, Mapping[str, int]] | None = None) -> dict[str, Any]:
+    """Return the fields of a validation line in metrics.jsonl; bits a byte are None if no bytes are known.
+
+    Args:
+        sums: what `evaluate` returns.
+        mixes: tokens by source of each phase of the set's mix. Its loss is the mean of the sources' in these shares,
+            so that losses before and after a border can be compared; None if a source of it was not evaluated.
+    """
     total = sum(sums.values(), start=np.zeros(3))
 
     def bits(row: npt.NDArray[np.float64]) -> float | None:
         return float(row[0] / math.log(2) / row[2]) if row[2] else None
 
-    return {
+    in_mix = {name: _mix_sums(sums, tokens) for name, tokens in (mixes or {}).items()}
+    found: dict[str, Any] = {
         "val_tokens": int(total[1]),
         "val_loss": float(total[0] / total[1]),
         "val_bits_per_byte": bits(total),
         "val_loss_by_source": {name: float(row[0] / row[1]) for name, row in sums.items()},
         "val_bits_per_byte_by_source": {name: bits(row) for name, row in sums.items()},
     }
+    if in_mix:
+        found["val_loss_by_mix"] = {
+            name: None if row is None else float(row[0] / row[1]) for name, row in in_mix.items()
+        }
+        found["val_bits_per_byte_by_mix"] = {name: None if row is None else bits(row) for name, row in in_mix.items()}
+    return found
+
+
+def _mix_sums(sums: Sums, tokens: Mapping[str, int]) -> npt.NDArray[np.float64] | None:
+    """Return the sums of as many targets of each source as a mix has tokens; None if a source has no targets."""
+    taken = {name: count for name, count in tokens.items() if count}
+    if not taken or taken.keys() - sums.keys():
+        return None
+    return sum((sums[name] * (count / sums[name][1]) for name, count in taken.items()), start=np.zeros(3))
 
 
 @torch.no_grad()

@@ -5,6 +5,7 @@ Widths are in features, lengths in tokens, batches in sequences. Torch is not im
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,8 @@ Size = Annotated[int, Field(ge=1, le=1 << 24)]
 """A dimension of a model; bounded so that the number of weights of a matrix fits in 64 bits."""
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Precision = Literal["auto", "fp32", "bf16"]
+MixPhase = Annotated[str, Field(min_length=1)] | PositiveInt
+"""A phase of the set's mix: its name, or its number from 1."""
 
 
 def _default_feed_forward(model: dict[str, Any]) -> int:
@@ -67,7 +70,10 @@ class TrainConfig(Settings):
     """Sequences in one optimizer step, over all ranks."""
     micro_batch: PositiveInt
     """Sequences in one forward pass of a rank; gradients accumulate until the global batch is full."""
-    steps: PositiveInt
+    steps: Annotated[int, Field(ge=0)] = 0
+    """Required, unless `until_mix_phase` gives it."""
+    until_mix_phase: MixPhase | None = None
+    """A phase of the set's mix, instead of `steps`: as in `PhaseConfig`."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Precision = "auto"
     """`bf16` is autocast over fp32 weights, with the residual stream in bf16 too. For `auto`
@@ -115,6 +121,9 @@ class ScheduleConfig(Settings):
     min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
     decay_steps: Annotated[int, Field(ge=0)] | None = None
     """Steps of the cool-down of `wsd`; 0 for a run that others fork from for their cool-downs."""
+    decay_from_mix_phase: MixPhase | None = None
+    """A phase of the set's mix, instead of `decay_steps`: the cool-down begins with the first step whose batch has a
+    window of it."""
     decay_shape: Literal["1-sqrt", "linear"] = "1-sqrt"
     """Form of that cool-down. Source of `1-sqrt`, and of a fifth of all steps for it: arXiv:2405.18392."""
 
@@ -152,9 +161,9 @@ class PhaseConfig(Settings):
     name: Annotated[str, Field(min_length=1)]
     until_step: Annotated[int, Field(ge=0)] = 0
     """Required, unless `until_mix_phase` gives it."""
-    until_mix_phase: Annotated[str, Field(min_length=1)] | None = None
-    """The name of a phase of the set's mix, instead of `until_step`: until the last step whose batch has no window of
-    the mix after that phase. The recipe in the run folder says both."""
+    until_mix_phase: MixPhase | None = None
+    """A phase of the set's mix, instead of `until_step`: until the last step whose batch has no window of the mix after
+    that phase. The recipe in the run folder says both."""
     budget_usd: PositiveFloat | None = None
     """The run stops when the phase has cost more than this."""
     goal: Annotated[str, Field(pattern=r"^(val_loss|loss) <=? \d+(\.\d+)?$")] | None = None
@@ -201,7 +210,12 @@ def check_rules(tables: dict[str, Any]) -> Iterator[str]:
         sizes = f"train.seq_len = {length} with model.max_position_embeddings = {context}"
         yield f"{sizes}: sequences must fit in the model's context. Raise max_position_embeddings or lower seq_len."
 
-    yield from _check_schedule(read_partly(ScheduleConfig, tables.get("schedule")), steps=train.steps)
+    # A phase of the mix gives the number of steps when the set is known, and then these rules are applied again. Until
+    # then it is NaN: no comparison with it is true.
+    steps = train.steps or math.nan
+    if train.steps == 0 and train.until_mix_phase is None:
+        yield "train.steps: required key is missing. Give it, or until_mix_phase."
+    yield from _check_schedule(read_partly(ScheduleConfig, tables.get("schedule")), steps=steps)
 
     if train.parallel == "fsdp" and read_partly(OptimizerConfig, tables.get("optimizer")).kind == "muon":
         yield 'optimizer.kind = "muon" with train.parallel = "fsdp": Muon needs whole matrices. Choose "ddp".'
@@ -209,7 +223,7 @@ def check_rules(tables: dict[str, Any]) -> Iterator[str]:
     phases: Any = tables.get("phases")
     if isinstance(phases, list):
         price = read_partly(CostConfig, tables.get("cost")).gpu_usd_per_hour
-        yield from _check_phases(cast("list[Any]", phases), steps=train.steps, price=price)
+        yield from _check_phases(cast("list[Any]", phases), steps=steps, price=price)
 
 
 def _check_heads(model: ModelConfig) -> Iterator[str]:
@@ -227,15 +241,16 @@ def _check_heads(model: ModelConfig) -> Iterator[str]:
         yield f"{sizes}: the key/value heads must divide the attention heads. Choose a number that divides them."
 
 
-def _check_schedule(schedule: ScheduleConfig, *, steps: int) -> Iterator[str]:
+def _check_schedule(schedule: ScheduleConfig, *, steps: float) -> Iterator[str]:
     warmup_steps, decay_steps = schedule.warmup_steps, schedule.decay_steps
     place = f"schedule.warmup_steps = {warmup_steps} with train.steps = {steps}"
-    if schedule.kind == "cosine" and decay_steps is not None:
-        yield 'schedule.decay_steps: a cosine decays from the warm-up on. Leave it out, or choose kind = "wsd".'
-    elif schedule.kind == "wsd" and decay_steps is None:
+    given = [key for key in ("decay_steps", "decay_from_mix_phase") if getattr(schedule, key) is not None]
+    if schedule.kind == "cosine" and given:
+        yield f'schedule.{given[0]}: a cosine decays from the warm-up on. Leave it out, or choose kind = "wsd".'
+    elif schedule.kind == "wsd" and not given:
         yield (
             'schedule.decay_steps: is missing, and kind = "wsd" needs it. Choose about a fifth of train.steps, or 0 '
-            "for a run whose checkpoints others begin from (`train --from`)."
+            "for a run whose checkpoints others begin from (`train --from`), or give decay_from_mix_phase."
         )
     if warmup_steps > steps:
         yield f"{place}: the warm-up must end within the run. Lower warmup_steps or raise steps."
@@ -243,15 +258,16 @@ def _check_schedule(schedule: ScheduleConfig, *, steps: int) -> Iterator[str]:
         yield f"{place} and schedule.decay_steps = {decay_steps}: both must fit in the run. Lower one or raise steps."
 
 
-def _check_phases(tables: list[Any], *, steps: int, price: float) -> Iterator[str]:
-    begin = 0
+def _check_phases(tables: list[Any], *, steps: float, price: float) -> Iterator[str]:
+    begin: float = 0
     for table in tables:
         phase = read_partly(PhaseConfig, table)
-        place, end = f"phases.{phase.name}", phase.until_step
+        end: float = phase.until_step
+        place = f"phases.{phase.name}"
         if phase.budget_usd is not None and price == 0:
             yield f"{place}.budget_usd: a budget needs a price. Set cost.gpu_usd_per_hour."
         if end == 0 and phase.until_mix_phase is not None:
-            begin, end = 0, steps  # known when the set is; these rules are applied again then
+            begin, end = 0, steps  # known when the set is
         elif end == 0:
             yield f"{place}.until_step: required key is missing. Give it, or until_mix_phase."
             continue

@@ -44,7 +44,7 @@ from trainer.metrics import copy_metrics
 from trainer.model.decoder import LanguageModel, build_model
 from trainer.model.size import count_parameters, flops_per_token
 from trainer.optim import build_optimizers
-from trainer.phases import pin_phases
+from trainer.phases.pins import pin_to_mix
 from trainer.recipe import TrainRecipe
 from trainer.resume import check_fits, find_checkpoint, find_start
 from trainer.run_folder import RECIPE_FILE, SET_FILE, START_FILE, TOKENIZER_FILE, SetRecord, StartRecord
@@ -94,6 +94,12 @@ class Session:
         """Bytes of a source's text for each byte of its tokens, of the sources whose text the tokenizer rewrote."""
         counted = {source.name: source.rewriting for source in self.shard_set.manifest.sources}
         return {name: own.text_bytes / own.token_bytes for name, own in counted.items() if own and own.token_bytes}
+
+    @property
+    def mix_phases(self) -> dict[str, dict[str, int]]:
+        """Tokens of each phase of the set's mix by source; empty for a set without phases."""
+        phases = self.shard_set.manifest.phases
+        return {phase.name: {row.source: row.achieved_tokens for row in phase.mix} for phase in phases}
 
     @cached_property
     def peak_tokens_per_s(self) -> float | None:
@@ -171,7 +177,7 @@ def open_session(
     shard_set = _open_valid_set(place, cache, say)
     vocab_size = recipe.model.vocab_size or shard_set.vocab_size
     order = _plan_windows(shard_set, recipe, ranks, say)
-    recipe = pin_phases(recipe, order)
+    recipe = pin_to_mix(recipe, order, say)
     device = choose_device(train.device)
     precision = choose_precision(train.precision, device)
     with ExitStack() as resources:

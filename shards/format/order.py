@@ -136,6 +136,18 @@ class WindowOrder:
         self._epoch: tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
         self._starts: OrderedDict[Visit, npt.NDArray[np.int64]] = OrderedDict()
 
+    def count_by_phase(self, first: int, count: int) -> list[tuple[str, int]]:
+        """Return how many of the windows [first, first + count) each phase has, in order; nothing without phases."""
+        counts: list[tuple[str, int]] = []
+        stop = first + count
+        while self.phases and first < stop:
+            epoch, position = divmod(first, self.per_epoch)
+            phase = next(phase for phase in self.phases if position < phase.stop)
+            last = min(stop, epoch * self.per_epoch + phase.stop)
+            counts.append((phase.name, last - first))
+            first = last
+        return counts
+
     def visit(self, window: int) -> Visit:
         """Return the visit that contains a window."""
         epoch, position = divmod(window, self.per_epoch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections.abc import Callable
@@ -20,8 +21,11 @@ from shards.format.order import WindowOrder, order_split
 from tests.support.builds import build_here
 from tests.support.given_windows import GivenWindows, note_given_windows
 from tests.support.ranks import ReadLines, assert_near, run_ranks
-from trainer.phases import pin_phases
-from trainer.recipe import load_recipe
+from trainer.commands.plot import draw
+from trainer.optim import learning_rate
+from trainer.phases.mix import describe_borders, list_stretches, summarise_mix
+from trainer.phases.pins import pin_to_mix
+from trainer.recipe import TrainRecipe, load_recipe
 from trainer.run_folder import RECIPE_FILE
 
 BATCH, STEPS = 8, 24
@@ -68,6 +72,44 @@ def test_an_epoch_takes_the_phases_in_order_and_each_window_once(
     assert found == [(place.shard, place.start) for place in map(order.locate, range(start, start + count))]
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    sizes=shards_of_phases,
+    seq_len=st.integers(1, 20),
+    batch=st.integers(1, 60),
+    steps=st.integers(1, 20),
+)
+def test_the_metrics_say_which_phase_each_window_is_of(sizes: list[list[int]], seq_len: int, batch: int, steps: int):
+    phases = [f"p{number}" for number, own in enumerate(sizes) for _ in own]
+    order = WindowOrder([size for own in sizes for size in own], seq_len=seq_len, seed=3, phases=phases)
+    records = [
+        {"step": step + 1, "loss": float(step), "mix_phases": order.count_by_phase(step * batch, batch)}
+        for step in range(steps)
+    ]
+    found = [name for record in records for name, windows in record["mix_phases"] for _ in range(windows)]
+    expected = [phases[order.locate(number).shard] for number in range(batch * steps)]
+    assert found == (expected if order.phases else [])
+    if order.phases:
+        stretches = list_stretches(records)
+        assert [round((one.end - one.begin) * batch) for one in stretches] == [
+            len(list(group)) for _, group in itertools.groupby(expected)
+        ]
+        said = [
+            line
+            for index, one in enumerate(records)
+            for line in describe_borders(one, records[index - 1] if index else {})
+        ]
+        borders = [number for number in range(1, len(expected)) if expected[number] != expected[number - 1]]
+        assert said == [
+            f"step {number // batch + 1}: phase {expected[number]!r} of the mix begins, with row {number % batch} of "
+            "the batch"
+            for number in borders
+        ]
+        rows = summarise_mix(records)
+        assert [row["mix_phase"] for row in rows] == [one.name for one in stretches]
+        assert [row["from_step"] for row in rows] == [1, *(number // batch + 1 for number in borders)]
+
+
 def test_one_phase_is_read_as_none():
     sizes = [100, 70, 120, 3, 50]
     orders = [WindowOrder(sizes, seq_len=7, seed=5, phases=phases) for phases in ((), ["all"] * 5)]
@@ -110,6 +152,8 @@ def given(
         done = trainer.run(*arguments, "--set", "train.micro_batch=2")
         assert done.returncode == 0, done.stderr
     assert "resumed from" in done.stderr
+    assert "of the mix begins, with row" not in stopped.stderr
+    assert "phase 'last' of the mix begins, with row" in done.stderr
     return folder, rows
 
 
@@ -133,6 +177,51 @@ def test_training_crosses_the_border_exactly_there(curriculum: ShardSet, given: 
             assert len(set(holders)) == 1
             seen.append(holders[0])
     assert seen == ["main"] * main.stop + ["last"] * (BATCH * STEPS - main.stop)
+
+
+def test_the_log_and_the_metrics_of_a_run_show_the_border(
+    curriculum: ShardSet, given: tuple[Path, GivenWindows], read_lines: ReadLines, trainer: Any, recipe_file: Path
+):
+    folder, _ = given
+    main, _ = order_split(curriculum, seq_len=32, seed=1337).phases
+    border = main.stop // BATCH + 1
+    lines = read_lines(folder)
+    steps = [line for line in lines if "loss" in line]
+    assert [line["mix_phases"] for line in steps] == [
+        *[[["main", BATCH]]] * (border - 1),
+        [["main", main.stop % BATCH], ["last", BATCH - main.stop % BATCH]],
+        *[[["last", BATCH]]] * (STEPS - border),
+    ]
+    # What a validation finds in the mix of each phase is the mean of the sources in the phase's shares.
+    validation = [line for line in lines if "val_loss" in line][-1]
+    weights = {phase.name: {row.source: row.achieved for row in phase.mix} for phase in curriculum.manifest.phases}
+    for name, own in weights.items():
+        mean = sum(share * validation["val_loss_by_source"][source] for source, share in own.items())
+        assert validation["val_loss_by_mix"][name] == pytest.approx(mean)
+    low, high = sorted(validation["val_bits_per_byte_by_source"].values())
+    assert all(low < bits < high for bits in validation["val_bits_per_byte_by_mix"].values())
+
+    # The same command again: nothing is left to do, and the outcome has a row for each phase of the mix.
+    arguments = ("train", recipe_file, "--shards", curriculum.path, "--run", folder, "--set", "eval.every_steps=100")
+    done = trainer.run(*arguments, "--set", "train.micro_batch=2", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["mix_phases"]
+    assert [(row["mix_phase"], row["from_step"], row["to_step"]) for row in rows] == [
+        ("main", 1, border),
+        ("last", border, STEPS),
+    ]
+    assert rows[0]["val_loss_by_source"].keys() == SOURCES.keys()
+    assert rows[1]["val_loss"] == validation["val_loss"]
+    own = [line["loss"] for line in steps if line["mix_phases"] == [["last", BATCH]]]
+    assert rows[1]["loss"] == pytest.approx(sum(own) / len(own))
+    figure = draw(lines, load_recipe(folder / RECIPE_FILE).phases, title="run")
+    axes = figure.axes
+    assert [text.get_text() for text in axes[0].texts] == ["mix: main", "mix: last"]
+    at = border - 1 + main.stop % BATCH / BATCH
+    assert all(at in [line.get_xdata()[0] for line in axis.lines if line.get_linestyle() == "-."] for axis in axes)
+    bits = next(axis for axis in axes if axis.get_ylabel().startswith("validation bits"))
+    labels = {text.get_text()[7:] for text in bits.get_legend().get_texts()}
+    assert labels == {*SOURCES, "in the mix of main", "in the mix of last"}
 
 
 @pytest.mark.long
@@ -184,28 +273,122 @@ def test_the_torch_datasets_take_the_phases_in_order_on_any_ranks(curriculum: Sh
     assert all(part[:2] == [rest[rank], rest[3 + rank]] for rank, part in enumerate(parts))
 
 
+def pin(recipe_file: Path, order: WindowOrder, *overrides: str) -> tuple[TrainRecipe, list[str]]:
+    """Return the recipe with its pins, and what is printed of them."""
+    said: list[str] = []
+    return pin_to_mix(load_recipe(recipe_file, list(overrides)), order, said.append), said
+
+
 def test_a_phase_is_pinned_to_the_last_batch_before_the_border(curriculum: ShardSet, recipe_file: Path):
     order = order_split(curriculum, seq_len=32, seed=1337)
 
-    def pin(phases: str) -> list[tuple[str, int]]:
-        return [(one.name, one.until_step) for one in pin_phases(load_recipe(recipe_file, [phases]), order).phases]
+    def ends(phases: str) -> list[tuple[str, int]]:
+        return [(one.name, one.until_step) for one in pin(recipe_file, order, phases)[0].phases]
 
     end, all_ = (phase.stop // BATCH for phase in order.phases)
     both = "phases=[{name='a', until_mix_phase='main'}, {name='b', until_mix_phase='last'}]"
-    assert pin(both) == [("a", end), ("b", all_)]
-    assert pin(f"phases=[{{name='a', until_mix_phase='main', until_step={end}}}]") == [("a", end)]
+    assert ends(both) == [("a", end), ("b", all_)]
+    assert ends("phases=[{name='a', until_mix_phase=1}, {name='b', until_mix_phase=2}]") == [("a", end), ("b", all_)]
+    assert ends(f"phases=[{{name='a', until_mix_phase='main', until_step={end}}}]") == [("a", end)]
     for phases, fault in {
-        "phases=[{name='a', until_mix_phase='web'}]": "phases.a.until_mix_phase = 'web': expected one of main, last",
         "phases=[{name='a', until_mix_phase='main', until_step=3}]": f"until_step = 3: 'main' ends at step {end} with",
         f"phases=[{{name='a', until_step={end}}}, {{name='b', until_mix_phase='main'}}]": "expected more than",
     }.items():
         with pytest.raises(InputError, match=fault):
-            pin(phases)
+            pin(recipe_file, order, phases)
     with pytest.raises(InputError, match=r"until_step: required key is missing\. Give it, or until_mix_phase"):
-        pin("phases=[{name='a'}]")
+        pin(recipe_file, order, "phases=[{name='a'}]")
+    plain = load_recipe(recipe_file)
+    assert pin_to_mix(plain, order, print) is plain
+
+
+WSD = ("schedule.kind=wsd",)
+
+
+def test_the_cool_down_begins_with_the_first_batch_that_crosses_the_border(curriculum: ShardSet, recipe_file: Path):
+    order = order_split(curriculum, seq_len=32, seed=1337)
+    border = order.phases[0].stop
+    for name in ("last", "2"):
+        recipe, said = pin(
+            recipe_file,
+            order,
+            *WSD,
+            f"schedule.decay_from_mix_phase={name}",
+            "train.steps=0",
+            "train.until_mix_phase=last",
+        )
+        steps = order.phases[1].stop // BATCH
+        assert (recipe.train.steps, recipe.schedule.decay_steps) == (steps, steps - border // BATCH)
+        assert said[-1].endswith(f": from step {border // BATCH + 1} on")
+        rates = [learning_rate(step, recipe) for step in range(steps)]
+        # The step whose batch has the border is the first below the peak: step numbers count from 0 here.
+        assert next(step for step in range(2, steps) if rates[step] < rates[2]) == border // BATCH
+        assert rates[-1] == pytest.approx(0.1 * rates[2])
+        # The recorded recipe says both, and is pinned to the same again.
+        again = TrainRecipe.model_validate(recipe.model_dump())
+        assert pin_to_mix(again, order, said.append) == recipe
+
+    # A border between two batches: the next batch begins the cool-down.
+    even = WindowOrder([33 * 32 + 1, 33 * 32 + 1], seq_len=33, seed=1, phases=["main", "last"])
+    assert even.phases[0].stop == 32
+    recipe, _ = pin(recipe_file, even, *WSD, "schedule.decay_from_mix_phase=last", "train.steps=8")
+    assert recipe.schedule.decay_steps == 4
+
+
+@pytest.mark.parametrize(
+    ("overrides", "fault"),
+    [
+        (["schedule.decay_from_mix_phase=web"], "schedule.decay_from_mix_phase = 'web': expected one of main, last"),
+        (["schedule.decay_from_mix_phase=3"], "= 3: expected one of main, last, or a number from 1 to 2."),
+        (
+            ["schedule.decay_from_mix_phase=last", "train.steps=10"],
+            "begins in step 17, after the last one, train.steps",
+        ),
+        (
+            ["schedule.decay_from_mix_phase=last", "schedule.warmup_steps=18"],
+            "begins in step 17, before the end of the warm-up, schedule.warmup_steps = 18. Lower warmup_steps or name",
+        ),
+        (
+            ["schedule.decay_from_mix_phase=last", "schedule.decay_steps=3"],
+            "that is decay_steps = 8. Leave one of them",
+        ),
+        (
+            ["train.until_mix_phase=main", "schedule.decay_steps=3"],
+            "train.steps = 24: 'main' ends at step 16 with this",
+        ),
+        (
+            ["train.until_mix_phase=main", "train.steps=0", "schedule.decay_steps=3", "schedule.warmup_steps=20"],
+            "the warm-up must end within the run. Lower warmup_steps or raise steps. With this set and batch, "
+            "train.until_mix_phase = 'main' is train.steps = 16.",
+        ),
+    ],
+)
+def test_a_pin_that_cannot_hold_is_refused(recipe_file: Path, overrides: list[str], fault: str):
+    order = WindowOrder([32 * 134 + 1, 32 * 90 + 1], seq_len=32, seed=1, phases=["main", "last"])
+    with pytest.raises(InputError) as caught:
+        pin(recipe_file, order, *WSD, *overrides)
+    (problem,) = caught.value.problems
+    assert fault in str(problem)
+
+
+def test_every_pin_is_refused_where_the_set_has_no_phases(recipe_file: Path):
     plain = WindowOrder([1000], seq_len=32, seed=1)
-    with pytest.raises(InputError, match="the set's mix has no phases; give until_step"):
-        pin_phases(load_recipe(recipe_file, [both]), plain)
+    pins = ("train.until_mix_phase=1", "schedule.decay_from_mix_phase=2", "phases=[{name='a', until_mix_phase='main'}]")
+    with pytest.raises(InputError) as caught:
+        pin(recipe_file, plain, *WSD, *pins)
+    assert caught.value.problems == [
+        "train.until_mix_phase = 1: the set's mix has no phases. Give train.steps instead.",
+        "phases.a.until_mix_phase = 'main': the set's mix has no phases. Give phases.a.until_step instead.",
+        "schedule.decay_from_mix_phase = 2: the set's mix has no phases. Give schedule.decay_steps instead.",
+    ]
+
+
+def test_a_run_until_a_phase_has_no_cost_before_its_steps_are_known(trainer: Any, recipe_file: Path, tmp_path: Path):
+    text = recipe_file.read_text().replace("steps = 24", "until_mix_phase = 'last'", 1)
+    (tmp_path / "pinned.toml").write_text(text)
+    done = trainer.run("cost", tmp_path / "pinned.toml", "--gpu", "H100=2:1000")
+    assert done.returncode == 2
+    assert "train.until_mix_phase = 'last': only a set says how many steps that is" in done.stderr
 
 
 def test_a_phase_without_a_window_is_refused(

@@ -12,7 +12,7 @@ import pytest
 
 from shards import ShardSet
 from shards.errors import InputError, RunError
-from trainer.phases import summarise_phases
+from trainer.phases.ledger import summarise_phases
 from trainer.recipe import PhaseConfig, load_recipe
 from trainer.session import Session, open_session
 from trainer.train.loop import run_training

@@ -115,10 +115,10 @@ def test_a_recipe_of_another_version_is_refused(recipe: TrainRecipe):
     with pytest.raises(InputError) as caught:
         parse_recipe(tables)
     assert caught.value.problems == [
-        "recipe of the checkpoint: train.steps: required key is missing.",
         "recipe of the checkpoint: train.stepz: unknown key. Did you mean 'steps'?",
         "recipe of the checkpoint: train.global_batch = 8 with train.micro_batch = 3: the global batch must be "
         "whole micro-batches. Choose a micro_batch that divides it.",
+        "recipe of the checkpoint: train.steps: required key is missing. Give it, or until_mix_phase.",
     ]
 
 
@@ -159,6 +159,7 @@ def test_without_cool_down_the_learning_rate_stays_at_the_peak(recipe_file: Path
     [
         (['schedule.kind="wsd"'], "schedule.decay_steps: is missing"),
         (["schedule.decay_steps=4"], "schedule.decay_steps: a cosine decays from the warm-up on"),
+        (["schedule.decay_from_mix_phase=2"], "schedule.decay_from_mix_phase: a cosine decays from the warm-up on"),
         (['schedule.kind="wsd"', "schedule.decay_steps=23"], "schedule.decay_steps = 23: both must fit in the run"),
     ],
 )

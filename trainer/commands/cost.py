@@ -37,6 +37,11 @@ def run(options: argparse.Namespace) -> int:
 
     recipe = load_recipe(options.recipe)
     train = recipe.train
+    if train.steps == 0:
+        raise InputError(
+            f"{options.recipe}: train.until_mix_phase = {train.until_mix_phase!r}: only a set says how many steps that "
+            "is. Give the recipe train.steps instead, or take the recipe.json of a run."
+        )
     tokens = train.steps * train.global_batch * train.seq_len
     costs = sorted((price(text, recipe, tokens) for text in options.gpu), key=lambda c: c["usd_per_billion_tokens"])
     if options.json:

@@ -1,15 +1,18 @@
 """Plots of a run from its metrics.jsonl, as PNG and SVG.
 
 Training loss, smoothed with the raw one behind it, and validation loss with the phases and their goals; validation loss
-and bits a byte by source; learning rate, throughput and dollars. Works while the run is going on. About a second.
+and bits a byte by source, and in the mix of each phase of the set; learning rate, throughput and dollars. The set's
+phases are marked in every panel. Works while the run is going on. About a second.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownLambdaType=false
 from __future__ import annotations
 
 import argparse
+import bisect
 import itertools
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +36,12 @@ SOURCE_PANELS = {
     "val_bits_per_byte_by_source": "validation bits a byte\nby source",
 }
 """Keys of a validation line with a number for each source, and the words at their axes."""
+MIX_KEYS = {
+    "val_loss_by_source": "val_loss_by_mix",
+    "val_bits_per_byte_by_source": "val_bits_per_byte_by_mix",
+}
+"""For each of these panels, the key of a validation line with the number for each phase of the set's mix."""
+MIX_COLOURS = ("#000000", "#882255", "#DDAA33", "#555555", "#999933", "#44AA99")
 SMOOTHED_PARTS = 100
 """Curves are smoothed by the mean of this part of all steps."""
 SMOOTHED_FROM_STEPS = 40
@@ -85,9 +94,13 @@ def draw(records: list[Record], phases: list[PhaseConfig], *, title: str) -> Fig
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter, FuncFormatter
 
+    from trainer.commands.plot_marks import mark_mix, mark_phases
+    from trainer.phases.mix import list_stretches
+
     # Choose the panels: one for each kind of number that the run has.
     curves = {key: read_curve(records, key) for key in ("loss", "val_loss", "lr", "tokens_per_s", "usd")}
-    sources = {key: read_sources(records, key) for key in SOURCE_PANELS}
+    sources = {key: read_groups(records, key) for key in SOURCE_PANELS}
+    stretches = list_stretches(records)
     heights = {
         "loss": 3.0 if curves["loss"].steps or curves["val_loss"].steps else 0,
         **{key: 2.0 if len(sources[key]) > 1 else 0 for key in SOURCE_PANELS},
@@ -105,7 +118,8 @@ def draw(records: list[Record], phases: list[PhaseConfig], *, title: str) -> Fig
         figure = Figure(figsize=(11, 1.2 + 1.35 * sum(ratios)), layout="constrained")
         axes = figure.subplot_mosaic([[panel] for panel in panels], sharex=True, height_ratios=ratios)
         if "loss" in axes:
-            _draw_curve(axes["loss"], curves["loss"], "training loss", BLUE)
+            borders = [stretch.begin for stretch in stretches[1:]]
+            _draw_curve(axes["loss"], curves["loss"], "training loss", BLUE, borders=borders)
             _draw_validation(axes["loss"], curves["val_loss"])
             _draw_goals(axes["loss"], records, phases)
             _scale_loss(axes["loss"], "loss, nats a token")
@@ -114,6 +128,7 @@ def draw(records: list[Record], phases: list[PhaseConfig], *, title: str) -> Fig
             for name, curve in sources[key].items():
                 label = f"{curve.values[-1]:.3f}  {name}"
                 axes[key].plot(curve.steps, curve.values, color=colours[name], marker=".", clip_on=False, label=label)
+            _draw_mixes(axes[key], records, MIX_KEYS[key])
             _scale_loss(axes[key], SOURCE_PANELS[key])
         if "lr" in axes:
             axes["lr"].plot(curves["lr"].steps, curves["lr"].values, color=GREY, label="learning rate")
@@ -130,8 +145,10 @@ def draw(records: list[Record], phases: list[PhaseConfig], *, title: str) -> Fig
             axes["usd"].set_ylabel("US dollars")
             axes["usd"].set_ylim(bottom=0)
 
-        # Phases, legends, and the axis of steps.
-        _mark_phases(axes, panels, records, phases)
+        # Phases of the run and of the set, legends, and the axis of steps.
+        steps = records[0]["step"] - 1, records[-1]["step"]
+        rows = mark_phases([axes[panel] for panel in panels], phases, steps)
+        mark_mix([axes[panel] for panel in panels], stretches, steps, row=rows)
         for axis in axes.values():
             axis.margins(x=0)
             axis.grid(visible=True, alpha=0.25)
@@ -150,8 +167,8 @@ def read_curve(records: list[Record], key: str) -> Curve:
     return Curve([record["step"] for record in found], [record[key] for record in found])
 
 
-def read_sources(records: list[Record], key: str) -> dict[str, Curve]:
-    """Return a number of each source over steps, such as `val_loss_by_source`, the highest at the end first."""
+def read_groups(records: list[Record], key: str) -> dict[str, Curve]:
+    """Return a number of each source or mix over steps, such as `val_loss_by_source`, the highest at the end first."""
     curves: dict[str, Curve] = {}
     for record in records:
         numbers: dict[str, float | None] = record.get(key) or {}
@@ -191,8 +208,11 @@ def describe_run(records: list[Record], title: str) -> str:
     return ", ".join(parts)
 
 
-def _draw_curve(axis: Axes, curve: Curve, name: str, colour: str) -> None:
-    """Draw a curve smoothed, with the raw one pale behind it; a short one as it is."""
+def _draw_curve(axis: Axes, curve: Curve, name: str, colour: str, *, borders: Sequence[float] = ()) -> None:
+    """Draw a curve smoothed, with the raw one pale behind it; a short one as it is.
+
+    Steps on both sides of a border are not averaged, since the loss may jump there; a step belongs to what it ends in.
+    """
     if len(curve.values) < SMOOTHED_FROM_STEPS:
         axis.plot(curve.steps, curve.values, color=colour, label=name)
         return
@@ -207,7 +227,11 @@ def _draw_curve(axis: Axes, curve: Curve, name: str, colour: str) -> None:
         label=f"{name}, each step",
     )
     width = max(10, len(curve.values) // SMOOTHED_PARTS)
-    axis.plot(curve.steps, smooth(curve.values, width), color=colour, label=f"{name}, mean of {width:,} steps")
+    label = f"{name}, mean of {width:,} steps"
+    cuts = sorted({bisect.bisect_right(curve.steps, border) for border in borders} | {0, len(curve.steps)})
+    for begin, end in itertools.pairwise(cuts):
+        axis.plot(curve.steps[begin:end], smooth(curve.values[begin:end], width), color=colour, label=label)
+        label = "_"  # one entry of the legend
 
 
 def _draw_validation(axis: Axes, curve: Curve) -> None:
@@ -215,6 +239,15 @@ def _draw_validation(axis: Axes, curve: Curve) -> None:
         axis.plot(
             curve.steps, curve.values, color=ORANGE, marker="o", markersize=3.5, clip_on=False, label="validation loss"
         )
+
+
+def _draw_mixes(axis: Axes, records: list[Record], key: str) -> None:
+    """Draw the mean of the sources in the shares of each phase of the set's mix, which no border makes jump."""
+    curves = read_groups(records, key)
+    colours = dict(zip(sorted(curves), itertools.cycle(MIX_COLOURS), strict=False))
+    for name, curve in curves.items():
+        label = f"{curve.values[-1]:.3f}  in the mix of {name}"
+        axis.plot(curve.steps, curve.values, color=colours[name], linestyle=(0, (4, 2)), clip_on=False, label=label)
 
 
 def _scale_loss(axis: Axes, label: str) -> None:
@@ -230,7 +263,7 @@ def _scale_loss(axis: Axes, label: str) -> None:
 
 def _draw_goals(axis: Axes, records: list[Record], phases: list[PhaseConfig]) -> None:
     """Draw the loss that each phase has to reach, over its steps so far, with whether it did."""
-    from trainer.phases import summarise_phases
+    from trainer.phases.ledger import summarise_phases
 
     rows = {row["phase"]: row for row in summarise_phases(phases, records)}
     began = 0
@@ -244,36 +277,3 @@ def _draw_goals(axis: Axes, records: list[Record], phases: list[PhaseConfig]) ->
             end = min(phase.until_step, records[-1]["step"])
             axis.plot([began, end], [float(bound)] * 2, color=colour, linestyle=":", label=label)
         began = phase.until_step
-
-
-def _mark_phases(axes: dict[str, Axes], panels: list[str], records: list[Record], phases: list[PhaseConfig]) -> None:
-    """Mark where phases end, and name those that have begun above the first panel, in rows that do not overlap."""
-    first, last = records[0]["step"] - 1, records[-1]["step"]
-    span = max(1, last - first)
-    ends: list[float] = []
-    """Where each row of names is free, as a part of the width."""
-    began = first
-    for phase in phases:
-        end = min(phase.until_step, last)
-        if began < end:
-            width = 0.0115 * (len(phase.name) + 1)
-            middle = (began + end) / 2
-            left = min(max((middle - first) / span - width / 2, 0.0), 1.0 - width)
-            row = next((index for index, free in enumerate(ends) if free <= left), len(ends))
-            if row == len(ends):
-                ends.append(0.0)
-            ends[row] = left + width
-            axes[panels[0]].annotate(
-                phase.name,
-                (left + width / 2, 1.0),
-                xycoords="axes fraction",
-                xytext=(0, 3 + 12 * row),
-                textcoords="offset points",
-                ha="center",
-                va="bottom",
-                fontsize="small",
-            )
-        if first < phase.until_step <= last:
-            for axis in axes.values():
-                axis.axvline(phase.until_step, color="0.5", linestyle="--", linewidth=0.8)
-        began = max(began, end)

@@ -140,7 +140,8 @@ def is_first_rank() -> bool:
 def print_outcome(outcome: TrainingLoop, *, as_json: bool) -> None:
     """Print how a run ended: a JSON object, or tables."""
     from shards.format.order import account_tokens
-    from trainer.phases import summarise_phases
+    from trainer.phases.ledger import summarise_phases
+    from trainer.phases.mix import summarise_mix
 
     session = outcome.session
     last_step = outcome.log.last("loss")
@@ -163,8 +164,10 @@ def print_outcome(outcome: TrainingLoop, *, as_json: bool) -> None:
         "off_ramp": outcome.off_ramp,
     }
     phases = summarise_phases(session.recipe.phases, outcome.log.records)
+    mix = summarise_mix(outcome.log.records)
     if as_json:
-        print_json({**result, "phases": phases})
+        print_json({**result, "phases": phases} | ({"mix_phases": mix} if mix else {}))
     else:
         print_summary(session.recipe.name, result)
         print_rows(phases)
+        print_rows([{key: value for key, value in row.items() if not key.endswith("_by_source")} for row in mix])

@@ -41,7 +41,8 @@ from trainer.evaluate import evaluate, summarise
 from trainer.metrics import MetricsLog, describe_step, last_record
 from trainer.model.generate import SamplingOptions, TrainedModel, sample_texts
 from trainer.model.size import count_parameters
-from trainer.phases import summarise_phases
+from trainer.phases.ledger import summarise_phases
+from trainer.phases.mix import describe_borders
 from trainer.run_folder import SAMPLES_FOLDER
 from trainer.session import Session, wait_for_ranks
 from trainer.train.loss_checks import REMEDY, find_fault
@@ -244,6 +245,8 @@ class TrainingLoop:
             fault = find_fault(record, self.log.records, train, vocab_size, go_on=self.go_on, say=self.say)
             if fault is not None:
                 self._fail(record["step"], fault)
+            for line in describe_borders(record, self.log.last("loss")):
+                self.say(line)
             self.log.write({**record, **throughput})
         self.progress(session.step, train.steps, describe_step(self.log.records[-1]))
         self.taken = []
@@ -300,13 +303,16 @@ class TrainingLoop:
             token_bytes=session.token_bytes,
             text_scales=session.text_scales,
         )
-        found = summarise(sums)
+        found = summarise(sums, session.mix_phases)
         best = all(found["val_loss"] < record.get("val_loss", math.inf) for record in self.log.records)
         self.log.write({"step": session.step, **found, **self._timing()})
         bits = found["val_bits_per_byte"]
         per_byte = f" ({bits:.3f} bits a byte)" if bits is not None else ""
         sources = ", ".join(f"{name} {loss:.3f}" for name, loss in found["val_loss_by_source"].items())
         self.say(f"step {session.step}  val loss {found['val_loss']:.3f}{per_byte}  {sources}")
+        mixes = [f"{name!r} {loss:.3f}" for name, loss in found.get("val_loss_by_mix", {}).items() if loss is not None]
+        if mixes:
+            self.say(f"step {session.step}  val loss in the mix of {', '.join(mixes)}")
         return self._largest(int(best)) > 0  # all ranks save, or none
 
     def _close_phase(self) -> str | None:

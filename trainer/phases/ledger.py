@@ -1,6 +1,6 @@
-"""A run's phases: where those end that a phase of the set's mix ends, what each has cost, and how far the loss fell.
+"""The ledger of a run's phases: what each has cost, and how far the loss fell.
 
-The summary is a pure function of the metrics' lines.
+It is a pure function of the metrics' lines.
 
 Dollars are wall-clock time from the first command on, at `[cost] gpu_usd_per_hour` for each rank. Validation, saving
 and steps that were taken twice after a crash are included. The stopping rule is dollars per unit of loss, phase after
@@ -13,44 +13,11 @@ import operator
 import statistics
 from typing import Any
 
-from shards.errors import InputError
-from shards.format.order import WindowOrder
 from trainer.metrics import Record, count_until, last_record
-from trainer.recipe import PhaseConfig, TrainRecipe, check_rules
+from trainer.recipe import PhaseConfig
 
 MEAN_STEPS = 50
 """Training losses are compared as the mean of this many steps, since the loss of a single batch is noise."""
-
-
-def pin_phases(recipe: TrainRecipe, order: WindowOrder) -> TrainRecipe:
-    """Return the recipe with the step at which each phase with `until_mix_phase` ends.
-
-    It is the last step whose batch has no window after that phase of the mix, so that a checkpoint of it has seen
-    nothing of what follows.
-
-    Raises:
-        InputError: the set has no such phase, the recipe says another step, or the phases are then not in order.
-    """
-    if not any(phase.until_mix_phase for phase in recipe.phases):
-        return recipe
-    ends = {phase.name: phase.stop // recipe.train.global_batch for phase in order.phases}
-    pinned: list[PhaseConfig] = []
-    problems: list[str] = []
-    for phase in recipe.phases:
-        place, name, end = f"phases.{phase.name}", phase.until_mix_phase, phase.until_step
-        if name is not None and name not in ends:
-            expected = f"expected one of {', '.join(ends)}" if ends else "the set's mix has no phases; give until_step"
-            problems.append(f"{place}.until_mix_phase = {name!r}: {expected}.")
-        elif name is not None:
-            end = ends[name]
-            if phase.until_step not in (0, end):
-                found = f"{place}.until_step = {phase.until_step}: {name!r} ends at step {end} with this set, batch and"
-                problems.append(f"{found} seq_len. Leave until_step or until_mix_phase out.")
-        pinned.append(phase.model_copy(update={"until_step": end}))
-    recipe = recipe.model_copy(update={"phases": pinned})
-    if problems := problems or list(check_rules(recipe.model_dump())):
-        raise InputError(problems)
-    return recipe
 
 
 def summarise_phases(phases: list[PhaseConfig], records: list[Record]) -> list[dict[str, Any]]:
