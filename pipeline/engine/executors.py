@@ -105,13 +105,18 @@ class Executor(Protocol):
 class LocalExecutor:
     """Worker processes of this machine. They are started when a stage has more than one task."""
 
-    def __init__(self, workers: int):
-        """Start to load the workers' libraries on another core, while this process reads recipe and footers."""
+    def __init__(self, workers: int, preload: Sequence[str] = ()):
+        """Start to load the workers' libraries on another core, while this process reads recipe and footers.
+
+        Args:
+            workers: processes at most.
+            preload: modules to load besides those of every build, if this build's tasks need them.
+        """
         self.workers = workers
         self._pool: ProcessPoolExecutor | None = None
         self._slots = _Slots(workers)
         if workers > 1:
-            multiprocessing.set_forkserver_preload(_PRELOADED)
+            multiprocessing.set_forkserver_preload([*preload, *_PRELOADED])
             with hide_main_module(), _environment_of_workers():
                 forkserver.ensure_running()
 
