@@ -245,14 +245,14 @@ def iter_compressed(file: StoredFile, frames: tuple[Frame, ...]) -> Iterator[tup
     Raises:
         OSError: the file cannot be read.
     """
-    for group in _group_frames(frames, file.store.request_bytes):
+    for group in group_frames(frames, file.store.request_bytes):
         first = group[0].file_start
         data = memoryview(file.read_range(first, group[-1].file_stop))
         for frame in group:
             yield frame, data[frame.file_start - first : frame.file_stop - first]
 
 
-def _group_frames(frames: tuple[Frame, ...], request_bytes: int) -> Iterator[tuple[Frame, ...]]:
+def group_frames(frames: tuple[Frame, ...], request_bytes: int) -> Iterator[tuple[Frame, ...]]:
     """Yield groups of consecutive frames, one for each request: as many as fit in `request_bytes`, at least one."""
     first = 0
     for index, frame in enumerate(frames):

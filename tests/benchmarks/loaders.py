@@ -35,7 +35,8 @@ def bench_loaders(set_path: Path, work: Path, *, quick: bool = False) -> dict[st
     Returns:
         `tokens` read a round; for each loader, and for `TokenStream` as `tokenmill_stream`, `tokens_per_s`,
         `processor_tokens_per_s`, `import_s` of its library besides torch, `first_batch_ms` from opening on,
-        `resident_mb` at the most besides what is imported, and `disk_mb`; our `first_batch_ms`; and for each of the
+        `first_batch_processor_ms` of all threads, `resident_mb` at the most besides what is imported, and `disk_mb`;
+        our `first_batch_ms` again; and for each of the
         others its `_ratio` (above 1: `TokenWindows` is faster by the clock) and `_processor_ratio`.
 
     Raises:
@@ -66,6 +67,7 @@ def bench_loaders(set_path: Path, work: Path, *, quick: bool = False) -> dict[st
             "processor_tokens_per_s": read / best["processor_s"],
             "import_s": best["import_s"],
             "first_batch_ms": 1000 * best["first_batch_s"],
+            "first_batch_processor_ms": 1000 * best["first_batch_processor_s"],
             "resident_mb": best["resident_bytes"] / MB,
             "disk_mb": sum(path.stat().st_size for path in _train_files(kind, places[kind])) / MB,
         }

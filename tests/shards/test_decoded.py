@@ -100,3 +100,16 @@ def test_a_thread_that_waits_for_a_frame_that_fails_decodes_it_itself(
     windows = held.take(STARTS, 1_000)
     assert len(tries) == 4
     assert np.array_equal(windows[0], shard.read(0, 1_000))
+
+
+def test_several_threads_decode_frames_in_a_row(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: set[int] = set()
+
+    def note(_: int) -> None:
+        threads.add(threading.get_ident())
+        time.sleep(0.02)
+
+    replace_decompression(monkeypatch, note)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    DecodedShard(shard).take(STARTS, 1_000)
+    assert len(threads) == 2
