@@ -5,7 +5,7 @@ Asks for one listing of the Hub. Reads no file but the small ones that the Hub k
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from shards.errors import ShardSetError
@@ -41,6 +41,7 @@ class Comparison:
         missing: the files to send, in the order of `files`.
         other: the manifest on the Hub, if it belongs to another set.
         leftover: files of that other set that this set does not replace.
+        continued: whether all this describes a commit of ours that the Hub has confirmed, without a new listing.
     """
 
     address: HubAddress
@@ -50,6 +51,7 @@ class Comparison:
     missing: list[ComparedFile] = field(default_factory=list[ComparedFile])
     other: Manifest | None = None
     leftover: list[str] = field(default_factory=list[str])
+    continued: bool = False
 
     @property
     def bytes(self) -> int:
@@ -60,6 +62,16 @@ class Comparison:
     def missing_bytes(self) -> int:
         """Size of the files to send."""
         return sum(file.bytes for file in self.missing)
+
+    def follow(self, commit: str, files: int) -> None:
+        """Describe the commit that added the first `files` missing files, and removed what was left over.
+
+        Where no file is missing any more, only a new listing shows whether the set is there.
+        """
+        assert self.listing is not None
+        self.listing = replace(self.listing, commit=commit)
+        self.missing, self.other, self.leftover = self.missing[files:], None, []
+        self.continued = bool(self.missing)
 
 
 def compare_with_hub(folder: Path, address: HubAddress, *, card: Path | None = None) -> Comparison:

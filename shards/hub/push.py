@@ -4,6 +4,10 @@ The large files are uploaded first and are not visible yet. One commit then adds
 (More than `COMMIT_FILES` files need several commits: the last adds the manifest, and the first removes the manifest of
 a set that is replaced.) So every revision holds a whole set or no set.
 
+The Hub is listed three times, however many commits there are: to compare, before the first commit, and at the end. A
+commit names the one before as its parent, so the Hub refuses it if another program has written in between; what failed
+is tried again after a new listing.
+
 No state is kept on disk: the Hub knows each uploaded file by its SHA-256, committed or not. A push that was killed
 continues with the files that the Hub lacks and sends nothing twice. It is done when a listing shows every file with its
 digest. Every file is hashed before it is sent; a file that differs from the manifest is not sent. Costs two reads of
@@ -203,16 +207,18 @@ def _commit(
 ) -> bool:
     """Commit the missing files, at most `COMMIT_FILES` of them; return True when none was missing.
 
-    Starts with a new listing, since the answer to an earlier attempt may be lost, and another program may have written
-    to the repository.
+    Starts with a new listing, unless this follows a commit that the Hub has confirmed and more files are to come: else
+    the answer to an earlier attempt may be lost, or another program may have written to the repository.
 
     Raises:
         HubError: the Hub refuses, or another set is there now.
     """
     from huggingface_hub import CommitOperationDelete
 
-    refresh(comparison)
-    _check(comparison, private=private, replace=replace)
+    if not comparison.continued:
+        refresh(comparison)
+        _check(comparison, private=private, replace=replace)
+    comparison.continued = False
     address, listing = comparison.address, comparison.listing
     assert listing is not None
     batch = comparison.missing[:COMMIT_FILES]
@@ -224,7 +230,7 @@ def _commit(
     if len(batch) < len(comparison.missing) and comparison.other is not None:
         removed = [*removed, MANIFEST_FILE]  # while the next commits are made, no set is there
     with hub_errors(f"{address}: commit"):
-        api().create_commit(
+        committed = api().create_commit(
             address.repo,
             [
                 *(CommitOperationDelete(address.path(name)) for name in removed),
@@ -235,4 +241,5 @@ def _commit(
             revision=address.revision,
             parent_commit=listing.commit,
         )
+    comparison.follow(committed.oid, len(batch))
     return False

@@ -93,7 +93,8 @@ def list_files(address: HubAddress) -> Listing:
 
     hub = api()
     with hub_errors(f"{address}"):
-        info = hub.dataset_info(address.repo, revision=address.revision)
+        # Without `expand` the answer names every file of the repository.
+        info = hub.dataset_info(address.repo, revision=address.revision, expand=["sha", "private"])
         commit = info.sha
         if commit is None:
             raise HubError(f"{address}: the Hub names no commit for {address.revision!r}. Is HF_ENDPOINT right?")

@@ -156,6 +156,27 @@ def test_many_files_are_committed_in_parts_and_the_manifest_last(hub, run, whole
     assert names == {*files_of(good_set), ".gitattributes"}
 
 
+@pytest.mark.parametrize("files", [21, 2])
+def test_the_hub_is_listed_as_often_for_many_commits_as_for_one(hub, run, whole, monkeypatch, files):
+    monkeypatch.setattr(hub_push, "COMMIT_FILES", files)
+    push_without_card(run, whole)
+    assert len(commits(hub)) == -(-21 // files)
+    listings = [record for record in hub.requests if "/tree/" in record.path]
+    assert len(listings) == 3  # of the new repository, before the first commit, after the last
+    infos = [record for record in hub.requests if "/revision/main" in record.path]
+    assert {record.query for record in infos} == {"expand=sha&expand=private"}  # else it names every file
+
+
+def test_a_lost_answer_to_one_of_many_commits(hub, run, whole, monkeypatch):
+    monkeypatch.setattr(hub_push, "COMMIT_FILES", 8)
+    hub.faults.every(2, "reset", match="/commit/", most=1)
+    status, told, err = push_without_card(run, whole)
+    assert (status, told["commit"]) == (0, hub.commit(REPO))
+    assert "trying again" in err
+    assert [len(names) for names in commits(hub)] == [8, 8, 5]
+    assert run("validate", URL)[0] == 0
+
+
 def test_a_second_push_sends_nothing(hub, run, whole):
     push_without_card(run, whole)
     hub.writes.log.clear()

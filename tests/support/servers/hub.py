@@ -207,6 +207,9 @@ class Hub(Server):
         return hashlib.sha1(f"{sha256} {until} {self._links}".encode()).hexdigest()
 
     def _info(self, repo: str, known: Repo, snapshot: Snapshot, query: dict[str, list[str]]) -> dict[str, Any]:
+        if "expand" in query:  # the properties that are named, and no others
+            told = {"_id": snapshot.commit[:24], "id": repo, "sha": snapshot.commit, "private": known.private}
+            return {name: value for name, value in told.items() if name in ("_id", "id", *query["expand"])}
         siblings: list[dict[str, Any]] = [{"rfilename": path} for path in snapshot.files]
         if query.get("blobs", ["false"])[0].lower() == "true":
             for sibling in siblings:
@@ -225,12 +228,9 @@ class Hub(Server):
     def _tree(self, request: Request, snapshot: Snapshot, path: str) -> Response:
         """List a folder, one page at a time; the next page's address is in the Link header."""
         query = {name: values[0] for name, values in parse_qs(request.query).items()}
-        prefix = f"{path}/" if path else ""
-        below = [entry for entry in snapshot.tree.values() if entry["path"].startswith(prefix)]
+        below = snapshot.list_folder(path, recursive=query.get("recursive", "false").lower() == "true")
         if not below:
             return error(404, f"{path} does not exist on {snapshot.commit}", code="EntryNotFound")
-        if query.get("recursive", "false").lower() != "true":
-            below = [entry for entry in below if "/" not in entry["path"][len(prefix) :]]
         begin = int(base64.urlsafe_b64decode(query.get("cursor", "")) or 0)
         limit = min(int(query.get("limit", self.page_size)), self.page_size)
         page = below[begin : begin + limit]

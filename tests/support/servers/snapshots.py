@@ -7,7 +7,8 @@ Names come from content: a commit is the SHA-1 of the names, sizes and SHA-256 o
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +32,28 @@ class Entry:
     lfs: bool
 
 
-@dataclass(slots=True)
+@dataclass
 class Snapshot:
-    """One commit: its files by path, the same with their folders as the `tree` endpoint lists them, README's YAML."""
+    """One commit: its files by path, README's YAML, and the listings that were asked for."""
 
     commit: str
     files: dict[str, Entry]
-    tree: dict[str, dict[str, Any]]
     card: dict[str, Any]
+    _listings: dict[tuple[str, bool], list[dict[str, Any]]] = field(default_factory=dict)
+
+    @cached_property
+    def tree(self) -> dict[str, dict[str, Any]]:
+        """Files and their folders, as the `tree` endpoint lists them. Most commits are never listed."""
+        return tree_of(self.files)
+
+    def list_folder(self, path: str, *, recursive: bool) -> list[dict[str, Any]]:
+        """Return the entries below a folder; kept, since a listing of many pages asks for each."""
+        if (path, recursive) not in self._listings:
+            prefix = f"{path}/" if path else ""
+            below = [entry for entry in self.tree.values() if entry["path"].startswith(prefix)]
+            kept = [entry for entry in below if recursive or "/" not in entry["path"][len(prefix) :]]
+            self._listings[path, recursive] = kept
+        return self._listings[path, recursive]
 
 
 def snapshot_of(repo: str, folder: Path) -> Snapshot:
@@ -53,7 +68,7 @@ def snapshot_from(repo: str, files: dict[str, Entry]) -> Snapshot:
     lines = [f"{path} {entry.size} {entry.sha256}" for path, entry in files.items()]
     commit = hashlib.sha1("\n".join([repo, *lines]).encode()).hexdigest()
     card = files.get("README.md")
-    return Snapshot(commit, files, tree_of(files), yaml_block(Path(card.file)) if card else {})
+    return Snapshot(commit, files, yaml_block(Path(card.file)) if card else {})
 
 
 def hashed(path: Path) -> Entry:
