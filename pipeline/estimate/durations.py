@@ -3,9 +3,10 @@
 First the archive's files are fetched, then the tokenizer is trained. Then text is downloaded and encoded at the same
 time, and the slower of the two counts; near-duplicates are looked for. At last shards are written and validated. CPU
 time is divided by the number of workers, download time is not. On two cores shared with other work, builds of 2 to 600
-MB took 0.65 to 1.4 times the estimate. Where the work folder or the set is on an object store, a stage takes at least
-as long as its bytes (`pipeline.estimate.traffic`). Waiting for a cluster to give nodes is not foreseen. Nor are pairs
-of near-duplicates that the sample does not show: a text with many takes longer.
+MB took 0.65 to 1.4 times the estimate. No stage uses more workers than it has tasks. Where the work folder or the set
+is on an object store, a stage takes at least as long as its bytes and answers (`pipeline.estimate.traffic`). Waiting
+for a cluster to give nodes is not foreseen. Nor are pairs of near-duplicates that the sample does not show: a text with
+many takes longer.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 
 from pipeline.estimate.pilot import Pilot
 from pipeline.estimate.source_estimate import SourceEstimate, count_documents
-from pipeline.estimate.traffic import StageTraffic
+from pipeline.estimate.traffic import BuildSize, StageTraffic
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.selection import Selection
 from pipeline.tokenizer.train import find_trainer
@@ -25,7 +26,11 @@ TRAIN_S_PER_BYTE = {"gigatoken": 8e-9, "numba": 17e-9, "tokenizers": 0.24e-6}
 """Training a BPE of 32 K entries on prose, by what trains it. gigatoken: 2.4 s for 202 MB, 6 s for 602 MB. The code
 that numba compiles: 2.5 s of two threads for counting 75 MB. tokenizers: 18 to 21 s for 75 MB. Measured. Technical text
 takes twice as long."""
-VALIDATE_TOKENS_PER_S = 150e6  # full level, one thread: 171 M measured
+VALIDATE_TOKENS_PER_S = 200e6
+"""Tokens that one task of validation checks in a second: 180 to 214 M of books and 190 to 212 M of counted numbers,
+measured."""
+VALIDATE_S_PER_SHARD = 2e-3
+"""CPU seconds to open and check a shard's three files, however small: 1.7 to 2.3 ms, measured."""
 START_S = 1.0
 """Seconds to start processes and load libraries."""
 MIX_S_PER_DOCUMENT = 0.42e-6
@@ -90,6 +95,7 @@ def estimate_time(
     pilot: Pilot,
     *,
     written: int,
+    size: BuildSize,
     traffic: Sequence[StageTraffic],
     workers: int,
 ) -> TimeEstimate:
@@ -101,6 +107,7 @@ def estimate_time(
         selections: the sources' files.
         pilot: what a sample showed.
         written: tokens of the set.
+        size: how many tasks the stages have.
         traffic: what each stage asks of an object store.
         workers: tasks at once.
     """
@@ -117,16 +124,19 @@ def estimate_time(
     )
     documents, tokens = count_documents(sources), sum(source.encoded_tokens for source in sources)
     near_s = tokens * pilot.near_s_per_token + (documents * PAIRS_S_PER_DOCUMENT if pilot.near_s_per_token else 0.0)
-    store_s = {stage.stage: stage.seconds(1 if stage.stage == "mix" else workers) for stage in traffic}
+    most = {"encode": size.runs, "mix": 1, "assemble": size.assemble_tasks, "validate": size.check_tasks}
+    at_once = {stage: max(1, min(workers, tasks)) for stage, tasks in most.items()}
+    store_s = {stage.stage: stage.seconds(at_once.get(stage.stage, workers)) for stage in traffic}
+    validate_s = written / VALIDATE_TOKENS_PER_S + size.shards * VALIDATE_S_PER_SHARD
     return TimeEstimate(
         workers=workers,
         content_s=files / (pilot.content_files_per_s * workers) if pilot.content_files_per_s else 0.0,
         tokenizer_s=sample * (sum(read_s) / max(1, text_bytes) + TRAIN_S_PER_BYTE[trainer])
         + (TRAIN_S if sample else 0.0),
         download_s=over_link / pilot.link_bytes_per_s if pilot.link_bytes_per_s else 0.0,
-        encode_s=max((sum(read_s) + encode_s) / workers, store_s.get("encode", 0.0)),
+        encode_s=max((sum(read_s) + encode_s) / at_once["encode"], store_s.get("encode", 0.0)),
         mix_s=max(mix_s, store_s.get("mix", 0.0)),
         near_duplicates_s=near_s / workers,
-        assemble_s=max(written * pilot.assemble_s / workers, store_s.get("assemble", 0.0)),
-        validate_s=max(written / (VALIDATE_TOKENS_PER_S * workers), store_s.get("validate", 0.0)),
+        assemble_s=max(written * pilot.assemble_s / at_once["assemble"], store_s.get("assemble", 0.0)),
+        validate_s=max(validate_s / at_once["validate"], store_s.get("validate", 0.0)),
     )

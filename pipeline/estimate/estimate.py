@@ -157,8 +157,8 @@ def estimate(
         phases=estimate_phases(demand, train),
         refusal=_refusal(demand, selections, pilot) if pilot else "\n".join(small_phases(recipe, train)),
     )
+    size = _build_size(recipe, found, _table_bytes(demand, used, sources, pilot))
     if work_scheme or out_scheme:
-        size = _build_size(recipe, found)
         count = partial(count_traffic, size, workers=workers)
         usd = 0.0
         if work_scheme:
@@ -174,6 +174,7 @@ def estimate(
         selections,
         pilot,
         written=found.train_tokens + found.val_tokens,
+        size=size,
         traffic=found.traffic,
         workers=workers,
     )
@@ -185,7 +186,7 @@ def estimate(
     )
 
 
-def _build_size(recipe: Recipe, found: Estimate) -> BuildSize:
+def _build_size(recipe: Recipe, found: Estimate, table_bytes: int) -> BuildSize:
     measured = [
         (own, len(source.clean.mix_measures()))
         for own, source in zip(found.sources, recipe.sources, strict=True)
@@ -200,6 +201,7 @@ def _build_size(recipe: Recipe, found: Estimate) -> BuildSize:
         shards=found.shards,
         set_tokens_bytes=(found.train_tokens + found.val_tokens) * token_size(recipe),
         set_bytes=found.output_bytes,
+        set_table_bytes=table_bytes,
         token_bytes=token_size(recipe),
         near_duplicates=recipe.clean.near_duplicates is not None,
     )
@@ -252,8 +254,13 @@ def _scratch_bytes(recipe: Recipe, sources: tuple[SourceEstimate, ...]) -> int:
 
 
 def _output_bytes(demand: Demand, used: list[int], sources: tuple[SourceEstimate, ...], pilot: Pilot | None) -> int:
+    token_bytes = pilot.token_bytes if pilot else token_size(demand.recipe) * COMPRESSED_SHARE
+    return int(sum(used) * token_bytes) + _table_bytes(demand, used, sources, pilot)
+
+
+def _table_bytes(demand: Demand, used: list[int], sources: tuple[SourceEstimate, ...], pilot: Pilot | None) -> int:
+    """Return the bytes of the set's document tables, sidecars included."""
     recipe = demand.recipe
-    token_bytes = pilot.token_bytes if pilot else token_size(recipe) * COMPRESSED_SHARE
     row_bytes = pilot.row_bytes if pilot else ROW_BYTES
     rows = sum(
         (row_bytes + source.carried.set)
@@ -265,7 +272,7 @@ def _output_bytes(demand: Demand, used: list[int], sources: tuple[SourceEstimate
     carried = {parse_carry(item).name for source in recipe.sources for item in source.carry}
     table_bytes = TABLE_BYTES + COLUMN_BYTES * len(carried)
     tables = _num_shards(demand, sum(used) - recipe.split.val_tokens) * table_bytes
-    return int(sum(used) * token_bytes + rows) + tables
+    return int(rows) + tables
 
 
 def _num_shards(demand: Demand, train_tokens: int) -> int:

@@ -1,7 +1,8 @@
 """Traffic: the requests and bytes of a build whose work folder or set is on an object store, and what they cost.
 
 The requests follow from what the stages do: encoding writes a few files a unit, mixing reads the rows of every run,
-assembling reads a slice of every run for each group of neighbouring shards, validation reads the set in long ranges.
+assembling reads a slice of every run for each group of neighbouring shards, validation reads the set in long ranges
+and its document tables twice, by tasks that leave receipts.
 Retries, other writers and the tokenizer's few files are not counted, and of near-duplicates' comparison the least.
 """
 
@@ -10,19 +11,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.assemble import MOST_CHECKSUMS_BYTES, shards_a_task
-from pipeline.encode.run import DOCUMENT_DTYPE, MOST_KEPT_ROWS_BYTES
+from pipeline import assemble, validate
+from pipeline.assemble import MOST_CHECKSUMS_BYTES
+from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, MOST_KEPT_ROWS_BYTES
 from pipeline.engine.checksums import BLOCK_BYTES, CHECKSUM_BYTES
 from pipeline.mix.near_duplicates.bands import BANDS_BYTES, CHUNK_TOKENS, count_ranges
 from pipeline.mix.near_duplicates.pairs import RANGE_ROWS
 from pipeline.mix.near_duplicates.signatures import BANDS
+from shards.format.codec import TAIL_BYTES
 from shards.stores.objects import PART_BYTES, REQUEST_BYTES
+from shards.validation.duplicates import PARTITION_DOCUMENTS
 
 LISTED_AT_ONCE = 1000
 """Objects in one answer to a listing, of all three stores."""
 STREAM_BYTES_PER_S = 85e6
 """Bytes a second of one worker's requests to a store in the same region. Source: Amazon's guide to the performance of
 S3, which expects 85 to 90 MB/s of one connection."""
+REQUEST_S = 0.03
+"""Seconds until a request is answered, as an example: small ones take 10 to 200 ms of a store in the same region."""
+FINDINGS_BYTES = 250
+"""Bytes of a receipt for each shard that its task has checked and found sound: 248, measured."""
+SIDECAR_BYTES, ENTRY_BYTES = 870, 1000
+"""Bytes of a shard's sidecar, and of its entry in the manifest, measured."""
 
 REQUEST_USD: dict[str, tuple[float, float]] = {
     "s3": (0.0004e-3, 0.005e-3),
@@ -44,10 +54,14 @@ class StageTraffic:
     """Requests that write or list."""
     read_bytes: int = 0
     written_bytes: int = 0
+    at_once: int = 1
+    """Requests of one task that wait for their answers at the same time."""
 
     def seconds(self, workers: int) -> float:
-        """Return how long the bytes take with so many workers at once."""
-        return (self.read_bytes + self.written_bytes) / (STREAM_BYTES_PER_S * workers)
+        """Return how long bytes and answers take with so many workers at once."""
+        bytes_s = (self.read_bytes + self.written_bytes) / STREAM_BYTES_PER_S
+        answers_s = (self.reads + self.writes) * REQUEST_S / self.at_once
+        return max(bytes_s, answers_s) / workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +77,39 @@ class BuildSize:
     set_tokens_bytes: int
     """Bytes of the set's tokens before compression."""
     set_bytes: int
+    set_table_bytes: int = 0
+    """Of `set_bytes`, the document tables."""
     measured_runs: int = 0
     """Runs whose documents have measures."""
     measures_bytes: int = 0
     token_bytes: int = 2
     near_duplicates: bool = False
+
+    @property
+    def shard_tokens_bytes(self) -> int:
+        """Bytes of a shard's tokens before compression."""
+        return _mean(self.set_tokens_bytes, self.shards)
+
+    @property
+    def assemble_tasks(self) -> int:
+        """Tasks that write shards."""
+        together = assemble.shards_a_task(
+            self.shards,
+            runs=self.runs,
+            shard_bytes=self.shard_tokens_bytes,
+            shard_documents=_mean(self.documents, self.shards),
+        )
+        return -(-self.shards // together)
+
+    @property
+    def check_tasks(self) -> int:
+        """Tasks that check shards when the set is validated."""
+        return -(-self.shards // validate.shards_a_task(self.shards, self.shard_tokens_bytes))
+
+    @property
+    def partitions(self) -> int:
+        """Parts in which validation compares all documents: one in the driver, more as a task each."""
+        return max(1, -(-self.documents // PARTITION_DOCUMENTS))
 
 
 def count_traffic(size: BuildSize, *, workers: int, work: bool, out: bool) -> tuple[StageTraffic, ...]:
@@ -83,13 +125,7 @@ def count_traffic(size: BuildSize, *, workers: int, work: bool, out: bool) -> tu
     stages: list[StageTraffic] = []
     rows_bytes = size.documents * DOCUMENT_DTYPE.itemsize
     checked = 1 + CHECKSUM_BYTES / BLOCK_BYTES
-    together = shards_a_task(
-        size.shards,
-        runs=runs,
-        shard_bytes=_mean(size.set_tokens_bytes, size.shards),
-        shard_documents=_mean(size.documents, size.shards),
-    )
-    tasks = -(-size.shards // together)
+    tasks = size.assemble_tasks
     if work:
         # A unit: it looks for its receipt, writes rows, checksums, receipt and tokens; the driver reads the receipt.
         token_parts = runs * _put_requests(_mean(size.encoded_bytes, runs))
@@ -104,7 +140,7 @@ def count_traffic(size: BuildSize, *, workers: int, work: bool, out: bool) -> tu
         reads, writes = 2 * runs + size.measured_runs, 6 if size.measured_runs else 5
         read_bytes = int((rows_bytes + size.measures_bytes) * checked)
         stages += _near_duplicates(size) if size.near_duplicates else ()
-        stages.append(StageTraffic("mix", reads, writes, read_bytes, size.documents // 8))
+        stages.append(StageTraffic("mix", reads, writes, read_bytes, size.documents // 8, CONNECTIONS))
     if work or out:
         # A task: the tokens of each run, and its own receipt: not there, still not there, and read by the driver. Once
         # a process: the list of runs, the mix's four files; each run's rows and checksums, or once a task if they are
@@ -117,11 +153,32 @@ def count_traffic(size: BuildSize, *, workers: int, work: bool, out: bool) -> tu
         writes = tasks if work else 0
         if out:
             writes += size.shards * (_put_requests(_mean(size.set_bytes, size.shards)) + 2) + _listings(3 * size.shards)
-        stages.append(StageTraffic("assemble", reads, writes, read_bytes, size.set_bytes if out else 0))
-    if out:
-        ranges = size.set_bytes // REQUEST_BYTES + 10 * size.shards  # sizes, sidecars, seek tables, document tables
-        stages.append(StageTraffic("validate", ranges, _listings(3 * size.shards), size.set_bytes, 0))
+        written = size.set_bytes if out else 0
+        stages.append(StageTraffic("assemble", reads, writes, read_bytes, written, CONNECTIONS))
+        stages.append(_validation(size, work=work, out=out))
     return tuple(stages)
+
+
+def _validation(size: BuildSize, *, work: bool, out: bool) -> StageTraffic:
+    """Return the traffic of the full level of validation, as tasks of the build."""
+    reads = writes = read_bytes = written = 0
+    if work:
+        # A task: its receipt is not there, still not there, written, and read by the driver. What a validation that was
+        # killed has left is looked for, and all that this one leaves is removed.
+        tasks = size.check_tasks + (size.partitions if size.partitions > 1 else 0)
+        reads, writes = 3 * tasks, tasks + 5 + 2 * _listings(tasks)
+        read_bytes = FINDINGS_BYTES * size.shards
+        written = read_bytes * (2 if tasks > 1 else 1)  # of many tasks the driver also writes all results in one file
+    if out:
+        # A shard: its sidecar, its seek table for the quick level, for the full one and for the checksum of the file,
+        # the frames in long ranges; its document table, once to be checked and once for each partition that it is in.
+        # The driver reads the manifest twice.
+        tokens_file = _mean(size.set_bytes - size.set_table_bytes, size.shards)
+        reads += size.shards * (6 + -(-tokens_file // REQUEST_BYTES)) + size.partitions - 1 + 2
+        writes += _listings(3 * size.shards)
+        read_bytes += size.set_bytes + size.set_table_bytes
+        read_bytes += size.shards * (SIDECAR_BYTES + 2 * ENTRY_BYTES + 2 * min(TAIL_BYTES, tokens_file))
+    return StageTraffic("validate", reads, writes, read_bytes, written)
 
 
 def _near_duplicates(size: BuildSize) -> tuple[StageTraffic, ...]:

@@ -456,11 +456,15 @@ def test_more_workers_take_less_time(library: Path, tmp_path: Path) -> None:
     recipe = library_recipe(library, tmp_path)
     selections = open_sources(recipe)
     pilot = measure(recipe, selections)
-    one, four = (estimate(recipe, selections, pilot=pilot, workers=workers).time for workers in (1, 4))
+    found = estimate(recipe, selections, pilot=pilot, workers=1)
+    one, four = found.time, estimate(recipe, selections, pilot=pilot, workers=4).time
     assert one
     assert four
-    assert one.encode_s == pytest.approx(4 * four.encode_s)
+    units = sum(len(selection.units) for selection in selections)
+    assert (units, found.shards) == (2, 7)
+    assert one.encode_s == pytest.approx(2 * four.encode_s)  # a worker without a task does not help
     assert one.assemble_s == pytest.approx(4 * four.assemble_s)
+    assert one.validate_s == pytest.approx(four.validate_s)  # one task checks them all
     assert one.tokenizer_s == four.tokenizer_s > 0
     assert estimate(recipe, selections, pilot=pilot, gpu_usd_per_hour=7.2).gpu_usd == pytest.approx(one.total_s / 500)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import pipeline
-from pipeline.estimate.traffic import BuildSize, count_traffic, request_usd
+from pipeline.estimate.traffic import BuildSize, StageTraffic, count_traffic, request_usd
 from tests.support.builds import build_here, recipe_text, run_build, write_corpus
 from tests.support.servers.loopback import Record
 from tests.support.servers.objects import ObjectServer, Proxy, aws_environment
@@ -20,11 +21,11 @@ pytestmark = pytest.mark.long
 
 @pytest.fixture(scope="module")
 def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The recipe of the small corpus, with 52 shards."""
+    """The recipe of the small corpus, with about 78 shards: two tasks that validate."""
     folder = tmp_path_factory.mktemp("traffic")
     write_corpus(folder / "corpus")
     path = folder / "recipe.toml"
-    path.write_text(recipe_text(folder / "corpus", shard_tokens="1_500"))
+    path.write_text(recipe_text(folder / "corpus", shard_tokens="1_000"))
     return path
 
 
@@ -43,6 +44,20 @@ def test_the_plan_foresees_the_requests_of_a_build(
 
     def is_read(record: Record) -> bool:
         return record.method in ("GET", "HEAD") and "list-type" not in record.query
+
+    # Validation begins when the manifest is there.
+    published = next(index for index, record in enumerate(records) if record.path.endswith("/set/manifest.json")
+                     and record.method == "PUT")  # fmt: skip
+    checks = [record for record in records[published + 1 :] if is_read(record)]
+    receipts = [record for record in checks if "/set.work/validate/" in record.path]
+    of_set = [record for record in checks if "/bucket/set/" in record.path]
+    validate = planned[-1]
+    assert len(receipts) == 2 * 3  # two tasks: not there, still not there, read by the driver
+    assert 0.95 < validate.reads / (len(receipts) + len(of_set)) < 1.05
+    moved = [record for record in receipts + of_set if not record.path.endswith("/tokenizer.json")]
+    assert 0.8 < validate.read_bytes / sum(record.body_bytes for record in moved) < 1.2
+    wrote = [record for record in records if "/set.work/validate/" in record.path and record.method == "PUT"]
+    assert 0.7 < validate.written_bytes / sum(record.received_bytes for record in wrote) < 1.2
 
     reads = sum(stage.reads for stage in planned)
     writes = sum(stage.writes for stage in planned)
@@ -86,7 +101,7 @@ def test_only_what_is_in_a_store_is_counted() -> None:
     work = count_traffic(size, workers=8, work=True, out=False)
     out = count_traffic(size, workers=8, work=False, out=True)
     both = count_traffic(size, workers=8, work=True, out=True)
-    assert [stage.stage for stage in work] == ["encode", "mix", "assemble"]
+    assert [stage.stage for stage in work] == ["encode", "mix", "assemble", "validate"]
     assert [stage.stage for stage in out] == ["assemble", "validate"]
     for name in ("reads", "writes", "read_bytes", "written_bytes"):
         parts = sum(getattr(stage, name) for stage in (*work, *out))
@@ -94,6 +109,28 @@ def test_only_what_is_in_a_store_is_counted() -> None:
     assert count_traffic(size, workers=8, work=False, out=False) == ()
     usd = request_usd(both, "s3")
     assert usd == pytest.approx(sum(s.reads for s in both) * 0.4e-6 + sum(s.writes for s in both) * 5e-6)
+
+
+def test_a_task_of_validation_leaves_a_receipt() -> None:
+    size = BuildSize(
+        runs=100, documents=10**6, encoded_bytes=10**10, shards=500, set_tokens_bytes=10**10, set_bytes=10**10
+    )
+    (*_, receipts) = count_traffic(size, workers=8, work=True, out=False)
+    assert size.check_tasks == 500  # 20 MB of tokens each
+    assert (receipts.reads, receipts.written_bytes) == (1500, 2 * 500 * 250)
+    more = replace(size, documents=20 * 10**6)  # compared in three parts, each by a task
+    (*_, with_parts) = count_traffic(more, workers=8, work=True, out=False)
+    assert with_parts.reads == receipts.reads + 9
+    tables = replace(size, set_table_bytes=10**9)
+    (*_, plain), (*_, twice) = (count_traffic(one, workers=8, work=False, out=True) for one in (size, tables))
+    assert twice.read_bytes - plain.read_bytes == 10**9
+
+
+def test_answers_take_time_too() -> None:
+    stage = StageTraffic("validate", reads=1000, writes=0, read_bytes=10**6)
+    assert stage.seconds(10) == pytest.approx(1000 * 0.03 / 10)
+    assert replace(stage, at_once=30).seconds(10) == pytest.approx(0.1)
+    assert replace(stage, read_bytes=85 * 10**8).seconds(10) == pytest.approx(10)
 
 
 def plan(*arguments: str) -> subprocess.CompletedProcess[str]:
