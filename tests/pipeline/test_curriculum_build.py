@@ -218,6 +218,6 @@ def test_inspect_trace_audit_and_report_know_phases(
     assert [(phase["name"], phase["tokens"]) for phase in report["phases"]] == list(tokens.items())
     page = (tmp_path / "report/index.html").read_text()
     assert "this set has 2 phases" in page
-    assert page.count('<th scope="row">last</th>') == 3
+    assert page.count('<th scope="rowgroup" rowspan="3">last</th>') == 1
     card = (tmp_path / "report/README.md").read_text()
     assert card.count("| `last` | 25.00") == 3
