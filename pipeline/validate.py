@@ -6,6 +6,7 @@ table, 8 bytes for each of its documents, a frame, and one request; or the docum
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,9 +30,6 @@ MOST_SHARDS = 64
 """Shards of a task: of small ones, 0.1 s of work."""
 MOST_TASKS = 2048
 """More shards than these tasks hold make larger tasks: the driver reads a receipt for each."""
-
-_FINDINGS = TypeAdapter(list[ShardFindings])
-_FAULTS = TypeAdapter(PartitionFaults)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,7 @@ def check_shards(folder: Path, task: ValidateTask, report: Callable[[int, int], 
     for shard in _open_shards(task.address, task.shards, task.shared.dtype, task.shared.carried):
         findings.append(check_shard(shard, task.shared, task.listing, task.rules, advance))
     timer.lap("check_s")
-    return {"findings": _FINDINGS.dump_python(findings, mode="json"), "files": {}, **_spent(timer)}
+    return {"findings": _findings().dump_python(findings, mode="json"), "files": {}, **_spent(timer)}
 
 
 def compare_documents(folder: Path, task: CompareTask, report: Callable[[int, int], None]) -> dict[str, Any]:
@@ -113,12 +111,17 @@ def compare_documents(folder: Path, task: CompareTask, report: Callable[[int, in
 
 def read_findings(result: dict[str, Any]) -> list[ShardFindings]:
     """Return the findings of a task's shards, in order."""
-    return _FINDINGS.validate_python(result["findings"])
+    return _findings().validate_python(result["findings"])
 
 
 def read_faults(result: dict[str, Any]) -> PartitionFaults:
     """Return the faults of a task's partition."""
-    return _FAULTS.validate_python(result["faults"])
+    return TypeAdapter(PartitionFaults).validate_python(result["faults"])
+
+
+@functools.cache
+def _findings() -> TypeAdapter[list[ShardFindings]]:
+    return TypeAdapter(list[ShardFindings])
 
 
 def _open_shards(

@@ -27,7 +27,7 @@ Check = Callable[[dict[str, Any]], Iterator[str]]
 class Settings(BaseModel):
     """Base of all settings models. Frozen; refuses unknown keys, loose types, infinities and NaN."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True)
 
 
 class SettingsError(InputError):

@@ -119,6 +119,12 @@ def test_help_loads_nothing_heavy(name: str) -> None:
     assert done.stdout.endswith("loaded: []\n"), done.stdout[-500:] + done.stderr
 
 
+def test_a_build_starts_without_what_its_workers_alone_need() -> None:
+    heavy = ["pyarrow.compute", "awkward", "gigatoken", "tokenizers"]
+    done = _python("-c", f"import sys, pipeline.build.api; print(sorted(set({heavy}) & set(sys.modules)))")
+    assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
 def test_tokenmill_has_every_command_of_the_packages() -> None:
     expected: set[str] = set()
     for package in ("pipeline", "shards", "trainer"):

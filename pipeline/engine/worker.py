@@ -19,6 +19,7 @@ gc.disable()  # until all is loaded, see the end
 import awkward
 import gigatoken  # noqa: F401  # pyright: ignore[reportUnusedImport]
 import pyarrow as pa
+import pyarrow.compute  # pyright: ignore[reportUnusedImport]
 import pyarrow.parquet  # pyright: ignore[reportUnusedImport]
 import tokenizers  # noqa: F401  # pyright: ignore[reportUnusedImport]
 

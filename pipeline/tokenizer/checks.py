@@ -47,7 +47,7 @@ def find_faults(data: dict[str, Any]) -> Iterator[str]:
             f"{splitter!r}. Use another file, or train one."
         )
         return
-    yield from _find_missing(model, entries, spelling)
+    yield from _find_missing(data, entries, spelling)
     if max(entries.values()) >= MAX_VOCAB_SIZE:
         yield f"has ids of {MAX_VOCAB_SIZE} and above. Number its entries from 0."
     changing = ("dropout", "continuing_subword_prefix", "end_of_word_suffix")
@@ -103,9 +103,15 @@ def describe_ignored(data: dict[str, Any]) -> list[str]:
     return ignored
 
 
-def _find_missing(model: dict[str, Any], entries: dict[str, int], spelling: Spelling) -> Iterator[str]:
-    """Yield what the vocabulary lacks so that text would be lost and not even counted."""
+def _find_missing(data: dict[str, Any], entries: dict[str, int], spelling: Spelling) -> Iterator[str]:
+    """Yield what the vocabulary lacks so that text would be lost and not even counted, and entries without bytes."""
     if not spelling.space:
+        tokens: list[dict[str, Any]] = data.get("added_tokens") or []
+        own = entries.keys() - {token["content"] for token in tokens}
+        if foreign := set[str]().union(*own) - set(byte_characters()):
+            text, character = min((text, character) for text in own for character in foreign & set(text))
+            found = f"entry {text!r} holds {character!r}, which is not in the byte-level alphabet"
+            yield f"{found}: it has no bytes. Use another file, or train one."
         missing = [byte for byte, character in enumerate(byte_characters()) if character not in entries]
         if missing:
             yield (

@@ -1,6 +1,6 @@
 """The encoder: read a `tokenizer.json`, and encode text with it.
 
-Text is data: the encoder loads the tokenizer without added tokens (`plain_json`), so that the characters of a special
+Text is data: the encoder loads the tokenizer without added tokens (`make_plain`), so that the characters of a special
 token in a document are encoded as characters. What gigatoken cannot run, `tokenizers` encodes, at its own speed. The
 ids are those of `tokenizers` in both cases, whatever the tokenizer keeps of the text.
 """
@@ -21,7 +21,7 @@ from pipeline.engine.receipts import TaskOutput
 from pipeline.tokenizer.checks import TokenizerError, describe_ignored, find_bos, find_faults
 from pipeline.tokenizer.kept_text import KeptCounter
 from shards.format.tokenizer import read_vocabulary
-from shards.format.tokenizer_file import Keeps, find_entries, find_special, find_spelling, plain_json
+from shards.format.tokenizer_file import Keeps, find_entries, find_special, find_spelling, make_plain
 from shards.stores.open import open_store
 
 if TYPE_CHECKING:
@@ -120,11 +120,11 @@ class Encoder:
         kept: compares documents with their tokens; None if the tokenizer keeps every byte.
     """
 
-    def __init__(self, text: str, special_tokens: dict[str, int]):
+    def __init__(self, tokenizer: dict[str, Any], special_tokens: dict[str, int]):
         """Load the encoders.
 
         Args:
-            text: a tokenizer.json made plain by `plain_json`.
+            tokenizer: a parsed tokenizer.json.
             special_tokens: the ids that no document may yield.
 
         Raises:
@@ -132,11 +132,13 @@ class Encoder:
         """
         import tokenizers
 
+        plain = make_plain(tokenizer)
+        text = json.dumps(plain)
         try:
             self._reference = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # tokenizers raises a bare Exception
             raise TokenizerError(f"tokenizers cannot read this tokenizer: {error}. Restore the file.") from error
-        spelling = find_spelling(json.loads(text))
+        spelling = find_spelling(plain)
         for token, token_id in special_tokens.items():
             if token_id != spelling.unknown and token_id in self.encode_reference(token):
                 word = f"special token {token!r} is an ordinary word of the vocabulary"
@@ -144,8 +146,10 @@ class Encoder:
         self._keeps = spelling.keeps
         probes = (_PROBE,) if spelling.keeps == "bytes" else (_PROBE, *_REWRITTEN_PROBES)
         self._fast, self.slow_because = _load_fast(text, {probe: self.encode_reference(probe) for probe in probes})
-        vocabulary = read_vocabulary(text.encode())
         self.kept: KeptCounter | None = None
+        if spelling.keeps == "bytes" and self._fast is not None:
+            return  # the entries' bytes are not needed: 0.06 s
+        vocabulary = read_vocabulary(text.encode())
         if spelling.keeps != "bytes":
             entries = list(vocabulary.entries)
             if spelling.unknown is not None:
@@ -249,4 +253,4 @@ def load_encoder(
     text = Path(path).read_bytes() if task is None else bytes(TaskOutput(open_store(task)).read(name))
     if hashlib.sha256(text).hexdigest() != sha256:
         raise TokenizerError(f"{path}: changed while the build ran. Restore it, or run the same command again.")
-    return Encoder(plain_json(json.loads(text)), dict(special_tokens))
+    return Encoder(json.loads(text), dict(special_tokens))

@@ -72,7 +72,7 @@ def _is_empty(values: list[Any] | dict[str, Any]) -> bool:
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, defer_build=True)
 
     def to_json(self) -> str:
         """Return the canonical JSON text, with a final newline."""

@@ -178,7 +178,12 @@ def list_parts(section: dict[str, Any] | None, key: str) -> Iterator[dict[str, A
 
 
 def plain_json(tokenizer: dict[str, Any]) -> str:
-    """Return a `tokenizer.json` that takes text as data: what the ids of a set are compared with.
+    """Return `make_plain` of a parsed tokenizer.json as JSON."""
+    return json.dumps(make_plain(tokenizer))
+
+
+def make_plain(tokenizer: dict[str, Any]) -> dict[str, Any]:
+    """Return a parsed `tokenizer.json` that takes text as data: what the ids of a set are compared with.
 
     It has no added tokens, which would match inside documents, no truncation, padding and post-processor. A Unigram's
     special tokens are entries like others, which text would match: they lose their text, not their ids.
@@ -190,7 +195,7 @@ def plain_json(tokenizer: dict[str, Any]) -> str:
         hidden = {*find_special(tokenizer).values(), model.get("unk_id")}
         vocabulary = [["" if index in hidden else text, score] for index, (text, score) in enumerate(model["vocab"])]
         plain["model"] = model | {"vocab": vocabulary}
-    return json.dumps(plain)
+    return plain
 
 
 def _find_unknown(model: dict[str, Any], entries: dict[str, int], *, has_bytes: bool) -> int | None:

@@ -20,7 +20,7 @@ from pipeline.tokenizer.checks import TokenizerError
 from pipeline.tokenizer.encoder import Encoder, load_encoder, load_tokenizer
 from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR, TokenizerTask, iter_sample
 from pipeline.tokenizer.train import PATTERNS, build_tokenizer_json, pre_tokenizer, train_merges, train_tokenizer
-from shards.format.tokenizer_file import byte_characters, find_special, plain_json
+from shards.format.tokenizer_file import byte_characters, find_special
 from tests.support.builds import list_spans_of
 
 SPECIAL = ["<|endoftext|>", "<|pad|>", "<|user|>"]
@@ -71,7 +71,7 @@ def trained(documents: list[str], tmp_path_factory: pytest.TempPathFactory) -> d
 
 def encoder_of(text: str) -> Encoder:
     data = json.loads(text)
-    return Encoder(plain_json(data), find_special(data))
+    return Encoder(data, find_special(data))
 
 
 @pytest.fixture(scope="module")
@@ -225,6 +225,7 @@ FAULTY_FILES: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
     ("model.end_of_word_suffix is '</w>'", lambda d: d["model"].update(end_of_word_suffix="</w>")),
     ("model.byte_fallback is True", lambda d: d["model"].update(byte_fallback=True)),
     ("has no entry for 1 of the 256 bytes, 0x7a first", lambda d: d["model"]["vocab"].pop("z")),
+    ("entry 'a b' holds ' ', which is not in the byte-level", lambda d: d["model"]["vocab"].update({"a b": 9})),
     ("has ids of 16777216 and above", lambda d: d["model"]["vocab"].update(far=1 << 40)),
     ("not a tokenizer.json with a vocabulary", lambda d: d.pop("model")),
     ("not a tokenizer.json with a vocabulary", lambda d: d["model"].update(vocab=[["a", 0]])),

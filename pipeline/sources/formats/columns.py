@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipeline.arrow import unwrap_mask, wrap_mask
 from pipeline.recipe.predicates import Predicate
@@ -64,6 +63,8 @@ def take_path(table: pa.Table | pa.RecordBatch, path: str) -> pa.Array[Any]:
     if path in table.schema.names:
         column = table.column(path)
     else:
+        import pyarrow.compute as pc  # late: the build's own process needs it seldom, and it takes 0.06 s
+
         head, *rest = path.split(".")
         column = pc.struct_field(table.column(head), rest)
     if isinstance(column, pa.ChunkedArray):
@@ -119,6 +120,8 @@ def test_predicates(table: pa.Table | pa.RecordBatch, predicates: list[Predicate
     Returns:
         mask: bool `(num_rows,)`, rows that hold all; and the rows rejected by each reason, each row counted once.
     """
+    import pyarrow.compute as pc  # late: the build's own process needs it seldom, and it takes 0.06 s
+
     mask = np.ones(table.num_rows, bool)
     rejected: dict[str, int] = {}
     for predicate in predicates:

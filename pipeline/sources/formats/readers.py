@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipeline.arrow import wrap_texts
 from pipeline.sources.base import UNIT_BYTES, Columns, SourceError, Span, TextBatch
@@ -97,6 +96,8 @@ def _read_file(span: Span) -> Iterator[TextBatch]:
 
 
 def _read_text(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
+    import pyarrow.compute as pc  # late: the build's own process needs it seldom, and it takes 0.06 s
+
     separator = (source.separator or "").encode()
     pattern: Any = separator
     row = 0
