@@ -46,7 +46,7 @@ CODE_VERSION = 1
 READ_BYTES = 5 << 18
 """A task writes so many shards that it takes about this much of each run, as far as the limits below allow: 1.25 MiB on
 average, so that few runs give less than 1 MiB."""
-LEAST_TASKS = 32
+LEAST_TASKS = 16
 """More shards a task leave no fewer tasks than this, so that a cluster has work for its nodes."""
 MOST_TASK_BYTES = 6 << 30
 """Tokens of a task's shards: scratch on its machine."""

@@ -1,14 +1,18 @@
 """Validate: check neighbouring shards as they were published, or one partition of all documents; no file is written.
 
-The checks are those of `shards.validation`, which `tokenmill validate` runs in threads. Memory: one shard's document
-table, 8 bytes for each of its documents, a frame, and one request; or the documents of a partition.
+The checks are those of `shards.validation`, which `tokenmill validate` runs in threads. Where a request costs more than
+its bytes, the small files of a shard are fetched whole, all at once, while the shard before it is checked. Memory: one
+shard's document table, 8 bytes for each of its documents, a frame, and one request, or two shards' files that have been
+fetched; or the documents of a partition.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,7 @@ from pydantic import TypeAdapter
 from pipeline.engine.timer import Timer
 from shards.format.manifest import CarriedEntry, ShardEntry
 from shards.format.reader import Shard
+from shards.stores.fetched import FetchedStore
 from shards.stores.open import open_store
 from shards.validation.duplicates import Partition, PartitionFaults, compare_partition
 from shards.validation.files import ListedEntry, SharedProperties
@@ -28,6 +33,8 @@ TASK_BYTES = 32 << 20
 """Tokens of a task's shards, about: 40 ms of work, ten times what the task itself costs."""
 MOST_SHARDS = 64
 """Shards of a task: of small ones, 0.1 s of work."""
+FETCHED_AT_ONCE = 3
+"""Requests of one task at once: a shard's files."""
 MOST_TASKS = 2048
 """More shards than these tasks hold make larger tasks: the driver reads a receipt for each."""
 
@@ -89,7 +96,8 @@ def check_shards(folder: Path, task: ValidateTask, report: Callable[[int, int], 
         done += tokens
         report(done * token_bytes, done)
 
-    for shard in _open_shards(task.address, task.shards, task.shared.dtype, task.shared.carried):
+    shards = _open_shards(task.address, task.shards, task.shared.dtype, task.shared.carried)
+    for shard in _fetch_ahead(shards, task.listing):
         findings.append(check_shard(shard, task.shared, task.listing, task.rules, advance))
     timer.lap("check_s")
     return {"findings": _findings().dump_python(findings, mode="json"), "files": {}, **_spent(timer)}
@@ -130,6 +138,32 @@ def _open_shards(
     store = open_store(address)
     numbers = np.dtype("<u2") if dtype == "uint16" else np.dtype("<u4")
     return [Shard(store, entry, numbers, carried) for entry in entries]
+
+
+def _fetch_ahead(shards: Sequence[Shard], listing: Mapping[str, ListedEntry]) -> Iterator[Shard]:
+    """Yield shards; from a store with costly requests, each with those of its files that one request reads."""
+    if not shards or not shards[0].store.request_bytes:
+        yield from shards
+        return
+    most = shards[0].store.request_bytes
+    with ThreadPoolExecutor(FETCHED_AT_ONCE) as pool:
+
+        def fetch(shard: Shard) -> dict[str, Future[bytes]]:
+            small = [
+                file.path
+                for file in shard.entry.files.entries
+                if file.bytes <= most and listing.get(file.path) == ListedEntry(file.bytes)
+            ]
+            return {name: pool.submit(shard.store.read, name) for name in small}
+
+        coming = fetch(shards[0])
+        for number, shard in enumerate(shards):
+            content: dict[str, bytes] = {}
+            for name, request in coming.items():
+                with suppress(OSError):  # it is read again where it is checked, and what fails then is a problem
+                    content[name] = request.result()
+            coming = fetch(shards[number + 1]) if number + 1 < len(shards) else {}
+            yield replace(shard, store=FetchedStore(shard.store, content))
 
 
 def _spent(timer: Timer) -> dict[str, Any]:

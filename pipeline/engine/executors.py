@@ -32,6 +32,10 @@ _POLL_SECONDS = 0.25
 _CALLS_AHEAD = 4
 """Calls given to the pool for each worker, so that the next one waits there when one ends."""
 
+_WORKERS_A_SENDER = 4
+"""Where files are sent to a store, there is one process more for so many workers. At most as many tasks as there are
+workers compute at the same time; one whose files are on their way leaves its turn to the next."""
+
 _PRELOADED = ["pipeline.encode.encode", "pipeline.assemble", "pipeline.engine.worker"]
 """What the fork server loads, by name, since the engine knows no stage: the modules of the tasks that every build has
 many of, 0.15 s in each worker, and last the one that keeps the garbage collector away from what is loaded."""
@@ -114,7 +118,7 @@ class LocalExecutor:
         """
         self.workers = workers
         self._pool: ProcessPoolExecutor | None = None
-        self._slots = _Slots(workers)
+        self._slots = _Slots(workers, workers)
         if workers > 1:
             multiprocessing.set_forkserver_preload([*preload, *_PRELOADED])
             with hide_main_module(), _environment_of_workers():
@@ -145,7 +149,7 @@ class LocalExecutor:
         self, calls: Sequence[Call], numbers: list[int], outcomes: dict[int, Outcome], advance: Advance
     ) -> list[int]:
         """Run calls in processes and add their outcomes. Return those that were at work when a process died, if any."""
-        pool = self._pool or self._start_pool()
+        pool = self._pool_for(calls)
         futures: dict[Future[Outcome], int] = {}
         waiting = iter(numbers)
 
@@ -181,11 +185,17 @@ class LocalExecutor:
             self.close()
             raise
 
-    def _start_pool(self) -> ProcessPoolExecutor:
-        context = multiprocessing.get_context("forkserver")
-        self._slots = _Slots(self.workers)
-        joining = (os.getpid(), dict(os.environ), self._slots)
-        self._pool = ProcessPoolExecutor(self.workers, context, initializer=_join_build, initargs=joining)
+    def _pool_for(self, calls: Sequence[Call]) -> ProcessPoolExecutor:
+        """Return the pool, with processes for tasks whose files are being sent if these calls send theirs."""
+        sends = any((call.outputs or call.stage).request_bytes for call in calls)
+        processes = self.workers + (-(-self.workers // _WORKERS_A_SENDER) if sends else 0)
+        if self._pool is not None and self._slots.processes < processes:
+            self.close()
+        if self._pool is None:
+            context = multiprocessing.get_context("forkserver")
+            self._slots = _Slots(processes, self.workers)
+            joining = (os.getpid(), dict(os.environ), self._slots)
+            self._pool = ProcessPoolExecutor(processes, context, initializer=_join_build, initargs=joining)
         return self._pool
 
     def close(self) -> None:
@@ -201,10 +211,13 @@ class _Slots:
 
     _ROW = 4
 
-    def __init__(self, workers: int):
+    def __init__(self, processes: int, workers: int):
         context = multiprocessing.get_context("forkserver")
+        self.processes = processes
+        self.turns = context.BoundedSemaphore(workers)
+        """Held by each task that computes."""
         self._taken = context.Value("q", 0)
-        self._rows = context.RawArray("q", workers * self._ROW)
+        self._rows = context.RawArray("q", processes * self._ROW)
 
     def take(self) -> int:
         """Return a row that no other process has."""
@@ -238,7 +251,7 @@ def _run_in_worker(number: int, call: Call) -> Outcome:
     slots, row = _joined[0]
     slots.set(row, number, 0, 0)
     try:
-        return run_call(call, lambda done, made: slots.set(row, number, done, made))
+        return run_call(call, lambda done, made: slots.set(row, number, done, made), slots.turns)
     finally:
         slots.set(row, -1, 0, 0)
 

@@ -14,6 +14,7 @@ import importlib
 import json
 import typing
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -103,8 +104,13 @@ def _canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def run_call(call: Call, report: Report) -> Outcome:
+def run_call(call: Call, report: Report, turn: AbstractContextManager[Any] | None = None) -> Outcome:
     """Run a task unless it is done, in a folder of this attempt alone, and publish what it wrote.
+
+    Args:
+        call: the task.
+        report: called with what the task reports.
+        turn: held while the task's function works, and not while its files are sent, which is mostly waiting.
 
     Raises:
         TaskDiffersError: another attempt has finished with other files.
@@ -123,7 +129,8 @@ def run_call(call: Call, report: Report) -> Outcome:
             return Outcome(*receipt.get("reported", done))
         target = Target(call.stage, call.outputs, call.scratch)
         with open_attempt(target, call.task.digest, label=str(call)) as attempt:
-            result = _load_function(call.function)(attempt.folder, call.task.payload, keep)
+            with turn or nullcontext():
+                result = _load_function(call.function)(attempt.folder, call.task.payload, keep)
             publish(attempt, result | {"reported": done})
     except WorkFileDamagedError as damage:
         return Outcome(*done, (damage.place, damage.name, damage.reason))

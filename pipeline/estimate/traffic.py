@@ -19,7 +19,7 @@ from pipeline.mix.near_duplicates.bands import BANDS_BYTES, CHUNK_TOKENS, count_
 from pipeline.mix.near_duplicates.pairs import RANGE_ROWS
 from pipeline.mix.near_duplicates.signatures import BANDS
 from shards.format.codec import TAIL_BYTES
-from shards.stores.objects import PART_BYTES, REQUEST_BYTES
+from shards.stores.objects import PART_BYTES, REQUEST_BYTES, WHOLE_BYTES
 from shards.validation.duplicates import PARTITION_DOCUMENTS
 
 LISTED_AT_ONCE = 1000
@@ -163,21 +163,24 @@ def _validation(size: BuildSize, *, work: bool, out: bool) -> StageTraffic:
     """Return the traffic of the full level of validation, as tasks of the build."""
     reads = writes = read_bytes = written = 0
     if work:
-        # A task: its receipt is not there, still not there, written, and read by the driver. What a validation that was
-        # killed has left is looked for, and all that this one leaves is removed.
+        # A task: its receipt is not there, is written, and read by the driver. What a validation that was killed has
+        # left is looked for, and all that this one leaves is removed.
         tasks = size.check_tasks + (size.partitions if size.partitions > 1 else 0)
-        reads, writes = 3 * tasks, tasks + 5 + 2 * _listings(tasks)
+        reads, writes = 2 * tasks, tasks + 5 + 2 * _listings(tasks)
         read_bytes = FINDINGS_BYTES * size.shards
         written = read_bytes * (2 if tasks > 1 else 1)  # of many tasks the driver also writes all results in one file
     if out:
-        # A shard: its sidecar, its seek table for the quick level, for the full one and for the checksum of the file,
-        # the frames in long ranges; its document table, once to be checked and once for each partition that it is in.
-        # The driver reads the manifest twice.
+        # A shard: its sidecar; its tokens, of a small file with one request, of another the seek table for the quick
+        # level, for the full one and for the checksum of the file, and the frames in long ranges; its document table,
+        # once to be checked and once for each partition that it is in. The driver reads the manifest twice.
         tokens_file = _mean(size.set_bytes - size.set_table_bytes, size.shards)
-        reads += size.shards * (6 + -(-tokens_file // REQUEST_BYTES)) + size.partitions - 1 + 2
+        small = tokens_file <= REQUEST_BYTES
+        reads += size.shards * (4 if small else 6 + -(-tokens_file // REQUEST_BYTES)) + size.partitions - 1 + 2
         writes += _listings(3 * size.shards)
         read_bytes += size.set_bytes + size.set_table_bytes
-        read_bytes += size.shards * (SIDECAR_BYTES + 2 * ENTRY_BYTES + 2 * min(TAIL_BYTES, tokens_file))
+        read_bytes += size.shards * (
+            SIDECAR_BYTES + 2 * ENTRY_BYTES + (0 if small else 2 * min(TAIL_BYTES, tokens_file))
+        )
     return StageTraffic("validate", reads, writes, read_bytes, written)
 
 
@@ -208,7 +211,7 @@ def request_usd(traffic: Sequence[StageTraffic], scheme: str) -> float:
 
 def _put_requests(size: int) -> int:
     """Return the requests that write a file: one, or its parts with a beginning, an end and a look at the result."""
-    return 1 if size <= PART_BYTES else -(-size // PART_BYTES) + 3
+    return 1 if size <= WHOLE_BYTES else -(-size // PART_BYTES) + 3
 
 
 def _listings(files: int) -> int:

@@ -35,9 +35,10 @@ Result = TypeVar("Result")
 REQUEST_BYTES = 8 << 20
 
 PART_BYTES = 8 << 20
-"""A larger file is uploaded in parts of at least this size, `PARTS_AT_ONCE` at a time."""
-
 PARTS_AT_ONCE = 4
+WHOLE_BYTES = PART_BYTES * PARTS_AT_ONCE
+"""A file up to this size is sent with one request. In parts of `PART_BYTES`, which is how a larger one goes,
+`PARTS_AT_ONCE` at a time, 17 MB would take six requests and as much memory."""
 MOST_PARTS = 10_000  # of S3
 
 DELETED_AT_ONCE = 1000  # objects in one request of S3
@@ -150,7 +151,7 @@ class ObjectStore:
     def put(self, name: str, content: bytes | Path) -> str:
         """Write a whole file, from bytes or from a file on this machine; replace the one of that name.
 
-        A large file is read and sent in parts; at most `PART_BYTES * PARTS_AT_ONCE` of it are in memory. An upload that
+        A large file is read and sent in parts; at most `WHOLE_BYTES` of it are in memory. An upload that
         fails is removed; a process that is killed leaves parts that only the bucket's lifecycle rules remove.
 
         Returns:
@@ -162,10 +163,13 @@ class ObjectStore:
         """
         key = self.address.key(name)
         size = len(content) if isinstance(content, bytes) else content.stat().st_size
-        if size <= PART_BYTES:
+        if size <= WHOLE_BYTES:
 
             def attempt(at: Connection) -> str | None:
                 whole = content if isinstance(content, bytes) else content.read_bytes()
+                if len(whole) != size:
+                    remedy = "Did the file change? Run the same command again."
+                    raise OSError(f"{self}/{name}: {len(whole)} bytes were read of {size}. {remedy}")
                 return at.single.put(key, whole, use_multipart=False)["e_tag"]
 
             tag = self._ask(name, "write", attempt)

@@ -206,9 +206,9 @@ def test_tasks_take_so_many_shards_that_reads_are_long() -> None:
     assert sizes(1001, runs=300, shard_bytes=200 << 20) == [*[2] * 500, 1]  # 680 KiB
     assert sizes(1001, runs=4000, shard_bytes=200_000_000)[0] * 200_000_000 / 4000 > 1 << 20
     assert sizes(1001, runs=4000, shard_bytes=200_000_000, shard_documents=500_000)[:2] == [14, 14]  # 256 MiB of rows
-    assert sizes(1001, runs=400, shard_bytes=200 << 10)[:2] == [31, 31]  # 32 tasks at least
+    assert sizes(1001, runs=400, shard_bytes=200 << 10)[:2] == [62, 62]  # 16 tasks at least
     assert sizes(1001, runs=100_000, shard_bytes=900 << 20)[:2] == [6, 6]  # 6 GiB of scratch
-    assert set(sizes(60, runs=4000, shard_bytes=200 << 20)) == {1}
+    assert set(sizes(31, runs=4000, shard_bytes=200 << 20)) == {1}
 
 
 def test_another_seed_is_another_order_of_the_same_documents(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,13 @@ from pipeline.engine.driver import Driver
 from pipeline.engine.executors import LocalExecutor, WorkerLostError
 from pipeline.engine.progress import Progress
 from pipeline.engine.receipts import RECEIPT_FILE, TaskOutput, WorkFileDamagedError, read_receipt, write_receipt
-from pipeline.engine.tasks import Call, JsonText, Task, digest_of
+from pipeline.engine.tasks import Call, JsonText, Task, digest_of, run_call
 from pipeline.engine.timer import Timer
 from shards.stores.files import FolderBusyError, host_name, lock_folder, unique_name
+from shards.stores.open import open_writable_store
 from shards.stores.store import FolderStore
 from tests.support import stage_tasks
+from tests.support.servers.objects import ObjectServer, aws_environment
 
 WRITE_FILE = "tests.support.stage_tasks:write_file"
 
@@ -284,6 +286,35 @@ def test_a_task_that_dies_twice_ends_well(pool: LocalExecutor, tmp_path: Path) -
     assert deaths.read_text() == "t3\n" * 2
     assert len(list((tmp_path / "stage").glob("[!.]*/receipt.json"))) == 8
     assert done == dict.fromkeys(range(8), (2, 1))
+
+
+def test_a_task_has_its_turn_while_it_works_and_not_while_its_files_are_sent(tmp_path: Path) -> None:
+    stage, outputs = FolderStore(tmp_path / "stage"), FolderStore(tmp_path / "set")
+    sent: list[list[str]] = []
+
+    @contextmanager
+    def turn() -> Iterator[None]:
+        stage_tasks.CALLS.clear()
+        yield
+        sent.append([*stage_tasks.CALLS, *(file.name for file in outputs.list())])
+
+    outputs.folder.mkdir()
+    assert run_call(Call(WRITE_FILE, task("a"), stage, outputs), lambda *_: None, turn()).damage is None
+    assert sent == [["a"]]
+    assert [file.name for file in outputs.list()] == ["a.bin"]
+
+
+def test_a_bucket_has_processes_for_files_that_are_sent(tmp_path: Path, moto: ObjectServer, monkeypatch: Any) -> None:
+    aws_environment(monkeypatch, moto.url)
+    bucket = open_writable_store(f"{moto.empty_bucket()}/stage")
+    others = bucket.child("others")
+    with closing(LocalExecutor(2)) as executor:
+        for store, processes in ((FolderStore(tmp_path / "stage"), 2), (bucket, 3), (others, 3)):
+            calls = [Call(WRITE_FILE, task(name), store, None) for name in "abcdef"]
+            assert executor.run(calls, lambda *_: None) == []
+            assert executor._pool is not None
+            assert executor._pool._max_workers == processes
+            assert len([file for file in store.list() if file.name.endswith(RECEIPT_FILE)]) == 6
 
 
 def test_a_folder_that_another_process_holds(tmp_path: Path) -> None:

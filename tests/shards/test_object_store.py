@@ -71,7 +71,7 @@ def test_with_every_fifth_request_failing_nothing_is_lost_or_short(proxy, tmp_pa
     store = open_objects(PLACE)
     proxy.faults.every(5, *FAULTS, stall_s=0.3)
     before = store.failures
-    big = os.urandom(3 * objects.PART_BYTES + 12345)
+    big = os.urandom(objects.WHOLE_BYTES + 12345)
     (tmp_path / "big").write_bytes(big)
     for number in range(20):
         store.put(f"small/{number}", b"%d" % number * 1000)
@@ -123,7 +123,7 @@ def test_an_upload_that_fails_leaves_nothing(server, tmp_path, monkeypatch):
         def _pass_on(self, request: Request) -> Response:
             return Response(403) if "partNumber=2" in request.query else super()._pass_on(request)
 
-    (tmp_path / "big").write_bytes(bytes(3 * objects.PART_BYTES))
+    (tmp_path / "big").write_bytes(bytes(objects.WHOLE_BYTES + 1))
     with Refusing(server) as proxy:
         aws_environment(monkeypatch, proxy.url)
         store = open_objects(PLACE)
@@ -152,7 +152,7 @@ def test_memory_is_bounded_while_a_large_file_is_sent(store, tmp_path):
 
 def test_a_file_that_changes_while_it_is_sent_is_an_error(store, tmp_path, monkeypatch):
     big = tmp_path / "big"
-    big.write_bytes(bytes(2 * objects.PART_BYTES))
+    big.write_bytes(bytes(objects.WHOLE_BYTES + 1))
     send = type(connect("s3", BUCKET).parts).put
 
     def cut_and_send(*arguments, **options):
