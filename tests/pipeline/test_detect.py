@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +17,8 @@ import pytest
 import zstandard
 
 from pipeline.sources.base import SourceError
+from pipeline.sources.formats.byte_io import COMPRESSION
+from pipeline.sources.formats.detect import ending_of
 from tests.support.builds import list_spans_of
 
 LINES = "".join(json.dumps({"text": f"document {n}", "url": "https://example.org"}) + "\n" for n in range(5)).encode()
@@ -116,3 +120,13 @@ def test_a_plan_says_how_files_are_read(
         f"{n}.parquet": ("parquet", 40) for n in range(3)
     }
     assert "3 as jsonl, 3 as parquet" in run_cli("plan", "r.toml", "--no-probe").stdout
+
+
+def test_the_ending_is_that_of_splitext_whatever_the_dots() -> None:
+    def expected(name: str) -> str:
+        base, ending = os.path.splitext(name)
+        return (os.path.splitext(base)[1] if ending in COMPRESSION else ending).lower()
+
+    parts = ["", ".", "a", "/", ".gz", ".MD", "..", ".GZ"]
+    names = {"".join(some) for some in itertools.product(parts, repeat=4)}
+    assert [name for name in names if ending_of(name) != expected(name)] == []
