@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from shards import open_set
 from tests.support.builds import build_here, digests, digests_in, run_build
 from tests.support.cleaned_recipe import language_model
 from tests.support.started import attempts, kill_in
@@ -51,7 +52,7 @@ def built(cleaned: Path, expected_cleaned: dict[str, str]) -> dict[str, Any]:
     return result
 
 
-def test_every_kind_of_cleaning_is_at_work(built: dict[str, Any]) -> None:
+def test_every_kind_of_cleaning_is_at_work_and_a_column_is_carried(built: dict[str, Any], cleaned: Path) -> None:
     reasons = {reason for source in built["sources"] for reason in source["dropped"]}
     steps = {reason.partition(":")[0] for reason in reasons}
     assert steps >= {"gopher", "c4", "fineweb", "code", "near-duplicate", "duplicate of another source"}
@@ -59,6 +60,11 @@ def test_every_kind_of_cleaning_is_at_work(built: dict[str, Any]) -> None:
     assert "holds an item of dropped" in reasons
     assert built["masked"].keys() == {"prose", "notes", "code"}
     assert built["ran"].keys() == set(STAGES)
+    urls = [
+        url for shard in open_set(cleaned.parent / "set").shards for url in shard.documents(["url"])["url"].to_pylist()
+    ]
+    assert None in urls
+    assert len({url for url in urls if url is not None and url.startswith("https://a.example/")}) > 50
 
 
 def test_two_workers_and_a_bucket_change_no_byte(cleaned: Path, expected_cleaned: dict[str, str], bucket: str) -> None:

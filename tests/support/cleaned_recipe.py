@@ -1,4 +1,4 @@
-"""A small corpus that needs every kind of cleaning, and a recipe with all of it on."""
+"""A small corpus that needs every kind of cleaning, and a recipe with all of it on and a column carried."""
 
 from __future__ import annotations
 
@@ -59,8 +59,11 @@ def write_cleaned_recipe(folder: Path, *, copies: int = 1) -> Path:
     pages = plant_pairs(pages, near=NEAR, apart=APART).documents
     pages += [text * 9 for text in OTHER_LANGUAGES] * 5 + ["Too few words.", "# # # " * 90]
     half = len(pages) // 2
-    pq.write_table(pa.table({"text": pages[::2]}), folder / "prose.parquet", row_group_size=half // 3)
-    lines = [json.dumps({"text": text}) + "\n" for text in [*pages[1::2], *pages[:20:2]]]
+    urls = [None if row % 7 == 6 else f"https://a.example/{row}" for row in range(len(pages))]
+    prose = pa.table({"text": pages[::2], "url": urls[::2]})
+    pq.write_table(prose, folder / "prose.parquet", row_group_size=half // 3)
+    notes = zip([*pages[1::2], *pages[:20:2]], urls, strict=False)
+    lines = [json.dumps({"text": text, "url": url}) + "\n" for text, url in notes]
     (folder / "notes.jsonl").write_text("".join(lines))
     modules = [path.read_text() for path in sorted(Path(json.__file__).parent.parent.glob("[a-d]*.py"))]
     code = [*modules, *(text for _, text in write_data_like_code(3, each=3))]
@@ -85,12 +88,14 @@ seed = 5
 name = "prose"
 paths = ["prose.parquet"]
 weight = 5
+carry = ["url"]
 
 # Another limit of its own, and the language before encoding.
 [[sources]]
 name = "notes"
 paths = ["notes.jsonl"]
 weight = 4
+carry = ["url"]
 [sources.clean.fineweb]
 min_punctuated_lines = 0.02
 max_dropped = 1
