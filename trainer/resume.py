@@ -8,7 +8,14 @@ from pathlib import Path
 
 from shards import ShardSet
 from shards.errors import InputError
-from trainer.checkpoint.state import CHECKSUMS_FILE, Checkpoint, find_newest, list_checkpoints, read_checkpoint, step_of
+from trainer.checkpoint.folders import (
+    CHECKSUMS_FILE,
+    Checkpoint,
+    find_newest_checkpoint,
+    list_checkpoints,
+    read_checkpoint,
+    step_of_checkpoint,
+)
 from trainer.metrics import METRICS_FILE
 from trainer.optim import learning_rate
 from trainer.recipe import FIXED_BY_CHECKPOINT, TrainRecipe, find_changes, parse_recipe
@@ -24,7 +31,7 @@ def find_checkpoint(run: Path, resume: str, say: Say) -> Checkpoint | None:
         InputError: it is no whole checkpoint, or the run holds others that are not to be deleted.
     """
     if resume == "auto":
-        return find_newest(run, say)
+        return find_newest_checkpoint(run, say)
     present = list_checkpoints(run)
     if resume == "never":
         if present:
@@ -34,7 +41,7 @@ def find_checkpoint(run: Path, resume: str, say: Say) -> Checkpoint | None:
             )
         return None
     found = read_checkpoint(Path(resume))
-    later = [other.name for other in present if step_of(other) > found.state.step]
+    later = [other.name for other in present if step_of_checkpoint(other) > found.state.step]
     if later:
         raise InputError(
             f"{run}: holds later checkpoints than {resume} ({', '.join(later)}), which are not deleted. "
@@ -49,7 +56,7 @@ def find_start(run: Path, start: Path, say: Say) -> Checkpoint:
     Raises:
         InputError: `start` is no whole checkpoint and is needed, or the run has begun otherwise.
     """
-    newest, record = find_newest(run, say), read_start_record(run)
+    newest, record = find_newest_checkpoint(run, say), read_start_record(run)
     has_begun = newest is not None or (run / METRICS_FILE).exists()
     if has_begun and (record is None or not _is_start(record, start)):
         began = "from step 0" if record is None else f"from {record.checkpoint}"

@@ -49,7 +49,7 @@ def load_recipe(
             if recipe.stem == "demo":
                 gather_missing_corpus(note=(progress or Progress(quiet=True)).note)
     checks = (check_globs, _check_tokenizer_file, check_entries, _check_filters)
-    loaded = load.load_recipe(recipe, folder=folder, overrides=overrides, checks=checks)
+    loaded = load.read_recipe(recipe, folder=folder, overrides=overrides, checks=checks)
     if any(source.clean.presets() for source in loaded.sources):
         check_extra("numba", "clean")
     return _pin_models(pin_entries(loaded))

@@ -21,7 +21,7 @@ from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand, Shares
 from pipeline.sources.selection import Unread
 from pipeline.tokenizer.encoder import TokenizerInfo
-from pipeline.tokenizer.kept_text import add_up
+from pipeline.tokenizer.kept_text import add_up_kept_text
 from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.errors import InputError
 from shards.format.manifest import (
@@ -226,7 +226,7 @@ def _source_entry(
         dropped.update(result["dropped"])
     labels = "\n".join(label for _, result in own for label in result["labels"])
     documents = f"xxh3:{xxhash.xxh3_128_hexdigest(labels.encode())}"
-    kept = add_up(result for _, result in own)
+    kept = add_up_kept_text(result for _, result in own)
     return SourceEntry(
         name=source.name,
         weight=float(source.weight),

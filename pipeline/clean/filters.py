@@ -75,7 +75,7 @@ class Filtered:
         return {"masked": self.masked.to_json(), "steps": dict(self.steps), "edited": dict(self.edited), "shown": shown}
 
 
-def identity_of(table: Filter) -> list[Any]:
+def identify_filter(table: Filter) -> list[Any]:
     """Return what decides a filter's result, for digests."""
     if isinstance(table, PersonalData):
         return [table.name, personal_kinds.CODE_VERSION, table.action, table.all_kinds]

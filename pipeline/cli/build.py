@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.cli.engines import add_engine, open_executor
-from pipeline.cli.flags import add_network, add_recipe, place, read_network
+from pipeline.cli.flags import add_network, add_recipe, parse_build_place, read_network
 from shards.terminal.command import PROBLEMS, WHOLE
 from shards.terminal.display import say
 
@@ -27,10 +27,17 @@ def add_command(commands: Subparsers) -> None:
     )
     add_recipe(parser)
     parser.add_argument(
-        "--out", type=place, required=True, metavar="PLACE", help="folder of the shard set, or s3://BUCKET/PREFIX"
+        "--out",
+        type=parse_build_place,
+        required=True,
+        metavar="PLACE",
+        help="folder of the shard set, or s3://BUCKET/PREFIX",
     )
     parser.add_argument(
-        "--work", type=place, metavar="PLACE", help="folder or s3:// address for runs and receipts (default: OUT.work)"
+        "--work",
+        type=parse_build_place,
+        metavar="PLACE",
+        help="folder or s3:// address for runs and receipts (default: OUT.work)",
     )
     parser.add_argument(
         "--scratch",

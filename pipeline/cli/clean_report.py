@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.cli.flags import place
+from pipeline.cli.flags import parse_build_place
 from shards.terminal.command import WHOLE
 from shards.terminal.display import format_json, plural, print_lines, print_rows
 
@@ -27,7 +27,9 @@ def add_command(commands: Subparsers) -> None:
         'of presets with when = "mix", near-duplicates, and documents that hold items of evaluation sets. The build '
         "need not have ended.",
     )
-    parser.add_argument("place", type=place, metavar="WORK", help="the work folder of a build, or its set (OUT)")
+    parser.add_argument(
+        "place", type=parse_build_place, metavar="WORK", help="the work folder of a build, or its set (OUT)"
+    )
     parser.add_argument(
         "--examples",
         type=int,

@@ -23,7 +23,7 @@ from pipeline.engine.receipts import (
     RECEIPT_FILE,
     ReceiptOutdatedError,
     WorkFileDamagedError,
-    check_files,
+    check_task_files,
     load_receipt,
     seal,
     unseal,
@@ -240,10 +240,10 @@ class Driver:
         entry: dict[str, Any] = known.get(task.digest, {"receipt": None})
         try:
             unchanged = entry["receipt"] == [receipt.bytes, receipt.version]
-            if unchanged and check_files(entry["result"], folder, stage.outputs, find):
+            if unchanged and check_task_files(entry["result"], folder, stage.outputs, find):
                 return entry["result"]
             result = load_receipt(folder)
-            return result if result and check_files(result, folder, stage.outputs, find) else None
+            return result if result and check_task_files(result, folder, stage.outputs, find) else None
         except WorkFileDamagedError as damage:
             self._say(damage)
             return None

@@ -25,7 +25,14 @@ from typing import Any
 
 from pipeline.engine.executors import Advance, say_nothing
 from pipeline.engine.receipts import WorkFileDamagedError
-from pipeline.engine.remote import Losses, check_folders, check_worker, list_settings, list_versions, name_node
+from pipeline.engine.remote import (
+    Losses,
+    check_remote_folders,
+    check_remote_worker,
+    list_settings,
+    list_versions,
+    name_node,
+)
 from pipeline.engine.tasks import Call, Outcome, call_from_json, call_to_json, run_call
 from shards.errors import InputError, import_extra
 
@@ -246,7 +253,7 @@ def _say_death(error: Exception, call: Call) -> str:
 
 
 def _check_node(versions: dict[str, str]) -> None:
-    check_worker(versions)
+    check_remote_worker(versions)
     import pipeline.engine.worker  # loads the libraries, so that the first call need not  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
 
@@ -254,10 +261,10 @@ def _run_on_node(
     text: str, versions: dict[str, str], settings: dict[str, str]
 ) -> tuple[int, int, tuple[str, str, str] | None]:
     """Run a call on a node; return its outcome's values."""
-    check_worker(versions)
+    check_remote_worker(versions)
     os.environ.update(settings)
     with name_node():
         call = call_from_json(text)
-        check_folders(call)
+        check_remote_folders(call)
         outcome = run_call(call, lambda done, made: None)
     return outcome.bytes, outcome.tokens, outcome.damage

@@ -287,7 +287,7 @@ def check_task(store: WritableStore, outputs: WritableStore | None = None) -> di
     if result is None:
         return None
     found = {file.name: file for file in (outputs or store).list()}
-    return result if check_files(result, store, outputs, found.get) else None
+    return result if check_task_files(result, store, outputs, found.get) else None
 
 
 def load_receipt(store: Store) -> dict[str, Any] | None:
@@ -310,7 +310,7 @@ def load_receipt(store: Store) -> dict[str, Any] | None:
         raise WorkFileDamagedError(str(store), RECEIPT_FILE, str(error)) from error
 
 
-def check_files(result: dict[str, Any], store: Store, outputs: Store | None, find: FindFile) -> bool:
+def check_task_files(result: dict[str, Any], store: Store, outputs: Store | None, find: FindFile) -> bool:
     """Check the files of a result against a listing. Return False if an output is gone: the set was moved or deleted.
 
     Args:

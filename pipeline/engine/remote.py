@@ -48,7 +48,7 @@ def list_settings() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith("TOKENMILL_") or name in _SETTINGS}
 
 
-def check_worker(driver: Mapping[str, str]) -> None:
+def check_remote_worker(driver: Mapping[str, str]) -> None:
     """Check that this process has the versions of the driver; an extra's package may be missing on either side.
 
     Raises:
@@ -80,7 +80,7 @@ def name_node() -> Generator[None]:
         raise WorkerDiffersError(f"node {socket.gethostname()}: {error}") from error
 
 
-def check_folders(call: Call) -> None:
+def check_remote_folders(call: Call) -> None:
     """Check that this host sees the work folder and the set's folder; the driver has made them.
 
     Raises:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Literal, cast
 
-from pipeline.engine.remote import check_folders, check_worker, name_node
+from pipeline.engine.remote import check_remote_folders, check_remote_worker, name_node
 from pipeline.engine.tasks import Outcome, call_from_json, run_call
 from shards.errors import InputError, TokenmillError
 from shards.stores.open import open_store
@@ -98,13 +98,13 @@ class _Element:
         start, stop = (_INDEX.unpack(part)[0] for part in self._read_index())
         part = json.loads(self.job.read_range(CALLS_FILE, start, stop))
         try:
-            check_worker(part["versions"])
+            check_remote_worker(part["versions"])
             for text in part["calls"]:
                 if self.time_is_short and self.results.outcomes:
                     self._write(end="time")
                     return
                 call = call_from_json(text)
-                check_folders(call)
+                check_remote_folders(call)
                 with name_node():
                     outcome = run_call(call, lambda done, made: self._note_memory())
                 self.results.outcomes.append(outcome)

@@ -23,7 +23,7 @@ import numpy as np
 from pipeline.clean.documents import DocumentStream
 from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE
 from pipeline.recipe import paths
-from pipeline.recipe.load import load_recipe
+from pipeline.recipe.load import read_recipe
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.base import Unit
 from pipeline.sources.selection import Selection
@@ -127,7 +127,7 @@ def read_earlier(out: Path, recipe: Recipe) -> list[Distinct] | None:
     """
     try:
         manifest = read_metadata(Manifest, local_file(out / MANIFEST_FILE))
-        built = load_recipe(out / manifest.recipe.file)
+        built = read_recipe(out / manifest.recipe.file)
     except (OSError, TokenmillError):
         return None
     if [_reading(source) for source in built.sources] != [_reading(source) for source in recipe.sources]:

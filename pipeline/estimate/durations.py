@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.estimate.pilot import Pilot
-from pipeline.estimate.source_estimate import SourceEstimate, count_documents
+from pipeline.estimate.source_estimate import SourceEstimate, estimate_documents
 from pipeline.estimate.traffic import BuildSize, StageTraffic
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.selection import Selection
@@ -119,10 +119,10 @@ def estimate_time(
     files = sum(source.content_files for source in sources)
     over_link = sum(s.stored_bytes for s in sources if s.download_bytes and not s.content_files)
     mix_s = sum(
-        count_documents([own]) * (MIX_S_PER_DOCUMENT + MIX_S_PER_MEASURE * len(source.clean.mix_measures()))
+        estimate_documents([own]) * (MIX_S_PER_DOCUMENT + MIX_S_PER_MEASURE * len(source.clean.mix_measures()))
         for own, source in zip(sources, recipe.sources, strict=True)
     )
-    documents, tokens = count_documents(sources), sum(source.encoded_tokens for source in sources)
+    documents, tokens = estimate_documents(sources), sum(source.encoded_tokens for source in sources)
     near_s = tokens * pilot.near_s_per_token + (documents * PAIRS_S_PER_DOCUMENT if pilot.near_s_per_token else 0.0)
     most = {"encode": size.runs, "mix": 1, "assemble": size.assemble_tasks, "validate": size.check_tasks}
     at_once = {stage: max(1, min(workers, tasks)) for stage, tasks in most.items()}

@@ -29,9 +29,9 @@ from pipeline.estimate.phases import PhaseEstimate, estimate_phases
 from pipeline.estimate.pilot import TABLE_BYTES, Pilot, SourcePilot
 from pipeline.estimate.source_estimate import (
     SourceEstimate,
-    count_documents,
-    count_tokens,
+    estimate_documents,
     estimate_source,
+    estimate_tokens,
     guess_source,
 )
 from pipeline.estimate.traffic import BuildSize, StageTraffic, count_traffic, request_usd
@@ -136,8 +136,8 @@ def estimate(
     train = grant.train_tokens
     for s, (selection, ratios) in enumerate(zip(selections, measured, strict=True)):
         needed = demand.tokens(s, train) + ratios.longest_tokens  # as `mix.find_short` asks
-        while selection.has_more and ratios.text and count_tokens(selection, ratios) < needed:
-            selection.take_for(needed, max(1, count_tokens(selection, ratios)))
+        while selection.has_more and ratios.text and estimate_tokens(selection, ratios) < needed:
+            selection.take_for(needed, max(1, estimate_tokens(selection, ratios)))
     sources = tuple(
         estimate_source(float(share), selection, ratios)
         for share, selection, ratios in zip(demand.shares.fractions, selections, measured, strict=True)
@@ -194,9 +194,9 @@ def _build_size(recipe: Recipe, found: Estimate, table_bytes: int) -> BuildSize:
     ]
     return BuildSize(
         measured_runs=sum(own.units for own, _ in measured),
-        measures_bytes=sum(count_documents([own]) * MEASURES_DTYPE.itemsize * number for own, number in measured),
+        measures_bytes=sum(estimate_documents([own]) * MEASURES_DTYPE.itemsize * number for own, number in measured),
         runs=sum(source.units for source in found.sources),
-        documents=count_documents(found.sources),
+        documents=estimate_documents(found.sources),
         encoded_bytes=sum(source.encoded_tokens for source in found.sources) * token_size(recipe),
         shards=found.shards,
         set_tokens_bytes=(found.train_tokens + found.val_tokens) * token_size(recipe),
@@ -212,7 +212,7 @@ def _available(
 ) -> list[float | None]:
     """Return the tokens that each source offers to training; None for one that has more."""
     return [
-        None if selection.has_more else margin * count_tokens(selection, ratios) - demand.val_tokens(s)
+        None if selection.has_more else margin * estimate_tokens(selection, ratios) - demand.val_tokens(s)
         for s, (selection, ratios) in enumerate(zip(selections, measured, strict=True))
     ]
 
@@ -233,7 +233,7 @@ def _refusal(demand: Demand, selections: list[Selection], pilot: Pilot) -> str:
                 f"source {selection.source.name!r}: no document is left to mix, all are duplicates. A document in two "
                 "sources stays in the first: change their order, or leave one out."
             )
-        elif fault := demand.validation_fault(s, int(SURE * count_tokens(selection, ratios)), how_sure="about "):
+        elif fault := demand.validation_fault(s, int(SURE * estimate_tokens(selection, ratios)), how_sure="about "):
             faults.append(fault)
     if faults:
         return "\n".join(faults)
@@ -246,7 +246,8 @@ def _scratch_bytes(recipe: Recipe, sources: tuple[SourceEstimate, ...]) -> int:
     """Return the bytes of runs, files of the archive, and downloads kept for the tokenizer's sample."""
     runs = sum(source.encoded_tokens for source in sources) * token_size(recipe)
     rows = sum(
-        count_documents([own]) * (document_bytes(recipe, index) + own.carried.run) for index, own in enumerate(sources)
+        estimate_documents([own]) * (document_bytes(recipe, index) + own.carried.run)
+        for index, own in enumerate(sources)
     )
     fetched = sum(source.text_bytes for source in sources if source.content_files) * FETCH_SCRATCH_SHARE
     sampled = min(recipe.tokenizer.sample_bytes, sum(source.download_bytes for source in sources))

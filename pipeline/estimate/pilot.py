@@ -37,7 +37,7 @@ from pipeline.engine.receipts import write_receipt
 from pipeline.estimate.carried_bytes import CarriedBytes, measure_carried
 from pipeline.estimate.duplicates import Distinct, find_distinct, read_earlier
 from pipeline.estimate.pieces import Extract, read_extract
-from pipeline.estimate.pilot_cleaning import MixedSample, apply_limits, mix_sample
+from pipeline.estimate.pilot_cleaning import MixedPilot, limit_pilot, mix_pilot
 from pipeline.mix.keep_mask import Kept, write_kept
 from pipeline.mix.plan import ShardPlan, Slice
 from pipeline.recipe.schema import Recipe, SourceRecipe
@@ -47,7 +47,7 @@ from pipeline.sources.selection import Selection
 from pipeline.sources.software_heritage.fetched_documents import FORMAT, DocumentWriter
 from pipeline.tokenizer.checks import TokenizerError
 from pipeline.tokenizer.encoder import Encoder, TokenizerInfo, load_encoder, load_tokenizer
-from pipeline.tokenizer.kept_text import add_up, check_unknown, describe_kept
+from pipeline.tokenizer.kept_text import add_up_kept_text, check_unknown, describe_kept
 from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR
 from shards.stores.store import FolderStore
 
@@ -95,12 +95,12 @@ class SourcePilot:
     left_documents: float = 1.0
     presets: dict[str, float] = field(default_factory=dict[str, float])
     """The share of the documents that each preset or filter drops, by its label."""
-    mixed: MixedSample = field(default_factory=MixedSample)
+    mixed: MixedPilot = field(default_factory=MixedPilot)
     """What else cleaning does in the mix."""
     carried: CarriedBytes = field(default_factory=CarriedBytes)
     """Of a document."""
 
-    def with_mix(self, mixed: MixedSample | None) -> SourcePilot:
+    def with_mix(self, mixed: MixedPilot | None) -> SourcePilot:
         """Return the ratios with what a mix of all samples says of the source, if there was one."""
         if mixed is None:
             return self
@@ -179,7 +179,7 @@ def measure(
             for index, sample in enumerate(samples)
         ]
         runs = [run for _, own in measured for run in own]
-        mixed, near_s = mix_sample(recipe, runs, tokenizer.vocab_size, evaluations, folder / "mixed")
+        mixed, near_s = mix_pilot(recipe, runs, tokenizer.vocab_size, evaluations, folder / "mixed")
         shard = _assemble(recipe, runs, tokenizer, folder / "mix")
         slow_encoder = _load_encoder(tokenizer).slow_because  # while the trained file is there
         kept = _describe_kept(recipe, runs)
@@ -220,7 +220,7 @@ def _describe_kept(recipe: Recipe, runs: list[Run]) -> tuple[str, ...]:
     """Return what the tokenizer rewrites of each source's sample, and what would stop the build."""
     lines: list[str] = []
     for index, source in enumerate(recipe.sources):
-        if (kept := add_up(run.output.result for run in runs if run.source == index)) is not None:
+        if (kept := add_up_kept_text(run.output.result for run in runs if run.source == index)) is not None:
             lines.append(f"{describe_kept(source.name, kept)} (of the sample)")
             try:
                 check_unknown(source.name, kept, recipe.tokenizer.max_unknown)
@@ -326,7 +326,7 @@ def _measure_source(
     text_bytes, tokens = (sum(facts[name] for _, facts in encoded) for name in ("text_bytes", "tokens"))
     timed = encoded[-1][1]
     encode_s = sum(seconds for step, seconds in timed["seconds"].items() if step not in _NOT_ENCODING)
-    cleaned = apply_limits(recipe, index, [run for run, _ in encoded])
+    cleaned = limit_pilot(recipe, index, [run for run, _ in encoded])
     dropped |= {reason: share * documents / max(1, rows) for reason, share in cleaned.dropped.items()}
     files = sum(len(piece.keys) for piece in pieces)
     content = sample.content

@@ -30,7 +30,7 @@ COPIES = (DUPLICATE, DUPLICATE_ELSEWHERE)
 
 
 @dataclass(frozen=True, slots=True)
-class LimitedSample:
+class LimitedPilot:
     """What presets with `when = "mix"` leave of a source's runs, and drop, as shares of the documents."""
 
     left_tokens: float = 1.0
@@ -39,16 +39,16 @@ class LimitedSample:
     presets: dict[str, float] = field(default_factory=dict[str, float])
 
 
-def apply_limits(recipe: Recipe, index: int, runs: Sequence[Run]) -> LimitedSample:
+def limit_pilot(recipe: Recipe, index: int, runs: Sequence[Run]) -> LimitedPilot:
     """Return what the limits of a source leave of its runs."""
     cleaning = Cleaning(recipe.sources)
     if index not in cleaning.sources:
-        return LimitedSample()
+        return LimitedPilot()
     dropped: Counter[str] = Counter()
     for number, run in enumerate(runs):
         cleaning.add(index, read_block(number, run, 0, run.num_documents), dropped)
     read, left, presets = cleaning.counts(index)
-    return LimitedSample(
+    return LimitedPilot(
         left.tokens / read.tokens,
         left.documents / read.documents,
         {reason: count / read.documents for reason, count in dropped.items()},
@@ -57,7 +57,7 @@ def apply_limits(recipe: Recipe, index: int, runs: Sequence[Run]) -> LimitedSamp
 
 
 @dataclass(frozen=True, slots=True)
-class MixedSample:
+class MixedPilot:
     """What a mix of the sample says of one source."""
 
     near_duplicates: float = 0.0
@@ -72,9 +72,9 @@ class MixedSample:
     left_documents: float = 1.0
 
 
-def mix_sample(
+def mix_pilot(
     recipe: Recipe, runs: Sequence[Run], vocab_size: int, evaluations: str | None, folder: Path
-) -> tuple[Sequence[MixedSample | None], float]:
+) -> tuple[Sequence[MixedPilot | None], float]:
     """Look for near-duplicates and for documents that hold test items in the runs of a sample.
 
     Args:
@@ -136,12 +136,12 @@ def _report_nothing(_done: int, _made: int) -> None:
     """Do nothing: a plan shows no progress of these stages."""
 
 
-def _read_source(recipe: Recipe, number: int, result: dict[str, Any]) -> MixedSample:
+def _read_source(recipe: Recipe, number: int, result: dict[str, Any]) -> MixedPilot:
     """Return what the result of a mix says of a source."""
     source, step = recipe.sources[number], result["steps"][number]
     read = step["read"]["documents"]
     if not read:
-        return MixedSample()
+        return MixedPilot()
     gone = {reason: counts for reason, counts in step["dropped"].items() if reason not in COPIES}
     near = result["near_duplicates"]["sources"][number] if "near_duplicates" in result else {"read": 0}
     similar_documents = near["documents"] + near["elsewhere_documents"] if near["read"] else 0
@@ -149,7 +149,7 @@ def _read_source(recipe: Recipe, number: int, result: dict[str, Any]) -> MixedSa
         what: step["left"][what] / max(1, step["left"][what] + sum(counts[what] for counts in gone.values()))
         for what in ("tokens", "documents")
     }
-    return MixedSample(
+    return MixedPilot(
         near_duplicates=similar_documents / max(1, near["read"]),
         items={own["name"]: own["documents"].get(source.name, 0) / read for own in result.get("contamination", [])},
         dropped=dict.fromkeys((limit.reason for limit in source.clean.limits("mix")), 0.0)

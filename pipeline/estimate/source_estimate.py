@@ -10,7 +10,7 @@ from pipeline.estimate.carried_bytes import CarriedBytes, guess_carried
 from pipeline.estimate.disk import GUESSED_DOCUMENT_BYTES
 from pipeline.estimate.duplicates import Distinct
 from pipeline.estimate.pilot import SourcePilot
-from pipeline.estimate.pilot_cleaning import MixedSample
+from pipeline.estimate.pilot_cleaning import MixedPilot
 from pipeline.sources.selection import ReadFile, Selection
 
 TEXT_BYTES_PER_TOKEN = 4.3  # measured on English web text and books with a 32 K vocabulary: 4.2 to 4.5
@@ -53,7 +53,7 @@ class SourceEstimate:
     """Share of the documents that each preset or filter drops, by its label, in the sample."""
     left_documents: float = 1.0
     """Share of the encoded documents that cleaning in the mix leaves, in the sample."""
-    mixed: MixedSample = field(default_factory=MixedSample)
+    mixed: MixedPilot = field(default_factory=MixedPilot)
     """What else cleaning does in the mix, in the sample."""
     formats: dict[str, int] = field(default_factory=dict[str, int])
     """Number of files by the format that they are read as."""
@@ -109,7 +109,7 @@ def estimate_source(share: float, selection: Selection, ratios: SourcePilot) -> 
         content_files=round(text_bytes * ratios.content_files),
         bytes_per_token=ratios.bytes_per_token,
         encoded_tokens=int(text_bytes * ratios.text / ratios.bytes_per_token),
-        tokens=count_tokens(selection, ratios),
+        tokens=estimate_tokens(selection, ratios),
         distinct=ratios.distinct,
         has_more=selection.has_more,
         dropped=ratios.dropped,
@@ -122,11 +122,11 @@ def estimate_source(share: float, selection: Selection, ratios: SourcePilot) -> 
     )
 
 
-def count_tokens(selection: Selection, ratios: SourcePilot) -> int:
+def estimate_tokens(selection: Selection, ratios: SourcePilot) -> int:
     """Return the tokens that a source offers to the mix."""
     left = ratios.left_tokens * ratios.distinct.text
     return int(selection.text_bytes * ratios.text * left / ratios.bytes_per_token)
 
 
-def count_documents(sources: Sequence[SourceEstimate]) -> int:
+def estimate_documents(sources: Sequence[SourceEstimate]) -> int:
     return sum(source.documents or source.text_bytes // GUESSED_DOCUMENT_BYTES for source in sources)

@@ -353,7 +353,9 @@ class Axis:
         nearest = after - 1 if down else after
         # The boundary may be the partition's end: any key up to the next document's hash denotes it.
         at_end = nearest == len(edges) - 1
-        return Cut(int(edges[nearest]), partition_key(part + 1, self._index.bits) if at_end else places.key(nearest))
+        return Cut(
+            int(edges[nearest]), partition_key(part + 1, self._index.bits) if at_end else places.hash_key(nearest)
+        )
 
     def _places(self, part: int) -> _Places:
         if self._loaded is None or self._loaded[0] != part:
@@ -375,6 +377,6 @@ class _Places:
     order: npt.NDArray[np.int64]
     edges: npt.NDArray[np.int64]
 
-    def key(self, place: int) -> HashKey:
+    def hash_key(self, place: int) -> HashKey:
         document = self.order[place]
         return int(self.documents.hi[document]), int(self.documents.lo[document])

@@ -50,14 +50,14 @@ class Copy:
     """Its row, `DOCUMENT_DTYPE ()`."""
 
     @property
-    def key(self) -> tuple[int, int]:
+    def hash_key(self) -> tuple[int, int]:
         """Its hash."""
         return int(self.row["hash_hi"]), int(self.row["hash_lo"])
 
     @property
     def hash(self) -> str:
         """Its hash in hex."""
-        return "{:016x}{:016x}".format(*self.key)
+        return "{:016x}{:016x}".format(*self.hash_key)
 
     @property
     def unit(self) -> str:
@@ -283,7 +283,7 @@ class Outcomes:
             shard_name(shard.split, shard.index)  # type: ignore[arg-type]
             for shard in plan.shards
             for piece in shard.slices
-            if piece.source == copy.run.source and piece.start <= copy.key < piece.stop
+            if piece.source == copy.run.source and piece.start <= copy.hash_key < piece.stop
         ]
 
     def _describe_budget(self, copy: Copy, plan: MixPlan) -> Reason:

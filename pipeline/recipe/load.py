@@ -21,7 +21,7 @@ FileCheck = Callable[[dict[str, Any], Path], Iterator[str]]
 """From a raw recipe, of any shape, and the folder its paths begin at, to faults of the files that it names."""
 
 
-def load_recipe(
+def read_recipe(
     recipe: Path | dict[str, Any],
     *,
     folder: Path | None = None,

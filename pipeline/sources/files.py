@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.recipe import paths
 from pipeline.sources.base import Columns, File, SourceError, Span, TextBatch
-from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, version_of
+from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, read_file_version
 from pipeline.sources.formats.detect import detect_format
 from pipeline.sources.globs import expand_glob
 
@@ -62,7 +62,7 @@ def list_spans(source: SourceRecipe, file: File, unit_bytes: int | None = None) 
     from pipeline.sources.formats import readers
 
     try:
-        version = file.version or version_of(file.url)
+        version = file.version or read_file_version(file.url)
         size = file.stored_bytes if file.version else None  # of a listing that tells the version, and so the size
         format_ = detect_format(file.url, file.name, size) if source.format == "auto" else source.format
         return readers.cut_file(source, file.url, file.name, version, format_, unit_bytes)
@@ -81,7 +81,7 @@ def read(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[Te
     from pipeline.sources.formats import readers
 
     def check_unchanged() -> None:
-        now = version_of(span.url)
+        now = read_file_version(span.url)
         if now != span.version:
             raise SourceError(
                 f"{span.name}: changed while the build was running; expected {span.version}, got {now}. "

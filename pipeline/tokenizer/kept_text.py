@@ -152,7 +152,7 @@ def _show(text: bytes, held: bytes) -> tuple[str, str]:
     return shown[:_SHOWN_CHARACTERS], other[:_SHOWN_CHARACTERS]
 
 
-def add_up(results: Iterable[dict[str, Any]]) -> KeptText | None:
+def add_up_kept_text(results: Iterable[dict[str, Any]]) -> KeptText | None:
     """Return what is kept of the documents of several units, from their receipts; None if nothing is rewritten."""
     total: KeptText | None = None
     for result in results:

@@ -98,7 +98,7 @@ def export_set(
             progress(done, total)
 
     readers = [SplitReader(shard_set, split, advance) for split in chosen]
-    if reasons := [reason for reader in readers for reason in module.find_obstacles(reader)]:
+    if reasons := [reason for reader in readers for reason in module.find_export_obstacles(reader)]:
         raise ExportError(list(dict.fromkeys(reasons)))
     usage = module.USAGE.format(out=out, split=chosen[0], token_size=shard_set.dtype.itemsize)
     found = Export(layout, out, usage, verified=verify)

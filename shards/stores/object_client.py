@@ -74,7 +74,7 @@ class ObjectAddress:
     def __str__(self) -> str:
         return f"{self.scheme}://{self.bucket}{'/' if self.prefix else ''}{self.prefix}"
 
-    def key(self, name: str) -> str:
+    def object_key(self, name: str) -> str:
         """Return the key of a file in this folder."""
         return f"{self.prefix}/{name}" if self.prefix else name
 

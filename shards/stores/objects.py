@@ -62,7 +62,7 @@ class ObjectStore:
             FileNotFoundError: there is no such file.
             StoreError: the store cannot be read.
         """
-        key = self.address.key(name)
+        key = self.address.object_key(name)
         try:
             return self._ask(name, "read", lambda at: at.single.head(key)["size"])
         except FileNotFoundError:
@@ -79,7 +79,7 @@ class ObjectStore:
         """
 
         def attempt(at: Connection) -> bytes:
-            answer = at.single.get(self.address.key(name))
+            answer = at.single.get(self.address.object_key(name))
             return self._check_length(name, bytes(answer.bytes()), answer.meta["size"])
 
         return self._ask(name, "read", attempt)
@@ -92,7 +92,7 @@ class ObjectStore:
             StoreError: the store cannot be read, or does not read ranges.
             OSError: the file ends before `stop`.
         """
-        key = self.address.key(name)
+        key = self.address.object_key(name)
         if start >= stop:
             self.size(name)
             return b""
@@ -117,7 +117,7 @@ class ObjectStore:
             StoreError: the store cannot be read.
         """
         try:
-            entry = self._ask(name, "read", lambda at: at.single.head(self.address.key(name)))
+            entry = self._ask(name, "read", lambda at: at.single.head(self.address.object_key(name)))
         except FileNotFoundError:
             return None
         return ListedFile(name, entry["size"], _version(entry))
@@ -161,7 +161,7 @@ class ObjectStore:
             StoreError: the store cannot be written to.
             OSError: the file on this machine cannot be read, or changes meanwhile.
         """
-        key = self.address.key(name)
+        key = self.address.object_key(name)
         size = len(content) if isinstance(content, bytes) else content.stat().st_size
         if size <= WHOLE_BYTES:
 
@@ -215,7 +215,7 @@ class ObjectStore:
         """
         from obstore.exceptions import AlreadyExistsError
 
-        key, writer = self.address.key(name), uuid.uuid4().hex
+        key, writer = self.address.object_key(name), uuid.uuid4().hex
         lost = False
 
         def attempt(at: Connection) -> bool:
@@ -242,7 +242,7 @@ class ObjectStore:
             StoreError: there is no permission to delete.
         """
         try:
-            self._ask(name, "delete", lambda at: at.single.delete(self.address.key(name)))
+            self._ask(name, "delete", lambda at: at.single.delete(self.address.object_key(name)))
         except FileNotFoundError:  # S3 does not say so, others do
             return
 
@@ -255,7 +255,7 @@ class ObjectStore:
         """
         if not self.address.prefix:
             raise InputError(f"{self}: is a whole bucket, and is not emptied. Give a folder in it.")
-        keys = [self.address.key(file.name) for file in self.list()]
+        keys = [self.address.object_key(file.name) for file in self.list()]
         for first in range(0, len(keys), DELETED_AT_ONCE):
             batch = keys[first : first + DELETED_AT_ONCE]
             self._ask("", "delete", lambda at, batch=batch: at.single.delete(batch))

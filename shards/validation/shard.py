@@ -29,7 +29,7 @@ from shards.format.documents import iter_documents
 from shards.format.hashes import split_column
 from shards.format.manifest import SourceCounts
 from shards.format.reader import Shard
-from shards.format.writer import add_lengths
+from shards.format.writer import add_source_counts
 from shards.stores.files import hash_file
 from shards.stores.store import require_folder
 from shards.validation.carried import CarriedValues
@@ -160,7 +160,7 @@ def _check_rows(shard: Shard, content: bytes | None, *, with_hashes: bool) -> tu
                 empty.add(int((length == 0).sum()), f"document {row + int((length == 0).argmax())} has length 0")
             if not gaps.count:  # a broken table is not kept: the shard's tokens do not bound its memory
                 ends.append(stop - 1)
-            add_lengths(batch, sums)
+            add_source_counts(batch, sums)
             if with_hashes:
                 coverage |= cover(split_column(batch.column("hash"))[:, 0])
             carried.add(batch)

@@ -17,7 +17,7 @@ from pipeline.__main__ import main
 from pipeline.encode.carried import write_carried
 from pipeline.encode.run import Run
 from pipeline.engine.receipts import write_receipt
-from pipeline.recipe.load import load_recipe
+from pipeline.recipe.load import read_recipe
 from pipeline.sources.base import SourceError
 from pipeline.sources.kept_spans import KeptSpans
 from pipeline.sources.kinds import list_files, list_spans, read_span
@@ -46,7 +46,7 @@ def recipe_of(folder: Path, paths: str, keys: str) -> Path:
 
 def carried_of(folder: Path, paths: str, keys: str) -> dict[str, str]:
     """Return the types with which the recipe's only source carries its columns."""
-    recipe = load_recipe(recipe_of(folder, paths, keys))
+    recipe = read_recipe(recipe_of(folder, paths, keys))
     return dict(open_sources(recipe)[0].carried)
 
 
@@ -71,7 +71,7 @@ def write_parquet(path: Path, **columns: Any) -> None:
 )
 def test_a_recipe_with_wrong_columns_is_refused(tmp_path: Path, keys: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        load_recipe(recipe_of(tmp_path, "*.parquet", keys))
+        read_recipe(recipe_of(tmp_path, "*.parquet", keys))
 
 
 def test_parquet_types_become_four(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_parquet_types_become_four(tmp_path: Path) -> None:
     found = carried_of(tmp_path, "*.parquet", f"carry = {json.dumps(names)}")
     types = ["string", "string", "string", "int64", "float64", "bool", "int64", "string"]
     assert found == dict(zip(names, types, strict=True))
-    recipe = load_recipe(tmp_path / "recipe.toml")
+    recipe = read_recipe(tmp_path / "recipe.toml")
     (selection,) = open_sources(recipe)
     (batch,) = read_span(recipe.sources[0], selection.units[0].spans[0], selection.carried)
     assert batch.carried is not None
@@ -144,9 +144,9 @@ def test_a_column_of_the_set_has_one_type_over_its_sources(tmp_path: Path) -> No
     path = tmp_path / "recipe.toml"
     path.write_text(first.replace("[tokenizer]", f"{second}[tokenizer]"))
     with pytest.raises(SourceError, match="source 'books': column 'id' of `carry` is string, and int64 in 'web'"):
-        open_sources(load_recipe(path))
+        open_sources(read_recipe(path))
     path.write_text(path.read_text().replace('["id"]', '["id: string"]'))
-    assert [selection.carried for selection in open_sources(load_recipe(path))] == [(("id", "string"),)] * 2
+    assert [selection.carried for selection in open_sources(read_recipe(path))] == [(("id", "string"),)] * 2
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_json_lines_with_another_type_further_on_name_the_record(tmp_path: Path)
     filler = "some text " * 50
     rows = [{"text": filler, "score": 1 if index < 190 else 1.5} for index in range(200)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    recipe = load_recipe(recipe_of(tmp_path, "*.jsonl", 'carry = ["score"]\nkeep = { score = ">= 1" }'))
+    recipe = read_recipe(recipe_of(tmp_path, "*.jsonl", 'carry = ["score"]\nkeep = { score = ">= 1" }'))
     (selection,) = open_sources(recipe)
     with pytest.raises(SourceError, match=r"a.jsonl: record 190: .*1\.5"):
         list(read_span(recipe.sources[0], selection.units[0].spans[0], selection.carried))
@@ -193,7 +193,7 @@ def test_text_without_columns_is_refused(tmp_path: Path) -> None:
 def test_text_that_is_not_utf8_is_refused_with_its_file(tmp_path: Path) -> None:
     broken = pa.array([b"\xff"], pa.binary()).view(pa.string())
     write_parquet(tmp_path / "a.parquet", url=broken)
-    recipe = load_recipe(recipe_of(tmp_path, "*.parquet", 'carry = ["url"]'))
+    recipe = read_recipe(recipe_of(tmp_path, "*.parquet", 'carry = ["url"]'))
     (selection,) = open_sources(recipe)
     with pytest.raises(SourceError, match=r"a\.parquet: column 'url' of `carry` holds a value that is not string"):
         list(read_span(recipe.sources[0], selection.units[0].spans[0], selection.carried))
@@ -201,7 +201,7 @@ def test_text_that_is_not_utf8_is_refused_with_its_file(tmp_path: Path) -> None:
 
 def test_kept_spans_keep_the_types(tmp_path: Path) -> None:
     write_parquet(tmp_path / "a.parquet", url=["x"])
-    (source,) = load_recipe(recipe_of(tmp_path, "*.parquet", 'carry = ["url"]')).sources
+    (source,) = read_recipe(recipe_of(tmp_path, "*.parquet", 'carry = ["url"]')).sources
     files = list_files(source)
     kept = KeptSpans(FolderStore(tmp_path))
     first = kept.list_spans(source, files)

@@ -23,7 +23,7 @@ from pipeline.clean.documents import Documents
 from pipeline.clean.evaluations import hits as hits_module
 from pipeline.clean.evaluations.hits import HitFinder
 from pipeline.clean.evaluations.items import ITEM_DTYPE, LEAST_WORDS, NGRAM_WORDS, Items, collect_items, find_ngrams
-from pipeline.clean.evaluations.word_ngrams import find_words
+from pipeline.clean.evaluations.word_ngrams import find_hashed_words
 from pipeline.mix.contamination import CONTAMINATION_FILE
 from pipeline.sources.base import SourceError
 from shards.errors import InputError
@@ -78,7 +78,7 @@ def test_typography_does_not_hide_words() -> None:
     typeset = "Natalia\u2019s \u201cclips\u201d\u2014sold\u00a0TO 48\nfriends\u3002Na\u00efve caf\u00e9"
     plain = "natalia s clips  sold to 48 friends na\u00efve caf\u00e9"
     (first, places), (second, _) = (
-        find_words(np.frombuffer(text.encode(), np.uint8), np.array([0, len(text.encode())]))
+        find_hashed_words(np.frombuffer(text.encode(), np.uint8), np.array([0, len(text.encode())]))
         for text in (typeset, plain)
     )
     assert first.tolist() == second.tolist()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pipeline.mix.cuts import MixError, plan_mix
 from pipeline.mix.index import Index
 from pipeline.mix.plan import plan_from_dict
-from pipeline.recipe.load import load_recipe
+from pipeline.recipe.load import read_recipe
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
 from tests.support.good_recipe import GOOD, faults_of
@@ -171,7 +171,7 @@ weights = { prose = 1, code = 2.5 }
 def load(folder: Path, *overrides: str) -> Recipe:
     path = folder / "recipe.toml"
     path.write_text(GOOD.format(folder=folder) + CURRICULUM)
-    return load_recipe(path, overrides=overrides)
+    return read_recipe(path, overrides=overrides)
 
 
 def test_a_curriculum_is_read_and_written(tmp_path: Path) -> None:
@@ -179,8 +179,8 @@ def test_a_curriculum_is_read_and_written(tmp_path: Path) -> None:
     assert [phase.name for phase in recipe.mix.phases] == ["main", "last"]
     assert recipe.mix.phases[1].weights == {"prose": 1.0, "code": 2.5}
     (tmp_path / "recipe.json").write_text(recipe.to_json())
-    assert load_recipe(tmp_path / "recipe.json").mix == recipe.mix
-    without = load_recipe(
+    assert read_recipe(tmp_path / "recipe.json").mix == recipe.mix
+    without = read_recipe(
         {"name": "x", "sources": [{"name": "a", "paths": ["a"], "weight": 1}], "tokenizer": {"vocab_size": 300}}
     )
     assert "phases" not in without.to_json()

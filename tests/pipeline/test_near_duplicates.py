@@ -24,7 +24,7 @@ from pipeline.mix.near_duplicates.pairs import CENTERS, PairsTask, digest_of_run
 from pipeline.mix.near_duplicates.shingles import hash_shingles
 from pipeline.mix.near_duplicates.signatures import BANDS, SLOTS, band_keys, make_signatures
 from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, SimilarTask, compare_pairs, similar_digest
-from pipeline.mix.near_duplicates.survivors import SimilarDocuments, select
+from pipeline.mix.near_duplicates.survivors import SimilarDocuments, choose_dropped
 from shards.audit.ngrams import token_values
 from shards.stores.store import FolderStore
 from tests.support.near_duplicates import EOS, jaccard, shingles, write_token_run
@@ -318,7 +318,7 @@ def test_selection(drawn: tuple[SimilarDocuments, Any]) -> None:
     assert sorted(zip(documents.hi.tolist(), documents.lo.tolist(), strict=True)) == list(
         zip(documents.hi.tolist(), documents.lo.tolist(), strict=True)
     )
-    dropped = select(documents, alive)
+    dropped = choose_dropped(documents, alive)
     gone = set(dropped.document.tolist())
     pairs = {
         frozenset(pair): value
@@ -360,9 +360,9 @@ def test_a_chain_is_not_closed() -> None:
     pairs["length_a"], pairs["length_b"] = 100 - np.arange(9), 99 - np.arange(9)
     pairs["jaccard"] = 0.9
     documents = SimilarDocuments.of(pairs)
-    assert select(documents, np.ones(10, bool)).document.tolist() == [1, 3, 5, 7, 9]
+    assert choose_dropped(documents, np.ones(10, bool)).document.tolist() == [1, 3, 5, 7, 9]
     alive = np.arange(10) != 4
-    assert select(documents, alive).document.tolist() == [1, 3, 6, 8]
+    assert choose_dropped(documents, alive).document.tolist() == [1, 3, 6, 8]
 
 
 @pytest.mark.parametrize("bits", [0, 2])

@@ -7,29 +7,29 @@ from importlib.metadata import version
 
 import pytest
 
-from pipeline.engine.remote import WorkerDiffersError, check_worker, list_versions, name_node
+from pipeline.engine.remote import WorkerDiffersError, check_remote_worker, list_versions, name_node
 from shards.errors import InputError, MissingExtraError
 from shards.stores.object_client import ObjectAddress, Settings
 from shards.stores.object_errors import NoCredentialsError, StoreError, to_store_error
 
 
 def test_a_worker_with_the_packages_of_the_driver() -> None:
-    check_worker(list_versions())
+    check_remote_worker(list_versions())
 
 
 @pytest.mark.parametrize("package", ["tokenizers", "numba"])
 def test_a_worker_with_another_version_of_a_package_or_of_an_extra(package: str) -> None:
     different = list_versions() | {package: "0.0.1"}
     with pytest.raises(WorkerDiffersError, match=rf"has {package} {version(package)}, the driver has 0\.0\.1\. "):
-        check_worker(different)
+        check_remote_worker(different)
 
 
 def test_a_package_of_an_extra_may_be_on_one_side_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     with_numba = list_versions()
     without = {name: found for name, found in with_numba.items() if name != "numba"}
-    check_worker(without)
+    check_remote_worker(without)
     monkeypatch.setattr("pipeline.engine.remote.list_versions", lambda: without)
-    check_worker(with_numba)
+    check_remote_worker(with_numba)
 
 
 @pytest.mark.parametrize("kind", [MissingExtraError, NoCredentialsError])

@@ -141,10 +141,10 @@ def test_golden_mds(tiny_set, tmp_path):
 
 
 def test_mds_sizes_of_one_two_and_four_bytes():
-    assert mds.pack_head(255, 2).hex() == "00020000" + "04" + "ff"
-    assert mds.pack_head(256, 2).hex() == "03020000" + "05" + "0001"
-    assert mds.pack_head(65_535, 2).hex() == "01000200" + "05" + "ffff"
-    assert mds.pack_head(65_536, 4).hex() == "05000400" + "06" + "00000100"
+    assert mds.pack_mds_head(255, 2).hex() == "00020000" + "04" + "ff"
+    assert mds.pack_mds_head(256, 2).hex() == "03020000" + "05" + "0001"
+    assert mds.pack_mds_head(65_535, 2).hex() == "01000200" + "05" + "ffff"
+    assert mds.pack_mds_head(65_536, 4).hex() == "05000400" + "06" + "00000100"
 
 
 def test_golden_litdata(tiny_set, tmp_path):

@@ -16,7 +16,7 @@ import torch
 from shards import ShardSet
 from shards.errors import InputError
 from trainer.commands import bench, fit
-from trainer.commands.timed_steps import build_theirs, measure, write_made_up_set
+from trainer.commands.timed_steps import build_theirs, time_steps, write_made_up_set
 from trainer.model.decoder import build_model
 from trainer.model.size import count_parameters, flops_per_token
 from trainer.recipe import TrainRecipe, load_recipe
@@ -64,7 +64,7 @@ def test_the_figures_agree_with_each_other(rows: dict[str, dict[str, Any]], reci
         flops = row["tokens_per_s"] * flops_per_token(recipe.model, VOCAB_SIZE, recipe.train.seq_len)
         assert row["mfu"] == pytest.approx(flops / 0.5e12, rel=0.01)
         assert row["peak_gb"] * 1e9 > 16 * count_parameters(recipe.model, VOCAB_SIZE)
-    memory = fit.estimate(recipe, 1 << 62, fit.measure(recipe, ["none"]))
+    memory = fit.estimate_memory(recipe, 1 << 62, fit.measure_memory(recipe, ["none"]))
     (total,) = [row["total"] for row in memory["estimates"] if row["micro_batch"] == 4]
     assert rows["ours"]["fit_gb"] * 1e9 == pytest.approx(total - memory["context"])
     assert rows["transformers"]["fit_gb"] is None
@@ -72,7 +72,7 @@ def test_the_figures_agree_with_each_other(rows: dict[str, dict[str, Any]], reci
 
 def test_memory_is_expected_of_the_precision_that_ran(rows: dict[str, dict[str, Any]], recipe_file: Path):
     recipe = load_recipe(recipe_file, [*SETTINGS, 'train.precision="auto"'])
-    assert bench.expect_memory(recipe, "fp32") == pytest.approx(rows["ours"]["fit_gb"])
+    assert fit.expect_memory(recipe, "fp32") == pytest.approx(rows["ours"]["fit_gb"])
 
 
 def test_the_shipped_recipes_with_goals_are_measured_by_default(trainer: Any, monkeypatch: pytest.MonkeyPatch):
@@ -137,7 +137,7 @@ def test_a_loss_that_is_not_finite_is_no_figure(trainer: Any, recipe_file: Path)
 
 
 def test_out_of_memory_says_what_to_do(trainer: Any, recipe_file: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("trainer.commands.timed_steps.measure", run_out_of_memory)
+    monkeypatch.setattr("trainer.commands.timed_steps.time_steps", run_out_of_memory)
     done = trainer.run("bench", recipe_file, *OVERRIDES, "--alone", "--json")
     assert done.returncode == 1
     assert "error: tiny: ours: OutOfMemoryError('CUDA out of memory')" in done.stderr
@@ -154,7 +154,7 @@ def run_out_of_memory(*_: Any) -> Any:
 def test_a_gpu_that_is_absent_is_refused_as_in_train(recipe: TrainRecipe, tmp_path: Path):
     asked = recipe.model_copy(update={"train": recipe.train.model_copy(update={"device": "cuda"})})
     with pytest.raises(InputError, match=r"train\.device = 'cuda': torch finds \d+ GPUs, expected 1") as refused:
-        measure("ours", asked, tmp_path, 1)
+        time_steps("ours", asked, tmp_path, 1)
     # It comes from another process whole.
     assert pickle.loads(pickle.dumps(refused.value)).problems == refused.value.problems
 

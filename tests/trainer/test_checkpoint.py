@@ -13,16 +13,16 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from trainer.checkpoint.load import load_training_state, load_weights
-from trainer.checkpoint.save import save_checkpoint
-from trainer.checkpoint.state import (
+from trainer.checkpoint.folders import (
     CheckpointError,
     CheckpointState,
     clear_leftovers,
-    find_newest,
+    find_newest_checkpoint,
     list_checkpoints,
     read_checkpoint,
 )
+from trainer.checkpoint.load import load_training_state, load_weights
+from trainer.checkpoint.save import save_checkpoint
 
 FILES = ["checksums.json", "state.json", "model.safetensors", "optimizer.safetensors", "rng.safetensors"]
 
@@ -67,7 +67,7 @@ def test_everything_comes_back_bit_for_bit(tmp_path: Path):
     model, optimizer = make_training(1)
     saved = save_checkpoint(tmp_path, make_state(7), model, [optimizer], keep_last=1)
     torch_state = torch.get_rng_state()
-    found = find_newest(tmp_path, print)
+    found = find_newest_checkpoint(tmp_path, print)
     assert found is not None
     assert found.path == saved == tmp_path / "checkpoints/step-00000007"
     assert found.state == make_state(7)
@@ -87,7 +87,7 @@ def test_everything_comes_back_bit_for_bit(tmp_path: Path):
 def test_a_flipped_bit_is_found_and_the_previous_checkpoint_used(run: Path, name: str):
     flip_byte(run / "checkpoints/step-00000030" / name)
     messages: list[str] = []
-    found = find_newest(run, messages.append)
+    found = find_newest_checkpoint(run, messages.append)
     assert found is not None
     assert found.state.step == 20
     assert len(messages) == 1
@@ -118,7 +118,7 @@ def test_the_files_of_another_step_are_found(run: Path):
     shutil.copytree(run / "checkpoints/step-00000020", run / "checkpoints/step-00000030", dirs_exist_ok=True)
     with pytest.raises(CheckpointError, match="step 20; expected that of the folder's name"):
         read_checkpoint(run / "checkpoints/step-00000030")
-    found = find_newest(run, lambda message: None)
+    found = find_newest_checkpoint(run, lambda message: None)
     assert found is not None
     assert found.path.name == "step-00000020"
 
@@ -127,7 +127,7 @@ def test_when_all_are_corrupt_it_says_so(run: Path):
     for path in list_checkpoints(run):
         flip_byte(path / "model.safetensors")
     with pytest.raises(CheckpointError, match="no whole checkpoint is left") as caught:
-        find_newest(run, lambda message: None)
+        find_newest_checkpoint(run, lambda message: None)
     assert len(caught.value.problems) == 4
 
 
@@ -165,11 +165,11 @@ def test_a_save_that_fails_leaves_the_others_and_nothing_else(
     monkeypatch.undo()
     names = sorted(path.name for path in (run / "checkpoints").iterdir())
     assert names == ["step-00000010", "step-00000020", "step-00000030"]
-    assert find_newest(run, print) is not None
+    assert find_newest_checkpoint(run, print) is not None
 
 
 def test_a_run_without_checkpoints_has_none(tmp_path: Path):
-    assert find_newest(tmp_path, print) is None
+    assert find_newest_checkpoint(tmp_path, print) is None
 
 
 def test_nothing_is_pickled(run: Path, monkeypatch: pytest.MonkeyPatch):
@@ -179,7 +179,7 @@ def test_nothing_is_pickled(run: Path, monkeypatch: pytest.MonkeyPatch):
     for name in ("load", "loads", "Unpickler"):
         monkeypatch.setattr(pickle, name, refuse)
     monkeypatch.setattr(torch, "load", refuse)
-    found = find_newest(run, print)
+    found = find_newest_checkpoint(run, print)
     assert found is not None
     model, optimizer = make_training(2)
     load_weights(found, model)

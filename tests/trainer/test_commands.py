@@ -19,7 +19,7 @@ import torch
 from shards import ShardSet
 from shards.errors import InputError
 from trainer.commands.load_training_run import load_training_run
-from trainer.model.generate import SamplingOptions, TrainedModel, choose_token, sample_texts
+from trainer.model.generate import SamplingOptions, TrainedModel, choose_token, generate_texts
 
 
 class Done(Protocol):
@@ -280,12 +280,12 @@ def test_one_rank_speaks_for_all(trainer: Command, recipe_file: Path, tmp_path: 
 
 def test_a_prompt_that_fills_the_context_is_refused(loaded: TrainedModel):
     with pytest.raises(InputError, match="context of 64"):
-        sample_texts(loaded, ["the mill " * 200], SamplingOptions())[0]
+        generate_texts(loaded, ["the mill " * 200], SamplingOptions())[0]
 
 
 def test_sampling_ends_at_the_contexts_end_and_says_so(loaded: TrainedModel, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("trainer.model.generate.choose_token", lambda *_: 5)
-    result = sample_texts(loaded, ["the"], SamplingOptions(max_new_tokens=1000))[0]
+    result = generate_texts(loaded, ["the"], SamplingOptions(max_new_tokens=1000))[0]
     prompt_tokens = 1 + len(loaded.tokenizer.encode("the").ids)
     assert result.finish == "context"
     assert len(result.token_ids) == 64 - prompt_tokens + 1
@@ -294,14 +294,14 @@ def test_sampling_ends_at_the_contexts_end_and_says_so(loaded: TrainedModel, mon
 def test_sampling_stops_at_eos(loaded: TrainedModel, monkeypatch: pytest.MonkeyPatch):
     tokens = iter([5, 6, loaded.eos_id, 7])
     monkeypatch.setattr("trainer.model.generate.choose_token", lambda *_: next(tokens))
-    result = sample_texts(loaded, ["the"], SamplingOptions())[0]
+    result = generate_texts(loaded, ["the"], SamplingOptions())[0]
     assert (result.token_ids, result.finish) == ([5, 6], "eos")
 
 
 def test_special_tokens_in_a_prompt_are_text(loaded: TrainedModel, monkeypatch: pytest.MonkeyPatch):
     fed: list[list[int]] = []
     monkeypatch.setattr("trainer.model.generate.iter_tokens", lambda _model, ids, *_: fed.extend(ids) or iter([]))
-    sample_texts(loaded, ["a<|endoftext|>b"], SamplingOptions())[0]
+    generate_texts(loaded, ["a<|endoftext|>b"], SamplingOptions())[0]
     assert fed[0][0] == loaded.eos_id
     assert loaded.eos_id not in fed[0][1:]
     assert loaded.tokenizer.decode(fed[0][1:], skip_special_tokens=False) == "a<|endoftext|>b"

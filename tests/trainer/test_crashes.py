@@ -17,7 +17,7 @@ import pytest
 
 from shards import ShardSet
 from trainer.__main__ import main
-from trainer.checkpoint.state import list_checkpoints, read_checkpoint
+from trainer.checkpoint.folders import list_checkpoints, read_checkpoint
 
 pytestmark = pytest.mark.long
 

@@ -12,7 +12,7 @@ import torch
 from shards import ShardSet
 from shards.errors import InputError
 from shards.terminal.arguments import parse_size
-from trainer.commands.fit import CONTEXT_BYTES, Points, estimate, measure, measure_step
+from trainer.commands.fit import CONTEXT_BYTES, Points, estimate_memory, measure_memory, measure_step
 from trainer.model.decoder import build_model, padded_vocab_size
 from trainer.model.size import count_parameters
 from trainer.recipe import TrainRecipe, load_recipe
@@ -42,7 +42,7 @@ def make_recipe(kind: str = "llama", *, optimizer: str = "adamw", **train: Any) 
 @pytest.fixture(scope="module")
 def points() -> dict[str, Points]:
     """What a step of the recipe takes, by kind of model. It does not depend on the optimizer and the global batch."""
-    return {kind: measure(make_recipe(kind)) for kind in ("llama", "gpt2")}
+    return {kind: measure_memory(make_recipe(kind)) for kind in ("llama", "gpt2")}
 
 
 def find_row(result: dict[str, Any], size: int, choice: str = "none") -> dict[str, Any]:
@@ -72,21 +72,21 @@ def trace_allocator(recipe: TrainRecipe, micro_batch: int, choice: str) -> int:
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_the_estimate_is_what_the_allocator_hands_out(kind: str, choice: str, points: dict[str, Points]):
     recipe = make_recipe(kind)
-    row = find_row(estimate(recipe, 10**12, points[kind]), 16, choice)
+    row = find_row(estimate_memory(recipe, 10**12, points[kind]), 16, choice)
     assert row["activations"] + row["logits"] == pytest.approx(trace_allocator(recipe, 16, choice), rel=0.1)
 
 
 @pytest.mark.parametrize("choice", ["none", "full"])
 def test_the_plane_meets_the_model_at_its_own_depth(choice: str, points: dict[str, Points]):
     recipe = make_recipe()
-    row = find_row(estimate(recipe, 10**12, points["llama"]), 64, choice)
+    row = find_row(estimate_memory(recipe, 10**12, points["llama"]), 64, choice)
     assert row["activations"] + row["logits"] == pytest.approx(measure_step(recipe, 8, 64, choice=choice), rel=0.01)
 
 
 def test_what_does_not_depend_on_the_batch(points: dict[str, Points]):
     recipe = make_recipe()
     parameters = count_parameters(recipe.model, VOCAB_SIZE)
-    result = estimate(recipe, 10**12, points["llama"])
+    result = estimate_memory(recipe, 10**12, points["llama"])
     assert (result["weights"], result["gradients"], result["optimizer"]) == tuple(parameters * n for n in (4, 4, 8))
     row = find_row(result, 4)
     assert row["total"] == pytest.approx(16 * parameters + CONTEXT_BYTES + row["activations"] + row["logits"], abs=2)
@@ -97,7 +97,7 @@ def test_muon_has_one_momentum_for_the_layers_matrices(kind: str, points: dict[s
     recipe = make_recipe(kind, optimizer="muon")
     model = build_model(recipe.model, VOCAB_SIZE, seed=1)
     matrices = sum(p.numel() for name, p in model.named_parameters() if p.ndim == 2 and ".layers." in name)
-    result = estimate(recipe, 10**12, points[kind])
+    result = estimate_memory(recipe, 10**12, points[kind])
     assert result["optimizer"] == 8 * count_parameters(recipe.model, VOCAB_SIZE) - 4 * matrices
 
 
@@ -123,30 +123,30 @@ def test_recomputation_bf16_and_the_compiler_each_take_less():
 
 
 def test_logits_and_their_gradient_are_counted(points: dict[str, Points]):
-    row = find_row(estimate(make_recipe(), 10**12, points["llama"]), 64)
+    row = find_row(estimate_memory(make_recipe(), 10**12, points["llama"]), 64)
     logits = 4 * 64 * 256 * VOCAB_SIZE
     assert 2 * logits < row["logits"] < 4 * 4 * 64 * 256 * padded_vocab_size(VOCAB_SIZE)
 
 
 def test_the_largest_that_fits_without_recomputation_is_recommended(points: dict[str, Points]):
     recipe = make_recipe(global_batch=48)
-    roomy = estimate(recipe, 10**12, points["llama"])
+    roomy = estimate_memory(recipe, 10**12, points["llama"])
     sizes = [row["micro_batch"] for row in roomy["estimates"] if row["activation_checkpointing"] == "none"]
     assert sizes == [1, 2, 4, 8, 12, 16]
     assert (roomy["recommended"]["micro_batch"], roomy["recommended"]["activation_checkpointing"]) == (16, "none")
     # 5 % of the card are left free: just too small for 12, then just large enough.
     need = find_row(roomy, 12)["total"]
     for memory, best in ((need / 0.95 - 10_000, 8), (need / 0.95 + 10_000, 12)):
-        assert estimate(recipe, int(memory), points["llama"])["recommended"]["micro_batch"] == best
+        assert estimate_memory(recipe, int(memory), points["llama"])["recommended"]["micro_batch"] == best
 
 
 def test_recomputation_is_recommended_where_nothing_else_fits(points: dict[str, Points]):
     recipe = make_recipe()
-    one = find_row(estimate(recipe, 10**12, points["llama"]), 1)["total"]
-    result = estimate(recipe, int(one / 0.95) - 100_000, points["llama"])
+    one = find_row(estimate_memory(recipe, 10**12, points["llama"]), 1)["total"]
+    result = estimate_memory(recipe, int(one / 0.95) - 100_000, points["llama"])
     assert result["recommended"]["activation_checkpointing"] == "selective"
     assert not find_row(result, 1)["fits"]
-    assert estimate(recipe, 10**8, points["llama"])["recommended"] is None
+    assert estimate_memory(recipe, 10**8, points["llama"])["recommended"] is None
 
 
 @pytest.mark.parametrize(

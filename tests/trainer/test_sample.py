@@ -17,7 +17,7 @@ from shards import ShardSet
 from trainer.commands.load_training_run import load_training_run
 from trainer.model.attention import KeyValueCache
 from trainer.model.decoder import LanguageModel, build_model
-from trainer.model.generate import SamplingOptions, TrainedModel, choose_token, iter_tokens, sample_texts
+from trainer.model.generate import SamplingOptions, TrainedModel, choose_token, generate_texts, iter_tokens
 from trainer.recipe import ModelConfig
 
 VOCAB_SIZE, EOS = 200, 0
@@ -143,7 +143,9 @@ def test_top_k_keeps_so_many_before_top_p():
 
 def test_several_texts_are_those_of_each_prompt_alone(loaded: TrainedModel):
     prompts, options = ["the mill", "", "def grind ( grain )"], SamplingOptions(max_new_tokens=20)
-    assert sample_texts(loaded, prompts, options) == [sample_texts(loaded, [prompt], options)[0] for prompt in prompts]
+    assert generate_texts(loaded, prompts, options) == [
+        generate_texts(loaded, [prompt], options)[0] for prompt in prompts
+    ]
 
 
 def test_streamed_pieces_are_the_text_in_whole_characters(loaded: TrainedModel, monkeypatch: pytest.MonkeyPatch):
@@ -151,7 +153,7 @@ def test_streamed_pieces_are_the_text_in_whole_characters(loaded: TrainedModel, 
     tokens = iter([*ids, loaded.eos_id])
     monkeypatch.setattr("trainer.model.generate.choose_token", lambda *_: next(tokens))
     pieces: list[str] = []
-    (sample,) = sample_texts(loaded, ["the"], SamplingOptions(), on_text=pieces.append)
+    (sample,) = generate_texts(loaded, ["the"], SamplingOptions(), on_text=pieces.append)
     assert pieces[0] == "the"
     assert "".join(pieces) == "the" + sample.text == "theñandú 字 🚀"
     assert len([piece for piece in pieces if piece]) > 5
@@ -165,7 +167,7 @@ def test_a_text_that_ends_within_a_character_is_streamed_to_its_end(
     tokens = iter([first_byte, loaded.eos_id])
     monkeypatch.setattr("trainer.model.generate.choose_token", lambda *_: next(tokens))
     pieces: list[str] = []
-    (sample,) = sample_texts(loaded, ["x"], SamplingOptions(), on_text=pieces.append)
+    (sample,) = generate_texts(loaded, ["x"], SamplingOptions(), on_text=pieces.append)
     assert "".join(pieces) == "x" + sample.text == "x\ufffd"
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from trainer.checkpoint.state import MODEL_FILE, OPTIMIZER_FILE, RNG_FILE, Checkpoint, CheckpointError
+from trainer.checkpoint.folders import MODEL_FILE, OPTIMIZER_FILE, RNG_FILE, Checkpoint, CheckpointError
 
 
 def load_weights(checkpoint: Checkpoint, model: nn.Module) -> None:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from shards.stores.files import write_folder, write_text
-from trainer.checkpoint.state import (
+from trainer.checkpoint.folders import (
     CHECKSUMS_FILE,
     MODEL_FILE,
     OPTIMIZER_FILE,
@@ -27,7 +27,7 @@ from trainer.checkpoint.state import (
     checkpoint_path,
     hash_files,
     list_checkpoints,
-    step_of,
+    step_of_checkpoint,
 )
 
 
@@ -66,7 +66,7 @@ def save_checkpoint(
         write_text(folder / STATE_FILE, state.model_dump_json(indent=2) + "\n")
         write_text(folder / CHECKSUMS_FILE, json.dumps(hash_files(folder), indent=2))
     for old in list_checkpoints(run)[:-keep_last]:
-        if step_of(old) not in keep_steps:
+        if step_of_checkpoint(old) not in keep_steps:
             # It is renamed first, so that a crash while it is deleted leaves no half of a checkpoint.
             shutil.rmtree(old.rename(old.with_name(f".{old.name}.deleted")))
     return path

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from shards.errors import InputError
 from shards.terminal.arguments import positive_number, print_json
 from shards.terminal.program import called_as
-from trainer.commands.fit import add_set_of_vocabulary, settle_vocabulary
+from trainer.commands.fit import add_set_of_vocabulary, expect_memory, settle_vocabulary
 from trainer.commands.train import wait_without_spinning
 
 if TYPE_CHECKING:
@@ -91,14 +91,14 @@ def bench(recipe: TrainRecipe, trainers: list[str], steps: int) -> list[dict[str
     """Measure a recipe under each of `trainers`: `ours`, `transformers`.
 
     Returns:
-        For each trainer `recipe`, `trainer`, and either `error`, why it failed, or the figures of `measure` with
+        For each trainer `recipe`, `trainer`, and either `error`, why it failed, or the figures of `time_steps` with
         `fit_gb`, the memory that `fit` expects, None for transformers.
 
     Raises:
         InputError: the recipe cannot run here.
     """
     from shards.terminal.display import say
-    from trainer.commands.timed_steps import measure, write_made_up_set
+    from trainer.commands.timed_steps import time_steps, write_made_up_set
 
     rows: list[dict[str, Any]] = []
     spawn = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
@@ -110,7 +110,7 @@ def bench(recipe: TrainRecipe, trainers: list[str], steps: int) -> list[dict[str
             # Libraries print on stdout: their lines go to stderr, with the messages.
             with ProcessPoolExecutor(1, spawn, initializer=os.dup2, initargs=(2, 1)) as pool:
                 try:
-                    future = pool.submit(measure, trainer, recipe, shards, steps)
+                    future = pool.submit(time_steps, trainer, recipe, shards, steps)
                     error = future.exception()
                 except KeyboardInterrupt:
                     for worker in multiprocessing.active_children():
@@ -126,14 +126,3 @@ def bench(recipe: TrainRecipe, trainers: list[str], steps: int) -> list[dict[str
                 row["fit_gb"] = expect_memory(recipe, row["precision"]) if trainer == "ours" else None
             rows.append(row)
     return rows
-
-
-def expect_memory(recipe: TrainRecipe, precision: str) -> float:
-    """Return what `fit` expects torch to allocate for a recipe's steps in a precision, in GB."""
-    from trainer.commands import fit
-
-    train = recipe.train.model_copy(update={"precision": precision})  # `auto` would be bf16 to `fit`
-    points = fit.measure(recipe.model_copy(update={"train": train}), [train.activation_checkpointing])
-    estimate = fit.estimate(recipe, 1 << 62, points)
-    (total,) = [row["total"] for row in estimate["estimates"] if row["micro_batch"] == train.micro_batch]
-    return (total - estimate["context"]) / 1e9  # torch does not count the context

@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
 
     memory = parse_size("--gpu-memory", options.gpu_memory, least=1_000_000)
     recipe = settle_vocabulary(load_recipe(options.recipe, options.overrides), options.shards)
-    result = estimate(recipe, memory, measure(recipe))
+    result = estimate_memory(recipe, memory, measure_memory(recipe))
     best = result["recommended"]
     if options.json:
         print_json(result)
@@ -106,7 +106,7 @@ def settle_vocabulary(recipe: TrainRecipe, shards: Path | str | None) -> TrainRe
     return recipe.model_copy(update={"model": model})
 
 
-def measure(recipe: TrainRecipe, choices: Sequence[Choice] = CHOICES) -> Points:
+def measure_memory(recipe: TrainRecipe, choices: Sequence[Choice] = CHOICES) -> Points:
     """Measure a step under some choices of recomputation."""
     import numpy as np
 
@@ -162,7 +162,7 @@ def measure_step(recipe: TrainRecipe, layers: int, micro_batch: int, *, choice: 
         return peak["Total"] - 2 * weights
 
 
-def estimate(recipe: TrainRecipe, memory: int, points: Points) -> dict[str, Any]:
+def estimate_memory(recipe: TrainRecipe, memory: int, points: Points) -> dict[str, Any]:
     """Return all parts in bytes, an estimate for each micro-batch and choice measured, and the largest that fits.
 
     `activations` are the layers', `logits` the rest of a step: logits, their gradient, the embeddings. Recomputation is
@@ -201,6 +201,15 @@ def estimate(recipe: TrainRecipe, memory: int, points: Points) -> dict[str, Any]
         "estimates": rows,
         "recommended": recommended,
     }
+
+
+def expect_memory(recipe: TrainRecipe, precision: str) -> float:
+    """Return what torch should allocate for a recipe's steps in a precision, in GB."""
+    train = recipe.train.model_copy(update={"precision": precision})  # `auto` would be bf16 here
+    points = measure_memory(recipe.model_copy(update={"train": train}), [train.activation_checkpointing])
+    estimate = estimate_memory(recipe, 1 << 62, points)
+    (total,) = [row["total"] for row in estimate["estimates"] if row["micro_batch"] == train.micro_batch]
+    return (total - estimate["context"]) / 1e9  # torch does not count the context
 
 
 def count_static(recipe: TrainRecipe) -> dict[str, int]:

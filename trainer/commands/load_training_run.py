@@ -10,8 +10,8 @@ import tokenizers
 from shards.errors import InputError
 from shards.stores.files import hash_file
 from shards.terminal.program import called_as
+from trainer.checkpoint.folders import find_newest_checkpoint, read_checkpoint
 from trainer.checkpoint.load import load_weights
-from trainer.checkpoint.state import find_newest, read_checkpoint
 from trainer.device import choose_device
 from trainer.model.decoder import LanguageModel
 from trainer.model.generate import TrainedModel
@@ -25,7 +25,7 @@ def load_training_run(run: Path, say: Callable[[str], None], path: Path | None =
     Raises:
         InputError: the folder has no checkpoint, or the tokenizer is not the one that the model was trained with.
     """
-    found = read_checkpoint(path) if path else find_newest(run, say)
+    found = read_checkpoint(path) if path else find_newest_checkpoint(run, say)
     if found is None:
         command = called_as("trainer", "train")
         raise InputError(f"{run}: no checkpoints. Expected the folder given to `{command} --run`.")

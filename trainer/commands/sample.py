@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     """Print each prompt and its continuation, a single one as it is generated; with `--json` a line for each prompt."""
     from shards.terminal.display import printable, say
     from trainer.commands.load_training_run import load_training_run
-    from trainer.model.generate import sample_texts
+    from trainer.model.generate import generate_texts
 
     chosen = SamplingOptions(**{field.name: getattr(options, field.name) for field in fields(SamplingOptions)})
     trained = load_training_run(options.run, say, options.checkpoint)
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     def show(text: str) -> None:
         print(printable(text, keep="\n\t"), end="", flush=True)
 
-    completions = sample_texts(trained, options.prompts, chosen, on_text=show if stream else None)
+    completions = generate_texts(trained, options.prompts, chosen, on_text=show if stream else None)
     for index, completion in enumerate(completions):
         if options.json:
             print(json.dumps({**asdict(completion), "options": asdict(chosen)}, ensure_ascii=False))

@@ -17,7 +17,7 @@ from shards.format.order import Window, order_split, row_window
 from shards.format.reader import ShardSet
 from shards.trace.locate import Excerpt, Place, read_excerpt
 from shards.trace.windows import find_window_documents
-from trainer.checkpoint.state import CheckpointError, CheckpointState, list_checkpoints, read_state
+from trainer.checkpoint.folders import CheckpointError, CheckpointState, list_checkpoints, read_state
 from trainer.metrics import METRICS_FILE, read_metrics
 from trainer.recipe import FIXED_BY_CHECKPOINT, TrainConfig, find_changes, load_recipe, parse_recipe
 from trainer.run_folder import RECIPE_FILE, read_set_record
@@ -158,7 +158,7 @@ def read_training_run(folder: Path) -> TracedRun:
     return TracedRun(folder, train, max(train.steps, taken), taken, manifest_sha256, notes)
 
 
-def trace_step(
+def find_step_documents(
     shard_set: ShardSet, run: TracedRun, step: int, row: int | None = None, *, limit: int | None = 20
 ) -> Batch:
     """Find the documents of a step's global batch.

@@ -68,7 +68,7 @@ def write_made_up_set(recipe: TrainRecipe, folder: Path) -> Path:
     return folder / "set"
 
 
-def measure(trainer: str, recipe: TrainRecipe, shards: Path, steps: int) -> dict[str, Any]:
+def time_steps(trainer: str, recipe: TrainRecipe, shards: Path, steps: int) -> dict[str, Any]:
     """Take `WARMUP` steps on a set's first windows, then time `steps`. Call it once per process.
 
     The clock is CUDA's events, for which nothing waits, or the host's. Peak memory is what torch allocated after the

@@ -68,7 +68,7 @@ class TrainedModel:
     """The id that begins each document of its set; None if none does, and an EOS comes before a document."""
 
 
-def sample_texts(
+def generate_texts(
     trained: TrainedModel,
     prompts: list[str],
     options: SamplingOptions,

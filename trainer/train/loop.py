@@ -35,11 +35,11 @@ from shards.terminal.program import called_as
 from shards.terminal.progress import Meter, show_progress
 from shards.torch import TokenWindows
 from shards.trace.windows import trace_documents
-from trainer.checkpoint.state import checkpoint_path, list_checkpoints, step_of
+from trainer.checkpoint.folders import checkpoint_path, list_checkpoints, step_of_checkpoint
 from trainer.data import open_windows
 from trainer.evaluate import evaluate, summarise
 from trainer.metrics import MetricsLog, describe_step, last_record
-from trainer.model.generate import SamplingOptions, TrainedModel, sample_texts
+from trainer.model.generate import SamplingOptions, TrainedModel, generate_texts
 from trainer.model.size import count_parameters
 from trainer.phases.ledger import summarise_phases
 from trainer.phases.mix import describe_borders
@@ -266,7 +266,7 @@ class TrainingLoop:
         """Save weights that can be trained on; keep milestones and the checkpoint with the best validation so far."""
         self._try_weights()
         self.log.sync()
-        saved = {step_of(path) for path in list_checkpoints(self.session.run)}
+        saved = {step_of_checkpoint(path) for path in list_checkpoints(self.session.run)}
         losses: dict[int, float] = {
             record["step"]: record["val_loss"]
             for record in self.log.records
@@ -367,7 +367,7 @@ class TrainingLoop:
             session.model.eval(), tokenizer, session.shard_set.eos_id, session.step, session.shard_set.bos_id
         )
         options = SamplingOptions(max_new_tokens=SAMPLE_TOKENS)
-        completions = sample_texts(trained, session.recipe.eval.prompts, options)
+        completions = generate_texts(trained, session.recipe.eval.prompts, options)
         folder = session.run / SAMPLES_FOLDER
         folder.mkdir(exist_ok=True)
         text = "\n\n".join(completion.prompt + completion.text for completion in completions) + "\n"

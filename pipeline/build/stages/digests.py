@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple
 from typing import Any
 
-from pipeline.clean.filters import identity_of
+from pipeline.clean.filters import identify_filter
 from pipeline.clean.measures import measure
 from pipeline.recipe.schema import SourceRecipe
 from shards.stores.store import WritableStore
@@ -24,7 +24,7 @@ def identify_source(source: SourceRecipe) -> dict[str, Any]:
         limits = [astuple(limit) for limit in source.clean.limits("encode")]
         reading["clean"] = [measure.CODE_VERSION, limits, source.clean.mix_measures()]
     if filters := source.clean.filters():
-        reading["filters"] = [identity_of(table) for table in filters]
+        reading["filters"] = [identify_filter(table) for table in filters]
     return reading
 
 

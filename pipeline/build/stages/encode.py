@@ -21,7 +21,7 @@ from pipeline.mix import cuts as mix
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import Unit, spans_to_json
 from pipeline.tokenizer.encoder import TokenizerInfo, describe_slow_encoder
-from pipeline.tokenizer.kept_text import add_up, check_unknown, describe_kept
+from pipeline.tokenizer.kept_text import add_up_kept_text, check_unknown, describe_kept
 from shards.stores.store import WritableStore
 
 
@@ -90,7 +90,7 @@ def run_encode(
         check_encoded(source, own)
         if edited := check_filtered(source, own):
             context.driver.progress.note_once(edited)
-        if kept := add_up(own):
+        if kept := add_up_kept_text(own):
             context.driver.progress.note_once(describe_kept(source.name, kept))
             check_unknown(source.name, kept, recipe.tokenizer.max_unknown)
     _check_sources_left(context, recipe, runs, encoded)

@@ -15,7 +15,7 @@ import numpy as np
 
 from pipeline.clean.documents import Documents
 from pipeline.clean.evaluations.items import LEAST_WORDS, NGRAM_WORDS, Items, load_items
-from pipeline.clean.evaluations.word_ngrams import Ngrams, find_words
+from pipeline.clean.evaluations.word_ngrams import Ngrams, find_hashed_words
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -67,7 +67,7 @@ class HitFinder:
                 rows = self._find_in_long(own)
             else:
                 offsets = edges - edges[0]
-                rows = self._match(*find_words(own, offsets), offsets)
+                rows = self._match(*find_hashed_words(own, offsets), offsets)
             rows["document"] += first
             parts.append(rows)
         return np.concatenate(parts)
@@ -79,7 +79,7 @@ class HitFinder:
         start, size, done = 0, SLICE_BYTES, 0
         while True:
             stop = min(len(data), start + size)
-            words, places = find_words(data[start:stop], np.array([0, stop - start]))
+            words, places = find_hashed_words(data[start:stop], np.array([0, stop - start]))
             if stop < len(data) and len(places) and places[-1, 1] == stop - start:
                 words, places = words[:-1], places[:-1]  # the slice may end inside the word
             if stop < len(data) and len(places) < NGRAM_WORDS:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipeline.clean.documents import Documents, DocumentStream
-from pipeline.clean.evaluations.word_ngrams import Ngrams, find_words
+from pipeline.clean.evaluations.word_ngrams import Ngrams, find_hashed_words
 from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.receipts import TaskOutput
 from pipeline.recipe.evaluations import EvaluationRecipe
@@ -187,7 +187,7 @@ def find_ngrams(text: memoryview) -> tuple[int, int, npt.NDArray[np.uint64]]:
     The size of an item that is too short is 0.
     """
     data = np.frombuffer(text, np.uint8)
-    words, _ = find_words(data, np.array([0, len(data)]))
+    words, _ = find_hashed_words(data, np.array([0, len(data)]))
     size = min(len(words), NGRAM_WORDS) if len(words) >= LEAST_WORDS else 0
     if not size:
         return len(words), 0, np.zeros((0, 2), np.uint64)

@@ -33,7 +33,7 @@ _MIX = np.uint64(0xBF58476D1CE4E5B9)
 """The first multiplier of splitmix64's finaliser. Source: Steele, Lea and Flood 2014."""
 
 
-def find_words(
+def find_hashed_words(
     data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
     """Find the words of documents; none goes on from one document to the next.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @compiled_and_kept
-def measure_texts(
+def measure_families(
     data: Bytes, offsets: npt.NDArray[np.int64], wanted: npt.NDArray[np.bool_], found: npt.NDArray[np.float32]
 ) -> None:
     """Measure documents.

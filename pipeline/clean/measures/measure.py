@@ -55,7 +55,7 @@ def measure_documents(text: pa.LargeStringArray, names: Sequence[str]) -> npt.ND
     if not len(text):
         return np.empty((0, len(names)), np.float32)
     check_extra("numba", "clean")
-    from pipeline.clean.measures.families import measure_texts  # loads compiled code: only where it is used
+    from pipeline.clean.measures.families import measure_families  # loads compiled code: only where it is used
 
     buffers: Any = text.buffers()
     offsets = np.frombuffer(buffers[1], np.int64)[text.offset : text.offset + len(text) + 1]
@@ -64,6 +64,6 @@ def measure_documents(text: pa.LargeStringArray, names: Sequence[str]) -> npt.ND
         raise InputError(f"{found}. Cut it, or drop it with `max_bytes` in its source.")
     wanted = np.array([not family.keys().isdisjoint(names) for family in FAMILIES.values() for _ in family])
     found = np.empty((len(text), len(MEASURES)), np.float32)
-    measure_texts(np.frombuffer(buffers[2], np.uint8), offsets, wanted, found)
+    measure_families(np.frombuffer(buffers[2], np.uint8), offsets, wanted, found)
     columns = list(MEASURES)
     return found[:, [columns.index(name) for name in names]]

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pipeline.arrow import wrap_numbers, wrap_texts
 from pipeline.engine.checksums import checksum_file
 from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, read_similar
-from pipeline.mix.near_duplicates.survivors import SimilarDocuments, select
+from pipeline.mix.near_duplicates.survivors import SimilarDocuments, choose_dropped
 from shards.format.hashes import join_hashes
 from shards.stores.open import open_store
 
@@ -66,7 +66,7 @@ class NearDuplicates:
         self._pairs = len(documents.first)
         self._found = found = index.find(documents.hi, documents.lo)
         self._sources = np.where(found.runs >= 0, index.sources[found.runs], -1)
-        self._dropped = select(documents, found.runs >= 0)
+        self._dropped = choose_dropped(documents, found.runs >= 0)
         self._read = index.documents.copy()
         gone, kept = self._sources[self._dropped.document], self._sources[self._dropped.kept]
         lengths = documents.lengths[self._dropped.document]

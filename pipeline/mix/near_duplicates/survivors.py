@@ -53,7 +53,7 @@ class Dropped:
     jaccard: npt.NDArray[np.float64]
 
 
-def select(documents: SimilarDocuments, alive: npt.NDArray[np.bool_]) -> Dropped:
+def choose_dropped(documents: SimilarDocuments, alive: npt.NDArray[np.bool_]) -> Dropped:
     """Choose the documents to drop.
 
     Args:

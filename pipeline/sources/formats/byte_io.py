@@ -70,7 +70,7 @@ def read_head(url: str, count: int) -> bytes:
     return head
 
 
-def version_of(url: str) -> str:
+def read_file_version(url: str) -> str:
     """Return a text that changes with the file: size and modification time, or what the file system offers instead.
 
     For a file in an archive, the text includes the archive's version.
@@ -83,7 +83,7 @@ def version_of(url: str) -> str:
         raise SourceError(f"{url}: the server does not give its size, so it cannot be cut. Download the file.")
     tags = [f"{key} {info[key]}" for key in ("ETag", "etag", "sha256", "LastModified", "mtime", "CRC") if info.get(key)]
     container = url.partition("::")[2]
-    return ", ".join([f"{info['size']} bytes", *tags, *([f"in {version_of(container)}"] if container else [])])
+    return ", ".join([f"{info['size']} bytes", *tags, *([f"in {read_file_version(container)}"] if container else [])])
 
 
 def version_of_status(status: os.stat_result) -> str:

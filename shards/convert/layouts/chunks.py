@@ -65,13 +65,13 @@ class Chunk:
 
 
 def iter_chunks(
-    reader: SplitReader, pack_head: Callable[[int, int], bytes], *, overhead: int, limit: int
+    reader: SplitReader, pack_mds_head: Callable[[int, int], bytes], *, overhead: int, limit: int
 ) -> Iterator[Chunk]:
     """Yield a split's documents in chunks; each is good until the next is asked for.
 
     Args:
         reader: the split.
-        pack_head: from a document's tokens and the bytes of a token to the bytes before its ids.
+        pack_mds_head: from a document's tokens and the bytes of a token to the bytes before its ids.
         overhead: bytes of a file without its items; each item adds 4 for its offset.
         limit: most bytes of a file with more than one document.
     """
@@ -79,7 +79,7 @@ def iter_chunks(
     for tokens, lengths in reader.iter_documents():
         view, position = tokens.data.cast("B"), 0
         for length in lengths.tolist():
-            head, stop = pack_head(length, token_bytes), position + length * token_bytes
+            head, stop = pack_mds_head(length, token_bytes), position + length * token_bytes
             size = len(head) + stop - position
             if chunk.sizes and total + size + 4 > limit:
                 yield chunk

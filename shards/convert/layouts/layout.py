@@ -25,7 +25,7 @@ class Layout(Protocol):
     USAGE: str
     """How to load the result; `{out}` is its folder, `{split}` a split, `{token_size}` the bytes of a token."""
 
-    def find_obstacles(self, reader: SplitReader) -> list[str]:
+    def find_export_obstacles(self, reader: SplitReader) -> list[str]:
         """Return the reasons why the layout cannot hold a split, if any. Reads lengths at most, never tokens."""
         ...
 

@@ -28,7 +28,7 @@ USAGE = 'StreamingDataset("{out}/{split}", item_loader=TokensLoader(block_size=2
 _DATA_FORMATS = {2: "no_header_numpy:5", 4: "no_header_numpy:6"}
 
 
-def find_obstacles(reader: SplitReader) -> list[str]:
+def find_export_obstacles(reader: SplitReader) -> list[str]:
     """Refuse a document that uint32 offsets do not hold."""
     return find_long_document(reader, "LitData")
 

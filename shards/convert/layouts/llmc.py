@@ -33,7 +33,7 @@ def pack_header(num_tokens: int) -> bytes:
     return _HEAD.pack(MAGIC, VERSION, num_tokens).ljust(HEADER_BYTES, b"\0")
 
 
-def find_obstacles(reader: SplitReader) -> list[str]:
+def find_export_obstacles(reader: SplitReader) -> list[str]:
     """Refuse what does not fit uint16, and shards that int32 cannot count."""
     return refuse_uint32(reader, "llm.c") or [
         f"{shard.name} holds {shard.num_tokens} tokens; llm.c's header counts to {MAX_TOKENS}. Build smaller shards."

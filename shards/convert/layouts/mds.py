@@ -30,7 +30,7 @@ _EXTENTS = (struct.Struct("<IBB"), struct.Struct("<IBH"), struct.Struct("<IBI"))
 """A sample's head, by how many bytes its number of tokens takes: 1, 2 or 4."""
 
 
-def find_obstacles(reader: SplitReader) -> list[str]:
+def find_export_obstacles(reader: SplitReader) -> list[str]:
     """Refuse a document that uint32 offsets do not hold."""
     return find_long_document(reader, "MDS")
 
@@ -42,7 +42,7 @@ def write_split(folder: Path, reader: SplitReader) -> None:
     text = json.dumps(config, sort_keys=True).encode()
     shards: list[dict[str, Any]] = []
     overhead = 8 + len(text)  # the number of samples, the first offset, the description
-    for index, chunk in enumerate(iter_chunks(reader, pack_head, overhead=overhead, limit=MAX_CHUNK_BYTES)):
+    for index, chunk in enumerate(iter_chunks(reader, pack_mds_head, overhead=overhead, limit=MAX_CHUNK_BYTES)):
         path = folder / reader.split / f"shard.{index:05d}.mds"
         with atomic_open(path) as file:
             file.write(chunk.pack_offsets(len(text)))
@@ -53,7 +53,7 @@ def write_split(folder: Path, reader: SplitReader) -> None:
     write_text(folder / reader.split / "index.json", json.dumps({"version": 2, "shards": shards}, sort_keys=True))
 
 
-def pack_head(length: int, token_bytes: int) -> bytes:
+def pack_mds_head(length: int, token_bytes: int) -> bytes:
     """Return the bytes before the ids of a document."""
     scale = 0 if length < 1 << 8 else 1 if length < 1 << 16 else 2
     extent = 1 << scale
@@ -108,7 +108,7 @@ def _read_samples(folder: Path, reader: SplitReader) -> Iterator[tuple[bytes, li
         for size in chunk.sizes:
             scale = body[position + 4] - 4
             length = int.from_bytes(body[position + 5 : position + 5 + (1 << scale)], "little")
-            head = pack_head(length, reader.dtype.itemsize)
+            head = pack_mds_head(length, reader.dtype.itemsize)
             if body[position : position + len(head)] != head or len(head) + length * reader.dtype.itemsize != size:
                 raise ValueError(f"{path.name}: the sample at byte {position} of the samples is not a row of ids")
             sizes.append((length, len(head)))

@@ -30,7 +30,7 @@ _DTYPE_CODES = {2: 8, 4: 4}
 _MAX_INT32 = (1 << 31) - 1
 
 
-def find_obstacles(reader: SplitReader) -> list[str]:
+def find_export_obstacles(reader: SplitReader) -> list[str]:
     """Refuse ids and lengths that int32 does not hold."""
     obstacles: list[str] = []
     size, longest = reader.shard_set.vocab_size, longest_document(reader)

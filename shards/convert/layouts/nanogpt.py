@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 USAGE = 'np.memmap("{out}/{split}.bin", dtype=np.uint16, mode="r")'
 
 
-def find_obstacles(reader: SplitReader) -> list[str]:
+def find_export_obstacles(reader: SplitReader) -> list[str]:
     """Refuse what does not fit uint16."""
     return refuse_uint32(reader, "nanoGPT")
 

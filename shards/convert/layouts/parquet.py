@@ -38,7 +38,7 @@ _COLUMNS = ["source", "unit", "row", "hash"]
 """Columns of the document table that go along."""
 
 
-def find_obstacles(reader: SplitReader) -> list[str]:
+def find_export_obstacles(reader: SplitReader) -> list[str]:
     """Refuse a document that offsets of 31 bits do not hold."""
     if (longest := longest_document(reader)) <= MAX_LIST_TOKENS:
         return []

@@ -73,7 +73,7 @@ def checkpoint_path(run: Path, step: int) -> Path:
     return run / FOLDER / f"step-{step:08d}"
 
 
-def step_of(path: Path) -> int:
+def step_of_checkpoint(path: Path) -> int:
     """Return the step in the name of a checkpoint's folder."""
     match = _NAME.fullmatch(path.name)
     assert match is not None, path
@@ -84,7 +84,7 @@ def list_checkpoints(run: Path) -> list[Path]:
     """Return a run's checkpoint folders, oldest first. Temporary and corrupt ones have other names."""
     folder = run / FOLDER
     found = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)] if folder.is_dir() else []
-    return sorted(found, key=step_of)
+    return sorted(found, key=step_of_checkpoint)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -117,12 +117,12 @@ def read_state(path: Path) -> CheckpointState:
         state = CheckpointState.model_validate_json((path / STATE_FILE).read_bytes())
     except ValidationError as error:
         raise CheckpointError(f"{path / STATE_FILE}: not a state that this version reads: {error}") from error
-    if _NAME.fullmatch(path.name) and step_of(path) != state.step:
+    if _NAME.fullmatch(path.name) and step_of_checkpoint(path) != state.step:
         raise CheckpointError(f"{path / STATE_FILE}: step {state.step}; expected that of the folder's name")
     return state
 
 
-def find_newest(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
+def find_newest_checkpoint(run: Path, say: Callable[[str], None]) -> Checkpoint | None:
     """Return a run's newest whole checkpoint; None if the run has no checkpoints at all. Changes nothing.
 
     Args:
@@ -158,7 +158,7 @@ def clear_leftovers(run: Path, *, after_step: int | None) -> list[Path]:
         shutil.rmtree(left)
     moved: list[Path] = []
     for path in list_checkpoints(run):
-        if after_step is not None and step_of(path) > after_step:
+        if after_step is not None and step_of_checkpoint(path) > after_step:
             target = path.with_name(f"corrupt-{path.name}")
             if target.exists():
                 shutil.rmtree(target)
