@@ -11,7 +11,7 @@ from pipeline.clean.measures.names import MEASURES
 from pipeline.compiled import is_to_compile
 
 if not is_to_compile(Path(__file__).parent):
-    from pipeline.clean.measures.families import measure_texts
+    from pipeline.clean.measures.families import measure_families
 
     found = np.empty((1, len(MEASURES)), np.float32)
-    measure_texts(np.frombuffer(b"a", np.uint8), np.array([0, 1]), np.ones(len(MEASURES), np.bool_), found)
+    measure_families(np.frombuffer(b"a", np.uint8), np.array([0, 1]), np.ones(len(MEASURES), np.bool_), found)
