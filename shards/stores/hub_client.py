@@ -173,6 +173,9 @@ def hub_errors(what: str) -> Generator[None]:
             case RuntimeError() if "client has been closed" in said:
                 # After a connection error of one thread, the library closes the client that all threads share.
                 raise PassingError(f"{what}: another connection broke") from error
+            case AttributeError() if cause.obj is None and cause.name in ("request", "stream"):
+                # It does so just when this thread asks for that client, and returns None.
+                raise PassingError(f"{what}: another connection broke") from error
             case ValueError() | RuntimeError():  # the library cannot parse an answer that is not from a Hub
                 raise HubError(f"{what}: {type(cause).__name__}: {said}. Is HF_ENDPOINT right?") from error
             case _ if type(cause).__name__.startswith("Xet"):

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from huggingface_hub.utils import _http
 
 import shards
 from shards.stores import retry
@@ -303,6 +304,20 @@ def test_a_network_that_stays_away_is_an_error_that_says_so_and_can_be_read_agai
     assert not [path for path in kept(folder) if path.name.endswith(PART_SUFFIX)]
     hub.back()
     check_tokens(shard_set.shards[2])
+
+
+def test_a_client_that_another_thread_closes_meanwhile_is_asked_for_again(hub, folder, monkeypatch):
+    get_session, asked = _http.get_session, []
+
+    def closed_once():
+        """Return None the first time, as the library does when a thread closes its client while another asks for it."""
+        asked.append(True)
+        return get_session() if len(asked) > 1 else None
+
+    shard_set = open_cached(folder)
+    monkeypatch.setattr(_http, "get_session", closed_once)
+    check_tokens(shard_set.shards[1])
+    assert len(asked) > 1
 
 
 def test_fetches_that_nobody_needs_end_at_once(hub, folder, monkeypatch):
