@@ -188,9 +188,10 @@ class C4(Preset):
     max_longest_word_chars: Amount = 1000
     """Longest word: above 1,000 characters (`c4_utils.py`, which removes the line)."""
     max_javascript_lines: Share = OFF
-    """Lines that name JavaScript. C4 removes them and publishes no limit for a page, so that this one is off."""
+    """Lines that name JavaScript. C4 removes them and publishes no limit for a page, so this limit is off."""
     max_policy_lines: Share = OFF
-    """Lines that name terms of use, privacy or cookies. C4 removes them and publishes no limit for a page: off."""
+    """Lines that name terms of use, privacy or cookies. C4 removes them and publishes no limit for a page, so this
+    limit is off."""
 
 
 class Fineweb(Preset):
@@ -199,12 +200,12 @@ class Fineweb(Preset):
     name = "fineweb"
 
     min_punctuated_lines: Share = 0.12
-    """Lines that end with punctuation: 0.12 and below fall there, below 0.12 here (Penedo et al. 2024)."""
+    """Lines that end with punctuation: below 0.12 (Penedo et al. 2024: 0.12 and below)."""
     max_duplicate_line_chars: Share = 0.1
-    """Characters in lines that occur before: 0.1 and above fall there, above 0.1 here (Penedo et al. 2024). The default
-    of datatrove's filter is 0.01."""
+    """Characters in lines that occur before: above 0.1 (Penedo et al. 2024: 0.1 and above). The default of datatrove's
+    filter is 0.01."""
     max_short_lines: Share = 0.67
-    """Lines of fewer than 30 characters: 0.67 and above fall there, above 0.67 here (Penedo et al. 2024)."""
+    """Lines of fewer than 30 characters: above 0.67 (Penedo et al. 2024: 0.67 and above)."""
     max_newlines_per_word: Amount = 0.3
     """Line feeds for each word: above 0.3 (datatrove's `FineWebQualityFilter`, `new_line_ratio`)."""
 
