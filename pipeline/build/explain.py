@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 from pipeline.build.api import default_work
-from pipeline.build.last_mix import LAST_FILE, LastMix, read_last_mix, repaired_by_a_build
+from pipeline.build.last_mix import LAST_FILE, LastMix, last_mix_errors, read_last_mix
 from pipeline.clean.reread import SourceRow, find_rows
 from pipeline.clean.trial import try_document
 from pipeline.encode.run import CONNECTIONS, Run
@@ -50,7 +50,7 @@ def explain(question: Question, progress: Progress) -> Answer | None:
     work = _find_work(question)
     if work is None:
         return None
-    with repaired_by_a_build():
+    with last_mix_errors():
         return _Inquiry(read_last_mix(work), question).answer(progress)
 
 

@@ -141,7 +141,7 @@ def read_last_mix(work: WritableStore) -> LastMix:
 
 
 @contextmanager
-def repaired_by_a_build() -> Generator[None]:
+def last_mix_errors() -> Generator[None]:
     """Say of damage to a work folder that a build repairs it, where the command that found it cannot.
 
     Raises:

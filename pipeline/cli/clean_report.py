@@ -54,11 +54,11 @@ def add_command(commands: Subparsers) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the report and return the exit status."""
     from pipeline.build.clean_report.read import read_clean_report
-    from pipeline.build.last_mix import repaired_by_a_build
+    from pipeline.build.last_mix import last_mix_errors
 
     if options.html:
         _check_folder(options.html, options.place)
-    with repaired_by_a_build():
+    with last_mix_errors():
         report = read_clean_report(options.place)
     pages: list[Path] = []
     if options.html:

@@ -46,7 +46,7 @@ from pipeline.sources.base import Span, TextBatch, Unit
 from pipeline.sources.selection import Selection
 from pipeline.sources.software_heritage.fetched_documents import FORMAT, DocumentWriter
 from pipeline.tokenizer.checks import TokenizerError
-from pipeline.tokenizer.encoder import Encoder, TokenizerInfo, load_encoder, load_tokenizer
+from pipeline.tokenizer.encoder import Encoder, TokenizerInfo, load_encoder, read_encoder_file
 from pipeline.tokenizer.kept_text import add_up_kept_text, check_unknown, describe_kept
 from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR
 from shards.stores.store import FolderStore
@@ -234,7 +234,7 @@ def _tokenizer(recipe: Recipe, selections: list[Selection], samples: list[Extrac
 
     section = recipe.tokenizer
     if recipe.tokenizer_file is not None:
-        return load_tokenizer(recipe.tokenizer_file, eos_token=section.eos_token, bos=section.bos)
+        return read_encoder_file(recipe.tokenizer_file, eos_token=section.eos_token, bos=section.bos)
     assert section.vocab_size is not None  # the recipe's checks guarantee it
     weights = section.sample_weights or {source.name: source.weight for source in recipe.sources}
     shares = Shares(tuple(weights[source.name] for source in recipe.sources)).fractions
@@ -258,7 +258,7 @@ def _tokenizer(recipe: Recipe, selections: list[Selection], samples: list[Extrac
     merges = learn(path, section.vocab_size, section.special_tokens, section.pretokenizer)
     path = folder / "tokenizer.json"
     path.write_text(train.build_tokenizer_json(merges, section.special_tokens, section.pretokenizer), "utf-8")
-    return load_tokenizer(path, eos_token=section.eos_token, bos=section.bos)
+    return read_encoder_file(path, eos_token=section.eos_token, bos=section.bos)
 
 
 def _describe_slow_trainer(recipe: Recipe) -> str:

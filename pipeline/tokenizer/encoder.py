@@ -62,7 +62,7 @@ class TokenizerInfo:
     """What the file asks for that a set does not do."""
 
 
-def load_tokenizer(
+def read_encoder_file(
     path: Path | str,
     *,
     eos_token: str,

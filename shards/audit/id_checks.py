@@ -77,7 +77,7 @@ def check_unknown(totals: Totals, unknown: int) -> Check:
     return Check("unknown_ids", "look" if share > MAX_UNKNOWN_SHARE else "ok", summary, rows)
 
 
-def expected_counts(tokens: int, vocab_size: int) -> npt.NDArray[np.float64]:
+def expected_id_counts(tokens: int, vocab_size: int) -> npt.NDArray[np.float64]:
     """Return the counts that Zipf's law gives the ids of a vocabulary in so many tokens, float64 `(vocab_size,)`.
 
     The count of rank r is proportional to 1/r. The counts of a trained BPE fall more slowly, so most sets have fewer
@@ -89,7 +89,7 @@ def expected_counts(tokens: int, vocab_size: int) -> npt.NDArray[np.float64]:
 
 def is_large_enough(tokens: int, vocab_size: int, *, below: int) -> bool:
     """Return whether so many tokens can be expected to hold every id of a vocabulary `below` times."""
-    return bool(expected_counts(tokens, vocab_size)[-1] >= below)
+    return bool(expected_id_counts(tokens, vocab_size)[-1] >= below)
 
 
 def check_never_seen(totals: Totals, vocabulary: Vocabulary) -> Check:
@@ -98,7 +98,7 @@ def check_never_seen(totals: Totals, vocabulary: Vocabulary) -> Check:
     unseen = (totals.train.counts.sum(axis=0) == 0) & ~vocabulary.special_mask()
     ids = np.flatnonzero(unseen & (lengths != 1))
     tokens, size = totals.train.tokens, totals.vocab_size
-    expected = round(float(np.exp(-expected_counts(tokens, size)).sum()))
+    expected = round(float(np.exp(-expected_id_counts(tokens, size)).sum()))
     verdict: Verdict = "look" if len(ids) > expected else "ok"
     if len(ids) > MAX_UNSEEN_SHARE * size and is_large_enough(tokens, size, below=MIN_EXAMPLES):
         verdict = "bad"
@@ -122,7 +122,7 @@ def check_rare(totals: Totals, vocabulary: Vocabulary, *, below: int) -> Check:
     unseen = int(((counts == 0) & ~special & (vocabulary.entry_lengths() != 1)).sum())
     tokens, size = totals.train.tokens, totals.vocab_size
     share = (len(rare) + unseen) / max(1, size)
-    expected = float((expected_counts(tokens, size) < below).mean())
+    expected = float((expected_id_counts(tokens, size) < below).mean())
     verdict: Verdict = "look" if len(rare) and share > expected + RARE_TOLERANCE else "ok"
     if share > MAX_RARE_SHARE and is_large_enough(tokens, size, below=below):
         verdict = "bad"

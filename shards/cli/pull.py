@@ -37,14 +37,14 @@ def _run(options: argparse.Namespace) -> int:
     from shards.errors import ShardSetError
     from shards.hub.pull import pull
     from shards.stores.hub_address import parse_hub_address
-    from shards.stores.hub_client import HubError, quiet_client
+    from shards.stores.hub_client import HubError, quiet_hub_client
     from shards.terminal.display import printable
     from shards.terminal.progress import show_progress
 
     began = time.perf_counter()
     try:
         address = parse_hub_address(options.source, revision=options.revision)
-        quiet_client()
+        quiet_hub_client()
         with show_progress("pull", unit="bytes") as progress:
             done = pull(address, options.out, progress=progress, note=_note)
     except HubError as error:

@@ -56,7 +56,7 @@ def _run(options: argparse.Namespace) -> int:
     from shards.errors import ShardSetError
     from shards.hub.push import push
     from shards.stores.hub_address import parse_hub_address
-    from shards.stores.hub_client import HubError, quiet_client
+    from shards.stores.hub_client import HubError, quiet_hub_client
     from shards.terminal.progress import show_progress
     from shards.validation.validate import validate
 
@@ -71,7 +71,7 @@ def _run(options: argparse.Namespace) -> int:
         problems = checked.problems
         if problems:
             raise ShardSetError(problems)
-        quiet_client()
+        quiet_hub_client()
         comparison = _compare(options, address)
         if options.dry_run:
             _print_comparison(comparison, as_json=options.json)

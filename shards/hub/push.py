@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from shards.errors import Problem, ShardSetError
 from shards.format.manifest import MANIFEST_FILE
 from shards.hub.compare import CARD_FILE, ComparedFile, Comparison, refresh
-from shards.stores.hub_client import HubError, PassingError, api, hub_errors
+from shards.stores.hub_client import HubError, PassingError, hub_errors, open_hub_client
 from shards.stores.retry import retry
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def push(
 
 def _create(comparison: Comparison, *, private: bool) -> bool:
     """Create the repository and the branch unless they exist; return whether the repository was created."""
-    hub, address, created = api(), comparison.address, not comparison.has_repo
+    hub, address, created = open_hub_client(), comparison.address, not comparison.has_repo
     with hub_errors(f"{address}"):
         if created:
             hub.create_repo(address.repo, repo_type="dataset", private=private, exist_ok=True)
@@ -193,7 +193,7 @@ def _upload(comparison: Comparison, operations: list[CommitOperationAdd], what: 
     """Upload the large files among these that the Hub lacks. They are not visible until a commit adds them."""
     address = comparison.address
     with hub_errors(what):
-        api().preupload_lfs_files(
+        open_hub_client().preupload_lfs_files(
             address.repo, operations, repo_type="dataset", revision=address.revision, free_memory=False
         )
 
@@ -230,7 +230,7 @@ def _commit(
     if len(batch) < len(comparison.missing) and comparison.other is not None:
         removed = [*removed, MANIFEST_FILE]  # while the next commits are made, no set is there
     with hub_errors(f"{address}: commit"):
-        committed = api().create_commit(
+        committed = open_hub_client().create_commit(
             address.repo,
             [
                 *(CommitOperationDelete(address.path(name)) for name in removed),

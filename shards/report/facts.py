@@ -120,7 +120,7 @@ class SetFacts:
         return bool(self.sources) and all(source.kind in ("files", "hub") for source in self.sources)
 
 
-def describe(shard_set: ShardSet) -> SetFacts:
+def describe_facts(shard_set: ShardSet) -> SetFacts:
     """Return the facts of a set.
 
     Raises:

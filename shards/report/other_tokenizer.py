@@ -81,7 +81,9 @@ def parse_compare(text: str) -> tuple[str, Path]:
     return name or (file.resolve().parent.name if file.stem == "tokenizer" else file.stem), file
 
 
-def compare(shard_set: ShardSet, places: dict[str, list[Place]], *, name: str, file: Path) -> TokenizerComparison:
+def compare_other_tokenizer(
+    shard_set: ShardSet, places: dict[str, list[Place]], *, name: str, file: Path
+) -> TokenizerComparison:
     """Encode the documents at `places` with another tokenizer.
 
     Raises:

@@ -153,7 +153,7 @@ def plot_bytes_per_token(ratios: dict[str, float], comparison: TokenizerComparis
 def plot_shards(facts: SetFacts, width: float) -> Chart:
     """Draw the compressed size of each shard's tokens, in the set's order; many shards share a column."""
     slots = SLOTS["wide" if width > 500 else "narrow"]
-    groups = group_shards(facts.shards, slots)
+    groups = group_plotted_shards(facts.shards, slots)
     held = [shard.tokens_bytes for shard in facts.shards] or [0]
     most = max(held)
     said = f"{len(facts.shards):,} shards of {size(min(held))} to {size(most)}."
@@ -183,7 +183,7 @@ def plot_shards(facts: SetFacts, width: float) -> Chart:
 _SIZES = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 
 
-def group_shards(shards: Sequence[ShardFacts], slots: int) -> list[list[ShardFacts]]:
+def group_plotted_shards(shards: Sequence[ShardFacts], slots: int) -> list[list[ShardFacts]]:
     """Return neighbours of one split together, so that there are about `slots` groups."""
     each = max(1, math.ceil(len(shards) / slots))
     groups: list[list[ShardFacts]] = []

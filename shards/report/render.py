@@ -1,19 +1,30 @@
-"""Render the page and the card with jinja2 templates, escaped by default. Equal facts give equal bytes."""
+"""Render the page and the card with jinja2 templates, escaped by default. Equal facts give equal bytes.
+
+A page has no script and loads nothing. Its content security policy allows its one style sheet, which it names by its
+hash, and nothing else, so that even markup that was not escaped could neither run nor make a request. The
+cleaning pages of a build are rendered in the same environment.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import jinja2
+from markupsafe import Markup
 
 from shards.audit.rules import VERDICT_ADVICE, VERDICT_WORDS
 from shards.report import text
 from shards.report.audited import rows_of
-from shards.report.card import card_header
+from shards.report.card import card_header, public_place, public_reason
 from shards.report.chart import Chart
 from shards.report.facts import SetFacts
 from shards.report.other_tokenizer import COMPARED_DOCUMENTS, TokenizerComparison
-from shards.report.page import NARROW, TEMPLATES, WIDE, make_environment, read_style
 from shards.report.plots import (
     MAX_ROWS,
     plot_bytes_per_token,
@@ -28,6 +39,11 @@ from shards.report.vocabulary import VocabularyFacts
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+WIDE, NARROW = 720.0, 342.0
+"""Widths in px that each chart is drawn for: a text column on a desktop, and a phone held upright."""
+
+TEMPLATES = Path(__file__).parent / "templates"
 
 MAX_RECIPE_CHARACTERS = 30_000
 MAX_SHARD_ROWS = 60
@@ -77,13 +93,13 @@ class PageContents:
 def render_page(contents: PageContents) -> str:
     """Return the page: one HTML file that needs nothing else."""
     values = _values(contents) | read_style(TEMPLATES / "style.css") | {"charts": draw_charts(contents)}
-    return make_environment().get_template("page.html.jinja").render(values)
+    return make_render_environment().get_template("page.html.jinja").render(values)
 
 
 def render_card(contents: PageContents) -> str:
     """Return the data card: Markdown under the header that the Hub reads."""
     header = text.yaml_header(card_header(contents.facts))
-    return header + make_environment().get_template("card.md.jinja").render(_values(contents))
+    return header + make_render_environment().get_template("card.md.jinja").render(_values(contents))
 
 
 def draw_charts(contents: PageContents) -> dict[str, dict[str, Chart]]:
@@ -121,3 +137,44 @@ def _values(contents: PageContents) -> dict[str, Any]:
         "most_findings": MAX_FINDINGS,
         "most_drawn": MAX_ROWS,
     }
+
+
+def read_style(*paths: Path) -> dict[str, str]:
+    """Return the values `style`, some style sheets as one, and `style_digest`, for the macro `head`."""
+    style = "".join(path.read_text(encoding="utf-8") for path in paths)
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode("ascii")
+    return {"style": Markup(style), "style_digest": digest}
+
+
+def make_render_environment(*folders: Path) -> jinja2.Environment:
+    """Return the environment of the templates in some folders, and in this package's."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([*folders, TEMPLATES]),
+        autoescape=lambda name: name is None or name.endswith(".html.jinja"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    filters: dict[str, Callable[..., str]] = {
+        "visible": text.visible,
+        "document": text.visible_document,
+        "token": text.visible_token,
+        "shorten": text.shorten,
+        "code": text.code_span,
+        "cell": text.code_cell,
+        "plain": text.plain_span,
+        "public_place": public_place,
+        "public_reason": public_reason,
+        "sentence": text.sentence,
+        "fence": text.fence,
+        "literal": text.python_literal,
+        "signed": text.signed,
+        "signed_percent": text.signed_percent,
+        "count": text.count,
+        "compact": text.compact,
+        "size": text.size,
+        "percent": text.percent,
+    }
+    environment.filters.update(filters)  # pyright: ignore[reportUnknownMemberType]
+    return environment

@@ -1,7 +1,4 @@
-"""The documents in a report: lengths by source, and samples from evenly spaced places.
-
-Processes read the tables shard by shard; each returns a histogram of fixed size.
-"""
+"""The documents that a report shows, from evenly spaced places of the set."""
 
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
@@ -9,23 +6,16 @@ from __future__ import annotations
 import codecs
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from shards.audit.histogram import BINS, bin_lengths
-from shards.errors import Problem, ShardSetError
 from shards.format.documents import iter_documents, read_bytes
 from shards.format.reader import Shard, ShardSet
 from shards.format.tokenizer import Vocabulary
-from shards.terminal.program import called_as
+from shards.report.document_lengths import rows_by_source, wrong_document_table
 from shards.trace.locate import Place, find_places
-from shards.workers import map_tasks
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from shards.audit.audit import Progress
+    pass
 
 SHOWN_CHARACTERS = 700
 """Maximum shown of each document."""
@@ -43,46 +33,7 @@ class ShownDocument:
     whole: bool
 
 
-def count_lengths(shard_set: ShardSet, *, workers: int, progress: Progress | None) -> npt.NDArray[np.int64]:
-    """Count documents by source and length, over both splits.
-
-    Args:
-        shard_set: the set.
-        workers: processes.
-        progress: called with tokens done and tokens in all.
-
-    Returns:
-        int64 `(sources, histogram.BINS)`, sources in the manifest's order.
-
-    Raises:
-        ShardSetError: a document table is not what the manifest says.
-    """
-    total, done = sum(shard.num_tokens for shard in shard_set.shards), 0
-    counts = np.zeros((len(shard_set.manifest.sources), BINS), np.int64)
-    for number, found in map_tasks(count_shard_lengths, shard_set, range(len(shard_set.shards)), workers):
-        counts += found
-        done += shard_set.shards[number].num_tokens
-        if progress is not None:
-            progress(done, total)
-    return counts
-
-
-def count_shard_lengths(shard_set: ShardSet, number: int) -> npt.NDArray[np.int64]:
-    """Count the documents of the shard of this number by source and length, int64 `(sources, BINS)`."""
-    numbers = {source.name: number for number, source in enumerate(shard_set.manifest.sources)}
-    shard = shard_set.shards[number]
-    counts = np.zeros((len(numbers), BINS), np.int64)
-    for batch in iter_documents(shard, ["length", "source"]):
-        lengths = cast("npt.NDArray[np.uint32]", np.from_dlpack(batch.column("length"))).astype(np.int64)
-        bins = bin_lengths(lengths)
-        for name, rows in _rows_by_source(batch):
-            if name not in numbers:
-                raise _wrong_table(shard, f"source {name!r}, which the manifest does not list")
-            counts[numbers[name]] += np.bincount(bins[rows], minlength=BINS)
-    return counts
-
-
-def draw_places(shard_set: ShardSet, number: int) -> dict[str, list[Place]]:
+def draw_shown_places(shard_set: ShardSet, number: int) -> dict[str, list[Place]]:
     """Draw training documents of each source, spread evenly over the set: the middles of `number` equal parts.
 
     Shards are shuffled by content hash, so this is as good as a random draw, and always the same.
@@ -127,24 +78,12 @@ def _find_ordinals(shard: Shard, wanted: dict[str, list[int]]) -> list[int]:
     seen: defaultdict[str, int] = defaultdict(int)
     first = 0
     for batch in iter_documents(shard, ["source"]):
-        for name, rows in _rows_by_source(batch):
+        for name, rows in rows_by_source(batch):
             places = [ordinal - seen[name] for ordinal in wanted.get(name, [])]
             found += [first + int(rows[place]) for place in places if 0 <= place < len(rows)]
             seen[name] += len(rows)
         first += batch.num_rows
     expected = sum(len(ordinals) for ordinals in wanted.values())
     if len(found) != expected:
-        raise _wrong_table(shard, f"{dict(seen)} documents by source, fewer than the manifest says")
+        raise wrong_document_table(shard, f"{dict(seen)} documents by source, fewer than the manifest says")
     return sorted(found)
-
-
-def _rows_by_source(batch: Any) -> list[tuple[str, npt.NDArray[np.int64]]]:
-    sources = batch.column("source")
-    indices = cast("npt.NDArray[np.int32]", np.from_dlpack(sources.indices))
-    names: list[str] = sources.dictionary.to_pylist()
-    return [(name, np.flatnonzero(indices == code)) for code, name in enumerate(names)]
-
-
-def _wrong_table(shard: Shard, what: str) -> ShardSetError:
-    message = f"{what}. Run `{called_as('shards', 'validate')}`, and build the shard again."
-    return ShardSetError([Problem("document_table", shard.entry.files.documents.path, message)])

@@ -21,10 +21,11 @@ from typing import Any
 
 from shards.errors import ShardSetError
 from shards.report.audited import find_or_audit, is_audited
-from shards.report.facts import describe
-from shards.report.other_tokenizer import COMPARED_DOCUMENTS, GPT2, compare, find_gpt2
+from shards.report.document_lengths import count_document_lengths
+from shards.report.facts import describe_facts
+from shards.report.other_tokenizer import COMPARED_DOCUMENTS, GPT2, compare_other_tokenizer, find_gpt2
 from shards.report.render import PageContents, render_card, render_page
-from shards.report.shown_documents import count_lengths, draw_places, read_shown_document
+from shards.report.shown_documents import draw_shown_places, read_shown_document
 from shards.report.vocabulary import describe_vocabulary
 from shards.stores.files import atomic_open
 from shards.stores.open import open_store
@@ -112,19 +113,21 @@ def write_report(
     passes = _Passes(1 if is_audited(shard_set, audit) else 2, progress)
     audited = find_or_audit(shard_set, audit, workers=workers, progress=passes.advance)
     passes.done = passes.number - 1
-    lengths = count_lengths(shard_set, workers=workers, progress=passes.advance)
+    lengths = count_document_lengths(shard_set, workers=workers, progress=passes.advance)
     samples = {
         name: [read_shown_document(shard_set.shard(place.shard), place, vocabulary) for place in places]
-        for name, places in draw_places(shard_set, SAMPLES).items()
+        for name, places in draw_shown_places(shard_set, SAMPLES).items()
     }
     if compare_with is None and (gpt2 := find_gpt2()) is not None:
         compare_with = GPT2, gpt2
     comparison = None
     if compare_with is not None:
         name, file = compare_with
-        comparison = compare(shard_set, draw_places(shard_set, COMPARED_DOCUMENTS), name=name, file=file)
+        comparison = compare_other_tokenizer(
+            shard_set, draw_shown_places(shard_set, COMPARED_DOCUMENTS), name=name, file=file
+        )
     contents = PageContents(
-        describe(shard_set), describe_vocabulary(audited), audited.found, lengths, samples, comparison
+        describe_facts(shard_set), describe_vocabulary(audited), audited.found, lengths, samples, comparison
     )
     page, card = render_page(contents), render_card(contents)
     out.mkdir(parents=True, exist_ok=True)

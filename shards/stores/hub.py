@@ -20,7 +20,7 @@ from shards.stores.hub_client import (
     PassingError,
     RemoteFile,
     blob_id,
-    endpoint,
+    hub_endpoint,
     hub_errors,
     list_files,
 )
@@ -46,7 +46,7 @@ class HubStore:
         """The Hub's `HfFileSystem` for fsspec. Its types are only partly known."""
         from huggingface_hub import HfFileSystem
 
-        return HfFileSystem(endpoint=endpoint())
+        return HfFileSystem(endpoint=hub_endpoint())
 
     @property
     def commit(self) -> str:

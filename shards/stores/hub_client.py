@@ -61,14 +61,14 @@ class Listing:
     files: dict[str, RemoteFile]
 
 
-def api() -> HfApi:
+def open_hub_client() -> HfApi:
     """Return the Hub's client, at the endpoint that HF_ENDPOINT names."""
     from huggingface_hub import HfApi
 
-    return HfApi(endpoint=endpoint(), library_name="tokenmill")
+    return HfApi(endpoint=hub_endpoint(), library_name="tokenmill")
 
 
-def quiet_client() -> None:
+def quiet_hub_client() -> None:
     """Turn off the client's progress bars, and its warnings, which print signed URLs."""
     from huggingface_hub.utils import disable_progress_bars, logging
 
@@ -77,7 +77,7 @@ def quiet_client() -> None:
     logging.set_verbosity_error()
 
 
-def endpoint() -> str | None:
+def hub_endpoint() -> str | None:
     """Return the Hub's address from HF_ENDPOINT, or None if it is not set."""
     return os.environ.get("HF_ENDPOINT", "").rstrip("/") or None
 
@@ -91,7 +91,7 @@ def list_files(address: HubAddress) -> Listing:
     from huggingface_hub.errors import EntryNotFoundError
     from huggingface_hub.hf_api import RepoFile
 
-    hub = api()
+    hub = open_hub_client()
     with hub_errors(f"{address}"):
         # Without `expand` the answer names every file of the repository.
         info = hub.dataset_info(address.repo, revision=address.revision, expand=["sha", "private"])

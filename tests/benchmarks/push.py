@@ -97,9 +97,9 @@ def _push_here(folder: Path) -> float:
     from shards.hub.compare import compare_with_hub
     from shards.hub.push import push
     from shards.stores.hub_address import parse_hub_address
-    from shards.stores.hub_client import quiet_client
+    from shards.stores.hub_client import quiet_hub_client
 
-    quiet_client()
+    quiet_hub_client()
     import_module("huggingface_hub.hf_api")  # its loading is not the push's
     started = time.process_time()
     push(compare_with_hub(folder, parse_hub_address(f"{OWNER}/set")))

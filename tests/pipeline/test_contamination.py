@@ -22,7 +22,14 @@ from pipeline.build.clean_report.read import read_clean_report
 from pipeline.clean.documents import Documents
 from pipeline.clean.evaluations import hits as hits_module
 from pipeline.clean.evaluations.hits import HitFinder
-from pipeline.clean.evaluations.items import ITEM_DTYPE, LEAST_WORDS, NGRAM_WORDS, Items, collect_items, find_ngrams
+from pipeline.clean.evaluations.items import (
+    ITEM_DTYPE,
+    LEAST_WORDS,
+    NGRAM_WORDS,
+    Items,
+    collect_items,
+    find_item_ngrams,
+)
 from pipeline.clean.evaluations.word_ngrams import find_hashed_words
 from pipeline.mix.contamination import CONTAMINATION_FILE
 from pipeline.sources.base import SourceError
@@ -64,7 +71,7 @@ def slow_hits(items: list[str], documents: list[str]) -> set[tuple[int, tuple[st
 
 
 def items_of(texts: list[str]) -> Items:
-    found = [find_ngrams(memoryview(text.encode())) for text in texts]
+    found = [find_item_ngrams(memoryview(text.encode())) for text in texts]
     rows = np.zeros(len(texts), ITEM_DTYPE)
     rows["words"], rows["size"] = zip(*((words, size) for words, size, _ in found), strict=True)
     return collect_items(rows, [ngrams for _, _, ngrams in found])

@@ -17,7 +17,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from pipeline.recipe.schema import SourceRecipe, TokenizerRecipe
 from pipeline.tokenizer.checks import TokenizerError
-from pipeline.tokenizer.encoder import Encoder, load_encoder, load_tokenizer
+from pipeline.tokenizer.encoder import Encoder, load_encoder, read_encoder_file
 from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR, TokenizerTask, iter_sample
 from pipeline.tokenizer.train import PATTERNS, build_tokenizer_json, pre_tokenizer, train_merges, train_tokenizer
 from shards.format.tokenizer_file import byte_characters, find_special
@@ -182,7 +182,7 @@ def test_a_vocabulary_too_large_for_the_sample(name: str, tmp_path: Path, write_
         (tmp_path / str(vocab_size)).mkdir()
         if vocab_size == most:
             train_tokenizer(tmp_path / str(vocab_size), task, lambda done, tokens: None)
-            info = load_tokenizer(tmp_path / str(vocab_size) / "tokenizer.json", eos_token=SPECIAL[0])
+            info = read_encoder_file(tmp_path / str(vocab_size) / "tokenizer.json", eos_token=SPECIAL[0])
             assert info.vocab_size == most
             continue
         with pytest.raises(TokenizerError, match=rf"{vocab_size} is too large for .* offers (at most \d+|{most}) "):
@@ -198,7 +198,7 @@ def changed(text: str, change: Callable[[dict[str, Any]], Any]) -> str:
 def test_a_good_file(trained: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_text(trained["gpt2"])
-    info = load_tokenizer(path, eos_token="<|pad|>")
+    info = read_encoder_file(path, eos_token="<|pad|>")
     assert (info.vocab_size, info.eos_id) == (VOCAB_SIZE, 1)
     assert info.special_tokens == {"<|endoftext|>": 0, "<|pad|>": 1, "<|user|>": 2}
     special_tokens = tuple(info.special_tokens.items())
@@ -238,7 +238,7 @@ def test_files_that_are_refused(message: str, change: Any, trained: dict[str, st
     path = tmp_path / "tokenizer.json"
     path.write_text(changed(trained["gpt2"], change))
     with pytest.raises(TokenizerError) as caught:
-        load_tokenizer(path, eos_token=SPECIAL[0])
+        read_encoder_file(path, eos_token=SPECIAL[0])
     assert str(caught.value).startswith(f"{path}: {message}")
 
 
@@ -246,7 +246,7 @@ def test_files_that_are_refused(message: str, change: Any, trained: dict[str, st
 def test_files_that_are_no_tokenizer(content: str, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(TokenizerError, match=r"tokenizer\.json: not a tokenizer\.json|expected a byte-level"):
-        load_tokenizer(tmp_path / "tokenizer.json", eos_token=SPECIAL[0])
+        read_encoder_file(tmp_path / "tokenizer.json", eos_token=SPECIAL[0])
 
 
 def with_splitter(text: str, splitter: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from pipeline.clean.documents import Documents
 from pipeline.tokenizer.checks import TokenizerError
-from pipeline.tokenizer.encoder import Encoder, TokenizerInfo, load_tokenizer
+from pipeline.tokenizer.encoder import Encoder, TokenizerInfo, read_encoder_file
 from pipeline.tokenizer.kept_text import KeptText, check_unknown
 from shards.format.tokenizer import Vocabulary, read_vocabulary
 from shards.format.tokenizer_file import find_special, find_spelling
@@ -103,7 +103,7 @@ def vocabularies(kinds: dict[str, dict[str, Any]]) -> dict[str, Vocabulary]:
 
 def load(data: dict[str, Any], folder: Path, **options: Any) -> TokenizerInfo:
     (folder / "tokenizer.json").write_text(json.dumps(data))
-    return load_tokenizer(folder / "tokenizer.json", eos_token="</s>", **options)
+    return read_encoder_file(folder / "tokenizer.json", eos_token="</s>", **options)
 
 
 def encode(encoder: Encoder, texts: list[str]) -> tuple[list[list[int]], KeptText]:

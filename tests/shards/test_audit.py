@@ -14,7 +14,7 @@ from shards.__main__ import main
 from shards.audit.audit import audit, choose_rates
 from shards.audit.document_checks import check_lengths, resemblance
 from shards.audit.histogram import BINS, bin_lengths, bin_middles, quantile
-from shards.audit.id_checks import check_never_seen, check_rare, expected_counts, rare_below
+from shards.audit.id_checks import check_never_seen, check_rare, expected_id_counts, rare_below
 from shards.audit.ngrams import NO_NGRAM, hash_ngrams, token_values
 from shards.audit.shard import NGRAM_TOKENS, PASSAGE_TOKENS, SampleRates, ShardTask, scan_shard
 from shards.audit.totals import Totals
@@ -193,7 +193,7 @@ def test_what_is_rare_depends_on_the_size_of_the_set():
 def zipf_totals(tokens, vocab_size, *, unseen=0, rare=0):
     """Return the totals of a set whose ids occur by Zipf's law, but for the last ones: never, or once."""
     totals = Totals(["web"], vocab_size)
-    counts = np.maximum(expected_counts(tokens, vocab_size), 1).astype(np.int64)
+    counts = np.maximum(expected_id_counts(tokens, vocab_size), 1).astype(np.int64)
     counts[vocab_size - rare :] = 1
     counts[vocab_size - rare - unseen : vocab_size - rare] = 0
     totals.train.counts[0] = counts

@@ -25,9 +25,9 @@ from shards.report import write
 from shards.report.audited import find_or_audit, is_audited
 from shards.report.card import size_category
 from shards.report.chart import decade_ticks, doubling_ticks, fit, round_ticks
-from shards.report.facts import ShardFacts, describe
+from shards.report.facts import ShardFacts, describe_facts
 from shards.report.other_tokenizer import find_gpt2, parse_compare
-from shards.report.plots import group_shards
+from shards.report.plots import group_plotted_shards
 from shards.report.render import render_card, render_page
 from shards.report.text import code_cell, code_span, compact, fence, sentence, size
 from shards.report.write import Report, write_report
@@ -436,7 +436,7 @@ def test_colours_have_contrast():
 def test_many_shards_share_columns():
     shards = [ShardFacts(f"train-{k:05d}", "train", 1, 1, k, k) for k in range(1000)]
     shards += [ShardFacts("val-00000", "val", 1, 1, 1, 1)]
-    groups = group_shards(shards, 110)
+    groups = group_plotted_shards(shards, 110)
     assert [shard for group in groups for shard in group] == shards
     assert len(groups) <= 111
     assert groups[-1] == shards[-1:]
@@ -448,7 +448,7 @@ def test_settings_are_those_recorded_and_not_said_to_be_set(plan, hostile, tmp_p
     sources = [{"name": name, "kind": "hub", "repo": "a/b", "split": "train"} | recorded for name in plan.weights]
     recipe = json.dumps({"name": "good", "sources": sources})
     write_set(tmp_path / "set", dataclasses.replace(plan, recipe=recipe))
-    (first, _) = describe(open_set(tmp_path / "set")).sources
+    (first, _) = describe_facts(open_set(tmp_path / "set")).sources
     assert first.settings == {"format": '"auto"', "max_dropped": "0.01", "max_missing": "0.02"}
     assert first.places == ["a/b (train)"]
     assert 'Read with <span class="soft">(defaults included)</span>' in (hostile.out / "index.html").read_text()

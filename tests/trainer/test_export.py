@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from shards import ShardSet
-from trainer.commands.export import describe_files
+from trainer.commands.export import describe_export_files
 from trainer.commands.load_training_run import load_training_run
 from trainer.model.generate import SamplingOptions, iter_tokens
 from trainer.recipe import ModelConfig
@@ -121,7 +121,7 @@ def test_an_eos_that_pads_too_is_trained_further(kind: Any):
     config = ModelConfig(
         kind=kind, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=8
     )
-    files = describe_files(config, 10, 3, {"<|endoftext|>": 3}, "float32")
+    files = describe_export_files(config, 10, 3, {"<|endoftext|>": 3}, "float32")
     assert files["tokenizer_config.json"]["pad_token"] == "<|endoftext|>"
     assert files["generation_config.json"]["pad_token_id"] == 3
     model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**files["config.json"]))

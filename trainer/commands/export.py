@@ -79,10 +79,10 @@ def run(options: argparse.Namespace) -> int:
         raise InputError(f"{out}: exists already; nothing is overwritten. Choose another folder, or delete it.")
     loaded = load_training_run(options.run, say, options.checkpoint)
     config, vocab_size, dtype = loaded.model.config, loaded.model.vocab_size, getattr(torch, options.dtype)
-    weights = convert_weights(loaded.model.state_dict(), config, vocab_size)
+    weights = export_weights(loaded.model.state_dict(), config, vocab_size)
     weights = {name: tensor.to("cpu", dtype).contiguous() for name, tensor in weights.items()}
     tokens = {token.content: index for index, token in loaded.tokenizer.get_added_tokens_decoder().items()}
-    files = describe_files(config, vocab_size, loaded.eos_id, tokens, options.dtype, bos_id=loaded.bos_id)
+    files = describe_export_files(config, vocab_size, loaded.eos_id, tokens, options.dtype, bos_id=loaded.bos_id)
     with write_folder(out) as folder:
         for name, content in files.items():
             write_text(folder / name, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def convert_weights(state: dict[str, Tensor], config: ModelConfig, vocab_size: int) -> dict[str, Tensor]:
+def export_weights(state: dict[str, Tensor], config: ModelConfig, vocab_size: int) -> dict[str, Tensor]:
     """Return the weights under transformers' names, without the rows that pad the vocabulary."""
     import torch
 
@@ -118,7 +118,7 @@ def convert_weights(state: dict[str, Tensor], config: ModelConfig, vocab_size: i
     return out
 
 
-def describe_files(
+def describe_export_files(
     config: ModelConfig, vocab_size: int, eos_id: int, tokens: dict[str, int], dtype: str, *, bos_id: int | None = None
 ) -> dict[str, dict[str, Any]]:
     """Return the JSON files beside weights and tokenizer, by name; `tokens` are the special ones and their ids.

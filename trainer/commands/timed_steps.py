@@ -34,7 +34,7 @@ from shards.format.manifest import Split, dtype_for
 from shards.terminal.display import say
 from shards.torch import TokenWindows
 from shards.torch.windows import Sample
-from trainer.commands.export import convert_weights, describe_files
+from trainer.commands.export import describe_export_files, export_weights
 from trainer.data import open_windows
 from trainer.device import choose_device, choose_precision, peak_flops
 from trainer.model.decoder import build_model
@@ -158,12 +158,12 @@ def build_theirs(recipe: TrainRecipe, vocab_size: int) -> Any:
     """Build transformers' model of the recipe on the CPU, with the weights that ours begins with."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = describe_files(recipe.model, vocab_size, 0, {"eos": 0}, "float32")["config.json"]
+    config = describe_export_files(recipe.model, vocab_size, 0, {"eos": 0}, "float32")["config.json"]
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), attn_implementation="sdpa")
     weights = build_model(recipe.model, vocab_size, seed=recipe.train.seed).state_dict()
     # Where it is tied, theirs lists its head once more.
     strict = not recipe.model.tie_word_embeddings
-    model.load_state_dict(convert_weights(weights, recipe.model, vocab_size), strict=strict)
+    model.load_state_dict(export_weights(weights, recipe.model, vocab_size), strict=strict)
     return model
 
 

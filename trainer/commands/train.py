@@ -109,7 +109,7 @@ def open_cache(options: argparse.Namespace, show: Callable[[str], None]) -> Cach
     """
     from shards.stores.cache import Cache
     from shards.stores.hub_address import HUB_SCHEME
-    from shards.stores.hub_client import quiet_client
+    from shards.stores.hub_client import quiet_hub_client
 
     limit = parse_size("--cache-limit", options.cache_limit) if options.cache_limit else None
     if isinstance(options.shards, Path):
@@ -117,7 +117,7 @@ def open_cache(options: argparse.Namespace, show: Callable[[str], None]) -> Cach
             show(f"{options.shards} is on this machine: --cache and --cache-limit are not used")
         return None
     if options.shards.startswith(HUB_SCHEME):
-        quiet_client()
+        quiet_hub_client()
     cache = Cache(options.cache, limit, note=say)  # any rank may be the one that fetches, and has something to say
     show(f"shards are kept in {cache.folder}, at most {format_amount(cache.limit, 'bytes')}")
     return cache

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.build.last_mix import LastMix
-from pipeline.clean.evaluations.items import Items, find_ngrams, load_items, source_of
+from pipeline.clean.evaluations.items import Items, find_item_ngrams, load_items, source_of
 from pipeline.engine.receipts import TaskOutput
 from pipeline.sources.read_back import read_documents
 from shards.errors import InputError
@@ -67,5 +67,5 @@ def _is_item(text: bytes, items: Items, place: tuple[int, int, int]) -> bool:
     if len(own) != 1:
         return False
     start, stop = items.offsets[own[0] : own[0] + 2].tolist()
-    _, _, hashes = find_ngrams(memoryview(text))
+    _, _, hashes = find_item_ngrams(memoryview(text))
     return np.array_equal(items.ngrams[items.of_items[start:stop]], hashes[:, 0])

@@ -18,7 +18,7 @@ from pipeline.build.clean_report.step_table import list_steps
 from pipeline.build.clean_report.wording import describe_unread, name_ends
 from shards.errors import InputError
 from shards.report.chart import Chart
-from shards.report.page import NARROW, TEMPLATES, WIDE, make_environment, read_style
+from shards.report.render import NARROW, TEMPLATES, WIDE, make_render_environment, read_style
 from shards.stores.files import atomic_open
 
 INDEX = "index.html"
@@ -65,7 +65,7 @@ def _is_ours(path: Path) -> bool:
 
 def render_pages(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the name and the content of each page."""
-    environment = make_environment(_OWN_TEMPLATES)
+    environment = make_render_environment(_OWN_TEMPLATES)
     style = read_style(TEMPLATES / "style.css", _OWN_TEMPLATES / "clean.css")
     near: dict[str, Any] = report["near_duplicates"] or {"sources": []}
     steps = list_steps(report)

@@ -16,7 +16,7 @@ from pipeline.recipe.shares import Shares
 from pipeline.sources.base import Span, spans_to_json
 from pipeline.tokenizer import sample, train
 from pipeline.tokenizer.checks import TokenizerError
-from pipeline.tokenizer.encoder import TokenizerInfo, load_tokenizer
+from pipeline.tokenizer.encoder import TokenizerInfo, read_encoder_file
 
 TokenizerChoice = Literal["recipe", "keep"]
 """Where the tokenizer comes from: what the recipe says, or the one that the work folder holds already."""
@@ -45,7 +45,7 @@ def run_tokenizer(context: BuildContext, recipe: Recipe, choice: TokenizerChoice
     section = recipe.tokenizer
     if recipe.tokenizer_file is not None:
         context.say(f"tokenizer: {recipe.tokenizer_file}, as the recipe says")
-        given = load_tokenizer(recipe.tokenizer_file, eos_token=section.eos_token, bos=section.bos)
+        given = read_encoder_file(recipe.tokenizer_file, eos_token=section.eos_token, bos=section.bos)
         if given.ignored:
             context.note(f"tokenizer: its file also asks for what a set does not do: {'; '.join(given.ignored)}")
         return given, recipe
@@ -161,7 +161,7 @@ def _load_trained(context: BuildContext, digest: str, section: TokenizerRecipe) 
     home = context.work.child("tokenizer").child(digest)
     content = context.driver.read(lambda: bytes(TaskOutput(home).read(train.TOKENIZER_FILE)))
     path = f"{home}/{train.TOKENIZER_FILE}"
-    return load_tokenizer(path, eos_token=section.eos_token, bos=section.bos, content=content, task=str(home))
+    return read_encoder_file(path, eos_token=section.eos_token, bos=section.bos, content=content, task=str(home))
 
 
 def _note_drops(context: BuildContext, recipe: Recipe, drawn: dict[str, Any]) -> None:

@@ -145,7 +145,7 @@ def read_items(folder: Path, task: EvaluationsTask, report: Callable[[int, int],
             found = np.zeros(len(documents), ITEM_DTYPE)
             found["evaluation"], found["span"], found["row"] = number, places, documents.rows
             for place, text in enumerate(documents):
-                found["words"][place], found["size"][place], own_ngrams = find_ngrams(text)
+                found["words"][place], found["size"][place], own_ngrams = find_item_ngrams(text)
                 ngrams.append(own_ngrams)
             own.append(found)
             text_bytes += documents.num_bytes
@@ -181,7 +181,7 @@ def load_items(task: str) -> Items:
         return Items(**{name: arrays[name] for name in arrays})
 
 
-def find_ngrams(text: memoryview) -> tuple[int, int, npt.NDArray[np.uint64]]:
+def find_item_ngrams(text: memoryview) -> tuple[int, int, npt.NDArray[np.uint64]]:
     """Return an item's words, the size of its n-grams, and these with their beginnings, distinct, uint64 `(ngrams, 2)`.
 
     The size of an item that is too short is 0.
@@ -198,7 +198,7 @@ def find_ngrams(text: memoryview) -> tuple[int, int, npt.NDArray[np.uint64]]:
 
 
 def collect_items(rows: npt.NDArray[np.void], ngrams: list[npt.NDArray[np.uint64]]) -> Items:
-    """Return items from their rows, and from the n-grams that `find_ngrams` gave for each."""
+    """Return items from their rows, and from the n-grams that `find_item_ngrams` gave for each."""
     pairs = np.concatenate([*ngrams, np.zeros((0, 2), np.uint64)])
     hashes, of_items = np.unique(pairs[:, 0], return_inverse=True)
     return Items(rows, hashes, np.unique(pairs[:, 1]), of_items, np.cumsum([0, *map(len, ngrams)]))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shards.convert.layouts.layout import longest_document
+from shards.convert.layouts.layout import longest_layout_document
 
 if TYPE_CHECKING:
     from shards.convert.split_reader import SplitReader
@@ -97,7 +97,7 @@ def iter_chunks(
 
 def find_long_document(reader: SplitReader, name: str) -> list[str]:
     """Refuse a document that offsets of 32 bits do not hold."""
-    longest = longest_document(reader)
+    longest = longest_layout_document(reader)
     if longest * reader.dtype.itemsize + _HEADROOM < 1 << 32:
         return []
     return [f"{name}'s offsets hold 4 GiB a document; the longest of {reader.split} has {longest} tokens"]

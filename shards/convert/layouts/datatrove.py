@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shards.convert.layouts.layout import read_array
+from shards.convert.layouts.layout import read_layout_array
 from shards.convert.split_reader import iter_shard_lengths
 from shards.stores.files import atomic_open, write_text
 
@@ -54,14 +54,14 @@ def write_split(folder: Path, reader: SplitReader) -> None:
 def read_tokens(folder: Path, reader: SplitReader) -> Iterator[Tokens]:
     """Read the `.ds` files in order."""
     for path in sorted((folder / reader.split).glob("*.ds")):
-        yield from read_array(path, reader.dtype)
+        yield from read_layout_array(path, reader.dtype)
 
 
 def read_lengths(folder: Path, reader: SplitReader) -> Iterator[Lengths]:
     """Read the `.ds.index` files in order."""
     for path in sorted((folder / reader.split).glob("*.ds.index")):
         last = 0
-        for ends in read_array(path, np.dtype("<u8")):
+        for ends in read_layout_array(path, np.dtype("<u8")):
             yield np.diff(ends.astype(np.int64), prepend=last)
             last = int(ends[-1])
 

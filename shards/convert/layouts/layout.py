@@ -42,7 +42,7 @@ class Layout(Protocol):
         ...
 
 
-def refuse_uint32(reader: SplitReader, loader: str) -> list[str]:
+def refuse_uint32_layout(reader: SplitReader, loader: str) -> list[str]:
     """Return why a loader that reads uint16 cannot read the set: its vocabulary is too large; nothing if it can."""
     if reader.dtype.itemsize == 2:
         return []
@@ -51,12 +51,12 @@ def refuse_uint32(reader: SplitReader, loader: str) -> list[str]:
     return [f"{loader} reads uint16; a vocabulary of {size} does not fit. Use {', '.join(most)} or {last}."]
 
 
-def longest_document(reader: SplitReader) -> int:
+def longest_layout_document(reader: SplitReader) -> int:
     """Return the tokens of the split's longest document, EOS included."""
     return max((int(lengths.max()) for lengths in reader.iter_lengths()), default=0)
 
 
-def read_array(path: Path, dtype: np.dtype[Any], *, offset: int = 0) -> Iterator[Any]:
+def read_layout_array(path: Path, dtype: np.dtype[Any], *, offset: int = 0) -> Iterator[Any]:
     """Yield a file's array from a byte offset to its end, in blocks.
 
     Raises:
@@ -71,7 +71,7 @@ def read_array(path: Path, dtype: np.dtype[Any], *, offset: int = 0) -> Iterator
             yield np.frombuffer(data, dtype)
 
 
-def split_at_eos(blocks: Iterator[Tokens], eos_id: int) -> Iterator[Lengths]:
+def split_layout_at_eos(blocks: Iterator[Tokens], eos_id: int) -> Iterator[Lengths]:
     """Yield the lengths of the documents of a stream, EOS included; a rest without EOS is the last document."""
     position = last = 0
     for tokens in blocks:

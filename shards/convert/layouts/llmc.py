@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shards.convert.layouts.layout import read_array, refuse_uint32, split_at_eos
+from shards.convert.layouts.layout import read_layout_array, refuse_uint32_layout, split_layout_at_eos
 from shards.stores.files import atomic_open
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def pack_header(num_tokens: int) -> bytes:
 
 def find_export_obstacles(reader: SplitReader) -> list[str]:
     """Refuse what does not fit uint16, and shards that int32 cannot count."""
-    return refuse_uint32(reader, "llm.c") or [
+    return refuse_uint32_layout(reader, "llm.c") or [
         f"{shard.name} holds {shard.num_tokens} tokens; llm.c's header counts to {MAX_TOKENS}. Build smaller shards."
         for shard in reader.shards
         if shard.num_tokens > MAX_TOKENS
@@ -63,12 +63,12 @@ def read_tokens(folder: Path, reader: SplitReader) -> Iterator[Tokens]:
         expected = pack_header((path.stat().st_size - HEADER_BYTES) // 2)
         if header != expected:
             raise ValueError(f"{path.name}: header {header[:12].hex()}; expected {expected[:12].hex()} and zeros")
-        yield from read_array(path, reader.dtype, offset=HEADER_BYTES)
+        yield from read_layout_array(path, reader.dtype, offset=HEADER_BYTES)
 
 
 def read_lengths(folder: Path, reader: SplitReader) -> Iterator[Lengths]:
     """Cut the files at EOS."""
-    return split_at_eos(read_tokens(folder, reader), reader.shard_set.eos_id)
+    return split_layout_at_eos(read_tokens(folder, reader), reader.shard_set.eos_id)
 
 
 def _paths(folder: Path, reader: SplitReader) -> list[Path]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shards.convert.layouts.layout import longest_document, read_array
+from shards.convert.layouts.layout import longest_layout_document, read_layout_array
 from shards.stores.files import atomic_open
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _MAX_INT32 = (1 << 31) - 1
 def find_export_obstacles(reader: SplitReader) -> list[str]:
     """Refuse ids and lengths that int32 does not hold."""
     obstacles: list[str] = []
-    size, longest = reader.shard_set.vocab_size, longest_document(reader)
+    size, longest = reader.shard_set.vocab_size, longest_layout_document(reader)
     if size - 1 > _MAX_INT32:
         obstacles.append(f"Megatron reads int32; a vocabulary of {size} does not fit")
     if longest > _MAX_INT32:
@@ -62,7 +62,7 @@ def write_split(folder: Path, reader: SplitReader) -> None:
 
 def read_tokens(folder: Path, reader: SplitReader) -> Iterator[Tokens]:
     """Read `SPLIT.bin`."""
-    return read_array(folder / f"{reader.split}.bin", reader.dtype)
+    return read_layout_array(folder / f"{reader.split}.bin", reader.dtype)
 
 
 def read_lengths(folder: Path, reader: SplitReader) -> Iterator[Lengths]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shards.convert.layouts.layout import read_array, refuse_uint32, split_at_eos
+from shards.convert.layouts.layout import read_layout_array, refuse_uint32_layout, split_layout_at_eos
 from shards.stores.files import atomic_open
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ USAGE = 'np.memmap("{out}/{split}.bin", dtype=np.uint16, mode="r")'
 
 def find_export_obstacles(reader: SplitReader) -> list[str]:
     """Refuse what does not fit uint16."""
-    return refuse_uint32(reader, "nanoGPT")
+    return refuse_uint32_layout(reader, "nanoGPT")
 
 
 def write_split(folder: Path, reader: SplitReader) -> None:
@@ -36,9 +36,9 @@ def write_split(folder: Path, reader: SplitReader) -> None:
 
 def read_tokens(folder: Path, reader: SplitReader) -> Iterator[Tokens]:
     """Read `SPLIT.bin`."""
-    return read_array(folder / f"{reader.split}.bin", reader.dtype)
+    return read_layout_array(folder / f"{reader.split}.bin", reader.dtype)
 
 
 def read_lengths(folder: Path, reader: SplitReader) -> Iterator[Lengths]:
     """Cut `SPLIT.bin` at EOS."""
-    return split_at_eos(read_tokens(folder, reader), reader.shard_set.eos_id)
+    return split_layout_at_eos(read_tokens(folder, reader), reader.shard_set.eos_id)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shards.convert.layouts.layout import longest_document
+from shards.convert.layouts.layout import longest_layout_document
 from shards.convert.split_reader import read_lengths as read_lengths_of
 from shards.format.carried import arrow_type
 from shards.format.documents import read_hashes
@@ -40,7 +40,7 @@ _COLUMNS = ["source", "unit", "row", "hash"]
 
 def find_export_obstacles(reader: SplitReader) -> list[str]:
     """Refuse a document that offsets of 31 bits do not hold."""
-    if (longest := longest_document(reader)) <= MAX_LIST_TOKENS:
+    if (longest := longest_layout_document(reader)) <= MAX_LIST_TOKENS:
         return []
     return [f"a list of Parquet holds {MAX_LIST_TOKENS} tokens; the longest document of {reader.split} has {longest}"]
 
