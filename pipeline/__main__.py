@@ -14,8 +14,8 @@ from shards.terminal.command import run_command
 from shards.terminal.program import add_version, called_as
 
 _GC_THRESHOLD = 50_000
-"""New objects before the garbage collector looks. With Python's 700 it looks at all modules again and again while they
-are loaded: 0.05 to 0.1 s of a build's start."""
+"""New objects before the garbage collector runs. With Python's 700, it goes through all modules again and again while
+they are loaded: 0.05 to 0.1 s of a build's start."""
 
 EPILOG = """\
 examples:

@@ -198,9 +198,9 @@ def item_names(items: list[Any]) -> list[str]:
 
 
 def _walk(loc: tuple[int | str, ...], data: Any) -> Iterator[tuple[int | str, str]]:
-    """Yield the parts of a location that are in the document, and how messages name each.
+    """Yield each part of a location that exists in the document, and its name in messages.
 
-    pydantic goes on with names of a union's branches, which no document has.
+    pydantic appends the names of a union's branches, which no document has.
     """
     for part in loc:
         if isinstance(data, dict):

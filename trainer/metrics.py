@@ -93,7 +93,7 @@ def _parse_lines(content: bytes, path: Path) -> list[Record]:
             continue  # cut off by a crash
         if not _is_record(record):
             expected = f"expected a step, and numbers as {', '.join(NUMBERS)}"
-            raise InputError(f"{path}: line {number}: {expected}; got {line!r:.200}. Mend or delete it.")
+            raise InputError(f"{path}: line {number}: {expected}; got {line!r:.200}. Repair or delete it.")
         if line.endswith(b"\n"):
             records.append(record)
     return records

@@ -36,8 +36,8 @@ def find_checkpoint(run: Path, resume: str, say: Say) -> Checkpoint | None:
     if resume == "never":
         if present:
             raise InputError(
-                f"{run}: holds checkpoints up to {present[-1].name}; --resume never starts anew and deletes nothing. "
-                "Choose another run folder, or --resume auto."
+                f"{run}: holds checkpoints up to {present[-1].name}; `--resume never` starts a new run and deletes "
+                "nothing. Choose another run folder, or --resume auto."
             )
         return None
     found = read_checkpoint(Path(resume))

@@ -250,8 +250,8 @@ class _Inquiry:
             lines.append(f"  it is in a part of {_list(unread)} that was not read")
         lines.append("  no source has it")
         lines.append(
-            "`--document FILE`, a file with its text, in place of --hash tells what cleaning makes of it; "
-            "`--read-sources` looks for it in all sources again."
+            "`--document FILE`, a file with its text, in place of --hash shows what cleaning does to it; "
+            "`--read-sources` searches all sources again."
         )
         return _Found(lines, data)
 

@@ -135,8 +135,8 @@ def read_last_mix(work: WritableStore) -> LastMix:
         )
     except (KeyError, TypeError, ValidationError) as error:
         raise InputError(
-            f"{work}/mix/{LAST_FILE}: {type(error).__name__}: {error}. Run the same build command again: it is "
-            "written anew."
+            f"{work}/mix/{LAST_FILE}: {type(error).__name__}: {error}. Run the same build command again: it "
+            "writes this file again."
         ) from error
 
 

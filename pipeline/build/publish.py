@@ -70,7 +70,7 @@ def check_output(out: WritableStore, recipe: Recipe) -> None:
     foreign = sorted(name for name in names if not _is_ours(name))
     if foreign:
         names = ", ".join(foreign[:5])
-        raise OutputError(f"{out}: holds files that are not of a shard set: {names}. Choose an empty folder for --out.")
+        raise OutputError(f"{out}: holds files that no shard set has: {names}. Choose an empty folder for --out.")
     if MANIFEST_FILE in names:
         try:
             name = json.loads(out.read(MANIFEST_FILE)).get("name")

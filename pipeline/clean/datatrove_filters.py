@@ -35,7 +35,7 @@ REFUSED = {
     "SamplerFilter": "it draws at random in the order of the documents, which another number of workers changes. "
     "mix.tokens takes a part of the sources",
     "UnigramLogProbFilter": "it fetches its word counts from the network",
-    "URLFilter": "it looks at the URL of a document; filters see the text alone. `keep` looks at columns",
+    "URLFilter": "it checks the URL of a document, but filters see only the text. `keep` checks columns",
 }
 """Filters that a recipe cannot name, and why."""
 _TRIAL = "The committee met on Monday and agreed that the new bridge would be open to everyone before the winter. " * 6

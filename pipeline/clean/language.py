@@ -103,7 +103,7 @@ def read_languages(data: bytes) -> list[str]:
     if end > len(data):
         raise ModelError(f"a fastText model that was cut off: {len(data):,} of {end:,} bytes. Fetch it again")
     if not labels:
-        raise ModelError("a fastText model without labels: it tells no languages apart")
+        raise ModelError("a fastText model without labels, which cannot tell languages apart")
     return labels
 
 

@@ -233,9 +233,9 @@ def check_dropped(
             "\n".join(
                 [
                     f"source {source.name!r}: clean.{preset.label} drops {count:,} of {documents:,} documents "
-                    f"({share:.2%}), more than max_dropped = {preset.max_dropped} allows. Such as:",
+                    f"({share:.2%}), more than max_dropped = {preset.max_dropped} allows. Examples:",
                     *(f"  {document}" for document in show(preset.label)[:SHOWN]),
-                    f"Change its keys, then the source is {moved}; or set max_dropped = {enough} beside them, in "
+                    f"Change its keys, then the source is {moved}; or set max_dropped = {enough} next to them, in "
                     f"{preset.table}, to go on without these documents: then nothing is encoded again.",
                 ]
             )

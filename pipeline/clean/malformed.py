@@ -36,9 +36,9 @@ def check_malformed(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> 
     shown = [record for done in results for record in done.get("malformed", [])][:SHOWN_MALFORMED]
     listed = "".join(f"\n  {record}" for record in shown)
     if malformed <= source.max_malformed * records:
-        return f"{found} and dropped. Such as:{listed}"
+        return f"{found} and dropped. Examples:{listed}"
     enough = min(1.0, math.ceil(share * 1e4) / 1e4)
     raise SourceError(
-        f"{found}, more than max_malformed = {source.max_malformed} allows. Such as:{listed}\n"
-        f"Mend the records, or set max_malformed = {enough} to go on without them: then nothing is encoded again."
+        f"{found}, more than max_malformed = {source.max_malformed} allows. Examples:{listed}\n"
+        f"Repair the records, or set max_malformed = {enough} to go on without them; nothing is then encoded again."
     )

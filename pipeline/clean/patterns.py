@@ -116,7 +116,7 @@ def check_matches(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> No
     share = matched / documents
     lines = [
         f"source {source.name!r}: drop_if_matches drops {matched:,} of {documents:,} documents ({share:.2%}), more "
-        f"than max_dropped = {source.max_dropped} allows. Such as:"
+        f"than max_dropped = {source.max_dropped} allows. Examples:"
     ]
     kept = [Match(**match) for done in results for match in done.get("matches", [])]
     for pattern, count in counts.items():

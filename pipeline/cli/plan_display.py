@@ -78,7 +78,7 @@ def _duplicate_lines(estimate: Estimate) -> list[str]:
             lines.append(f"duplicates of {source.name}: {', '.join(parts)}{where.get(found.basis, '')}")
     if sampled := [source.name for source in estimate.sources if source.distinct.basis == "sample"]:
         lines.append(
-            f"look: duplicates of {', '.join(sampled)} were looked for in the sample alone; the build may drop more. "
+            f"look: for {', '.join(sampled)}, only the sample was searched for duplicates; the build may drop more. "
             "--count-duplicates reads all text"
         )
     return lines

@@ -285,7 +285,7 @@ def load_runs(address: str) -> tuple[Run, ...]:
             return tuple(replace(run, keeps_rows=True) for run in runs)
         return runs
     except (OSError, ValueError) as error:
-        raise RunError(f"{address}: {error}. Run the same command again: the list is written anew.") from error
+        raise RunError(f"{address}: {error}. Run the same command again: it writes this list again.") from error
 
 
 @contextmanager

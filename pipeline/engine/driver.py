@@ -203,7 +203,7 @@ class Driver:
     def _find_pending(self, stage: _Stage, tasks: list[Task]) -> list[Task]:
         """Keep the results of the tasks that are done; return the others, the large ones first.
 
-        The receipts of the others are deleted, so that whoever finds a receipt may rely on it.
+        The receipts of the others are deleted, so that any receipt found later can be relied on.
         """
         only = f"{tasks[0].digest}/" if len(tasks) == 1 else ""
         listed = (stage.store.child(tasks[0].digest) if only else stage.store).list()

@@ -263,10 +263,11 @@ def _damages(outcomes: Iterable[Outcome]) -> list[WorkFileDamagedError]:
 
 
 def _explain_loss(call: Call, peak_bytes: int | None) -> str:
-    peak = f", with {peak_bytes / 1e9:.2f} GB of memory the last time it was looked at" if peak_bytes else ""
+    peak = f", with {peak_bytes / 1e9:.2f} GB of memory when last measured" if peak_bytes else ""
     return (
-        f"{call}: its worker process died {MAX_LOSSES} times{peak}, most often because memory ran out: the last time "
-        "alone. What is finished is kept. Run again on a machine with more memory, or read this part in smaller files."
+        f"{call}: its worker process died {MAX_LOSSES} times{peak}, the last time with no other task running. Most "
+        "often memory ran out. Finished work is kept. Run again on a machine with more memory, or read this part in "
+        "smaller files."
     )
 
 

@@ -229,7 +229,7 @@ def file_name(result: dict[str, Any], name: str) -> str:
 
 
 def write_receipt(folder: Path, result: dict[str, Any]) -> None:
-    """Write a task's receipt and the checksums of its files into the folder on this machine where the files are."""
+    """Write a task's receipt and the checksums of its files into the files' folder on this machine."""
     (folder / CHECKSUMS_FILE).write_bytes(seal_checksums(result))
     for name, facts in result["files"].items():
         facts["version"] = str((folder / name).stat().st_mtime_ns)

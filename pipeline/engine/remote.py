@@ -113,6 +113,6 @@ class Losses:
         self._counts[call.task.digest] += 1
         if self._counts[call.task.digest] >= MAX_LOSSES:
             raise WorkerLostError(
-                f"{call}: lost {MAX_LOSSES} times, most often because memory ran out; the last time: {how}. What is "
-                f"finished is kept. {remedy}"
+                f"{call}: lost {MAX_LOSSES} times, most often because memory ran out; the last time: {how}. Finished "
+                f"work is kept. {remedy}"
             )

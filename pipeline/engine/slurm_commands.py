@@ -138,8 +138,8 @@ def _run(command: list[str], text: str = "") -> str:
             raise SlurmError(_explain(command[0], message))
         if time.monotonic() > until:
             raise SlurmLostError(
-                f"{command[0]}: {message}, for {_GIVE_UP_SECONDS / 60:.0f} minutes. The jobs that were submitted go "
-                "on. Run the same command again when Slurm answers: it finds them."
+                f"{command[0]}: {message}, for {_GIVE_UP_SECONDS / 60:.0f} minutes. Submitted jobs keep "
+                "running. Run the same command again when Slurm answers: it finds them."
             )
         time.sleep(_PAUSE_SECONDS)
 

@@ -358,14 +358,14 @@ class _Stage:
         if name == "TIMEOUT" and not element.done:
             raise TimeOverError(
                 f"{first}: was not finished when the time of its job was over. Give jobs more: --slurm time=HH:MM:SS. "
-                "What is finished is kept."
+                "Finished work is kept."
             )
         if name == "FAILED" and written is None and state and state.reason != _KILLED:
             none = "(no output)" if job.store.folder else "(not kept in a bucket; --slurm output=FILE keeps them)"
             raise RunError(
                 f"Slurm job {job.id}_{index} ended before its first task began. Its last lines:\n{log or none}"
                 "\nThe nodes must have this Python and Tokenmill under the same path; --slurm-setup 'COMMAND' runs "
-                "a command before."
+                "a command first."
             )
         if name not in _NOBODYS_FAULT and name != "TIMEOUT":
             how = f"element {job.id}_{index} ended as {name}"

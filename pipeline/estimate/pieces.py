@@ -220,7 +220,7 @@ def _read_content(source: SourceRecipe, span: Span) -> Piece:
 
 
 def _content_length(source: SourceRecipe, span: Span) -> float | None:
-    """Return the mean of `length_bytes` over the rows of a part that the predicates keep; None without that column."""
+    """Return the mean of the column `length_bytes` over a part's rows that the predicates keep; None without it."""
     lengths = source.model_copy(update={"content": "column", "text": "length_bytes"})
     try:
         values = [np.asarray(batch.text.drop_null()) for batch in read_span(lengths, span)]

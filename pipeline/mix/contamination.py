@@ -1,9 +1,9 @@
 """Contamination: which documents hold items of evaluation sets.
 
-A document holds an item where at least half of the item's n-grams occur close together: in a stretch of the document
+A document holds an item if at least half of the item's n-grams occur close together: in a stretch of the document
 that has twice the item's bytes, or in one document no longer than that. N-grams that are common in the corpus do not
-count, because whoever writes them has not copied them from the item: those in more than `COMMON_DOCUMENTS` documents
-and in more than one of `COMMON_ONE_IN`. The rule looks at hits alone: no text is read. Memory: 8 bytes for each n-gram
+count, because their authors have not copied them from the item: n-grams in more than `COMMON_DOCUMENTS` documents
+and in more than one of `COMMON_ONE_IN`. The rule uses only the hits and reads no text. Memory: 8 bytes for each n-gram
 of the items, and the hits of one run.
 """
 

@@ -51,7 +51,7 @@ class Copy:
 
     @property
     def hash_key(self) -> tuple[int, int]:
-        """Its hash."""
+        """Its hash, as two halves."""
         return int(self.row["hash_hi"]), int(self.row["hash_lo"])
 
     @property

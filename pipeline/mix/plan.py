@@ -57,7 +57,7 @@ class MixPlan:
     """How many hashes of each of the recipe's block lists were found."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as JSON values. Without phases they are as before there were any."""
+        """Return the plan as JSON values. A set without phases has no key for them, as in earlier versions."""
         data = asdict(self)
         for shard in data["shards"]:
             if shard["phase"] is None:

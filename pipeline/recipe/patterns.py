@@ -23,7 +23,7 @@ def check_pattern(pattern: str) -> str:
         everything = bool(unwrap_mask(pc.match_substring_regex(empty, pattern))[0])
         pc.match_substring_regex(empty, in_group(pattern))  # a quote \Q that is left open would swallow the bracket
     except UnicodeEncodeError as error:
-        raise ValueError("not a pattern: a lone surrogate is no text") from error
+        raise ValueError("not a pattern: a lone surrogate is not text") from error
     except pa.ArrowInvalid as error:
         message = str(error).removeprefix("Invalid regular expression: ").replace(in_group(pattern), pattern)
         raise ValueError(f"not a pattern: {message}. The syntax is RE2's, without look-around") from error

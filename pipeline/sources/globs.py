@@ -105,7 +105,7 @@ def _check_glob(place: str, source: dict[str, Any], glob: str, folder: Path) -> 
 
 
 def _one_of_each_ending(glob: str) -> list[File]:
-    """Return a file of each ending that a glob matches, sorted by name: their names tell the formats of all files.
+    """Return one file for each ending that a glob matches, sorted by name: the endings show the formats of all files.
 
     Raises:
         As `expand_glob`.
@@ -125,7 +125,7 @@ def _one_of_each_ending(glob: str) -> list[File]:
 def _find_without_columns(files: list[File], by_name: dict[str, str | None]) -> str | None:
     """Return the name of the first file without columns; a file is opened only if its name does not give its format.
 
-    Here one file of each ending is looked at. `pipeline.sources.formats.readers` refuses the others.
+    This checks one file of each ending. `pipeline.sources.formats.readers` refuses other files without columns.
     """
     for file in files:
         found = by_name[file.name]

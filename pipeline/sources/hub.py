@@ -123,7 +123,7 @@ def _resolve_files(source: SourceRecipe) -> Iterator[File]:
     config: Any = datasets.config  # pyright: ignore[reportAttributeAccessIssue]
     config.HF_UPDATE_DOWNLOAD_COUNTS = False  # prevents a request to another host, whose failure would be retried
     if Path(_repo(source)).exists():
-        raise SourceError(f"{where}: `datasets` would take the folder of that name here for it. Run in another folder.")
+        raise SourceError(f"{where}: `datasets` would read the folder of that name here. Run in another folder.")
     try:
         builder = datasets.load_dataset_builder(_repo(source), source.config, revision=source.revision)
     except SourceError:

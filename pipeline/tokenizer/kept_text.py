@@ -190,7 +190,7 @@ def check_unknown(source: str, kept: KeptText, max_unknown: float) -> None:
     enough = min(1.0, math.ceil(share * 1000) / 1000)
     lines = [
         f"source {source!r}: {kept.unknown:,} of {kept.tokens:,} tokens ({share:.2%}) stand for characters that the "
-        f"tokenizer does not know, more than tokenizer.max_unknown = {max_unknown} allows. Such as:",
+        f"tokenizer does not know, more than tokenizer.max_unknown = {max_unknown} allows. Examples:",
         *(f"  {printable(text)}" for text in kept.lost),
         "Use a tokenizer with byte_fallback, drop such documents (`drop_if_matches`), or set tokenizer.max_unknown = "
         f"{enough} to go on: the unknown characters are lost in the set. Nothing is encoded again.",

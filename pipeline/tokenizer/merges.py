@@ -1,8 +1,8 @@
 """Learn BPE merges from counted words, as the trainer of `tokenizers` does, to the last tie.
 
-A heap holds pairs of entries with their counts: the most frequent is merged first, of equally frequent ones that with
-the smaller ids. Bytes have ids in the order of their byte-level characters, merges the next ones. With each pair goes a
-list of the words that it came up in; a merge looks at no others. As in `tokenizers`,
+A heap holds pairs of entries with their counts: the most frequent pair is merged first; of equally frequent pairs, the
+one with the smaller ids. Bytes have ids in the order of their byte-level characters; merges have the ids after them.
+Each pair has a list of the words that it came up in; a merge visits no other words. As in `tokenizers`,
 
 - the count of a pair in the heap may be too high; it is looked up again when the pair is on top,
 - training ends with the vocabulary full or with no pair left.
@@ -34,7 +34,7 @@ _ROOM = 1 << 18
 _BYTE_PAIRS = 1 << 16
 PAIR, NUMBER, LIST = range(3)
 """Columns of the table of pairs: the pair plus 1, or 0 in an empty row; its count; the list of the words that the merge
-at hand makes it in, or 0. In the heap: the pair, its count when it was last looked at, the list of its words."""
+at hand makes it in, or 0. In the heap: the pair, its count when it was last updated, the list of its words."""
 WORD, NEXT = range(2)
 """Columns of the lists: a word, and the row of the next one, or 0."""
 PAIRS, TOUCHED, HEAP, FREE, USED = range(5)

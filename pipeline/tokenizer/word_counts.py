@@ -185,7 +185,7 @@ def _first_slot(key: int, tail: int, slots: Slots) -> int:
 
 @compiled
 def _find(data: Bytes, key: int, tail: int, offset: int, length: int, words: Words, slots: Slots) -> int:
-    """Return the slot of a word, or the empty one where it belongs."""
+    """Return the slot of a word, or the empty slot where the word belongs."""
     slot = _first_slot(key, tail, slots)
     while slots[slot]:
         word = slots[slot] - 1

@@ -398,7 +398,7 @@ def _find(words: Words, hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]
 
 
 def _sort_terms(found: Concentrated, listed: npt.NDArray[np.int64]) -> Concentrated:
-    """Return the result with the terms that listed documents hold most first, numbered anew in the reasons."""
+    """Return the result with the terms that listed documents hold most first, and renumber them in the reasons."""
     order: list[int] = np.argsort(-listed, kind="stable").tolist()
     new = {old: number for number, old in enumerate(order)}
     found.terms = [replace(found.terms[old], listed=int(listed[old])) for old in order]

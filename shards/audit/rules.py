@@ -33,7 +33,7 @@ RARE_TOLERANCE = 0.01
 """Share of the vocabulary: up to this many more rare ids than the size of the set explains are ok."""
 
 MAX_UNKNOWN_SHARE = 1e-4
-"""Above one unknown token in 10,000, about one a page, what is lost should be looked at. Our own rule."""
+"""Above one unknown token in 10,000, about one a page, somebody should check what is lost. Our own rule."""
 
 MAX_RARE_SHARE = 0.5
 """A vocabulary with a larger share of rare or never-seen ids is bad: most of the embedding would not be trained."""

@@ -177,7 +177,7 @@ def _find_misplaced(
     shard_set: ShardSet,
     counted: npt.NDArray[np.int64],
 ) -> None:
-    """Find documents with a special id other than EOS at the end and BOS at the beginning, if counts show any."""
+    """Find documents with a special id other than EOS at the end and BOS at the beginning, if the counts show any."""
     eos_id, bos_id = shard_set.eos_id, shard_set.bos_id
     ended = block.tokens[block.ends - 1] == eos_id
     begun = np.zeros(len(block.starts), bool) if bos_id is None else block.tokens[block.starts] == bos_id

@@ -159,7 +159,7 @@ class Candidates:
 
 
 def _kind(entry: bytes) -> int:
-    """Return the kind of an entry, `_LEADING` added if white space is at its front."""
+    """Return the kind of an entry, plus `_LEADING` if it begins with white space."""
     text = entry.lstrip()
     letters = [byte >= 0x80 or chr(byte).isalnum() for byte in text]
     if not text or any(byte <= 0x20 for byte in text):

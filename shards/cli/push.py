@@ -62,7 +62,7 @@ def _run(options: argparse.Namespace) -> int:
 
     check_place(options.set)
     if not isinstance(options.set, Path):
-        raise InputError(f"push: {options.set}: is not a folder of this machine. Copy the set to one, and push that.")
+        raise InputError(f"push: {options.set}: is not a folder of this machine. Copy the set here, and push the copy.")
     began = time.perf_counter()
     try:
         address = parse_hub_address(options.repo, revision=options.revision)
@@ -123,7 +123,7 @@ def _find_card(options: argparse.Namespace) -> Path | None:
 
     card = folder_beside(FolderStore(options.set), "report") / CARD_FILE
     if not card.is_file() and not options.dry_run:
-        _note(f"making the card {card}, with an audit where there is none")
+        _note(f"making the card {card}, and an audit if there is none")
         with show_progress("report") as progress:
             write_report(options.set, progress=progress)
     if not card.is_file():

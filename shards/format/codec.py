@@ -319,10 +319,10 @@ def decompress_into(
     """Decompress one frame into a buffer of its size and verify its checksum; no memory is allocated for the content.
 
     Raises:
-        CodecError: kind `frame_corrupt`, when it does not hold exactly what the seek table says.
+        CodecError: kind `frame_corrupt`, if the frame does not hold exactly what the seek table says.
     """
     with _frame_errors(data, frame):
-        # Only given the whole frame and room for its content does zstd decompress in one pass, checksum included.
+        # zstd decompresses in one pass, checksum included, only if it has the whole frame and room for its content.
         if (found := _count_frame_bytes(data)) != len(data):
             ends = f"ends after {found} bytes" if found and found < len(data) else "is cut off"
             message = f"frame at byte {frame.file_start} {ends}; the seek table says {len(data)} bytes"

@@ -225,7 +225,7 @@ def _commit(
     if not batch:
         return True
     if lost := [file.name for file in batch if file.name not in operations]:
-        raise HubError(f"{address}: {lost[0]} was there and is not any more. Run the same command again.")
+        raise HubError(f"{address}: {lost[0]} was there and is now missing. Run the same command again.")
     removed = comparison.leftover
     if len(batch) < len(comparison.missing) and comparison.other is not None:
         removed = [*removed, MANIFEST_FILE]  # while the next commits are made, no set is there

@@ -64,7 +64,7 @@ def draw_shown_places(shard_set: ShardSet, number: int) -> dict[str, list[Place]
 def read_shown_document(
     shard: Shard, place: Place, vocabulary: Vocabulary, *, characters: int = SHOWN_CHARACTERS
 ) -> ShownDocument:
-    """Return the beginning of a document. A character has at most 4 tokens, so no more than that are read."""
+    """Return the beginning of a document. A character has at most 4 tokens, so at most 4 for each are read."""
     stop = min(place.tokens - 1, 4 * characters + 1)  # one for BOS
     data = read_bytes(shard, place.start, place.start + stop, vocabulary=vocabulary)
     whole = stop == place.tokens - 1

@@ -45,7 +45,7 @@ MOST_DEFAULT_BYTES = 100 * 10**9
 compressed uint16 tokens. Training needs no more than two shards; more saves fetching in later epochs and runs."""
 
 POLL_S = 0.02
-"""Seconds between two looks at a lock that another process holds."""
+"""Seconds between two checks of a lock that another process holds."""
 
 NOTE_AFTER_S = 5.0
 """Seconds after which the user is told what a process waits for."""
@@ -296,7 +296,7 @@ class _Waiting:
         """Pause for a moment.
 
         Raises:
-            StoppedError: the wait is to end.
+            StoppedError: somebody has asked for the wait to end.
         """
         if time.monotonic() > self._until:
             self._until = float("inf")

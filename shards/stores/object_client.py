@@ -291,7 +291,7 @@ def _read_profile(variables: Mapping[str, str]) -> dict[str, str]:
         raise InputError(f"AWS_PROFILE: no profile {name!r} in ~/.aws/config or ~/.aws/credentials. Correct it.")
     if "AWS_PROFILE" in variables and "aws_access_key_id" not in found:
         remedy = f'Run eval "$(aws configure export-credentials --profile {name} --format env)"'
-        raise InputError(f"AWS_PROFILE: the profile {name!r} has no keys of its own: it signs in otherwise. {remedy}")
+        raise InputError(f"AWS_PROFILE: the profile {name!r} has no keys: it signs in another way. {remedy}")
     return found
 
 

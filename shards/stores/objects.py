@@ -254,7 +254,7 @@ class ObjectStore:
             StoreError: there is no permission to list or delete.
         """
         if not self.address.prefix:
-            raise InputError(f"{self}: is a whole bucket, and is not emptied. Give a folder in it.")
+            raise InputError(f"{self}: is a whole bucket, which is never emptied. Give a folder in it.")
         keys = [self.address.object_key(file.name) for file in self.list()]
         for first in range(0, len(keys), DELETED_AT_ONCE):
             batch = keys[first : first + DELETED_AT_ONCE]

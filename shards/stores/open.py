@@ -63,9 +63,9 @@ def absolute_place(place: str | os.PathLike[str]) -> str:
     address = str(store if store.folder is None else store.folder.absolute())
     if isinstance(store, ObjectStore) and not store.address.prefix:
         remedy = f"Give a folder in it: {address}/NAME."
-        raise StoreAddressError(f"{address}: a whole bucket; a build also writes beside its places. {remedy}")
+        raise StoreAddressError(f"{address}: a whole bucket; a build also writes next to its folders. {remedy}")
     if not address.rstrip("/").rpartition("/")[2]:
-        raise StoreAddressError(f"{place}: cannot be used as a place to write to: expected one with a name.")
+        raise StoreAddressError(f"{place}: cannot be written to: expected one with a name.")
     return address
 
 

@@ -271,13 +271,13 @@ def folder_beside(store: Store, ending: str) -> Path:
 
 
 def check_outside(out: Path, store: Store) -> None:
-    """Check that what is written about a set is not written to its own folder.
+    """Check that a file about a set is not written to the set's own folder.
 
     Raises:
-        InputError: it is.
+        InputError: `out` is in that folder.
     """
     if store.folder is not None and out.resolve().is_relative_to(store.folder.resolve()):
-        raise InputError(f"{out}: inside the set's own folder, which may hold no other files. Give another.")
+        raise InputError(f"{out}: inside the set's own folder, which may hold only the set. Give another.")
 
 
 def require_folder(store: Store) -> Path:

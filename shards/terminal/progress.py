@@ -65,7 +65,7 @@ class Meter:
     printed: float = field(default_factory=time.monotonic)
 
     def __call__(self, done: int, total: int, figures: Sequence[str] = ()) -> None:
-        """Report what is done, with short texts about it, the most important first."""
+        """Report how much is done of how much, with short texts about it, the most important first."""
         self.done, self.total, self.figures = done, total, figures
         if self.prints and time.monotonic() - self.printed >= LINE_SECONDS:
             self.printed = time.monotonic()

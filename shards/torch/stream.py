@@ -213,7 +213,7 @@ class TokenStream(IterableDataset[Sample]):
 
     def _iter_from(self, first: int, end: int, readers: int) -> Iterator[Sample]:
         for begin in range(first, end, self._stride * readers):
-            # The state moves on before the batch is handed out: whoever has the batch may save.
+            # The state moves on before the batch is handed out, so that the caller may save once it has the batch.
             self._next = min(begin + self._stride * readers, end)
             numbers = np.arange(begin + self.rank, min(begin + self._stride, end), self.world_size)
             if len(numbers):

@@ -44,7 +44,7 @@ def check_out(path: Path, set_folder: Path | None) -> None:
     """
     folder = path.absolute().parent
     if set_folder is not None and path.resolve().is_relative_to(set_folder.resolve()):
-        raise InputError(f"{path}: inside the set's own folder, which may hold no other files. Write it elsewhere.")
+        raise InputError(f"{path}: inside the set's own folder, which may hold only the set. Write it elsewhere.")
     if path.is_dir():
         raise InputError(f"{path}: a folder; expected the name of a file. Give a name in it.")
     if not folder.is_dir():

@@ -8,8 +8,8 @@ Wrong content is reported, never raised; only a folder or store that cannot be l
 the set: a frame of 1 MiB for each thread, 8 bytes a document of the shards being read, and the duplicate check's
 partitions; for a set in a store also one request (8 MiB) and one document table for each thread.
 
-`check_in_full` says what the full level is; whoever calls it runs the checks of shards and partitions. `validate` runs
-them in threads of this process, a build as tasks on its engine (`pipeline.validate`).
+`check_in_full` defines the full level; its caller runs the checks of shards and partitions. `validate` runs them in
+threads of this process; a build runs them as tasks on its engine (`pipeline.validate`).
 """
 
 from __future__ import annotations

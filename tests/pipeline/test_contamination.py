@@ -292,7 +292,7 @@ def test_a_malformed_item_names_what_can_be_done(corpus: Path, tmp_path: Path, b
     with pytest.raises(SourceError) as caught:
         pipeline.build_set(recipe, out=tmp_path / "set", workers=1)
     assert str(caught.value).startswith(f"evaluation set 'bad': bad.jsonl: record {before}: ")
-    assert str(caught.value).endswith("Mend the record, or correct the column's name or type.")
+    assert str(caught.value).endswith("Repair the record, or correct the column's name or type.")
     assert "max_malformed" not in str(caught.value)
 
 

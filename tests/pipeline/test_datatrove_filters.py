@@ -131,7 +131,7 @@ def recipe(tmp_path: Path) -> Callable[..., Path]:
         ('filter = "GopherQualtyFilter"', "has no filter 'GopherQualtyFilter'. Did you mean 'GopherQualityFilter'?"),
         ('filter = "BaseFilter"', "has no filter 'BaseFilter'."),
         ('filter = "SamplerFilter"', "cannot be used: it draws at random in the order of the documents"),
-        ('filter = "URLFilter"', "cannot be used: it looks at the URL of a document"),
+        ('filter = "URLFilter"', "cannot be used: it checks the URL of a document"),
         ('filter = "GopherQualityFilter"\narguments = { min_words = 3 }', "unexpected keyword argument 'min_words'"),
         ('filter = "GopherQualityFilter"\narguments = { min_doc_words = "x" }', "cannot be used so: TypeError"),
         (

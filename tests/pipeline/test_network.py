@@ -292,7 +292,7 @@ def rogue(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes, bytes, f
     ("head", "body", "pause_s", "expected"),
     [
         (b"206 OK\r\nTransfer-Encoding: chunked", b"400\r\n" + bytes(1024) + b"\r\n", 0.0, "more than the 8 bytes"),
-        (b"206 OK\r\nContent-Length: 4294967296", bytes(1024), 0.0, "4294967296 bytes announced where at most 8"),
+        (b"206 OK\r\nContent-Length: 4294967296", bytes(1024), 0.0, "4294967296 bytes announced; expected at most 8"),
         (b"206 OK\r\nContent-Length: 8", b"x", 0.4, "too slow"),
         (b"200 OK\r\nContent-Length: 1000", b"x", 0.1, "too slow"),
     ],

@@ -140,7 +140,7 @@ def describe_export_files(
         model = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "activation_function": "gelu_new"}
         model |= {theirs: getattr(config, ours) for theirs, ours in GPT2_KEYS.items()}
         model |= dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
-    # Without its class a gpt2 gets GPT2Tokenizer, which builds parts anew.
+    # Without its class a gpt2 gets GPT2Tokenizer, which rebuilds parts of it.
     tokenizer = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": config.max_position_embeddings}
     tokenizer |= {"bos_token": bos, "eos_token": eos, "pad_token": pad, "clean_up_tokenization_spaces": False}
     tokenizer |= {"extra_special_tokens": [token for token in tokens if token not in (bos, eos, pad)]}

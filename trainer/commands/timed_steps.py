@@ -155,13 +155,13 @@ def take_our_steps(
 
 
 def build_theirs(recipe: TrainRecipe, vocab_size: int) -> Any:
-    """Build transformers' model of the recipe on the CPU, with the weights that ours begins with."""
+    """Build the recipe's model with transformers, on the CPU, with the initial weights of our model."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = describe_export_files(recipe.model, vocab_size, 0, {"eos": 0}, "float32")["config.json"]
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config), attn_implementation="sdpa")
     weights = build_model(recipe.model, vocab_size, seed=recipe.train.seed).state_dict()
-    # Where it is tied, theirs lists its head once more.
+    # If the head is tied, transformers lists it once more.
     strict = not recipe.model.tie_word_embeddings
     model.load_state_dict(export_weights(weights, recipe.model, vocab_size), strict=strict)
     return model

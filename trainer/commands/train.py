@@ -1,6 +1,6 @@
-"""Training a model on a shard set: opens the run, trains it, and prints how it ended.
+"""Training a model on a shard set: opens the run, trains the model, and prints how the run ended.
 
-The recipe is checked, and OpenMP told how to wait, before torch is imported.
+Before torch is imported, the recipe is checked and OpenMP is told how to wait.
 """
 
 from __future__ import annotations

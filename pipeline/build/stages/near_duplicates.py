@@ -150,7 +150,7 @@ def check_near_duplicates(
                 "\n".join(
                     [
                         f"source {source['name']!r}: clean.near_duplicates drops {counted}, more than "
-                        f"max_dropped = {settings.max_dropped} allows. Such as:",
+                        f"max_dropped = {settings.max_dropped} allows. Examples:",
                         *_show(context, tokenizer, runs, source["shown"][:SHOWN]),
                         f"Raise min_jaccard, then the set is mixed again; or set max_dropped = {enough} in "
                         "[clean.near_duplicates] to go on without them. Nothing is encoded again.",

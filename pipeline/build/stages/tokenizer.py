@@ -32,8 +32,8 @@ _LASTING_KEYS = ("vocab_size", "special_tokens", "pretokenizer")
 def run_tokenizer(context: BuildContext, recipe: Recipe, choice: TokenizerChoice) -> tuple[TokenizerInfo, Recipe]:
     """Provide the build's tokenizer.
 
-    Another mix trains no other tokenizer: the mix's weights do not decide the task's digest. The weights that the
-    sample was drawn with are in the receipt.
+    A change of the mix trains no new tokenizer: the task's digest does not depend on the mix's weights. The receipt
+    has the weights that the sample was drawn with.
 
     Returns:
         The tokenizer, and the recipe from which anyone can build the same set: with the sample's weights, or with a
@@ -186,10 +186,10 @@ def _note_drops(context: BuildContext, recipe: Recipe, drawn: dict[str, Any]) ->
 
 
 def _sample_spans(context: BuildContext, sample_bytes: int, weights: dict[str, float]) -> tuple[tuple[Span, ...], ...]:
-    """Return what the sample may be drawn from: of each source the first files in its order that hold far more.
+    """Return what the sample may be drawn from: the first files of each source, in its order, that hold far more.
 
-    So the seed, the files, `sample_bytes` and the sample's weights decide it, not how many tokens the set shall have.
-    Where the rows only name the text, what was fetched offers itself.
+    So the sample depends on the seed, the files, `sample_bytes` and the sample's weights, not on the size of the set.
+    If the rows only name the text, the sample is drawn from the text that was fetched.
     """
     shares = Shares(tuple(weights[selection.source.name] for selection in context.selections))
     return tuple(

@@ -53,7 +53,8 @@ def measure_alphanumeric(document: Bytes) -> float:
 def measure_encoded(document: Bytes) -> tuple[float, float]:
     """Measure the runs of at least `ENCODED_RUN_BYTES` letters, digits, +, / and =, and line feeds between them.
 
-    Only one byte of so many is looked at: a run has one of these, from which it is followed to both ends.
+    Between runs, only one byte of `ENCODED_RUN_BYTES` is checked: every run has such a byte, and is followed from it
+    to both ends.
     """
     longest = found = 0
     at = ENCODED_RUN_BYTES - 1

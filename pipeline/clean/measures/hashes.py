@@ -1,4 +1,4 @@
-"""Hashes of stretches of a document, and equal ones found by a table: what repeats, without a sort."""
+"""Hashes of stretches of a document, and a hash table that finds the equal ones without a sort."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def measure_sentences(document: Bytes, words: Words, lines: Lines, flags: Flags)
 
 @compiled
 def _keeps_line(document: Bytes, words: Words, first: int, last: int) -> bool:
-    """Return whether C4 keeps a line, by its first and last words; its phrases are not looked at."""
+    """Return whether C4 keeps a line, by its first and last words; its phrases are not checked."""
     if last - first + 1 < MIN_LINE_WORDS or not is_punctuated(document, words.stops[last]):
         return False
     if trails_off(document, words.starts[first], words.stops[last]):

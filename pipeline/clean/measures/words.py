@@ -126,7 +126,7 @@ def _count_marks(document: Bytes) -> tuple[int, int, int]:
         hashes += document[at] == ord("#")
         newlines += document[at] == NEWLINE
     at = 2
-    while at < len(document):  # a third dot or byte: what is before it, is looked at only there
+    while at < len(document):  # a third dot or byte: only there are the bytes before it checked
         last = document[at]
         if last == ord(".") and document[at - 1] == last and document[at - 2] == last:
             ellipses += 1

@@ -5,7 +5,7 @@ document is paired with every longer one; in one of more than `MOST_MEMBERS`, wi
 the time is bounded. What is left out is counted. The longest ones are those that the selection keeps, so most of the
 rest is found all the same.
 
-A document is known by its run's number and its place in the run; of equal documents the first stands for all. Pairs
+A document is known by its run's number and its place in the run; the first of equal documents represents all. Pairs
 are written sorted by partition, in parts of bounded size. Memory: about 60 bytes a row of the range, and one part.
 """
 

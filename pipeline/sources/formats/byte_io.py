@@ -80,7 +80,7 @@ def read_file_version(url: str) -> str:
     fs, path = _open_file_system(url)
     info = fs.info(path)
     if info.get("size") is None:
-        raise SourceError(f"{url}: the server does not give its size, so it cannot be cut. Download the file.")
+        raise SourceError(f"{url}: the server does not say how large the file is, so it cannot be cut. Download it.")
     tags = [f"{key} {info[key]}" for key in ("ETag", "etag", "sha256", "LastModified", "mtime", "CRC") if info.get(key)]
     container = url.partition("::")[2]
     return ", ".join([f"{info['size']} bytes", *tags, *([f"in {read_file_version(container)}"] if container else [])])

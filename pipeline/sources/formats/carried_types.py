@@ -60,7 +60,7 @@ def types_in_records(records: Iterable[Any], source: SourceRecipe, where: str) -
         elif len(kinds) > 1:
             faults.append(
                 f"column {item.name!r} of `carry` holds {' and '.join(map(str, kinds))} in its first records; expected "
-                "one type. Mend the records, or leave the column out."
+                "one type. Repair the records, or leave the column out."
             )
         else:
             found.append(next(iter(kinds), UNKNOWN_TYPE))

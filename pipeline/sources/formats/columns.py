@@ -169,8 +169,8 @@ def take_carried(table: pa.Table | pa.RecordBatch, carried: Columns, where: str)
             column.validate(full=True)
         except pa.ArrowInvalid as error:
             raise SourceError(
-                f"{where}: column {name!r} of `carry` holds a value that is not {kind}: {error}. Mend it, or leave the "
-                "column out of `carry`."
+                f"{where}: column {name!r} of `carry` holds a value that is not {kind}: {error}. Repair it, or leave "
+                "the column out of `carry`."
             ) from error
         columns.append(column)
     return pa.Table.from_arrays(columns, names=[name for name, _ in carried])

@@ -123,7 +123,7 @@ class RangeFile(io.RawIOBase):
             response = _get(what, self._address, headers=build_hf_headers() | wanted, follow_redirects=False)
             if response.is_error:
                 message = response.headers.get("x-error-message") or response.reason_phrase
-                raise SourceError(f"{what}: HTTP {response.status_code}: {message}. Was the repository taken away?")
+                raise SourceError(f"{what}: HTTP {response.status_code}: {message}. Was the repository removed?")
             self._check_version(response.headers)
             if not response.is_redirect:
                 return self._check_body(what, start, stop, response)

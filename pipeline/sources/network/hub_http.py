@@ -102,16 +102,14 @@ def _read_body(request: httpx2.Request, response: httpx2.Response, length: int |
     asked = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("range", ""))
     most = int(asked[2]) - int(asked[1]) + 1 if asked and response.status_code == 206 else _MOST_BODY_BYTES
     if length is not None and length > most:
-        raise SourceError(
-            f"{request.url.copy_with(query=None)}: {length} bytes announced where at most {most} may come"
-        )
+        raise SourceError(f"{request.url.copy_with(query=None)}: {length} bytes announced; expected at most {most}")
     started, size = monotonic(), 0
     parts: list[bytes] = []
     for part in cast("Iterable[bytes]", response.stream):
         parts.append(part)
         size += len(part)
         if size > most:
-            raise SourceError(f"{request.url.copy_with(query=None)}: more than the {most} bytes that may come")
+            raise SourceError(f"{request.url.copy_with(query=None)}: more than the {most} bytes allowed")
         if monotonic() - started > timeout_s + size / _LEAST_BYTES_PER_S:
             raise TransientError(f"{size} bytes in {monotonic() - started:.0f} s: too slow")
     return b"".join(parts)

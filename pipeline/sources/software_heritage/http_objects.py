@@ -124,7 +124,7 @@ def _read(response: http.client.HTTPResponse) -> bytes:
         if len(body) > MAX_BYTES:
             raise TooLargeError
     if announced is not None and len(body) != announced:
-        raise TransientError(f"a body of {len(body)} bytes where {announced} were announced")
+        raise TransientError(f"a body of {len(body)} bytes; {announced} were announced")
     return body
 
 

@@ -26,7 +26,7 @@ _HEADROOM = 1 << 12
 
 @dataclass
 class Chunk:
-    """A file's items: the bytes of each, and their content in parts."""
+    """A file's items: the size of each in bytes, and their content in parts."""
 
     sizes: list[int] = field(default_factory=list[int])
     parts: list[bytes | memoryview] = field(default_factory=list[bytes | memoryview])
