@@ -33,7 +33,7 @@ def compiled(function: FunctionT) -> FunctionT:
 
 
 def compiled_and_kept(function: FunctionT) -> FunctionT:
-    """Compile a function that Python calls, or load what an earlier process has compiled; other threads run beside it.
+    """Compile a function that Python calls, or load what an earlier process has compiled; other threads run meanwhile.
 
     It is compiled when it is first called, for the types of its arguments.
     """
@@ -63,7 +63,7 @@ def find_folder(sources: Path) -> str:
 
 
 def is_to_compile(sources: Path) -> bool:
-    """Return whether code of a folder of sources can be kept on this machine, and none is."""
+    """Return whether this machine can keep the compiled code of a folder of sources, and has none yet."""
     folder = find_folder(sources)
     return bool(folder) and next(Path(folder).rglob("*.nbc"), None) is None
 

@@ -15,7 +15,7 @@ def open_windows(shard_set: ShardSet, train: TrainConfig, *, stop: int) -> Token
     Args:
         shard_set: the set.
         train: `seq_len`, `seed`, and whether samples have `document_ids` (`document_mask`).
-        stop: one past the last window that a step takes; no shard is decoded ahead for later ones.
+        stop: one past the last window that a step takes; no shard is decoded ahead for later windows.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the session has said which shards are too short

@@ -1,8 +1,8 @@
 """metrics.jsonl: one JSON line a step, and one after each validation, flushed as they are written.
 
-A run that was killed may have logged steps after its last checkpoint, and half a line. On resume these are removed, so
-that the file reads as if the run had never stopped; how many is reported. A checkpoint is never on disk before the
-lines that led to it. With the package tensorboard, the numbers are written as its events too.
+A killed run may have logged steps after its last checkpoint, and half a line. A resume removes these lines and reports
+how many there were, so that the file reads as if the run had never stopped. A checkpoint is never on disk before the
+lines that led to it. With the package tensorboard, the numbers are also written as its events.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class MetricsLog(contextlib.AbstractContextManager["MetricsLog"]):
             self._file.close()
 
     def last(self, key: str) -> Record:
-        """Return the last line that has a key: `loss` those of steps, `val_loss` those of validations; else {}."""
+        """Return the last line that has a key: steps have `loss`, validations have `val_loss`. {} if there is none."""
         return last_record(self.records, key)
 
     def write(self, record: Record) -> None:

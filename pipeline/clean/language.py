@@ -1,6 +1,6 @@
 """The language of documents, by a fastText model that the recipe names: `fasttext-predict`, one thread.
 
-The model's file is read through before a build begins: fastText itself reads on forever where a file was cut off.
+The model's file is checked to its end before a build begins: fastText never stops reading a file that was cut off.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false

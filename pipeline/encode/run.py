@@ -212,7 +212,7 @@ class Run:
         return self.output.open_range(TOKENS_FILE, *self.token_range(rows))
 
     def token_range(self, rows: npt.NDArray[np.void]) -> tuple[int, int]:
-        """Return where in the file of tokens the documents from the first row to the last are, in bytes."""
+        """Return the range of bytes, in the file of tokens, of the documents from the first row to the last."""
         size = np.dtype(self.dtype).itemsize
         return int(rows["start"][0]) * size, (int(rows["start"][-1]) + int(rows["length"][-1])) * size
 

@@ -148,7 +148,7 @@ class LocalExecutor:
     def _run_in_pool(
         self, calls: Sequence[Call], numbers: list[int], outcomes: dict[int, Outcome], advance: Advance
     ) -> list[int]:
-        """Run calls in processes and add their outcomes. Return those that were at work when a process died, if any."""
+        """Run calls in processes and add their outcomes. Return the calls that were running when a process died."""
         pool = self._pool_for(calls)
         futures: dict[Future[Outcome], int] = {}
         waiting = iter(numbers)

@@ -31,7 +31,7 @@ class CarriedBytes:
 
 
 def guess_carried(source: SourceRecipe) -> CarriedBytes:
-    """Return the bytes before a value was read, rather too many than too few."""
+    """Return an estimate of the bytes before any value is read: rather too many than too few."""
     if not source.carry:
         return CarriedBytes()
     size = row_dtype(len(source.carry)).itemsize + GUESSED_BYTES * len(source.carry)

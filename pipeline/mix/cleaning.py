@@ -90,7 +90,7 @@ class _Example:
 
 
 def _find_lowest(distance: npt.NDArray[np.float64], hi: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.bool_]:
-    """Return a mask of the `count` lowest by distance and then hash, and of those equal to the last of them."""
+    """Return a mask of the `count` lowest by distance and then hash, and of all that equal the last of these."""
     last = np.partition(distance, count - 1)[count - 1]
     below, tied = distance < last, distance == last
     left = count - 1 - int(below.sum())

@@ -279,5 +279,5 @@ def _describe(counts: dict[str, Any]) -> str:
         text += f" in {documents:,} documents, "
         text += "which are dropped" if counts["action"] == "drop" else 'which stay: set action = "drop" to drop them'
     if counts["common"]:
-        text += f"; {counts['common']:,} items hold common phrases alone, and cannot be looked for"
+        text += f"; {counts['common']:,} items hold common phrases alone, and cannot be searched for"
     return text

@@ -60,7 +60,7 @@ class MixTask:
     fetch: bool = False
     """Whether hashes and lengths are fetched into scratch first, from a remote store."""
     similar: SimilarPairs | None = None
-    """The pairs of similar documents; None if near-duplicates are not looked for."""
+    """The pairs of similar documents; None if the build does not search for near-duplicates."""
 
     @property
     def cleans(self) -> bool:
@@ -271,8 +271,8 @@ def _cut_split(axis: Axis, start: Cut, targets: list[int], *, last: int | None =
         axis: the source.
         start: where its part of the split begins.
         targets: the running targets.
-        last: the index of the target that ends the source's part of the split, which those after it are equal to; the
-            last one if None.
+        last: the index of the target that ends the source's part of the split; later targets are equal to it. When
+            None, the last index.
     """
     length = axis.total - start.tokens
     last = len(targets) - 1 if last is None else last

@@ -121,7 +121,7 @@ class NearDuplicatesRecipe(Settings):
 class CleanAllRecipe(CleanRecipe):
     """Presets that drop whole documents. A table turns its preset on, even when it is empty; each limit in it replaces
     the published one, and `"off"` turns one limit off. The order of the presets and of their limits is the order in
-    which a document's first reason is looked for. Filters look at documents before they are encoded.
+    which a document's first reason is found. Filters read documents before they are encoded.
     """
 
     near_duplicates: NearDuplicatesRecipe | None = Field(default=None, exclude_if=_is_none)

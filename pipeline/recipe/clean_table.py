@@ -15,7 +15,7 @@ class CleanTable(Settings):
 
     @property
     def label(self) -> str:
-        """What its dropped documents are counted by: `clean.LABEL`."""
+        """The name under which its dropped documents are counted: `clean.LABEL`."""
         return self.name
 
     @property

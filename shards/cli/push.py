@@ -109,7 +109,7 @@ def _compare(options: argparse.Namespace, address: HubAddress) -> Comparison:
 
 
 def _find_card(options: argparse.Namespace) -> Path | None:
-    """Return the data card: the one given, the report's, or one made now, but not in a dry run."""
+    """Return the data card: the given one, the report's, or else a new one; a dry run makes none."""
     if options.no_card:
         return None
     if options.card is not None:

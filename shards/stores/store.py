@@ -193,7 +193,7 @@ class FolderStore:
     def list(self) -> Iterator[ListedFile]:
         """Yield every file, folders included recursively; files and folders whose names begin with a dot are left out.
 
-        They are being written, or were when a process was killed.
+        Such files are being written, or were being written when a process was killed.
         """
         for folder, folders, names in os.walk(self.folder):
             folders[:] = [name for name in folders if not name.startswith(".")]

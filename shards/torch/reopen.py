@@ -15,7 +15,7 @@ from shards.stores.open import scheme_of
 
 
 class SetAddress(NamedTuple):
-    """Where a set lies and which one it is: what a pickled dataset holds of it."""
+    """The place and identity of a set, which a pickled dataset holds in place of the set."""
 
     place: str
     cache: Cache | None
@@ -25,7 +25,7 @@ class SetAddress(NamedTuple):
 def open_with_cache(
     place: ShardSet | str | os.PathLike[str], cache: str | os.PathLike[str] | None, cache_limit: int | None
 ) -> ShardSet:
-    """Open a set; one that is not on this machine with a cache, which is the user's where no folder is given.
+    """Open a set. A set that is not on this machine gets a cache: the user's cache if no folder is given.
 
     Raises:
         InputError: a cache is given for a set that is open already.

@@ -300,13 +300,13 @@ def test_each_document_of_a_pair_or_a_copy_has_its_hash(report: dict[str, Any], 
     assert "1 of 1 item is in 4 documents, which stay.\n0 items are too short" in page
     evaluation = evaluation | {"too_short": 1, "common": 1, "documents": {"hostile": 1}}
     page = dict(render_pages(report | {"evaluations": [evaluation]}))["test-1-planets.html"]
-    assert "in 1 document, which stays.\n1 item is too short to be looked for, 1 holds common phrases" in page
+    assert "in 1 document, which stays.\n1 item is too short to search for, 1 holds common phrases" in page
 
 
 def test_a_source_read_in_part_is_named_beside_the_items_found(
     report: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = "Of plain only a part was read: "
+    said = "Only a part of plain was read. "
     assert (report["unread"], describe_unread([])) == ([], "")
     path = folder / "set.work/mix/last-mix.json"
     before = path.read_bytes()
@@ -319,7 +319,7 @@ def test_a_source_read_in_part_is_named_beside_the_items_found(
         path.write_bytes(before)
     assert [name for name, page in pages.items() if said in page] == ["index.html", "test-1-planets.html"]
     assert main(["clean-report", str(folder / "set.work")]) == 0
-    assert "only a part was read" not in capsys.readouterr().out
+    assert "Only a part of" not in capsys.readouterr().out
 
 
 def test_the_share_of_near_duplicates_names_its_whole(report: dict[str, Any], pages: dict[str, Html]) -> None:

@@ -203,7 +203,7 @@ def test_items_are_counted_shown_and_dropped(corpus: Path, tmp_path: Path) -> No
     # Eight questions and the short item; copies of three pages are in the second source, too.
     (note,) = [note for note in reported.notes if "'questions'" in note and "found" in note]
     assert "9 of 11 items found in 12 documents, which stay" in note
-    assert any("1 of 11 items not looked for: empty, or shorter than 3 words" in note for note in reported.notes)
+    assert any("1 of 11 items not searched for: empty, or shorter than 3 words" in note for note in reported.notes)
     assert any("'choices': 0 of 1 items found; 1 items hold common phrases alone" in note for note in reported.notes)
     (evidence,) = tmp_path.glob(f"set.work/mix/*/{CONTAMINATION_FILE}")
     table = pq.read_table(evidence).to_pylist()
@@ -380,7 +380,7 @@ def test_a_changed_evaluation_file_is_read_again(corpus: Path, tmp_path: Path) -
     [
         ('{"question": "one two three four"}\n', {"text": "answer"}, "answer"),
         ("", {}, "evaluation set 'items': items.jsonl: the file is empty"),
-        ('{"question": ""}\n', {}, "no item can be looked for: its files hold none"),
+        ('{"question": ""}\n', {}, "no item can be searched for: its files hold none"),
         ('{"question": "too short"}\n', {}, "all 1 are shorter than 3 words"),
         ('{"question": "one two three four"}\n', {"action": "remove"}, "action"),
         ('{"question": "one two three four"}\n', {"paths": ["nowhere/*.jsonl"]}, "matches no file"),

@@ -1,6 +1,6 @@
-"""The text of test items, read again from the evaluation files: a work folder holds the hashes of their words alone.
+"""The text of test items, read again from the evaluation files: a work folder holds only the hashes of their words.
 
-A text is shown only if its n-grams are those that were looked for: the file may have changed since the build.
+A text is shown only if its n-grams are those that the build searched for: the file may have changed since then.
 """
 
 from __future__ import annotations

@@ -18,4 +18,4 @@ def describe_unread(names: Sequence[str]) -> str:
     """Return a sentence about the sources that were read in part; nothing if there are none."""
     if not names:
         return ""
-    return f"Of {', '.join(names)} only a part was read: what the rest holds was not looked for, and is not in the set."
+    return f"Only a part of {', '.join(names)} was read. The rest was not searched, and is not in the set."

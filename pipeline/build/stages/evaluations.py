@@ -37,7 +37,7 @@ def run_evaluations(context: BuildContext, recipe: Recipe) -> WritableStore | No
     for counts in stage.results[0]["evaluations"]:
         if left_out := counts["too_short"] + sum(counts["dropped"].values()):
             context.note(
-                f"evaluation set {counts['name']!r}: {left_out:,} of {plural(counts['items'], 'item')} not looked for: "
-                f"empty, or shorter than {items.LEAST_WORDS} words"
+                f"evaluation set {counts['name']!r}: {left_out:,} of {plural(counts['items'], 'item')} not searched "
+                f"for: empty, or shorter than {items.LEAST_WORDS} words"
             )
     return context.work.child("evaluations").child(task.digest)

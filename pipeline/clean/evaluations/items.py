@@ -1,8 +1,8 @@
-"""The items of evaluation sets, ready to be looked for: the n-grams of each item.
+"""The items of evaluation sets, ready for the search: the n-grams of each item.
 
-An item of at least `NGRAM_WORDS` words is looked for by its n-grams of so many words; a shorter one, down to
-`LEAST_WORDS`, by all of its words as one n-gram. Shorter items would be found everywhere: they are counted, and not
-looked for. Memory: about 40 bytes for each word of the items.
+A build searches for an item of at least `NGRAM_WORDS` words by its n-grams of `NGRAM_WORDS` words, and for a shorter
+one, down to `LEAST_WORDS`, by all of its words as one n-gram. Even shorter items would be found everywhere: a build
+counts them and does not search for them. Memory: about 40 bytes for each word of the items.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CODE_VERSION = 1
 NGRAM_WORDS = 13
 """Words of an n-gram. Source: Brown et al. 2020 (GPT-3), appendix C."""
 LEAST_WORDS = 3
-"""Words of the shortest item that is looked for."""
+"""Words of the shortest item that a build searches for."""
 ITEMS_FILE = "items.npz"
 
 ITEM_DTYPE = np.dtype(
@@ -47,7 +47,7 @@ ITEM_DTYPE = np.dtype(
         ("span", "<u4"),  # index of the item's span in the set
         ("row", "<u4"),  # row in the span
         ("words", "<u4"),
-        ("size", "<u4"),  # words of its n-grams; 0: too short to be looked for
+        ("size", "<u4"),  # words of its n-grams; 0: too short to search for
     ]
 )
 
@@ -132,7 +132,7 @@ def read_items(folder: Path, task: EvaluationsTask, report: Callable[[int, int],
         For each set: its items, those of them that are too short, or left out by reason, and the names of its spans.
 
     Raises:
-        SourceError: a file cannot be read as the recipe says, or a set holds no item that can be looked for.
+        SourceError: a file cannot be read as the recipe says, or a set holds no item to search for.
     """
     rows: list[npt.NDArray[np.void]] = []
     ngrams: list[npt.NDArray[np.uint64]] = []
@@ -211,7 +211,7 @@ def _count(
     if short == len(items):
         why = f"all {short:,} are shorter than {LEAST_WORDS} words" if short else "its files hold none"
         raise SourceError(
-            f"evaluation set {evaluation.name!r}: no item can be looked for: {why}. Correct `paths` or `text`."
+            f"evaluation set {evaluation.name!r}: no item can be searched for: {why}. Correct `paths` or `text`."
         )
     return {
         "name": evaluation.name,

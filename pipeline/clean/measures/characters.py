@@ -114,7 +114,7 @@ def has_code(codes: npt.NDArray[np.int64], code: int) -> bool:
 
 @compiled
 def begins_with(document: Bytes, at: int, stop: int, phrase: Bytes) -> bool:
-    """Return whether a phrase of small letters begins at a position and ends by another, in any case of A to Z."""
+    """Return whether a phrase of small letters begins at a position and ends at most at another; A to Z in any case."""
     if at + len(phrase) > stop:
         return False
     for index in range(len(phrase)):

@@ -1,7 +1,7 @@
-"""Phrases of a text that tell where it comes from: lorem ipsum, JavaScript, policies, marks of generated files.
+"""Phrases of a text that show where it comes from: lorem ipsum, JavaScript, policies, marks of generated files.
 
-All phrases are looked for at once, at every fourth byte: an occurrence has one of the four stretches of four letters
-that begin at rare letters of its phrase there. A bit for each phrase and stretch says whether all four letters fit.
+One search, at every fourth byte, finds all phrases: at such a byte, an occurrence has one of the four stretches of four
+letters that begin at rare letters of its phrase. A bit for each phrase and stretch says whether all four letters fit.
 """
 
 from __future__ import annotations

@@ -84,13 +84,13 @@ def import_set(
     options: ImportOptions,
     progress: Callable[[int, int], None] | None = None,
 ) -> Imported:
-    """Write a shard set of token files.
+    """Write a shard set from token files.
 
     Args:
         files: each split's files, in order; `train`, and `val` if there is one.
-        tokenizer: the tokenizer.json that made them.
+        tokenizer: the tokenizer.json that made the tokens.
         out: a folder that does not exist or is empty; it appears when everything is written.
-        options: how to read them.
+        options: how to read the files.
         progress: called with the tokens done so far and the tokens in all, three times each.
 
     Raises:

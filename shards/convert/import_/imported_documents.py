@@ -134,10 +134,11 @@ class Repeats:
 
     Attributes:
         original: for each document, whether it is the first of its hash; bool `(val + train,)`.
-        again: whether it is a training document that repeats one of training and none of validation; the same shape.
-        in_val: validation documents that repeat one of validation.
-        leaked: training documents that are in validation too.
-        epochs: the most often that any training document occurs.
+        again: whether it is a training document that repeats a training document but no validation document; the same
+            shape.
+        in_val: validation documents that repeat a validation document.
+        leaked: training documents that are also in validation.
+        epochs: how often the most frequent training document occurs.
     """
 
     original: npt.NDArray[np.bool_]

@@ -1,4 +1,4 @@
-"""LitData: a folder a split with `chunk-0-0.bin` and on, at most 64 MiB each, and `index.json`, for its `TokensLoader`.
+"""LitData: for each split a folder with `chunk-0-0.bin` ..., at most 64 MiB each, and `index.json`, for `TokensLoader`.
 
 A chunk: uint32 documents n; uint32 offsets from the file's start (n + 1); the tokens end to end. `TokensLoader` serves
 blocks of `block_size` tokens and leaves out what is left of each chunk after the last whole block, under one block in

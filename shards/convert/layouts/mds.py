@@ -31,7 +31,7 @@ _EXTENTS = (struct.Struct("<IBB"), struct.Struct("<IBH"), struct.Struct("<IBI"))
 
 
 def find_export_obstacles(reader: SplitReader) -> list[str]:
-    """Refuse a document that uint32 offsets do not hold."""
+    """Refuse a document that is too long for uint32 offsets."""
     return find_long_document(reader, "MDS")
 
 
