@@ -132,7 +132,7 @@ class _Documents:
     """The carried values of each part, and its documents."""
 
 
-def group_shards(
+def group_assembled_shards(
     shards: Sequence[ShardPlan], *, runs: int, shard_bytes: int, shard_documents: int, carried_bytes: int = 0
 ) -> list[tuple[ShardPlan, ...]]:
     """Divide shards among tasks. It depends on the mix alone, so that tasks are the same on any store and engine.
@@ -144,7 +144,7 @@ def group_shards(
         shard_documents: documents of a usual shard.
         carried_bytes: carried values of a usual shard, in bytes.
     """
-    most = shards_a_task(
+    most = shards_an_assemble_task(
         len(shards), runs=runs, shard_bytes=shard_bytes, shard_documents=shard_documents, carried_bytes=carried_bytes
     )
     groups: list[tuple[ShardPlan, ...]] = []
@@ -154,8 +154,10 @@ def group_shards(
     return groups
 
 
-def shards_a_task(shards: int, *, runs: int, shard_bytes: int, shard_documents: int, carried_bytes: int = 0) -> int:
-    """Return how many shards a task writes at most; see `group_shards`."""
+def shards_an_assemble_task(
+    shards: int, *, runs: int, shard_bytes: int, shard_documents: int, carried_bytes: int = 0
+) -> int:
+    """Return how many shards a task writes at most; see `group_assembled_shards`."""
     usual = max(1, shard_bytes)
     rows = max(1, shard_documents * DOCUMENT_DTYPE.itemsize + carried_bytes)
     limits = (MOST_TASK_BYTES // usual, MOST_ROWS_BYTES // rows, shards // LEAST_TASKS)
@@ -171,8 +173,8 @@ def assemble_shards(folder: Path, task: AssembleTask, report: Callable[[int, int
         report: called with (bytes of tokens, tokens) done so far.
 
     Returns:
-        The shards' manifest entries; the checksums of tokens by which `pipeline.validate` compares them; their files,
-        seconds by step.
+        The shards' manifest entries; the checksums of tokens by which `pipeline.validation_tasks` compares them; their
+        files, seconds by step.
     """
     timer = Timer()
     runs = load_runs(task.runs)

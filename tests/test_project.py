@@ -189,9 +189,9 @@ def test_data_recipe_parses(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes/train").glob("**/*.toml")), ids=lambda path: path.stem)
 def test_train_recipe_parses(path: Path) -> None:
-    from trainer.recipe import load_recipe
+    from trainer.recipe import load_train_recipe
 
-    assert load_recipe(path).name == path.stem
+    assert load_train_recipe(path).name == path.stem
 
 
 def test_every_recipe_is_explained() -> None:

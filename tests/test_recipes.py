@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.build.load import SHIPPED, load_recipe
+from pipeline.build.checked_recipe import SHIPPED, load_checked_recipe
 from pipeline.recipe import reference as keys
 from pipeline.recipe.clean_recipe import CleanAllRecipe, NearDuplicatesRecipe
 from pipeline.recipe.evaluations import EvaluationRecipe
@@ -44,7 +44,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
         for file in FILES.get(name, []):
             (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / file).write_bytes(b"a file")
-        return load_recipe(tmp_path / f"recipes/data/{name}.toml", overrides=list(overrides))
+        return load_checked_recipe(tmp_path / f"recipes/data/{name}.toml", overrides=list(overrides))
 
     return load_shipped
 
@@ -87,7 +87,7 @@ def test_the_recipes_in_the_readme_load(tmp_path: Path, monkeypatch: pytest.Monk
         (tmp_path / file).parent.mkdir(parents=True)
         (tmp_path / file).write_bytes(b"a file")
     (tmp_path / "r.toml").write_text(patterns + example + cleaning)
-    recipe = load_recipe(tmp_path / "r.toml")
+    recipe = load_checked_recipe(tmp_path / "r.toml")
     assert recipe.mix.tokens == 500_000_000
     assert len(recipe.sources[0].drop_if_matches) == 2
     assert [[preset.name for preset in source.clean.presets()] for source in recipe.sources] == [
@@ -95,13 +95,13 @@ def test_the_recipes_in_the_readme_load(tmp_path: Path, monkeypatch: pytest.Monk
         ["gopher", "code"],
     ]
     (tmp_path / "c.toml").write_text(f'name = "c"\n{carried}\n[tokenizer]\nvocab_size = 300\n')
-    assert load_recipe(tmp_path / "c.toml").sources[0].carry == ["url", "metadata.id", "score: float64"]
+    assert load_checked_recipe(tmp_path / "c.toml").sources[0].carry == ["url", "metadata.id", "score: float64"]
     weights = {"fineweb-edu": 87, "finemath": 10, "python-edu": 3}
     sources = "".join(
         f'[[sources]]\nname = "{n}"\npaths = ["notes/a/b.md"]\nweight = {w}\n' for n, w in weights.items()
     )
     (tmp_path / "c.toml").write_text(f'name = "c"\n{sources}[tokenizer]\nvocab_size = 300\n{curriculum}')
-    assert [phase.name for phase in load_recipe(tmp_path / "c.toml").mix.phases] == ["main", "last"]
+    assert [phase.name for phase in load_checked_recipe(tmp_path / "c.toml").mix.phases] == ["main", "last"]
 
 
 # --- The tables of keys ---
@@ -165,10 +165,10 @@ def test_a_shipped_recipe_is_found_by_name(load: Load, tmp_path: Path, monkeypat
     """Its paths begin where those of a copy in ./recipes/data do."""
     monkeypatch.chdir(tmp_path)
     by_path = load("local-text")
-    by_name = load_recipe("local-text")
+    by_name = load_checked_recipe("local-text")
     assert by_name.to_json() == by_path.to_json()
     assert by_name.folder == tmp_path / "recipes/data"
-    assert train_recipe.load_recipe(Path("demo"), ["optimizer.lr=3e-3"]).optimizer.lr == 3e-3
+    assert train_recipe.load_train_recipe(Path("demo"), ["optimizer.lr=3e-3"]).optimizer.lr == 3e-3
 
 
 def test_a_file_comes_before_a_shipped_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

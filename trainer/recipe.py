@@ -281,7 +281,7 @@ def _check_phases(tables: list[Any], *, steps: float, price: float) -> Iterator[
         begin = phase.until_step
 
 
-def load_recipe(path: Path, overrides: list[str] | None = None) -> TrainRecipe:
+def load_train_recipe(path: Path, overrides: list[str] | None = None) -> TrainRecipe:
     """Read a train recipe and apply `KEY=VALUE` overrides.
 
     The path is a TOML file, the JSON of a run folder, or the name of a shipped recipe.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from pipeline.build.build import BuildResult, build
-from pipeline.build.load import load_recipe as read_recipe
+from pipeline.build.checked_recipe import load_checked_recipe
 from pipeline.build.stages.tokenizer import TokenizerChoice
 from pipeline.engine.attempts import default_scratch
 from pipeline.engine.executors import Executor, LocalExecutor
@@ -178,7 +178,7 @@ def load_recipe(recipe: AnyRecipe, *, overrides: Sequence[str] = (), progress: b
         InputError: with every fault of the recipe and of the overrides.
     """
     if not isinstance(recipe, Recipe):
-        return read_recipe(recipe, overrides=overrides, progress=Progress(quiet=not progress))
+        return load_checked_recipe(recipe, overrides=overrides, progress=Progress(quiet=not progress))
     if overrides:
         raise InputError("overrides change a recipe's file. Change the Recipe itself: recipe.model_copy(update=...).")
     return recipe

@@ -16,7 +16,7 @@ from typing import Any
 
 from pipeline.build.api import default_work
 from pipeline.build.last_mix import LAST_FILE, LastMix, last_mix_errors, read_last_mix
-from pipeline.clean.reread import SourceRow, find_rows
+from pipeline.clean.rows_by_hash import SourceRow, find_rows_by_hash
 from pipeline.clean.trial import try_document
 from pipeline.encode.run import CONNECTIONS, Run
 from pipeline.mix.outcome import Copy, Outcome, Outcomes, find_copies
@@ -24,7 +24,7 @@ from shards.errors import InputError
 from shards.format.hashes import hash_document
 from shards.stores.open import absolute_place, open_writable_store
 from shards.stores.store import WritableStore
-from shards.trace.explain import Answer, Progress, Question
+from shards.trace.explain_entry_point import Answer, Progress, Question
 
 STATES = (
     "in the set",
@@ -96,7 +96,7 @@ class _Inquiry:
         if copies:
             found = self._describe_copies(copies)
         elif self._question.read_sources:
-            rows = list(islice(find_rows(self._recipe.sources, self._question.bounds, progress), MOST_ROWS))
+            rows = list(islice(find_rows_by_hash(self._recipe.sources, self._question.bounds, progress), MOST_ROWS))
             hashes = {row.hash for row in rows}
             if len(hashes) > 1:
                 return Answer(frozenset(hashes), [], {})

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipeline import validate
+from pipeline import validation_tasks
 from pipeline.build.context import BuildContext
 from pipeline.engine.driver import StageResult
 from pipeline.engine.tasks import Task, digest_of
@@ -48,7 +48,7 @@ class _Run:
 
     def run(self, function: str, tasks: list[Task]) -> list[dict[str, Any]]:
         used = time.process_time()
-        stage: StageResult = self.context.driver.run_stage(STAGE, f"pipeline.validate:{function}", tasks)
+        stage: StageResult = self.context.driver.run_stage(STAGE, f"pipeline.validation_tasks:{function}", tasks)
         self.core_seconds -= time.process_time() - used
         self.core_seconds += sum(sum(result["core_seconds"].values()) for result in stage.results)
         return stage.results
@@ -77,7 +77,9 @@ def run_validation(context: BuildContext, checksums: Mapping[str, str]) -> tuple
             Task(run.digest("shards", [entry.name for entry in entries]), payload, _bytes_of(entries), entries[0].name)
             for entries, payload in _make_payloads(context.out, shard_set, structure, checksums)
         ]
-        return [found for result in run.run("check_shards", tasks) for found in validate.read_findings(result)]
+        return [
+            found for result in run.run("validate_shards", tasks) for found in validation_tasks.read_findings(result)
+        ]
 
     def compare(joined: JoinedFindings, epochs: Mapping[str, int]) -> list[Problem]:
         partitions = divide(joined.trusted, joined.coverage)
@@ -88,11 +90,11 @@ def run_validation(context: BuildContext, checksums: Mapping[str, str]) -> tuple
             entries = tuple(shard.entry for shard in shards)
             dtype = shards[0].dtype.name if shards else ""
             carried = shards[0].carried_columns if shards else ()
-            payload = validate.CompareTask(str(context.out), entries, dtype, epochs, partition, carried)
+            payload = validation_tasks.CompareTask(str(context.out), entries, dtype, epochs, partition, carried)
             size = sum(entry.files.documents.bytes for entry in entries)
             name = f"documents {partition.number + 1} of {partition.count}"
             tasks.append(Task(run.digest("documents", [name]), payload, size, name))
-        return join_faults([validate.read_faults(result) for result in run.run("compare_documents", tasks)])
+        return join_faults([validation_tasks.read_faults(result) for result in run.run("compare_documents", tasks)])
 
     try:
         report, _ = check_in_full(context.out, check_shards, compare)
@@ -104,16 +106,16 @@ def run_validation(context: BuildContext, checksums: Mapping[str, str]) -> tuple
 
 def _make_payloads(
     out: WritableStore, shard_set: ShardSet, structure: Structure, checksums: Mapping[str, str]
-) -> list[tuple[tuple[ShardEntry, ...], validate.ValidateTask]]:
+) -> list[tuple[tuple[ShardEntry, ...], validation_tasks.ValidateTask]]:
     """Return the shards of each task, and its payload: with a part of the listing and of the checksums."""
     shared, rules = SharedProperties.of(shard_set.manifest), content_rules(shard_set)
-    payloads: list[tuple[tuple[ShardEntry, ...], validate.ValidateTask]] = []
-    for entries in validate.group_entries(shard_set.shards):
+    payloads: list[tuple[tuple[ShardEntry, ...], validation_tasks.ValidateTask]] = []
+    for entries in validation_tasks.group_validation_shards(shard_set.shards):
         names = [file.path for entry in entries for file in entry.files.entries]
         listing = {name: structure.listing[name] for name in names if name in structure.listing}
         digests = [digest for entry in entries for digest in (entry.files.tokens.sha256, entry.tokens_sha256)]
         known = {digest: checksums[digest] for digest in digests if digest in checksums}
-        payload = validate.ValidateTask(str(out), entries, shared, listing, replace(rules, checksums=known))
+        payload = validation_tasks.ValidateTask(str(out), entries, shared, listing, replace(rules, checksums=known))
         payloads.append((entries, payload))
     return payloads
 

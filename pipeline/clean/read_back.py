@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from pipeline.clean.filters import mask_as_recipe
-from pipeline.sources import read_back
+from pipeline.sources.provenance import parse_source, read_documents_again
 
 
 def read_documents(source: dict[str, Any], unit: str, rows: list[int]) -> list[bytes | None]:
-    """Read documents back by provenance, and mask what the recipe masks; otherwise as `pipeline.sources.read_back`."""
-    recipe = read_back.parse_source(source)
-    found = read_back.read_documents(source, unit, rows)
+    """Read documents back by provenance, and mask what the recipe masks; otherwise as `pipeline.sources.provenance`."""
+    recipe = parse_source(source)
+    found = read_documents_again(source, unit, rows)
     return [None if text is None else mask_as_recipe(recipe, text) for text in found]

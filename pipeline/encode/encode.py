@@ -33,7 +33,7 @@ from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.timer import Timer
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import BATCH_BYTES, Columns, Unit
-from pipeline.sources.network.retry import count_retries
+from pipeline.sources.network.counted_retries import count_retries
 from pipeline.tokenizer.encoder import Encoder, load_encoder
 from pipeline.tokenizer.kept_text import KeptText
 from shards.errors import RunError

@@ -23,7 +23,7 @@ import numpy as np
 from pipeline.clean.documents import DocumentStream
 from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE
 from pipeline.recipe import paths
-from pipeline.recipe.load import read_recipe
+from pipeline.recipe.read import read_recipe
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.base import Unit
 from pipeline.sources.selection import Selection

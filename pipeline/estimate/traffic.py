@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline import assemble, validate
+from pipeline import assemble, validation_tasks
 from pipeline.assemble import MOST_CHECKSUMS_BYTES
 from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, MOST_KEPT_ROWS_BYTES
 from pipeline.engine.checksums import BLOCK_BYTES, CHECKSUM_BYTES
@@ -93,7 +93,7 @@ class BuildSize:
     @property
     def assemble_tasks(self) -> int:
         """Tasks that write shards."""
-        together = assemble.shards_a_task(
+        together = assemble.shards_an_assemble_task(
             self.shards,
             runs=self.runs,
             shard_bytes=self.shard_tokens_bytes,
@@ -104,7 +104,7 @@ class BuildSize:
     @property
     def check_tasks(self) -> int:
         """Tasks that check shards when the set is validated."""
-        return -(-self.shards // validate.shards_a_task(self.shards, self.shard_tokens_bytes))
+        return -(-self.shards // validation_tasks.shards_a_validation_task(self.shards, self.shard_tokens_bytes))
 
     @property
     def partitions(self) -> int:

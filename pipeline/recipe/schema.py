@@ -1,7 +1,7 @@
 """The data recipe: what to build, as frozen models. No code, nothing about where or how fast.
 
 The keys' types, bounds, defaults and meanings have their home here. `pipeline.recipe.checks` has the rules between
-keys, and `pipeline.recipe.load` reads files. Nothing here opens the files that a recipe names.
+keys, and `pipeline.recipe.read` reads files. Nothing here opens the files that a recipe names.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from shards.terminal.display import print_lines, show_values
 
 if TYPE_CHECKING:
     from shards.format.reader import ShardSet
-    from shards.trace.explain import Answer
+    from shards.trace.explain_entry_point import Answer
     from shards.trace.find_hash import HashQuery
 
 MOST_TEXT_BYTES = 1 << 30
@@ -71,9 +71,9 @@ def _ask(
 ) -> tuple[Answer | None, str]:
     """Return what the build's work folder says; or None, and what a person can do about it."""
     from shards.terminal.progress import show_progress
-    from shards.trace.explain import Question, load_explain
+    from shards.trace.explain_entry_point import Question, load_explain_entry_point
 
-    explain = load_explain()
+    explain = load_explain_entry_point()
     if explain is None:
         if options.work is not None:
             raise InputError("--work: nothing installed reads work folders. Install the package that built the set.")

@@ -9,7 +9,7 @@ the set: a frame of 1 MiB for each thread, 8 bytes a document of the shards bein
 partitions; for a set in a store also one request (8 MiB) and one document table for each thread.
 
 `check_in_full` defines the full level; its caller runs the checks of shards and partitions. `validate` runs them in
-threads of this process; a build runs them as tasks on its engine (`pipeline.validate`).
+threads of this process; a build runs them as tasks on its engine (`pipeline.validation_tasks`).
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from shards.torch import TokenWindows
 from tests.benchmarks.hub import serve_hub
 from trainer.commands.timed_steps import write_made_up_set
 from trainer.metrics import read_metrics
-from trainer.recipe import load_recipe
+from trainer.recipe import load_train_recipe
 
 ROUNDS = 5
 """Each side is timed this often, in turns, and its best round counts: a shared machine only ever makes it slower."""
@@ -146,7 +146,7 @@ def bench_remote_loader(work: Path, *, quick: bool = False) -> dict[str, float]:
         `..._longest_wait_ms` of one step; and `..._tokens_per_s`.
     """
     steps = STEPS // 2 if quick else STEPS
-    recipe = load_recipe(Path("demo"), ["model.vocab_size=8192"])
+    recipe = load_train_recipe(Path("demo"), ["model.vocab_size=8192"])
     large = recipe.train.model_copy(update={"global_batch": 256})  # so that the made-up set holds a million tokens
     folder = work / "remote"
     folder.mkdir()

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.assemble import AssembleTask, assemble_shards, group_shards
+from pipeline.assemble import AssembleTask, assemble_shards, group_assembled_shards
 from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE, Run, RunList, load_runs
 from pipeline.engine.checksums import checksum_file, write_checksummed
 from pipeline.engine.driver import RESULTS_FILE, Driver
@@ -182,7 +182,7 @@ def _group(folder: Path) -> list[tuple[ShardPlan, ...]]:
     plan = plan_from_dict(json.loads((folder / "mix" / RECEIPT_FILE).read_bytes())["result"]["plan"])
     runs = load_runs(str(folder / LIST_FILE))
     documents = 100 * MB // TOKENS_A_DOCUMENT
-    return group_shards(plan.shards, runs=len(runs), shard_bytes=200 * MB, shard_documents=documents)
+    return group_assembled_shards(plan.shards, runs=len(runs), shard_bytes=200 * MB, shard_documents=documents)
 
 
 def _assemble_group(folder: Path, shards: tuple[ShardPlan, ...]) -> tuple[Task, Figures]:

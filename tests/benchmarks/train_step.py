@@ -65,11 +65,11 @@ def bench_trainer(work: Path, quick: bool = False) -> dict[str, Any]:
 
     from trainer.commands.timed_steps import build_theirs, take_our_steps, take_their_steps
     from trainer.data import open_windows
-    from trainer.recipe import load_recipe
+    from trainer.recipe import load_train_recipe
     from trainer.session import open_session
 
     (work / "bench-train.toml").write_text(RECIPE)
-    recipe = load_recipe(work / "bench-train.toml")
+    recipe = load_train_recipe(work / "bench-train.toml")
     rounds, steps = (2, 5) if quick else (5, 10)
     times: dict[str, list[float]] = {"ours": [], "plain": [], "transformers": []}
     waits: list[float] = []

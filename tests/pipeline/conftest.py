@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.build.load import load_recipe
+from pipeline.build.checked_recipe import load_checked_recipe
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources import files
 from tests.support.builds import build_here, call_here, digests, list_spans_of, recipe_text, write_corpus
@@ -202,6 +202,6 @@ def load(tmp_path: Path, folder: Path) -> Callable[..., Recipe]:
     def load_text(text: str = GOOD, *overrides: str) -> Recipe:
         path = tmp_path / "r.toml"
         path.write_text(text.replace("{folder}", str(folder)), encoding="utf-8")
-        return load_recipe(path, overrides=list(overrides))
+        return load_checked_recipe(path, overrides=list(overrides))
 
     return load_text

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from pipeline.assemble import AssembleTask, assemble_shards, group_shards
+from pipeline.assemble import AssembleTask, assemble_shards, group_assembled_shards
 from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, load_runs
 from pipeline.engine.receipts import WorkFileDamagedError, load_receipt, seal, write_receipt
 from pipeline.mix.cuts import MixTask, mix_runs, plan_mix
@@ -197,7 +197,7 @@ def test_tasks_take_so_many_shards_that_reads_are_long() -> None:
     shards = [ShardPlan(split, k, ()) for split, count in (("train", 1000), ("val", 1)) for k in range(count)]
 
     def sizes(number: int, *, shard_documents: int = 100_000, **given: int) -> list[int]:
-        groups = group_shards(shards[-number:], shard_documents=shard_documents, **given)
+        groups = group_assembled_shards(shards[-number:], shard_documents=shard_documents, **given)
         assert [shard for group in groups for shard in group] == shards[-number:]
         assert all(len({shard.split for shard in group}) == 1 for group in groups)
         return [len(group) for group in groups]

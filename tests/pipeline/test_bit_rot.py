@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.build.build import build
-from pipeline.build.load import load_recipe
+from pipeline.build.checked_recipe import load_checked_recipe
 from pipeline.engine.driver import DiskFailingError, Driver
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.progress import Progress
@@ -59,7 +59,7 @@ class Finished:
     def build(self, *overrides: str) -> None:
         """Build with the recipe's keys changed."""
         with closing(LocalExecutor(1)) as executor:
-            recipe = load_recipe(self.recipe, overrides=list(overrides))
+            recipe = load_checked_recipe(self.recipe, overrides=list(overrides))
             report = build(recipe, out=self.out, work=self.work, executor=executor, progress=Progress())
         assert not report.validation.problems
 

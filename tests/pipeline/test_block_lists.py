@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.build.load import load_recipe
+from pipeline.build.checked_recipe import load_checked_recipe
 from pipeline.encode.run import HashKey, RunList
 from pipeline.mix import partitions as partitions_module
 from pipeline.mix.block_lists import (
@@ -217,13 +217,13 @@ def test_a_recipe_names_lists_by_its_own_folder_and_records_their_digest(
     assert moved.drop_hashes == [f"../../lists/a.txt#sha256={digest}"]
     for folder in (elsewhere, Path("/")):
         monkeypatch.chdir(folder)
-        assert [keys_of(item) for item in open_lists(load_recipe(elsewhere / "set/recipe.json"))] == [[(1, 2)]]
+        assert [keys_of(item) for item in open_lists(load_checked_recipe(elsewhere / "set/recipe.json"))] == [[(1, 2)]]
     # In sets of earlier versions it keeps its name: it is in the working directory, and its digest shows which it is.
     (elsewhere / "set/recipe.json").write_text(recipe.to_json())
     monkeypatch.chdir(tmp_path)
-    assert load_recipe(elsewhere / "set/recipe.json").to_json() == recipe.to_json()
+    assert load_checked_recipe(elsewhere / "set/recipe.json").to_json() == recipe.to_json()
     write_list(tmp_path / "lists/a.txt", [(1, 3)])
-    changed = faults_of(lambda: load_recipe(elsewhere / "set/recipe.json"))
+    changed = faults_of(lambda: load_checked_recipe(elsewhere / "set/recipe.json"))
     assert "it was changed, or is another list" in changed[0]
 
 

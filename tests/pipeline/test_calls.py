@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from pipeline.build.build import build
-from pipeline.build.load import load_recipe
+from pipeline.build.checked_recipe import load_checked_recipe
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.progress import Progress
 from pipeline.sources.network.settings import Network
@@ -39,7 +39,7 @@ def test_every_stage_runs_from_json(tmp_path: Path) -> None:
     text = text.replace(str(tmp_path / "corpus"), ".")
     text = 'drop_hashes = ["block.txt"]\n' + text + "[clean.near_duplicates]\n"
     (tmp_path / "corpus" / "recipe.toml").write_text(text)
-    recipe = load_recipe(tmp_path / "corpus" / "recipe.toml")
+    recipe = load_checked_recipe(tmp_path / "corpus" / "recipe.toml")
     executors = {"plain": LocalExecutor(1), "json": JsonExecutor()}
     with Bucket(tmp_path / "objects.tar") as server, Network(content_endpoint=f"{server.url}/content").in_effect():
         for name, executor in executors.items():

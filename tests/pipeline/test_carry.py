@@ -17,7 +17,7 @@ from pipeline.__main__ import main
 from pipeline.encode.carried import write_carried
 from pipeline.encode.run import Run
 from pipeline.engine.receipts import write_receipt
-from pipeline.recipe.load import read_recipe
+from pipeline.recipe.read import read_recipe
 from pipeline.sources.base import SourceError
 from pipeline.sources.kept_spans import KeptSpans
 from pipeline.sources.kinds import list_files, list_spans, read_span

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import pipeline
-from pipeline.build.load import load_recipe
+from pipeline.build.checked_recipe import load_checked_recipe
 from pipeline.estimate.traffic import BuildSize, count_traffic
 from tests.support.builds import build_here, digests
 
@@ -63,7 +63,7 @@ def test_a_plan_refuses_what_leaves_nothing(tmp_path: Path, run_cli: RunCli) -> 
 def test_a_plan_of_all_text_drops_what_the_build_drops(cleaned: Path, expected_cleaned: dict[str, str]) -> None:
     built = build_here(cleaned, cleaned.parent / "set")
     assert digests(cleaned.parent / "set") == expected_cleaned
-    planned = pipeline.plan_set(load_recipe(cleaned), workers=2)
+    planned = pipeline.plan_set(load_checked_recipe(cleaned), workers=2)
     for source, own in zip(planned.sources, built["sources"], strict=True):
         read = own["documents_available"] + sum(own["dropped"].values())
         expected = {reason: count / read for reason, count in own["dropped"].items() if "duplicate of" not in reason}
@@ -103,7 +103,7 @@ def test_a_plan_says_where_the_build_would_stop(cleaned: Path, run_cli: RunCli) 
 
 
 def test_a_plan_without_near_duplicates_takes_no_time_for_them(tmp_path: Path) -> None:
-    recipe = load_recipe(write_recipe(tmp_path, "max_dropped = 1"))
+    recipe = load_checked_recipe(write_recipe(tmp_path, "max_dropped = 1"))
     planned = pipeline.plan_set(recipe)
     assert planned.time is not None
     assert planned.time.near_duplicates_s == 0

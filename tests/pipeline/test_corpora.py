@@ -16,7 +16,7 @@ import pytest
 import xxhash
 
 import shards
-from pipeline.build.load import load_recipe
+from pipeline.build.checked_recipe import load_checked_recipe
 from pipeline.sources.selection import open_sources
 from pipeline.tokenizer import sample
 from pipeline.tokenizer.sample import iter_sample
@@ -77,7 +77,7 @@ def texts_by_hash(recipe: Path) -> dict[bytes, tuple[str, bytes]]:
         for path in sorted((CORPORA / name.replace("-", "_")).glob("*.parquet")):
             for text in pq.read_table(path, columns=["text"])["text"].to_pylist():
                 found.setdefault(xxhash.xxh3_128_digest(text.encode()), (name, text.encode()))
-    for span in (span for unit in open_sources(load_recipe(recipe))[2].units for span in unit.spans):
+    for span in (span for unit in open_sources(load_checked_recipe(recipe))[2].units for span in unit.spans):
         data = Path(span.url).read_bytes()
         found.setdefault(xxhash.xxh3_128_digest(data), ("python", data))
     return found
@@ -145,7 +145,7 @@ def test_merges_are_those_that_tokenizers_learns_from_the_sample(
 ) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-    loaded = load_recipe(recipe)
+    loaded = load_checked_recipe(recipe)
     spans = tuple(tuple(span for unit in own.units for span in unit.spans) for own in open_sources(loaded))
     weights = tuple(source.weight for source in loaded.sources)
     task = sample.TokenizerTask(loaded.tokenizer, tuple(loaded.sources), spans, weights, loaded.seed)

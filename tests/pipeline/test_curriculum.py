@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pipeline.mix.cuts import MixError, plan_mix
 from pipeline.mix.index import Index
 from pipeline.mix.plan import plan_from_dict
-from pipeline.recipe.load import read_recipe
+from pipeline.recipe.read import read_recipe
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
 from tests.support.good_recipe import GOOD, faults_of

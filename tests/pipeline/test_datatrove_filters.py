@@ -19,7 +19,7 @@ from datatrove.data import Document
 from datatrove.pipeline.filters.base_filter import BaseFilter, get_filter_result
 
 import shards
-from pipeline.build.load import load_recipe
+from pipeline.build.checked_recipe import load_checked_recipe
 from pipeline.build.stages.digests import identify_source
 from pipeline.clean import datatrove_filters as module
 from pipeline.clean.datatrove_filters import REFUSED, FilterError
@@ -154,7 +154,7 @@ def test_faults_are_told_before_a_build_begins(
         text = path.read_text()
         path.write_text(text.replace(f"[[clean.datatrove]]\n{tables}", "") + f"\n[[clean.datatrove]]\n{tables}\n")
     with pytest.raises(SettingsError) as caught:
-        load_recipe(path)
+        load_checked_recipe(path)
     (found,) = caught.value.faults
     assert fault in found
     assert found.startswith(f"{place.replace('sources', 'sources.a')}.datatrove.0")
@@ -163,7 +163,7 @@ def test_faults_are_told_before_a_build_begins(
 def test_a_filter_is_listed_once(recipe: Callable[..., Path]) -> None:
     clean = '[[sources.clean.datatrove]]\nfilter = "C4ParagraphFilter"\n'
     with pytest.raises(SettingsError, match="listed more than once: 'C4ParagraphFilter'"):
-        load_recipe(recipe(clean * 2, ["text"]))
+        load_checked_recipe(recipe(clean * 2, ["text"]))
 
 
 def test_without_datatrove_the_extra_is_named(recipe: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +172,7 @@ def test_without_datatrove_the_extra_is_named(recipe: Callable[..., Path], monke
     monkeypatch.setitem(sys.modules, "datatrove", None)
     path = recipe('[[sources.clean.datatrove]]\nfilter = "C4ParagraphFilter"', ["text"])
     with pytest.raises(shards.errors.MissingExtraError, match=re.escape("pip install 'tokenmill[datatrove]'")):
-        load_recipe(path)
+        load_checked_recipe(path)
 
 
 def test_what_decides_the_digest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,9 +195,9 @@ def test_a_source_turns_the_filters_of_the_recipe_off(recipe: Callable[..., Path
     text = recipe("[sources.clean]\ndatatrove = []", ["text"]).read_text()
     path = recipe("", ["text"])
     path.write_text(text + '\n[[clean.datatrove]]\nfilter = "C4ParagraphFilter"\n')
-    assert not load_recipe(path).sources[0].clean
+    assert not load_checked_recipe(path).sources[0].clean
     path.write_text(text.replace("datatrove = []", "") + '\n[[clean.datatrove]]\nfilter = "C4ParagraphFilter"\n')
-    assert [item.filter for item in load_recipe(path).sources[0].clean.datatrove or []] == ["C4ParagraphFilter"]
+    assert [item.filter for item in load_checked_recipe(path).sources[0].clean.datatrove or []] == ["C4ParagraphFilter"]
 
 
 def test_a_filter_that_fails_stops_with_the_place(recipe: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +208,7 @@ def test_a_filter_that_fails_stops_with_the_place(recipe: Callable[..., Path], m
             raise ZeroDivisionError("\x1b division")
         return True
 
-    loaded = load_recipe(path)
+    loaded = load_checked_recipe(path)
     monkeypatch.setattr(datatrove_filters.GopherRepetitionFilter, "filter", fail)
     stream = DocumentStream(loaded.sources[0], open_sources(loaded)[0].listed)
     with pytest.raises(FilterError) as caught:
@@ -296,7 +296,7 @@ def test_a_plan_prices_the_filters(recipe: Callable[..., Path], monkeypatch: pyt
         return (False, "chosen") if len(doc.text) % 3 == 0 else True
 
     path = recipe('[[sources.clean.datatrove]]\nfilter = "C4ParagraphFilter"', documents)
-    loaded = load_recipe(path)
+    loaded = load_checked_recipe(path)
     monkeypatch.setattr(datatrove_filters.C4ParagraphFilter, "filter", slow)
     priced = measure(loaded, open_sources(loaded)).sources[0]
     plain = loaded.model_copy(

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.build.load import load_recipe
+from pipeline.build.checked_recipe import load_checked_recipe
 from pipeline.build.stages.digests import identify_source
 from pipeline.clean.documents import clean_batch
 from pipeline.clean.language import ModelError, read_languages
@@ -75,7 +75,7 @@ def test_documents_in_other_languages_are_dropped(recipe: Callable[..., Path]) -
         else:
             low = ", score below min_score" if label == "__label__en" else ""
             reasons[f"language: {label.removeprefix('__label__')}{low}"] += 1
-    assert clean(load_recipe(recipe()), texts) == (expected, reasons)
+    assert clean(load_checked_recipe(recipe()), texts) == (expected, reasons)
     assert set(reasons) >= {f"language: {name}" for name in ("de", "fr", "es", "ja")}
     assert any("score below" in reason for reason in reasons)
 
@@ -83,10 +83,12 @@ def test_documents_in_other_languages_are_dropped(recipe: Callable[..., Path]) -
 def test_scores_and_bytes_that_decide(recipe: Callable[..., Path]) -> None:
     base = 'model = "lid.ftz"\nkeep = ["de", "ja"]\n'
     mixed = f"{OTHERS[0]} {'The same in English, and a good deal more of it. ' * 20}"
-    assert clean(load_recipe(recipe(base)), [*OTHERS, mixed])[0] == [0, 3]
-    assert clean(load_recipe(recipe(base + "first_bytes = 100")), [*OTHERS, mixed])[0] == [0, 3, 4]
-    assert clean(load_recipe(recipe(base + "first_bytes = 1")), ["é" * 9])[0] == [], "half a character is left out"
-    assert clean(load_recipe(recipe(base + "min_score = 0")), [*OTHERS, mixed])[0] == [0, 1, 2, 3, 4]
+    assert clean(load_checked_recipe(recipe(base)), [*OTHERS, mixed])[0] == [0, 3]
+    assert clean(load_checked_recipe(recipe(base + "first_bytes = 100")), [*OTHERS, mixed])[0] == [0, 3, 4]
+    assert clean(load_checked_recipe(recipe(base + "first_bytes = 1")), ["é" * 9])[0] == [], (
+        "half a character is left out"
+    )
+    assert clean(load_checked_recipe(recipe(base + "min_score = 0")), [*OTHERS, mixed])[0] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,7 @@ def test_faults_are_told_before_a_build_begins(
     for name, part in {"empty": b"", "cut": data[:100_000], "nearly": data[:-1]}.items():
         (tmp_path / name).write_bytes(part)
     with pytest.raises(SettingsError) as caught:
-        load_recipe(recipe(keys))
+        load_checked_recipe(recipe(keys))
     assert any(fault in found for found in caught.value.faults), caught.value.faults
 
 
@@ -127,7 +129,7 @@ def test_every_cut_of_a_model_is_refused() -> None:
 
 def test_what_decides_the_digest(recipe: Callable[..., Path], tmp_path: Path) -> None:
     def digest(keys: str) -> str:
-        return digest_of(identify_source(load_recipe(recipe(keys)).sources[0]))
+        return digest_of(identify_source(load_checked_recipe(recipe(keys)).sources[0]))
 
     (tmp_path / "same.ftz").write_bytes(MODEL.read_bytes())
     (tmp_path / "other.ftz").write_bytes(MODEL.read_bytes() + b"more")
@@ -136,12 +138,12 @@ def test_what_decides_the_digest(recipe: Callable[..., Path], tmp_path: Path) ->
     others = [base, base + "\nmin_score = 0.5", base + '\nfirst_bytes = "1 KB"', base.replace("lid", "other")]
     others += [base.replace(', "de"', ""), 'keep = "all"']
     assert len({digest(keys) for keys in others}) == len(others)
-    assert not load_recipe(recipe('keep = "all"')).sources[0].clean
+    assert not load_checked_recipe(recipe('keep = "all"')).sources[0].clean
 
 
 def test_a_task_finds_the_model_on_any_host(recipe: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Slurm gets a source as JSON, without the recipe's folder."""
-    source = load_recipe(recipe()).sources[0]
+    source = load_checked_recipe(recipe()).sources[0]
     sent = SourceRecipe.model_validate(json.loads(source.located().model_dump_json()))
     monkeypatch.chdir("/")
     batch = TextBatch(pa.array(OTHERS, pa.large_string()), np.arange(4, dtype=np.uint32))

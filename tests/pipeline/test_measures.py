@@ -22,7 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.build.load import load_recipe
+from pipeline.build.checked_recipe import load_checked_recipe
 from pipeline.clean.measures.measure import measure_documents
 from pipeline.clean.measures.names import MEASURES
 from pipeline.recipe.presets import C4, OFF, PRESETS, Code, Fineweb, Gopher, Limit, Preset
@@ -358,9 +358,9 @@ def test_without_numba_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.Mo
         "tokenizer": {"vocab_size": 300},
     }
     monkeypatch.setitem(sys.modules, "numba", None)
-    load_recipe(recipe)
+    load_checked_recipe(recipe)
     with pytest.raises(MissingExtraError, match=re.escape("pip install 'tokenmill[clean]'")):
-        load_recipe(recipe | {"clean": {"gopher": {}}})
+        load_checked_recipe(recipe | {"clean": {"gopher": {}}})
 
 
 def show_value(value: float | str) -> str:

@@ -21,7 +21,7 @@ import xxhash
 from tokenizers import Tokenizer
 
 from pipeline.build.build import BuildResult, build
-from pipeline.build.load import load_recipe
+from pipeline.build.checked_recipe import load_checked_recipe
 from pipeline.clean.limits import CleaningError
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.progress import Progress
@@ -89,7 +89,7 @@ class Corpus:
     def build(self, name: str, *overrides: str, workers: int = 1, work: str | None = None) -> BuildResult:
         """Build a set with the recipe's keys changed; its work lies beside it, or at an address."""
         with closing(LocalExecutor(workers)) as executor:
-            recipe = load_recipe(self.folder / "recipe.toml", overrides=list(overrides))
+            recipe = load_checked_recipe(self.folder / "recipe.toml", overrides=list(overrides))
             report = build(
                 recipe,
                 out=self.folder / name,

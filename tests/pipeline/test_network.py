@@ -23,10 +23,10 @@ import pytest
 from pipeline.recipe.predicates import parse_predicate
 from pipeline.sources.base import SourceError
 from pipeline.sources.formats.columns import test_predicates as count_rejected
+from pipeline.sources.network.counted_retries import retry_counted
 from pipeline.sources.network.range_cache import RangeCache
-from pipeline.sources.network.retry import retry
 from pipeline.sources.network.settings import Network, is_kept, keep_fetched, network
-from pipeline.sources.network.silence import SILENT_S, SilenceWatch
+from pipeline.sources.network.silence_watch import SILENT_S, SilenceWatch
 from shards.stores.retry import TransientError
 from tests.support.hub_builds import ROOT, hub_recipe
 from tests.support.servers.hub import Hub
@@ -51,24 +51,24 @@ class Failing:
 
 def test_a_failure_that_passes_is_tried_again() -> None:
     attempt = Failing(7)
-    assert retry("a file", attempt) == "content"
+    assert retry_counted("a file", attempt) == "content"
     assert len(attempt.calls) == 8
 
 
 def test_the_time_that_the_server_asks_for_is_waited() -> None:
     attempt = Failing(1, retry_after_s=0.3)
-    retry("a file", attempt)
+    retry_counted("a file", attempt)
     assert 0.3 <= attempt.calls[1] - attempt.calls[0] < 1.5
 
 
 def test_after_the_bound_the_last_word_says_what_to_do() -> None:
     started = time.monotonic()
     with pytest.raises(SourceError, match=r"a file: gave up after 0 s and \d+ attempts; the last one: HTTP 503.*again"):
-        retry("a file", Failing(10**9, None), give_up_s=0.5)
+        retry_counted("a file", Failing(10**9, None), give_up_s=0.5)
     assert time.monotonic() - started < 2
     waits_too_long = Failing(1, retry_after_s=3600)
     with pytest.raises(SourceError, match="and 1 attempt;"):
-        retry("a file", waits_too_long, give_up_s=5)
+        retry_counted("a file", waits_too_long, give_up_s=5)
     assert len(waits_too_long.calls) == 1
 
 
@@ -122,7 +122,7 @@ def test_other_errors_are_final() -> None:
         raise KeyError("no")
 
     with pytest.raises(KeyError):
-        retry("a file", attempt)
+        retry_counted("a file", attempt)
 
 
 def test_settings_travel_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.build.load import load_recipe
+from pipeline.build.checked_recipe import load_checked_recipe
 from pipeline.recipe import paths
 from pipeline.sources.kinds import list_files
 from shards.config import SettingsError
@@ -47,14 +47,14 @@ def project(tmp_path: Path) -> Path:
 
 def faults_of(recipe: Path, *overrides: str) -> str:
     with pytest.raises(SettingsError) as caught:
-        load_recipe(recipe, overrides=list(overrides))
+        load_checked_recipe(recipe, overrides=list(overrides))
     return "\n".join(caught.value.faults)
 
 
 @pytest.mark.parametrize("place", [".", "recipes", "../elsewhere", "/"])
 def test_the_working_directory_plays_no_part(place: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project / place)
-    (source,) = load_recipe(Path(os.path.relpath(project / "recipes/a.toml"))).sources
+    (source,) = load_checked_recipe(Path(os.path.relpath(project / "recipes/a.toml"))).sources
     assert [Path(file.url).resolve() for file in list_files(source)] == [project / "texts/a.jsonl"]
     assert source.paths == ["../texts/*.jsonl"], "a recipe says what was written"
 
@@ -63,14 +63,14 @@ def test_one_recipe_has_the_same_paths_however_it_is_named(project: Path, monkey
     absolute = next(project.rglob("*.toml")).resolve()
     monkeypatch.chdir(absolute.parent)
     indirect = Path("..") / absolute.parent.name / absolute.name
-    assert load_recipe(indirect) == load_recipe(Path(absolute.name)) == load_recipe(absolute)
-    spans = [list_files(load_recipe(path).sources[0]) for path in (indirect, absolute)]
+    assert load_checked_recipe(indirect) == load_checked_recipe(Path(absolute.name)) == load_checked_recipe(absolute)
+    spans = [list_files(load_checked_recipe(path).sources[0]) for path in (indirect, absolute)]
     assert spans[0] == spans[1]
 
 
 def test_set_begins_at_the_working_directory(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
-    (source,) = load_recipe(project / "recipes/a.toml", overrides=['sources.s.paths=["texts/a.jsonl"]']).sources
+    (source,) = load_checked_recipe(project / "recipes/a.toml", overrides=['sources.s.paths=["texts/a.jsonl"]']).sources
     assert [Path(file.url).resolve() for file in list_files(source)] == [project / "texts/a.jsonl"]
     said = faults_of(project / "recipes/a.toml", 'sources.s.paths=["../texts/a.jsonl"]')
     assert "those of --set at the working directory" in said
@@ -110,7 +110,7 @@ def test_a_set_is_found_again_by_its_recipe(project: Path, monkeypatch: pytest.M
     assert f"Looked under {moved} as well" in validate(moved, against_sources=5).not_run[0]
     # recipe.json is the recipe: it may take the place of the one that built the set.
     shutil.copy(moved / "recipe.json", project.parent / "moved/recipes/again.json")
-    (source,) = load_recipe(project.parent / "moved/recipes/again.json").sources
+    (source,) = load_checked_recipe(project.parent / "moved/recipes/again.json").sources
     assert len(list_files(source)) == 1
 
 
@@ -150,12 +150,12 @@ def test_a_set_of_an_earlier_version_is_found_from_the_working_directory(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its recipe.json names paths relative to where the build ran."""
-    from pipeline.sources.read_back import read_documents
+    from pipeline.sources.provenance import read_documents_again
 
     size = (project / "texts/a.jsonl").stat().st_size
     source = {"name": "s", "weight": 1, "paths": ["texts/*.jsonl"], "folder": str(project / "out/a")}
     monkeypatch.chdir(project)
-    (text,) = read_documents(source, f"a.jsonl@0#b0-{size}", [3])
+    (text,) = read_documents_again(source, f"a.jsonl@0#b0-{size}", [3])
     assert text is not None
     assert text.startswith(b"document 3 ")
 
@@ -183,7 +183,7 @@ def test_joining(path: str, joined: str) -> None:
 @pytest.mark.parametrize("key", ['vocab_size = "16K"', "vocab_size = 16_000"])
 def test_counts(key: str, project: Path) -> None:
     (project / "recipes/a.toml").write_text(RECIPE.replace("vocab_size = 300", key))
-    assert load_recipe(project / "recipes/a.toml").tokenizer.vocab_size == 16_000
+    assert load_checked_recipe(project / "recipes/a.toml").tokenizer.vocab_size == 16_000
 
 
 def test_keys_that_a_tokenizer_file_makes_useless(project: Path) -> None:
@@ -197,7 +197,7 @@ def test_keys_that_a_tokenizer_file_makes_useless(project: Path) -> None:
         assert f"tokenizer.{key}: the tokenizer `file` decides it" in said
     defaults = 'file = "tokenizer.json"\npretokenizer = "gpt2"\neos_token = "<|pad|>"'
     (project / "recipes/a.toml").write_text(RECIPE.replace("vocab_size = 300", defaults))
-    assert load_recipe(project / "recipes/a.toml").tokenizer_file == project / "recipes/tokenizer.json"
+    assert load_checked_recipe(project / "recipes/a.toml").tokenizer_file == project / "recipes/tokenizer.json"
 
 
 def test_a_mixed_folder_names_the_text_file_that_needs_a_separator(project: Path) -> None:

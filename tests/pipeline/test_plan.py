@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.build.build import build
-from pipeline.build.load import load_recipe
+from pipeline.build.checked_recipe import load_checked_recipe
 from pipeline.cli.plan_display import print_plan
 from pipeline.engine.executors import LocalExecutor
 from pipeline.engine.progress import Progress
@@ -181,7 +181,7 @@ val_tokens = 5_000
 [shards]
 tokens = 200_000
 """)
-    return load_recipe(path, overrides=list(overrides))
+    return load_checked_recipe(path, overrides=list(overrides))
 
 
 def build_here(recipe: Recipe, out: Path) -> None:
@@ -264,7 +264,7 @@ val_tokens = 50_000
 [shards]
 tokens = 1_000_000
 """)
-    recipe = load_recipe(path)
+    recipe = load_checked_recipe(path)
     found = foresee(recipe)
     build_here(recipe, tmp_path / "set")
     expect_foreseen(found, tmp_path / "set")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from pipeline.build.load import load_recipe
+from pipeline.build.checked_recipe import load_checked_recipe
 from pipeline.recipe import schema as recipes
 from pipeline.recipe.reference import BEGIN, END
 from shards.config import SettingsError
@@ -265,7 +265,7 @@ def test_shipped_recipes_name_known_keys_only() -> None:
     faults: list[str] = []
     for path in paths:
         try:
-            load_recipe(path)
+            load_checked_recipe(path)
         except SettingsError as error:
             faults += error.faults
     assert not [fault for fault in faults if "matches no file" not in fault and "cannot be listed" not in fault]

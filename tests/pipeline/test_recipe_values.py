@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.build.load import load_recipe
+from pipeline.build.checked_recipe import load_checked_recipe
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.values import parse_size
 from shards.config import SettingsError
@@ -66,19 +66,19 @@ def test_a_set_s_recipe_json_is_a_recipe(load: Any, tmp_path: Path) -> None:
     override = "tokenizer.sample_weights={prose = 1, code = 2}"
     recipe = load(GOOD, override, "sources.prose.keep.score='> 0'", "sources.prose.max_bytes='1 MiB'")
     (tmp_path / "recipe.json").write_text(recipe.to_json(), encoding="utf-8")
-    again = load_recipe(tmp_path / "recipe.json")
+    again = load_checked_recipe(tmp_path / "recipe.json")
     assert again == recipe
     assert again.to_json() == recipe.to_json()
-    assert load_recipe(tmp_path / "recipe.json", overrides=["sources.prose.weight=5"]).sources[0].weight == 5
+    assert load_checked_recipe(tmp_path / "recipe.json", overrides=["sources.prose.weight=5"]).sources[0].weight == 5
     for text in ("{", "[1]", '"x"', "3", "[" * 100_000):
         (tmp_path / "recipe.json").write_text(text)
         with pytest.raises(SettingsError, match=r"not valid JSON|expected a table of keys"):
-            load_recipe(tmp_path / "recipe.json")
+            load_checked_recipe(tmp_path / "recipe.json")
     data = json.loads(recipe.to_json())
     data["sources"][0]["wieght"] = 3
     (tmp_path / "recipe.json").write_text(json.dumps(data))
     with pytest.raises(SettingsError, match=r"sources\.prose\.wieght: unknown key\. Did you mean 'weight'"):
-        load_recipe(tmp_path / "recipe.json")
+        load_checked_recipe(tmp_path / "recipe.json")
 
 
 @pytest.mark.parametrize(

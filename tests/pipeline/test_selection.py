@@ -103,12 +103,12 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def load(corpus: Path, tmp_path: Path) -> Callable[..., Recipe]:
     """Return `load(*overrides)`."""
-    from pipeline.build.load import load_recipe
+    from pipeline.build.checked_recipe import load_checked_recipe
 
     def load_with(*overrides: str) -> Recipe:
         path = tmp_path / "recipe.toml"
         path.write_text(RECIPE.replace("{corpus}", str(corpus)))
-        return load_recipe(path, overrides=list(overrides))
+        return load_checked_recipe(path, overrides=list(overrides))
 
     return load_with
 

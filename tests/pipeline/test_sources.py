@@ -18,7 +18,7 @@ import zstandard
 
 from pipeline.sources import base
 from pipeline.sources.base import SourceError
-from pipeline.sources.read_back import read_documents
+from pipeline.sources.provenance import read_documents_again
 from tests.support.builds import list_spans_of
 
 SEPARATOR = "\n<<<document>>>\n"
@@ -240,10 +240,10 @@ def test_read_documents_gives_the_same_bytes(
             expected.setdefault(label.replace("@#", "@1f#"), {})[row] = as_text(text).encode()
         for label, rows in expected.items():
             wanted = [*list(rows)[::7], max(rows), 10**6]
-            found = read_documents(recipe.model_dump(mode="json"), label, wanted)
+            found = read_documents_again(recipe.model_dump(mode="json"), label, wanted)
             assert found == [rows.get(row) for row in wanted]
     with pytest.raises(SourceError, match="no such part in the source any more"):
-        read_documents(whole.model_dump(), "a.parquet@x#rg7-999", [0])
+        read_documents_again(whole.model_dump(), "a.parquet@x#rg7-999", [0])
 
 
 @pytest.mark.parametrize("name", ["a.md", 'a"b\\.md', "übung 日本\n\t\x7f\u2028.txt", ""])

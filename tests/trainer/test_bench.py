@@ -19,7 +19,7 @@ from trainer.commands import bench, fit
 from trainer.commands.timed_steps import build_theirs, time_steps, write_made_up_set
 from trainer.model.decoder import build_model
 from trainer.model.size import count_parameters, flops_per_token
-from trainer.recipe import TrainRecipe, load_recipe
+from trainer.recipe import TrainRecipe, load_train_recipe
 
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
@@ -36,7 +36,7 @@ STEPS = 4
 
 @pytest.fixture(scope="module")
 def recipe(recipe_file: Path) -> TrainRecipe:
-    return load_recipe(recipe_file, SETTINGS)
+    return load_train_recipe(recipe_file, SETTINGS)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_the_figures_agree_with_each_other(rows: dict[str, dict[str, Any]], reci
 
 
 def test_memory_is_expected_of_the_precision_that_ran(rows: dict[str, dict[str, Any]], recipe_file: Path):
-    recipe = load_recipe(recipe_file, [*SETTINGS, 'train.precision="auto"'])
+    recipe = load_train_recipe(recipe_file, [*SETTINGS, 'train.precision="auto"'])
     assert fit.expect_memory(recipe, "fp32") == pytest.approx(rows["ours"]["fit_gb"])
 
 
@@ -84,7 +84,7 @@ def test_the_shipped_recipes_with_goals_are_measured_by_default(trainer: Any, mo
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_their_model_begins_with_our_weights(kind: str, recipe_file: Path):
-    recipe = load_recipe(recipe_file, [*SETTINGS, *(GPT2 if kind == "gpt2" else ())])
+    recipe = load_train_recipe(recipe_file, [*SETTINGS, *(GPT2 if kind == "gpt2" else ())])
     theirs, ours = build_theirs(recipe, VOCAB_SIZE), build_model(recipe.model, VOCAB_SIZE, seed=recipe.train.seed)
     ids = torch.randint(VOCAB_SIZE, (2, 32), generator=torch.Generator().manual_seed(1))
     assert type(theirs).__name__ == {"llama": "LlamaForCausalLM", "gpt2": "GPT2LMHeadModel"}[kind]

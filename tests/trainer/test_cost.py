@@ -10,12 +10,12 @@ import pytest
 
 from shards.errors import InputError
 from trainer.commands.cost import measure_throughput, price
-from trainer.recipe import TrainRecipe, load_recipe
+from trainer.recipe import TrainRecipe, load_train_recipe
 
 
 @pytest.fixture
 def recipe(recipe_file: Path) -> TrainRecipe:
-    return load_recipe(recipe_file)
+    return load_train_recipe(recipe_file)
 
 
 def write_run(run: Path, recipe: TrainRecipe, *lines: dict[str, Any]) -> None:
@@ -57,12 +57,12 @@ def test_a_run_of_another_model_is_refused(tmp_path: Path, recipe: TrainRecipe, 
     write_run(tmp_path, recipe, {"step": 1, "tokens_per_s": 100.0})
     for change in ("model.num_hidden_layers=5", "train.seq_len=16"):
         with pytest.raises(InputError, match="trained another model, or with another seq_len"):
-            price(f"H100=2:{tmp_path}", load_recipe(recipe_file, [change]), 1_000)
-    assert measure_throughput(tmp_path, load_recipe(recipe_file, ["train.steps=7", "optimizer.lr=1.0"])) == 100.0
+            price(f"H100=2:{tmp_path}", load_train_recipe(recipe_file, [change]), 1_000)
+    assert measure_throughput(tmp_path, load_train_recipe(recipe_file, ["train.steps=7", "optimizer.lr=1.0"])) == 100.0
 
 
 def test_the_command(trainer: Any, recipe_file: Path, tmp_path: Path):
-    write_run(tmp_path, load_recipe(recipe_file), {"step": 1, "tokens_per_s": 1000.0})
+    write_run(tmp_path, load_train_recipe(recipe_file), {"step": 1, "tokens_per_s": 1000.0})
     gpus = ("--gpu", f"H100=3.6:{tmp_path}", "--gpu", "H200=7.2:4,000")
     done = trainer.run("cost", recipe_file, *gpus, "--json")
     assert done.returncode == 0, done.stderr

@@ -25,7 +25,7 @@ from trainer.commands.plot import draw
 from trainer.optim import learning_rate
 from trainer.phases.mix import describe_borders, list_stretches, summarise_mix
 from trainer.phases.pins import pin_to_mix
-from trainer.recipe import TrainRecipe, load_recipe
+from trainer.recipe import TrainRecipe, load_train_recipe
 from trainer.run_folder import RECIPE_FILE
 
 BATCH, STEPS = 8, 24
@@ -214,7 +214,7 @@ def test_the_log_and_the_metrics_of_a_run_show_the_border(
     assert rows[1]["val_loss"] == validation["val_loss"]
     own = [line["loss"] for line in steps if line["mix_phases"] == [["last", BATCH]]]
     assert rows[1]["loss"] == pytest.approx(sum(own) / len(own))
-    figure = draw(lines, load_recipe(folder / RECIPE_FILE).phases, title="run")
+    figure = draw(lines, load_train_recipe(folder / RECIPE_FILE).phases, title="run")
     axes = figure.axes
     assert [text.get_text() for text in axes[0].texts] == ["mix: main", "mix: last"]
     at = border - 1 + main.stop % BATCH / BATCH
@@ -236,7 +236,7 @@ def test_two_ranks_go_on_across_the_border_as_one_rank_throughout(
     stop = ("--set", "phases=[{name = 'grow', until_mix_phase = 'main', goal = 'loss < 0'}]")
     assert trainer.run(*arguments, *stop).returncode == 3
     end = order_split(curriculum, seq_len=32, seed=1337).phases[0].stop // BATCH
-    (pinned,) = load_recipe(part / RECIPE_FILE).phases
+    (pinned,) = load_train_recipe(part / RECIPE_FILE).phases
     assert (pinned.until_mix_phase, pinned.until_step) == ("main", end)
     resumed = run_ranks(*arguments, "--set", "train.micro_batch=1")
     assert resumed.returncode == 0, resumed.stderr
@@ -276,7 +276,7 @@ def test_the_torch_datasets_take_the_phases_in_order_on_any_ranks(curriculum: Sh
 def pin(recipe_file: Path, order: WindowOrder, *overrides: str) -> tuple[TrainRecipe, list[str]]:
     """Return the recipe with its pins, and what is printed of them."""
     said: list[str] = []
-    return pin_to_mix(load_recipe(recipe_file, list(overrides)), order, said.append), said
+    return pin_to_mix(load_train_recipe(recipe_file, list(overrides)), order, said.append), said
 
 
 def test_a_phase_is_pinned_to_the_last_batch_before_the_border(curriculum: ShardSet, recipe_file: Path):
@@ -298,7 +298,7 @@ def test_a_phase_is_pinned_to_the_last_batch_before_the_border(curriculum: Shard
             pin(recipe_file, order, phases)
     with pytest.raises(InputError, match=r"until_step: required key is missing\. Give it, or until_mix_phase"):
         pin(recipe_file, order, "phases=[{name='a'}]")
-    plain = load_recipe(recipe_file)
+    plain = load_train_recipe(recipe_file)
     assert pin_to_mix(plain, order, print) is plain
 
 

@@ -15,7 +15,7 @@ from shards.terminal.arguments import parse_size
 from trainer.commands.fit import CONTEXT_BYTES, Points, estimate_memory, measure_memory, measure_step
 from trainer.model.decoder import build_model, padded_vocab_size
 from trainer.model.size import count_parameters
-from trainer.recipe import TrainRecipe, load_recipe
+from trainer.recipe import TrainRecipe, load_train_recipe
 
 pytestmark = pytest.mark.long
 
@@ -188,4 +188,4 @@ def test_the_shipped_demo_recipe_gets_a_vocabulary(trainer: Any, shard_set: Shar
     assert sizes == [50_257, shard_set.vocab_size]
     parameters = [json.loads(done.stdout)["parameters"] for done in (assumed, of_set)]
     rows = padded_vocab_size(50_257) - padded_vocab_size(shard_set.vocab_size)
-    assert parameters[0] - parameters[1] == rows * load_recipe(demo).model.hidden_size
+    assert parameters[0] - parameters[1] == rows * load_train_recipe(demo).model.hidden_size

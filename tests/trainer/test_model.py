@@ -17,7 +17,7 @@ from shards.torch.document_boundaries import number_documents
 from trainer.model.attention import KeyValueCache, attend, document_mask, rotary_tables, rotate
 from trainer.model.decoder import LanguageModel, build_model, padded_vocab_size
 from trainer.model.size import count_parameters, flops_per_token
-from trainer.recipe import ModelConfig, load_recipe
+from trainer.recipe import ModelConfig, load_train_recipe
 
 ROOT = Path(__file__).parents[2]
 VOCAB_SIZE = 200
@@ -107,7 +107,7 @@ def test_flops_count_the_weights_that_are_multiplied(kind: str, tied: bool):
     [("gpt2-134m", 134), ("gpuburnout-1b", 1040), ("tinystories-28m", 28), ("tinystories-91m", 91)],
 )
 def test_a_shipped_recipe_has_its_parameters_and_takes_a_step(name: str, millions: int):
-    recipe = load_recipe(ROOT / f"recipes/train/{name}.toml")
+    recipe = load_train_recipe(ROOT / f"recipes/train/{name}.toml")
     vocab_size = recipe.model.vocab_size
     assert vocab_size is not None
     assert count_parameters(recipe.model, vocab_size) == pytest.approx(millions * 1e6, rel=0.02)

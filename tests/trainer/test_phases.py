@@ -13,7 +13,7 @@ import pytest
 from shards import ShardSet
 from shards.errors import InputError, RunError
 from trainer.phases.ledger import summarise_phases
-from trainer.recipe import PhaseConfig, load_recipe
+from trainer.recipe import PhaseConfig, load_train_recipe
 from trainer.session import Session, open_session
 from trainer.train.loop import run_training
 
@@ -87,7 +87,7 @@ def test_a_run_without_a_price_costs_nothing():
 )
 def test_phases_that_make_no_sense_are_refused(recipe_file: Path, phases: str, expected: str):
     with pytest.raises(InputError, match=expected):
-        load_recipe(recipe_file, [f"phases={phases}"])
+        load_train_recipe(recipe_file, [f"phases={phases}"])
 
 
 def test_a_missed_goal_stops_the_run_until_it_is_told_to_go_on(
@@ -194,7 +194,7 @@ def open_run(shard_set: ShardSet, recipe_file: Path, tmp_path: Path) -> Callable
     """Return a function that opens a session with overrides."""
 
     def open_with(*overrides: str) -> Session:
-        recipe = load_recipe(recipe_file, list(overrides))
+        recipe = load_train_recipe(recipe_file, list(overrides))
         return open_session(recipe, shard_set.path, tmp_path / "run", resume="auto", say=lambda line: None)
 
     return open_with

@@ -16,7 +16,7 @@ import pytest
 from shards.errors import InputError
 from trainer.commands.plot import draw, smooth
 from trainer.metrics import open_events
-from trainer.recipe import PhaseConfig, load_recipe
+from trainer.recipe import PhaseConfig, load_train_recipe
 
 ENDS = {"smoke": 10, "long": 40, "later": 90}
 PHASES = [PhaseConfig(name=name, until_step=step) for name, step in ENDS.items()]
@@ -159,7 +159,7 @@ def test_nothing_logged_is_nothing_to_draw():
 
 def test_the_command_draws_a_run_and_refuses_what_is_none(trainer: Any, recipe_file: Path, tmp_path: Path):
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in make_records()))
-    recipe = load_recipe(recipe_file, ["train.steps=90"]).model_dump(mode="json")
+    recipe = load_train_recipe(recipe_file, ["train.steps=90"]).model_dump(mode="json")
     (tmp_path / "recipe.json").write_text(json.dumps(recipe | {"phases": [phase.model_dump() for phase in PHASES]}))
     done = trainer.run("plot", tmp_path, "--json")
     assert done.returncode == 0, done.stderr

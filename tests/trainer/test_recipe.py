@@ -8,29 +8,29 @@ import pytest
 
 from shards.errors import InputError
 from trainer.optim import learning_rate
-from trainer.recipe import TrainRecipe, find_changes, load_recipe, parse_recipe
+from trainer.recipe import TrainRecipe, find_changes, load_train_recipe, parse_recipe
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
 def recipe(recipe_file: Path) -> TrainRecipe:
-    return load_recipe(recipe_file)
+    return load_train_recipe(recipe_file)
 
 
 def find_faults(path: Path, *overrides: str) -> list[str]:
     with pytest.raises(InputError) as caught:
-        load_recipe(path, list(overrides))
+        load_train_recipe(path, list(overrides))
     return caught.value.problems
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes/train").glob("*.toml")), ids=lambda path: path.stem)
 def test_every_shipped_recipe_loads(path: Path):
-    assert load_recipe(path).name == path.stem
+    assert load_train_recipe(path).name == path.stem
 
 
 def test_overrides_take_toml_values(recipe_file: Path):
-    recipe = load_recipe(recipe_file, ["train.steps=7", "optimizer.betas=[0.8, 0.9]", 'train.precision="bf16"'])
+    recipe = load_train_recipe(recipe_file, ["train.steps=7", "optimizer.betas=[0.8, 0.9]", 'train.precision="bf16"'])
     assert recipe.train.steps == 7
     assert recipe.optimizer.betas == (0.8, 0.9)
     assert recipe.train.precision == "bf16"
@@ -92,7 +92,7 @@ def test_each_rule_is_checked(recipe_file: Path, override: str, expected: str):
 def test_an_odd_number_of_features_a_head_is_for_learned_positions_alone(recipe_file: Path):
     odd = ["model.hidden_size=36", "model.num_attention_heads=4", "model.num_key_value_heads=4"]
     assert "even number of features a head" in "\n".join(find_faults(recipe_file, *odd))
-    assert load_recipe(recipe_file, [*odd, "model.kind=gpt2"]).model.head_dim == 9
+    assert load_train_recipe(recipe_file, [*odd, "model.kind=gpt2"]).model.head_dim == 9
 
 
 def test_files_that_are_no_recipe_are_named(tmp_path: Path):
@@ -123,12 +123,12 @@ def test_a_recipe_of_another_version_is_refused(recipe: TrainRecipe):
 
 
 def test_changes_are_named_with_both_values(recipe_file: Path, recipe: TrainRecipe):
-    other = load_recipe(recipe_file, ["optimizer.lr=0.5", "model.hidden_size=32"])
+    other = load_train_recipe(recipe_file, ["optimizer.lr=0.5", "model.hidden_size=32"])
     assert find_changes(recipe, other) == {"optimizer.lr": (0.01, 0.5), "model.hidden_size": (64, 32)}
 
 
 def test_the_learning_rate_warms_up_then_follows_a_cosine(recipe_file: Path):
-    recipe = load_recipe(recipe_file, ["train.steps=101", "schedule.warmup_steps=10", "optimizer.lr=1.0"])
+    recipe = load_train_recipe(recipe_file, ["train.steps=101", "schedule.warmup_steps=10", "optimizer.lr=1.0"])
     rates = [learning_rate(step, recipe) for step in range(101)]
     assert rates[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
     assert rates[10] == pytest.approx(1.0)
@@ -140,7 +140,7 @@ def test_the_learning_rate_warms_up_then_follows_a_cosine(recipe_file: Path):
 @pytest.mark.parametrize(("shape", "half"), [("1-sqrt", 1 - 0.5**0.5), ("linear", 0.5)])
 def test_the_learning_rate_stays_at_the_peak_until_the_cool_down(recipe_file: Path, shape: str, half: float):
     wsd = ['schedule.kind="wsd"', "schedule.decay_steps=20", f'schedule.decay_shape="{shape}"']
-    recipe = load_recipe(recipe_file, ["train.steps=101", "schedule.warmup_steps=10", "optimizer.lr=1.0", *wsd])
+    recipe = load_train_recipe(recipe_file, ["train.steps=101", "schedule.warmup_steps=10", "optimizer.lr=1.0", *wsd])
     rates = [learning_rate(step, recipe) for step in range(101)]
     assert rates[:10] == pytest.approx([(step + 1) / 10 for step in range(10)])
     assert rates[10:81] == [1.0] * 71
@@ -150,7 +150,7 @@ def test_the_learning_rate_stays_at_the_peak_until_the_cool_down(recipe_file: Pa
 
 
 def test_without_cool_down_the_learning_rate_stays_at_the_peak(recipe_file: Path):
-    recipe = load_recipe(recipe_file, ['schedule.kind="wsd"', "schedule.decay_steps=0"])
+    recipe = load_train_recipe(recipe_file, ['schedule.kind="wsd"', "schedule.decay_steps=0"])
     assert {learning_rate(step, recipe) for step in range(2, 24)} == {recipe.optimizer.lr}
 
 
@@ -165,6 +165,6 @@ def test_without_cool_down_the_learning_rate_stays_at_the_peak(recipe_file: Path
 )
 def test_a_cool_down_that_does_not_fit_is_refused(recipe_file: Path, overrides: list[str], fault: str):
     with pytest.raises(InputError) as caught:
-        load_recipe(recipe_file, overrides)
+        load_train_recipe(recipe_file, overrides)
     (problem,) = caught.value.problems
     assert fault in str(problem)

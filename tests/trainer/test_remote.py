@@ -32,7 +32,7 @@ from tests.support.servers.objects import (
     aws_environment,
 )
 from trainer.__main__ import main
-from trainer.recipe import load_recipe
+from trainer.recipe import load_train_recipe
 
 pytestmark = pytest.mark.long
 
@@ -120,7 +120,7 @@ def cache_bytes(folder: Path) -> int | None:
 
 def visited(shard_set: ShardSet, recipe_file: Path) -> list[str]:
     """Return the names of the train shards in the order in which the first epoch visits them."""
-    train, shards = load_recipe(recipe_file).train, shard_set.splits["train"]
+    train, shards = load_train_recipe(recipe_file).train, shard_set.splits["train"]
     order = WindowOrder([shard.num_tokens for shard in shards], seq_len=train.seq_len, seed=train.seed)
     return [shards[visit.shard].name for visit, _ in order.iter_visits(0, order.per_epoch)]
 

@@ -18,7 +18,7 @@ from shards.torch.document_boundaries import number_documents
 from trainer.data import open_windows
 from trainer.metrics import MetricsLog, describe_step, read_metrics
 from trainer.model.size import flops_per_token
-from trainer.recipe import PhaseConfig, TrainRecipe, load_recipe
+from trainer.recipe import PhaseConfig, TrainRecipe, load_train_recipe
 from trainer.session import Session, open_session
 from trainer.train.loop import run_training
 from trainer.train.step import fetch_losses, take_step
@@ -29,7 +29,7 @@ def open_run(shard_set: ShardSet, recipe_file: Path, tmp_path: Path) -> Callable
     """Return a function that opens a session with overrides."""
 
     def open_with(*overrides: str, name: str = "run", shards: ShardSet = shard_set) -> Session:
-        recipe: TrainRecipe = load_recipe(recipe_file, list(overrides))
+        recipe: TrainRecipe = load_train_recipe(recipe_file, list(overrides))
         return open_session(recipe, shards.path, tmp_path / name, resume="auto", say=lambda line: None)
 
     return open_with

@@ -65,12 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print what was measured; exit status 1 if a trainer failed, for example because memory was too small."""
     from shards.terminal.display import print_rows, say
-    from trainer.recipe import load_recipe
+    from trainer.recipe import load_train_recipe
 
     if os.environ.get("WORLD_SIZE", "1") != "1":
         command = called_as("trainer", "bench")
         raise InputError(f"bench measures one GPU; found torchrun's WORLD_SIZE. Start it without torchrun: {command}")
-    recipes = [settle_vocabulary(load_recipe(path, options.overrides), options.shards) for path in options.recipes]
+    recipes = [
+        settle_vocabulary(load_train_recipe(path, options.overrides), options.shards) for path in options.recipes
+    ]
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it leaves nothing behind either
     wait_without_spinning()
     trainers = ["ours"] if options.alone else ["ours", "transformers"]

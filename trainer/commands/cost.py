@@ -33,9 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the comparison, the cheapest card first."""
     from shards.terminal.display import print_rows
-    from trainer.recipe import load_recipe
+    from trainer.recipe import load_train_recipe
 
-    recipe = load_recipe(options.recipe)
+    recipe = load_train_recipe(options.recipe)
     train = recipe.train
     if train.steps == 0:
         raise InputError(
@@ -80,9 +80,9 @@ def measure_throughput(run: Path, recipe: TrainRecipe) -> float:
         InputError: there is none, or it is another model's.
     """
     from trainer.metrics import METRICS_FILE, read_metrics
-    from trainer.recipe import load_recipe
+    from trainer.recipe import load_train_recipe
 
-    trained = load_recipe(run / "recipe.json")
+    trained = load_train_recipe(run / "recipe.json")
     if (trained.model, trained.train.seq_len) != (recipe.model, recipe.train.seq_len):
         found = "trained another model, or with another seq_len, than the recipe's"
         raise InputError(f"{run}: {found}. Measure that: {called_as('trainer', 'bench')}")

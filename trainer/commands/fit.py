@@ -62,10 +62,10 @@ def add_set_of_vocabulary(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print what fits; exit status 1 if nothing does."""
     from shards.terminal.display import print_rows, print_summary
-    from trainer.recipe import load_recipe
+    from trainer.recipe import load_train_recipe
 
     memory = parse_size("--gpu-memory", options.gpu_memory, least=1_000_000)
-    recipe = settle_vocabulary(load_recipe(options.recipe, options.overrides), options.shards)
+    recipe = settle_vocabulary(load_train_recipe(options.recipe, options.overrides), options.shards)
     result = estimate_memory(recipe, memory, measure_memory(recipe))
     best = result["recommended"]
     if options.json:

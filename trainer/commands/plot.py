@@ -68,12 +68,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Draw the plots and print their paths."""
     from trainer.metrics import METRICS_FILE, read_metrics
-    from trainer.recipe import load_recipe
+    from trainer.recipe import load_train_recipe
     from trainer.run_folder import RECIPE_FILE
 
     if not (options.run / METRICS_FILE).is_file():
         raise InputError(f"{options.run / METRICS_FILE}: is missing. Expected the folder of a run.")
-    recipe = load_recipe(options.run / RECIPE_FILE)
+    recipe = load_train_recipe(options.run / RECIPE_FILE)
     figure = draw(read_metrics(options.run), recipe.phases, title=recipe.name)
     folder: Path = options.out or options.run
     folder.mkdir(parents=True, exist_ok=True)

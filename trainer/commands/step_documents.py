@@ -19,7 +19,7 @@ from shards.trace.locate import Excerpt, Place, read_excerpt
 from shards.trace.windows import find_window_documents
 from trainer.checkpoint.folders import CheckpointError, CheckpointState, list_checkpoints, read_state
 from trainer.metrics import METRICS_FILE, read_metrics
-from trainer.recipe import FIXED_BY_CHECKPOINT, TrainConfig, find_changes, load_recipe, parse_recipe
+from trainer.recipe import FIXED_BY_CHECKPOINT, TrainConfig, find_changes, load_train_recipe, parse_recipe
 from trainer.run_folder import RECIPE_FILE, read_set_record
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def read_training_run(folder: Path) -> TracedRun:
             nothing in it says which set the run was trained on.
         OSError: a file cannot be read.
     """
-    recipe = load_recipe(folder / RECIPE_FILE)
+    recipe = load_train_recipe(folder / RECIPE_FILE)
     train = recipe.train
     state, notes = _read_newest_state(folder)
     if state is not None:

@@ -75,9 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Train and return the exit status; `trainer.__main__` lists them."""
-    from trainer.recipe import load_recipe
+    from trainer.recipe import load_train_recipe
 
-    recipe = load_recipe(options.recipe, options.overrides)
+    recipe = load_train_recipe(options.recipe, options.overrides)
     wait_without_spinning()
 
     from trainer.session import open_session

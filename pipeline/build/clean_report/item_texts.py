@@ -13,7 +13,7 @@ import numpy as np
 from pipeline.build.last_mix import LastMix
 from pipeline.clean.evaluations.items import Items, find_item_ngrams, load_items, source_of
 from pipeline.engine.receipts import TaskOutput
-from pipeline.sources.read_back import read_documents
+from pipeline.sources.provenance import read_documents_again
 from shards.errors import InputError
 
 ITEM_CHARACTERS = 1500
@@ -47,7 +47,7 @@ def read_item_texts(last: LastMix, evaluations: list[dict[str, Any]]) -> None:
         for span, copies in by_span.items():
             rows = sorted({copy["item_row"] for copy in copies})
             try:
-                found = read_documents(source, span, rows)
+                found = read_documents_again(source, span, rows)
             except (InputError, OSError) as error:
                 evaluation["items_unread"] = str(error)
                 continue

@@ -65,7 +65,7 @@ def run_assemble(
     documents = sum(source.documents for source in mixed.sources) // max(1, len(mixed.shards))
     encoded = sum(run.num_documents for run in runs.runs)
     carried_bytes = sum(run.carried_bytes for run in runs.runs) * documents // max(1, encoded) if carried else 0
-    groups = assemble.group_shards(
+    groups = assemble.group_assembled_shards(
         mixed.shards,
         runs=len(runs.runs),
         shard_bytes=shard_bytes,

@@ -22,9 +22,9 @@ from huggingface_hub import constants
 from huggingface_hub.utils import build_hf_headers, get_session
 
 from pipeline.sources.base import SourceError
+from pipeline.sources.network.counted_retries import retry_counted
 from pipeline.sources.network.hub_http import install
 from pipeline.sources.network.range_cache import RangeCache
-from pipeline.sources.network.retry import retry
 from pipeline.sources.network.settings import is_kept, network
 from shards.stores.retry import TransientError
 
@@ -114,7 +114,7 @@ class RangeFile(io.RawIOBase):
 
     def _request(self, start: int, stop: int) -> bytes:
         what = f"{self._name}: bytes {start} to {stop}"
-        return retry(what, lambda: self._attempt(what, start, stop))
+        return retry_counted(what, lambda: self._attempt(what, start, stop))
 
     def _attempt(self, what: str, start: int, stop: int) -> bytes:
         wanted = {"range": f"bytes={start}-{stop - 1}", "accept-encoding": "identity"}

@@ -18,7 +18,7 @@ import huggingface_hub
 from huggingface_hub import constants
 
 from pipeline.sources.base import SourceError
-from pipeline.sources.network.retry import retry
+from pipeline.sources.network.counted_retries import retry_counted
 from pipeline.sources.network.settings import network
 from shards.stores.hub_client import retry_after_s
 from shards.stores.retry import TRANSIENT_STATUSES, TransientError
@@ -51,7 +51,7 @@ class RetryingTransport(httpx2.BaseTransport):
             self._check_circle(str(request.url))
         if constants.is_offline_mode():
             raise SourceError(f"{what}: HF_HUB_OFFLINE is set, and this is not in the cache. Unset it.")
-        return retry(what, functools.partial(self._attempt, request))
+        return retry_counted(what, functools.partial(self._attempt, request))
 
     def _attempt(self, request: httpx2.Request) -> httpx2.Response:
         seconds = network().timeout_s

@@ -1,7 +1,7 @@
 """Software Heritage's archive: fetch files by the SHA-1 of their bytes over many connections, and check each one.
 
-An object is `ENDPOINT/SHA1`, a gzip of the file with that SHA-1. `pipeline.sources.network.retry` retries transient
-failures. If a body has another SHA-1, it is fetched a few times more, each time over a new connection.
+An object is `ENDPOINT/SHA1`, a gzip of the file with that SHA-1. `pipeline.sources.network.counted_retries` retries
+transient failures. If a body has another SHA-1, it is fetched a few times more, each time over a new connection.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING
 
-from pipeline.sources.network.retry import retry
+from pipeline.sources.network.counted_retries import retry_counted
 from pipeline.sources.network.settings import network
 from pipeline.sources.software_heritage.http_objects import MAX_BYTES, ObjectClient, TooLargeError, resolve_endpoint
 
@@ -61,7 +61,7 @@ def decode(data: bytes, fallback_encoding: str | None) -> bytes | None:
         return None
 
 
-def read_back(source: SourceRecipe, ids: list[bytes | None]) -> list[bytes | None]:
+def read_archive_again(source: SourceRecipe, ids: list[bytes | None]) -> list[bytes | None]:
     """Fetch documents once more, for validation.
 
     Args:
@@ -147,7 +147,7 @@ def _fetch(client: ObjectClient, key: bytes, give_up_s: float, stop: threading.E
             client.close()
             time.sleep(random.uniform(0, tries / 2))
         try:
-            body = retry(f"{client.endpoint.geturl()}/{key.hex()}", attempt, give_up_s=give_up_s)
+            body = retry_counted(f"{client.endpoint.geturl()}/{key.hex()}", attempt, give_up_s=give_up_s)
         except TooLargeError:
             return TOO_LARGE
         if body is None:

@@ -48,7 +48,7 @@ class SourceRow:
         return hash_document(self.text).hex()
 
 
-def find_rows(
+def find_rows_by_hash(
     sources: list[SourceRecipe], bounds: tuple[int, int], progress: Callable[[int, int], None]
 ) -> Iterator[SourceRow]:
     """Yield the rows whose text has a content hash, of all sources whose rows have text.

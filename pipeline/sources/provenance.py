@@ -11,7 +11,7 @@ from pipeline.sources.base import File, SourceError, span_of_part
 from pipeline.sources.kinds import list_files, list_spans, read_span
 
 
-def read_documents(source: dict[str, Any], unit: str, rows: list[int]) -> list[bytes | None]:
+def read_documents_again(source: dict[str, Any], unit: str, rows: list[int]) -> list[bytes | None]:
     """Read documents back by provenance.
 
     Args:
@@ -45,9 +45,9 @@ def read_documents(source: dict[str, Any], unit: str, rows: list[int]) -> list[b
     documents = [texts.get(row) for row in rows]
     if recipe.content == "column":
         return documents
-    from pipeline.sources.software_heritage.archive import read_back
+    from pipeline.sources.software_heritage.archive import read_archive_again
 
-    return read_back(recipe, documents)
+    return read_archive_again(recipe, documents)
 
 
 def parse_source(source: dict[str, Any]) -> SourceRecipe:

@@ -11,7 +11,8 @@ from pipeline.clean.language import check_model
 from pipeline.demo.corpus import gather_missing_corpus
 from pipeline.engine.progress import Progress
 from pipeline.mix.block_lists import check_entries, pin_entries
-from pipeline.recipe import load, paths
+from pipeline.recipe import paths
+from pipeline.recipe.read import read_recipe
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.globs import check_globs
 from shards.errors import check_extra
@@ -24,7 +25,7 @@ SHIPPED_PATHS_BEGIN = Path("recipes/data")
 `../../out/demo-corpus` becomes `out/demo-corpus` in the working directory."""
 
 
-def load_recipe(
+def load_checked_recipe(
     recipe: str | Path | dict[str, Any], *, overrides: Sequence[str] = (), progress: Progress | None = None
 ) -> Recipe:
     """Read a data recipe, and check the files that it names. For the shipped `demo`, gather its text if it is missing.
@@ -49,7 +50,7 @@ def load_recipe(
             if recipe.stem == "demo":
                 gather_missing_corpus(note=(progress or Progress(quiet=True)).note)
     checks = (check_globs, _check_tokenizer_file, check_entries, _check_filters)
-    loaded = load.read_recipe(recipe, folder=folder, overrides=overrides, checks=checks)
+    loaded = read_recipe(recipe, folder=folder, overrides=overrides, checks=checks)
     if any(source.clean.presets() for source in loaded.sources):
         check_extra("numba", "clean")
     return _pin_models(pin_entries(loaded))

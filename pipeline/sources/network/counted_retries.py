@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from pipeline.sources.base import SourceError
 from pipeline.sources.network.settings import network
-from pipeline.sources.network.silence import watch
+from pipeline.sources.network.silence_watch import watch
 from shards.stores import retry as policy
 from shards.stores.retry import TransientError
 
@@ -23,7 +23,7 @@ def count_retries() -> int:
     return _retries
 
 
-def retry(what: str, attempt: Callable[[], Result], *, give_up_s: float | None = None) -> Result:
+def retry_counted(what: str, attempt: Callable[[], Result], *, give_up_s: float | None = None) -> Result:
     """Call `attempt` until it succeeds, and return its result.
 
     Args:

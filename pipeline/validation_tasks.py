@@ -66,22 +66,22 @@ class CompareTask:
     carried: tuple[CarriedEntry, ...] = ()
 
 
-def group_entries(shards: Sequence[Shard]) -> list[tuple[ShardEntry, ...]]:
+def group_validation_shards(shards: Sequence[Shard]) -> list[tuple[ShardEntry, ...]]:
     """Divide the shards of a set among tasks, neighbours together."""
     if not shards:
         return []
     shard_bytes = sum(shard.num_tokens * shard.dtype.itemsize for shard in shards) // len(shards)
-    most = shards_a_task(len(shards), shard_bytes)
+    most = shards_a_validation_task(len(shards), shard_bytes)
     entries = [shard.entry for shard in shards]
     return [tuple(entries[first : first + most]) for first in range(0, len(entries), most)]
 
 
-def shards_a_task(shards: int, shard_bytes: int) -> int:
+def shards_a_validation_task(shards: int, shard_bytes: int) -> int:
     """Return how many shards one task checks, of a set of so many shards with so many bytes of tokens each."""
     return min(MOST_SHARDS, max(1, TASK_BYTES // max(1, shard_bytes), -(-shards // MOST_TASKS)))
 
 
-def check_shards(folder: Path, task: ValidateTask, report: Callable[[int, int], None]) -> dict[str, Any]:
+def validate_shards(folder: Path, task: ValidateTask, report: Callable[[int, int], None]) -> dict[str, Any]:
     """Check a task's shards, one after the other.
 
     Returns:

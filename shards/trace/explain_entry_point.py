@@ -54,7 +54,7 @@ class Explain(Protocol):
     def __call__(self, question: Question, progress: Progress) -> Answer | None: ...
 
 
-def load_explain() -> Explain | None:
+def load_explain_entry_point() -> Explain | None:
     """Return the installed entry point; None if nothing installed reads work folders."""
     from importlib.metadata import entry_points
 
