@@ -24,9 +24,9 @@ from shards.format.manifest import CarriedEntry, ShardEntry
 from shards.format.reader import Shard
 from shards.stores.fetched import FetchedStore
 from shards.stores.open import open_store
-from shards.validation.duplicates import Partition, PartitionFaults, compare_partition
+from shards.validation.duplicates import Partition, PartitionFaults, compare_duplicates
 from shards.validation.files import ListedEntry, SharedProperties
-from shards.validation.findings import ShardFindings, check_shard
+from shards.validation.findings import ShardFindings, collect_shard_findings
 from shards.validation.shard import ContentRules
 
 TASK_BYTES = 32 << 20
@@ -98,7 +98,7 @@ def validate_shards(folder: Path, task: ValidateTask, report: Callable[[int, int
 
     shards = _open_shards(task.address, task.shards, task.shared.dtype, task.shared.carried)
     for shard in _fetch_ahead(shards, task.listing):
-        findings.append(check_shard(shard, task.shared, task.listing, task.rules, advance))
+        findings.append(collect_shard_findings(shard, task.shared, task.listing, task.rules, advance))
     timer.lap("check_s")
     return {"findings": _findings().dump_python(findings, mode="json"), "files": {}, **_spent(timer)}
 
@@ -110,7 +110,7 @@ def compare_documents(folder: Path, task: CompareTask, report: Callable[[int, in
         `faults`, for `read_faults`.
     """
     timer = Timer()
-    faults = compare_partition(
+    faults = compare_duplicates(
         _open_shards(task.address, task.shards, task.dtype, task.carried), task.epochs, task.partition
     )
     timer.lap("compare_s")

@@ -110,7 +110,7 @@ def test_the_recipes_in_the_readme_load(tmp_path: Path, monkeypatch: pytest.Monk
 def test_the_readme_holds_the_tables_of_the_schema(tmp_path: Path) -> None:
     """Where this fails: python -m pipeline keys --into recipes/README.md"""
     readme = Path(shutil.copy(ROOT / "recipes/README.md", tmp_path))
-    assert not keys.write_into(readme), "the tables of recipes/README.md are stale"
+    assert not keys.write_reference_into(readme), "the tables of recipes/README.md are stale"
 
 
 def test_stale_tables_are_written_anew(tmp_path: Path) -> None:
@@ -128,11 +128,11 @@ def test_stale_tables_are_written_anew(tmp_path: Path) -> None:
     assert readme.read_text(encoding="utf-8") == fresh
     (tmp_path / "none.md").write_text("# No place")
     with pytest.raises(keys.MarkerError, match="lacks the lines"):
-        keys.write_into(tmp_path / "none.md")
+        keys.write_reference_into(tmp_path / "none.md")
 
 
 def test_every_key_has_a_row_with_its_meaning() -> None:
-    rows = [line.split(" | ") for line in keys.to_markdown().splitlines() if line.startswith("| `")]
+    rows = [line.split(" | ") for line in keys.reference_markdown().splitlines() if line.startswith("| `")]
     names = [row[0].strip("| `") for row in rows]
     sections = (Recipe.model_fields[name].annotation for name in ("tokenizer", "mix", "split", "shards"))
     expected = ["name", "seed", "drop_hashes", "drop_if_matches", *SourceRecipe.model_fields]

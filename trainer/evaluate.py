@@ -75,7 +75,7 @@ def evaluate(
     return {name: sums[:, index] for index, name in enumerate(names) if sums[1, index]}
 
 
-def summarise(sums: Sums, mixes: Mapping[str, Mapping[str, int]] | None = None) -> dict[str, Any]:
+def summarise_evaluation(sums: Sums, mixes: Mapping[str, Mapping[str, int]] | None = None) -> dict[str, Any]:
     """Return the fields of a validation line in metrics.jsonl; bits a byte are None if no bytes are known.
 
     Args:

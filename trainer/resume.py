@@ -24,7 +24,7 @@ from trainer.run_folder import StartRecord, read_start_record
 Say = Callable[[str], None]
 
 
-def find_checkpoint(run: Path, resume: str, say: Say) -> Checkpoint | None:
+def find_resume_checkpoint(run: Path, resume: str, say: Say) -> Checkpoint | None:
     """Return the checkpoint that `--resume` asks for; None to begin at step 0.
 
     Raises:
@@ -50,7 +50,7 @@ def find_checkpoint(run: Path, resume: str, say: Say) -> Checkpoint | None:
     return found
 
 
-def find_start(run: Path, start: Path, say: Say) -> Checkpoint:
+def find_resume_start(run: Path, start: Path, say: Say) -> Checkpoint:
     """Return the newest checkpoint of a run that began from the checkpoint `start`; `start` if it has none.
 
     Raises:
@@ -76,7 +76,7 @@ def _is_start(record: StartRecord, start: Path) -> bool:
         return False
 
 
-def check_fits(found: Checkpoint, recipe: TrainRecipe, shard_set: ShardSet, say: Say) -> None:
+def check_resume_fits(found: Checkpoint, recipe: TrainRecipe, shard_set: ShardSet, say: Say) -> None:
     """Refuse a checkpoint of other data or another model; print the other changes of the recipe.
 
     Raises:

@@ -46,7 +46,7 @@ from trainer.model.size import count_parameters, flops_per_token
 from trainer.optim import build_optimizers
 from trainer.phases.pins import pin_to_mix
 from trainer.recipe import TrainRecipe
-from trainer.resume import check_fits, find_checkpoint, find_start
+from trainer.resume import check_resume_fits, find_resume_checkpoint, find_resume_start
 from trainer.run_folder import RECIPE_FILE, SET_FILE, START_FILE, TOKENIZER_FILE, SetRecord, StartRecord
 
 Say = Callable[[str], None]
@@ -186,9 +186,9 @@ def open_session(
             dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
         if rank == 0:
             resources.enter_context(lock_folder(_make_run_folder(run)))
-        found = find_checkpoint(run, resume, say) if start is None else find_start(run, start, say)
+        found = find_resume_checkpoint(run, resume, say) if start is None else find_resume_start(run, start, say)
         if found is not None:
-            check_fits(found, recipe, shard_set, say)
+            check_resume_fits(found, recipe, shard_set, say)
         # So far no file of an earlier run has changed. Wait until the other ranks have read theirs, too.
         wait_for_ranks()
         if rank == 0:

@@ -2,48 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.clean.limits import SHOWN, TEXT_CHARACTERS, CleaningError, FallenDocument, check_dropped
 from pipeline.encode.run import Run
-from pipeline.engine.receipts import TaskOutput
-from pipeline.mix.cleaning import CLEANING_FILE
+from pipeline.encode.run_text import read_run_start
 from pipeline.recipe.schema import Recipe
-from shards.format.tokenizer import Vocabulary, read_vocabulary
-from shards.stores.store import Store
+from shards.format.tokenizer import read_vocabulary
 from shards.terminal.program import called_as
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
-
-def read_cleaning(folder: Store) -> dict[str, Any]:
-    """Return what the mix task in a folder wrote of the documents that it dropped.
-
-    Raises:
-        WorkFileDamagedError: the file is not as it was written.
-    """
-    return json.loads(bytes(TaskOutput(folder).read(CLEANING_FILE)))
-
-
-def read_start(run: Run, index: int, vocabulary: Vocabulary, *, characters: int) -> str:
-    """Return the beginning of a document's text, from the tokens of its run.
-
-    Raises:
-        WorkFileDamagedError: the run's files are not as they were written.
-    """
-    row = run.read_documents(index, index + 1).copy()
-    # Without EOS; a token is a byte at least, and one may be BOS.
-    row["length"] = min(int(row["length"][0]) - 1, 4 * characters + 1)
-    return _decode(run.read_tokens(row), vocabulary).decode("utf-8", "replace")[:characters]
-
-
-def check_contamination(recipe: Recipe, counts: Iterable[dict[str, Any]], work: str) -> None:
+def check_contamination_alarm(recipe: Recipe, counts: Iterable[dict[str, Any]], work: str) -> None:
     """Check that no evaluation set drops more of a source than its table allows.
 
     Args:
@@ -72,35 +44,18 @@ def check_contamination(recipe: Recipe, counts: Iterable[dict[str, Any]], work: 
         raise CleaningError("\n".join([*faults, f"`{command}` shows them."]))
 
 
-def read_text(run: Run, index: int, vocabulary: Vocabulary) -> bytes:
-    """Return a document's whole text, from the tokens of its run.
-
-    Raises:
-        WorkFileDamagedError: the run's files are not as they were written.
-    """
-    tokens = run.read_tokens(run.read_documents(index, index + 1))
-    return _decode(tokens[:-1], vocabulary)  # without EOS
-
-
-def _decode(tokens: npt.NDArray[np.unsignedinteger], vocabulary: Vocabulary) -> bytes:
-    """Return the text of a run's document; no special token is in it, so that one at its beginning is BOS."""
-    first = int(tokens[0]) if len(tokens) else None
-    is_bos = first in vocabulary.special.values() and first != vocabulary.unknown
-    return replace(vocabulary, bos=first if is_bos else None).decode_document(tokens)
-
-
-def check_mixed(recipe: Recipe, cleaning: dict[str, Any], runs: Iterable[Run], tokenizer: bytes) -> None:
+def check_mix_alarms(recipe: Recipe, cleaning: dict[str, Any], runs: Iterable[Run], tokenizer: bytes) -> None:
     """Check that no preset with `when = "mix"` drops more of a source than its recipe allows.
 
     Args:
         recipe: the recipe.
-        cleaning: what `read_cleaning` returned.
+        cleaning: what `pipeline.mix.cleaning.read_cleaning` returned.
         runs: the runs that were mixed.
         tokenizer: the `tokenizer.json` that the runs were encoded with.
 
     Raises:
         CleaningError: with counts and documents.
-        WorkFileDamagedError: as `read_start`.
+        WorkFileDamagedError: as `read_run_start`.
     """
     found = {entry["name"]: entry for entry in cleaning["sources"]}
     by_digest = {run.digest: replace(run) for run in runs}  # that read their receipts now: one may have been repaired
@@ -134,7 +89,7 @@ def _show_documents(
                 limit["measure"],
                 item["value"],
                 limit["value"],
-                read_start(runs[item["run"]], item["index"], vocabulary, characters=TEXT_CHARACTERS),
+                read_run_start(runs[item["run"]], item["index"], vocabulary, characters=TEXT_CHARACTERS),
             )
             for _, (item, limit) in sorted(first.items())[:SHOWN]
         ]

@@ -22,11 +22,11 @@ from pipeline.engine.attempts import default_scratch
 from pipeline.engine.executors import Executor, LocalExecutor
 from pipeline.engine.progress import Progress
 from pipeline.estimate.estimate import Estimate, Nodes, estimate
-from pipeline.estimate.pilot import measure
+from pipeline.estimate.pilot import measure_pilot
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.hub import pin_revisions
 from pipeline.sources.network.settings import Network
-from pipeline.sources.network.settings import network as current_network
+from pipeline.sources.network.settings import network_settings as current_network
 from pipeline.sources.selection import open_sources
 from shards.errors import InputError, RunError
 from shards.stores.open import absolute_place, open_writable_store, scheme_of
@@ -153,7 +153,7 @@ def plan_set(
         selections = open_sources(loaded)
         out_scheme = scheme_of(out) if out else None
         earlier = Path(out) if out and out_scheme is None else None
-        measured = measure(loaded, selections, duplicates=duplicates, earlier=earlier) if probe else None
+        measured = measure_pilot(loaded, selections, duplicates=duplicates, earlier=earlier) if probe else None
         return estimate(
             loaded,
             selections,

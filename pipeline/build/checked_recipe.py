@@ -62,7 +62,7 @@ def _pin_models(recipe: Recipe) -> Recipe:
     for source in recipe.sources:
         table = source.clean.language
         if table is not None and not table.sha256:
-            table = table.pinned(hash_file(Path(paths.join(source.folder, table.file))))
+            table = table.pinned(hash_file(Path(paths.join_path(source.folder, table.file))))
             source = source.model_copy(update={"clean": source.clean.model_copy(update={"language": table})})
         sources.append(source)
     return recipe.model_copy(update={"sources": sources})
@@ -82,12 +82,12 @@ def _check_filters(data: dict[str, Any], folder: Path) -> Iterator[str]:
             keep: Any = cast("dict[str, Any]", language).get("keep")
             file, _, sha256 = model.partition("#sha256=")
             languages = cast("list[Any]", keep) if isinstance(keep, list) else []
-            faults = check_model(paths.join(folder, file), sha256, languages)
+            faults = check_model(paths.join_path(folder, file), sha256, languages)
             yield from (f"{place}.language: {fault}" for fault in faults)
 
 
 def _check_tokenizer_file(data: dict[str, Any], folder: Path) -> Iterator[str]:
     section = data.get("tokenizer")
     file = cast("dict[str, Any]", section).get("file") if isinstance(section, dict) else None
-    if isinstance(file, str) and not Path(paths.join(folder, file)).is_file():
-        yield f"tokenizer.file: no file {paths.join(folder, file)!r}. {paths.explain(folder, file)}"
+    if isinstance(file, str) and not Path(paths.join_path(folder, file)).is_file():
+        yield f"tokenizer.file: no file {paths.join_path(folder, file)!r}. {paths.explain_path(folder, file)}"

@@ -27,7 +27,7 @@ from shards.format.manifest import ShardEntry
 from shards.format.reader import ShardSet
 from shards.stores.files import unique_name
 from shards.stores.store import WritableStore
-from shards.validation.duplicates import check_duplicates, divide, join_faults
+from shards.validation.duplicates import check_duplicates, divide_for_duplicates, join_duplicate_faults
 from shards.validation.files import SharedProperties, Structure
 from shards.validation.findings import JoinedFindings, ShardFindings
 from shards.validation.validate import ValidationResult, check_in_full, content_rules
@@ -82,7 +82,7 @@ def run_validation(context: BuildContext, checksums: Mapping[str, str]) -> tuple
         ]
 
     def compare(joined: JoinedFindings, epochs: Mapping[str, int]) -> list[Problem]:
-        partitions = divide(joined.trusted, joined.coverage)
+        partitions = divide_for_duplicates(joined.trusted, joined.coverage)
         if len(partitions) == 1:  # no more than a driver has room for
             return check_duplicates(joined.trusted, epochs)
         tasks: list[Task] = []
@@ -94,7 +94,9 @@ def run_validation(context: BuildContext, checksums: Mapping[str, str]) -> tuple
             size = sum(entry.files.documents.bytes for entry in entries)
             name = f"documents {partition.number + 1} of {partition.count}"
             tasks.append(Task(run.digest("documents", [name]), payload, size, name))
-        return join_faults([validation_tasks.read_faults(result) for result in run.run("compare_documents", tasks)])
+        return join_duplicate_faults(
+            [validation_tasks.read_faults(result) for result in run.run("compare_documents", tasks)]
+        )
 
     try:
         report, _ = check_in_full(context.out, check_shards, compare)

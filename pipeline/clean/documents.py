@@ -18,7 +18,7 @@ from pipeline.arrow import as_large_binary, unwrap_mask, wrap_mask, wrap_numbers
 from pipeline.clean.datatrove_filters import FilterError
 from pipeline.clean.filters import Filtered, apply_filters, apply_personal_data
 from pipeline.clean.limits import Fallen, FallenDocument, find_kept
-from pipeline.clean.patterns import Match, find_matches, to_receipt
+from pipeline.clean.patterns import Match, find_pattern_matches, pattern_matches_to_json
 from pipeline.sources.base import Columns, TextBatch
 from pipeline.sources.kinds import read_span
 
@@ -158,7 +158,7 @@ class DocumentStream:
             self._shown_filtered.append(asdict(placed))
         for match in self._shown[len(self.matches) :]:
             row = match.row & 0xFFFFFFFF
-            self.matches += to_receipt([replace(match, row=row)], names[match.row >> 32])
+            self.matches += pattern_matches_to_json([replace(match, row=row)], names[match.row >> 32])
         spans = (documents.rows >> np.uint64(32)).astype(np.uint32)
         values = None
         if self._carried and carried:
@@ -202,7 +202,7 @@ def clean_batch(
         dropped.update({reason: count for reason, count in counts.items() if count})
         text, rows = text.filter(wrap_mask(kept)), rows[kept]
     if source.drop_if_matches and len(text):
-        kept = ~find_matches(text, rows, source.drop_if_matches, dropped, shown)
+        kept = ~find_pattern_matches(text, rows, source.drop_if_matches, dropped, shown)
         if not kept.all():
             text, rows = text.filter(wrap_mask(kept)), rows[kept]
     if source.clean:

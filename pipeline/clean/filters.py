@@ -22,11 +22,11 @@ from pipeline.clean.limits import SHOWN, TEXT_CHARACTERS, check_dropped, count_c
 from pipeline.clean.personal_data import (
     Masked,
     MaskedCounts,
-    find_documents,
+    find_personal_data,
     kinds_of,
-    mask_documents,
+    mask_personal_data,
     mask_text,
-    reason_of,
+    personal_data_reason,
 )
 from pipeline.recipe.filters import DatatroveFilter, Filter, Language, PersonalData
 from shards.terminal.display import printable
@@ -108,8 +108,8 @@ def apply_personal_data(
     if table is None or not table.is_on or not len(text):
         return text, rows
     if table.action == "mask":
-        return mask_documents(text, table.all_kinds, filtered.masked), rows
-    found = {index: reason_of(kind) for index, kind in find_documents(text, table.all_kinds).items()}
+        return mask_personal_data(text, table.all_kinds, filtered.masked), rows
+    found = {index: personal_data_reason(kind) for index, kind in find_personal_data(text, table.all_kinds).items()}
     return _drop(table.label, found, text, rows, dropped, filtered, show_text=False)
 
 

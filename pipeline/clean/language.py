@@ -44,7 +44,7 @@ def find_other_languages(text: pa.LargeStringArray, table: Language, folder: Pat
     Raises:
         ModelError: the model's file has changed.
     """
-    model = _open_model(paths.join(folder, table.file), table.sha256)
+    model = _open_model(paths.join_path(folder, table.file), table.sha256)
     wanted = {_LABEL + language for language in table.keep}
     found: dict[int, str] = {}
     for index, value in enumerate(text):

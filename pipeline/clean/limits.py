@@ -84,7 +84,7 @@ def find_fallen(
     return fallen
 
 
-def find_first(fallen: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+def find_first_limit(fallen: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
     """Return the first limit that drops each document, -1 where none does, `(documents,)`.
 
     Args:
@@ -117,7 +117,7 @@ def describe_fallen(
 
 
 def count_first(first: npt.NDArray[np.int64], limits: Sequence[Limit], dropped: Counter[str]) -> None:
-    """Add to `dropped` how many documents fall, each under its first reason, as `find_first` returns it."""
+    """Add to `dropped` how many documents fall, each under its first reason, as `find_first_limit` returns it."""
     for number, count in enumerate(np.bincount(first[first >= 0], minlength=len(limits)).tolist()):
         if count:
             dropped[limits[number].reason] += count
@@ -148,7 +148,7 @@ def find_kept(
         return np.ones(len(text), bool)
     values = measure_documents(text, names)
     found = find_fallen(values, names, limits)
-    first = find_first(found)
+    first = find_first_limit(found)
     count_first(first, limits, dropped)
     if fallen is not None:
         for preset in dict.fromkeys(limit.preset for limit in limits):
@@ -169,7 +169,7 @@ def check_encoded(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> No
 
     Args:
         source: the source.
-        results: the results of encoding its units: `documents` left, `dropped` by reason, what `to_receipt` returned.
+        results: the results of encoding its units: `documents` left, `dropped` by reason, those `fallen`.
 
     Raises:
         CleaningError: with counts and documents.

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow import unwrap_mask, wrap_texts
-from pipeline.recipe.patterns import MATCH_GROUP, in_group, reason_of
+from pipeline.recipe.patterns import MATCH_GROUP, in_group, pattern_reason
 from shards.errors import InputError
 from shards.terminal.display import printable
 
@@ -50,7 +50,7 @@ class Match:
     """Label of the row's span."""
 
 
-def find_matches(
+def find_pattern_matches(
     text: pa.LargeStringArray,
     rows: npt.NDArray[np.uint32],
     patterns: Sequence[str],
@@ -81,7 +81,7 @@ def find_matches(
         held = text.take(pa.Array.from_buffers(pa.int64(), len(left), [None, pa.py_buffer(left.data)]))
         own = unwrap_mask(pc.match_substring_regex(held, pattern))
         if own.any():
-            dropped[reason_of(pattern)] += int(own.sum())
+            dropped[pattern_reason(pattern)] += int(own.sum())
             if matches is not None:
                 room = SHOWN - sum(match.pattern == pattern for match in matches)
                 matches += [_describe(text, index, int(rows[index]), pattern) for index in left[own][:room].tolist()]
@@ -89,12 +89,12 @@ def find_matches(
     return found
 
 
-def matched_documents(source: SourceRecipe, dropped: Mapping[str, int]) -> int:
+def count_pattern_matches(source: SourceRecipe, dropped: Mapping[str, int]) -> int:
     """Return how many documents the source's patterns dropped."""
-    return sum(dropped.get(reason_of(pattern), 0) for pattern in source.drop_if_matches)
+    return sum(dropped.get(pattern_reason(pattern), 0) for pattern in source.drop_if_matches)
 
 
-def check_matches(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> None:
+def check_pattern_matches(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> None:
     """Check that the patterns drop no more of a source than its recipe allows.
 
     Args:
@@ -106,7 +106,7 @@ def check_matches(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> No
     """
     results = list(results)
     counts = {
-        pattern: sum(done["dropped"].get(reason_of(pattern), 0) for done in results)
+        pattern: sum(done["dropped"].get(pattern_reason(pattern), 0) for done in results)
         for pattern in source.drop_if_matches
     }
     matched = sum(counts.values())
@@ -131,7 +131,7 @@ def check_matches(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> No
     raise MatchError("\n".join(lines))
 
 
-def to_receipt(matches: Iterable[Match], span: str) -> list[dict[str, Any]]:
+def pattern_matches_to_json(matches: Iterable[Match], span: str) -> list[dict[str, Any]]:
     """Return matches of one span as JSON values."""
     return [asdict(match) | {"span": span} for match in matches]
 

@@ -47,12 +47,12 @@ class Masked:
         }
 
 
-def reason_of(kind: str) -> str:
+def personal_data_reason(kind: str) -> str:
     """Return how the documents that `action = "drop"` drops are counted."""
     return f"personal data: {kind}"
 
 
-def mask_documents(text: pa.LargeStringArray, kinds: Sequence[PersonalKind], masked: Masked) -> pa.LargeStringArray:
+def mask_personal_data(text: pa.LargeStringArray, kinds: Sequence[PersonalKind], masked: Masked) -> pa.LargeStringArray:
     """Return the documents with placeholders for personal data.
 
     Args:
@@ -105,7 +105,7 @@ def mask_text(original: bytes, kinds: Sequence[Kind], masked: Masked | None = No
     return after
 
 
-def find_documents(text: pa.LargeStringArray, kinds: Sequence[PersonalKind]) -> dict[int, str]:
+def find_personal_data(text: pa.LargeStringArray, kinds: Sequence[PersonalKind]) -> dict[int, str]:
     """Return the documents that hold personal data, in order, each with its kind.
 
     Args:

@@ -71,7 +71,7 @@ def read_network(options: argparse.Namespace) -> Network:
     """Return the settings that the flags about networks change."""
     from dataclasses import replace
 
-    from pipeline.sources.network.settings import network
+    from pipeline.sources.network.settings import network_settings
 
     given = {
         "timeout_s": options.timeout,
@@ -83,7 +83,7 @@ def read_network(options: argparse.Namespace) -> Network:
     }
     if options.cache:
         given |= {"cache": str(options.cache.absolute()), "cache_all": True}
-    return replace(network(), **{name: value for name, value in given.items() if value is not None})
+    return replace(network_settings(), **{name: value for name, value in given.items() if value is not None})
 
 
 def parse_build_place(text: str) -> str:

@@ -27,11 +27,11 @@ def add_command(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the keys, or write them into a file, and return the exit status."""
-    from pipeline.recipe.reference import to_markdown, write_into
+    from pipeline.recipe.reference import reference_markdown, write_reference_into
 
     if options.into is None:
-        print(to_markdown())
+        print(reference_markdown())
     else:
-        changed = write_into(options.into)
+        changed = write_reference_into(options.into)
         print(f"{options.into}: {'updated' if changed else 'up to date'}")
     return WHOLE

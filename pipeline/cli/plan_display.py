@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pipeline.estimate.source_estimate import TEXT_BYTES_PER_TOKEN
-from pipeline.recipe.patterns import reason_of
+from pipeline.recipe.patterns import pattern_reason
 from pipeline.sources.base import MALFORMED
 from pipeline.tokenizer.encoder import describe_slow_encoder
 from shards.cli.mix_display import VALIDATION_PART
@@ -87,7 +87,7 @@ def _duplicate_lines(estimate: Estimate) -> list[str]:
 def _too_many_drops(recipe: Recipe, estimate: Estimate) -> list[str]:
     lines: list[str] = []
     for source, found in zip(recipe.sources, estimate.sources, strict=True):
-        matched = sum(found.dropped.get(reason_of(pattern), 0.0) for pattern in source.drop_if_matches)
+        matched = sum(found.dropped.get(pattern_reason(pattern), 0.0) for pattern in source.drop_if_matches)
         share = matched / (matched + (found.kept or 0.0)) if matched else 0.0
         if share > source.max_dropped:
             limit = f"more than max_dropped = {source.max_dropped}"

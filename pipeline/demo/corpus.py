@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipeline.demo.docstrings import MIN_CHARS, Docstring, SourceFile, harvest
+from pipeline.demo.docstrings import MIN_CHARS, Docstring, SourceFile, harvest_docstrings
 from shards.stores.files import TMP_SUFFIX, unique_name
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _gather_documentation() -> tuple[_Texts, _Texts]:
     files = [source for distribution in releases for source in _python_files(distribution)]
     modules = [name for name in MATHEMATICAL_MODULES if (stdlib / name).is_file()]
     files += [SourceFile(_python_release(), name, str(stdlib / name)) for name in modules]
-    found = harvest(files)
+    found = harvest_docstrings(files)
 
     prose, mathematics = _Texts([], {"unparsable": found.unparsable}), _Texts([], {})
     documents = [*_language_reference(), *_descriptions(releases), *found.docstrings]

@@ -56,7 +56,7 @@ class Harvest(NamedTuple):
     unparsable: int
 
 
-def harvest(files: Sequence[SourceFile]) -> Harvest:
+def harvest_docstrings(files: Sequence[SourceFile]) -> Harvest:
     """Return every docstring of at least `MIN_CHARS` characters, in file and line order.
 
     The result does not depend on the number of processes.

@@ -97,7 +97,7 @@ def open_attempt(target: Target, digest: str, *, label: str) -> Generator[Attemp
     name = unique_name()
     scratch = target.scratch_folder()
     if target.stage.folder is None or target.scratch is not None:
-        delete_abandoned(scratch)  # of this host, whose scratch the driver may not see
+        delete_abandoned_attempts(scratch)  # of this host, whose scratch the driver may not see
     folder = scratch / f".{digest}.{name}{TMP_SUFFIX}"
     folder.mkdir(parents=True)
     try:
@@ -106,7 +106,7 @@ def open_attempt(target: Target, digest: str, *, label: str) -> Generator[Attemp
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def publish(attempt: Attempt, result: dict[str, Any]) -> None:
+def publish_attempt(attempt: Attempt, result: dict[str, Any]) -> None:
     """Give an attempt's files their place, the receipt last. `result` gets what the receipt says of the files.
 
     Raises:
@@ -150,7 +150,7 @@ def _is_second(attempt: Attempt, result: dict[str, Any]) -> bool:
     """
     earlier = load_receipt(attempt.home)
     if earlier is not None:
-        check_equal(attempt.label, earlier, result | {"attempt": attempt.name})
+        check_equal_attempts(attempt.label, earlier, result | {"attempt": attempt.name})
     return earlier is not None
 
 
@@ -188,19 +188,19 @@ def _name_folder(attempt: Attempt, result: dict[str, Any]) -> None:
                 with contextlib.suppress(OSError):  # and a third one has taken its place
                     old.rename(final)
                 if (overtaken := load_receipt(FolderStore(old))) is not None:
-                    check_equal(attempt.label, overtaken, result)
+                    check_equal_attempts(attempt.label, overtaken, result)
             shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def check_equal(task: str, first: dict[str, Any], second: dict[str, Any]) -> None:
+def check_equal_attempts(task: str, first: dict[str, Any], second: dict[str, Any]) -> None:
     """Check that two attempts at one task gave the same files.
 
     Raises:
         TaskDiffersError: they did not.
     """
-    before, after = contents(first), contents(second)
+    before, after = attempt_contents(first), attempt_contents(second)
     different = [name for name in sorted(before.keys() | after.keys()) if before.get(name) != after.get(name)]
     if different:
         attempts = f"{first.get('attempt', 'an earlier one')} and {second['attempt']}"
@@ -211,7 +211,7 @@ def check_equal(task: str, first: dict[str, Any], second: dict[str, Any]) -> Non
         )
 
 
-def contents(result: dict[str, Any]) -> dict[str, tuple[int, str]]:
+def attempt_contents(result: dict[str, Any]) -> dict[str, tuple[int, str]]:
     """Return the size and the checksum of each file of a result, by which results are compared."""
     return {name: (facts["bytes"], _checksum(facts)) for name, facts in result["files"].items()}
 
@@ -226,7 +226,7 @@ def _show(content: tuple[int, str] | None) -> str:
     return "absent" if content is None else f"{content[0]:,} bytes with checksum {content[1][:16]}"
 
 
-def delete_abandoned(folder: Path) -> None:
+def delete_abandoned_attempts(folder: Path) -> None:
     """Delete what attempts of this host left whose process has ended. Those of other hosts may be at work."""
     for path in folder.glob(f".*{TMP_SUFFIX}"):
         if any(map(is_abandoned, path.name.split("."))):

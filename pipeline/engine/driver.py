@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pipeline.engine.attempts import contents, delete_abandoned
+from pipeline.engine.attempts import attempt_contents, delete_abandoned_attempts
 from pipeline.engine.executors import Executor
 from pipeline.engine.progress import Progress, Tally
 from pipeline.engine.receipts import (
@@ -190,7 +190,7 @@ class Driver:
         before = self._results.pop(damage.place, None)
         stage.store.delete(f"{task.digest}/{RECEIPT_FILE}")  # the task may use the intact files again
         result = self.run_stage(stage.name, stage.function, [task], stage.outputs, unit=stage.unit).results[0]
-        if before is not None and contents(result) != contents(before):
+        if before is not None and attempt_contents(result) != attempt_contents(before):
             raise OutputChangedError(
                 f"{damage.place}: was damaged, and made again it differs from what it was, because its source has "
                 "changed since. Run the same command again: what depends on it is made again too."
@@ -276,7 +276,7 @@ class Driver:
         """Run tasks with the executor; return the damaged files of other tasks that they found."""
         for store in (stage.store, stage.outputs):
             if store and store.folder:
-                delete_abandoned(store.folder)
+                delete_abandoned_attempts(store.folder)
         calls = [Call(stage.function, task, stage.store, stage.outputs, self.scratch) for task in tasks]
         total, tally = sum(task.size for task in tasks), Tally()
 

@@ -21,7 +21,7 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter
 
-from pipeline.engine.attempts import Target, open_attempt, publish
+from pipeline.engine.attempts import Target, open_attempt, publish_attempt
 from pipeline.engine.receipts import WorkFileDamagedError, load_receipt
 from shards.stores.open import open_writable_store
 from shards.stores.store import WritableStore
@@ -131,7 +131,7 @@ def run_call(call: Call, report: Report, turn: AbstractContextManager[Any] | Non
         with open_attempt(target, call.task.digest, label=str(call)) as attempt:
             with turn or nullcontext():
                 result = _load_function(call.function)(attempt.folder, call.task.payload, keep)
-            publish(attempt, result | {"reported": done})
+            publish_attempt(attempt, result | {"reported": done})
     except WorkFileDamagedError as damage:
         return Outcome(*done, (damage.place, damage.name, damage.reason))
     return Outcome(*done)

@@ -143,7 +143,7 @@ def read_earlier(out: Path, recipe: Recipe) -> list[Distinct] | None:
 
 def _reading(source: SourceRecipe) -> dict[str, Any]:
     """Return the keys of a source that determine its documents."""
-    places = [os.path.normpath(paths.join(source.folder, path)) for path in source.paths]
+    places = [os.path.normpath(paths.join_path(source.folder, path)) for path in source.paths]
     return source.model_dump(exclude={"weight", "license", "paths"}) | {"paths": places}
 
 

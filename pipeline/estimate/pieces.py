@@ -102,7 +102,7 @@ class Extract:
         return [text for piece in self.pieces for text in piece.texts]
 
 
-def read_extract(selection: Selection, text_bytes: int) -> Extract:
+def read_source_pieces(selection: Selection, text_bytes: int) -> Extract:
     """Read parts of a source until they give `text_bytes` of text; of a remote source, a quarter of that suffices.
 
     Raises:
@@ -232,18 +232,18 @@ def _content_length(source: SourceRecipe, span: Span) -> float | None:
 
 def _fetch_content(source: SourceRecipe, pieces: list[Piece]) -> ContentSpeed:
     """Fetch some of the files that the parts name, and extrapolate to all of them."""
-    from pipeline.sources.software_heritage.archive import decode, fetch_all
+    from pipeline.sources.software_heritage.archive import decode_archived, fetch_archive_objects
 
     # Spread the choice over each part: neighbours are often files of one repository.
     each = -(-CONTENT_FILES // len(pieces))
     chosen = [list(dict.fromkeys(piece.keys[:: -(-len(piece.keys) // each) or 1])) for piece in pieces]
     started = time.perf_counter()
-    outcomes = dict(fetch_all(dict.fromkeys(key for keys in chosen for key in keys)))
+    outcomes = dict(fetch_archive_objects(dict.fromkeys(key for keys in chosen for key in keys)))
     seconds = time.perf_counter() - started
     fetched_bytes = sum(len(outcome) for outcome in outcomes.values() if isinstance(outcome, bytes))
     for piece, keys in zip(pieces, chosen, strict=True):
         fetched = [outcome for outcome in map(outcomes.__getitem__, keys) if isinstance(outcome, bytes)]
-        decoded = [decode(gzip.decompress(outcome), source.fallback_encoding) for outcome in fetched]
+        decoded = [decode_archived(gzip.decompress(outcome), source.fallback_encoding) for outcome in fetched]
         texts = wrap_texts(pa.large_binary(), [text for text in decoded if text is not None])
         found: Counter[str] = Counter()
         fallen, filtered = Fallen(), Filtered()

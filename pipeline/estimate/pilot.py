@@ -36,7 +36,7 @@ from pipeline.engine.checksums import checksum_file
 from pipeline.engine.receipts import write_receipt
 from pipeline.estimate.carried_bytes import CarriedBytes, measure_carried
 from pipeline.estimate.duplicates import Distinct, find_distinct, read_earlier
-from pipeline.estimate.pieces import Extract, read_extract
+from pipeline.estimate.pieces import Extract, read_source_pieces
 from pipeline.estimate.pilot_cleaning import MixedPilot, limit_pilot, mix_pilot
 from pipeline.mix.keep_mask import Kept, write_kept
 from pipeline.mix.plan import ShardPlan, Slice
@@ -143,7 +143,7 @@ class Pilot:
     """What the tokenizer rewrites of each source's sample; empty if it keeps every byte."""
 
 
-def measure(
+def measure_pilot(
     recipe: Recipe,
     selections: list[Selection],
     *,
@@ -165,7 +165,7 @@ def measure(
     # Read parts of each source.
     started = time.perf_counter()
     wanted = [max(LEAST_SOURCE_BYTES, int(SAMPLE_BYTES * share)) for share in Demand(recipe).shares.fractions]
-    samples = [read_extract(*arguments) for arguments in zip(selections, wanted, strict=True)]
+    samples = [read_source_pieces(*arguments) for arguments in zip(selections, wanted, strict=True)]
 
     # Train, encode and assemble, as a build does.
     with tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as name:
@@ -289,7 +289,7 @@ def _read_evaluations(recipe: Recipe, folder: Path) -> str | None:
     if not recipe.evaluations:
         return None
     folder.mkdir()
-    write_receipt(folder, items.read_items(folder, items.make_task(recipe), lambda done, tokens: None))
+    write_receipt(folder, items.read_items(folder, items.make_items_task(recipe), lambda done, tokens: None))
     return str(folder)
 
 

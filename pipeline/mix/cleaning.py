@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.clean.limits import count_first, find_fallen, find_first
+from pipeline.clean.limits import count_first, find_fallen, find_first_limit
 from pipeline.encode.run import Run
 from pipeline.engine.checksums import write_checksummed
+from pipeline.engine.receipts import TaskOutput
+from shards.stores.store import Store
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -64,6 +66,15 @@ class Block:
         return Block(
             self.run[mask], self.index[mask], self.hi[mask], self.lo[mask], self.lengths[mask], self.values[mask]
         )
+
+
+def read_cleaning(folder: Store) -> dict[str, Any]:
+    """Return what the mix task in a folder wrote of the documents that it dropped.
+
+    Raises:
+        WorkFileDamagedError: the file is not as it was written.
+    """
+    return json.loads(bytes(TaskOutput(folder).read(CLEANING_FILE)))
 
 
 def read_block(number: int, run: Run, first: int, last: int) -> Block:
@@ -216,7 +227,7 @@ class _SourceTally:
     def add(self, block: Block, dropped: Counter[str]) -> npt.NDArray[np.bool_]:
         """Count a block; return which of its documents fall."""
         fallen = find_fallen(block.values, self.measures, self.limits)
-        first, reasons = find_first(fallen), fallen.sum(axis=0)
+        first, reasons = find_first_limit(fallen), fallen.sum(axis=0)
         gone = first >= 0
         count_first(first, self.limits, dropped)
         self.read.add(block.lengths)

@@ -20,7 +20,7 @@ _PROTOCOL = re.compile(r"[a-z]+")
 """A link of a chained URL that fsspec takes for the name of a protocol, such as `simplecache`."""
 
 
-def join(folder: Path, path: str) -> str:
+def join_path(folder: Path, path: str) -> str:
     """Return a path or glob of a recipe as one that begins at the root; URLs stay as they are.
 
     The last link of a chained URL (`zip://*.parquet::set.zip`) may be a relative path too.
@@ -28,21 +28,23 @@ def join(folder: Path, path: str) -> str:
     return _map_local(path, lambda local: _join_local(folder, local))
 
 
-def move(path: str, *, old: Path, new: Path) -> str:
+def move_path(path: str, *, old: Path, new: Path) -> str:
     """Return a relative path that begins at the folder `old` as one that begins at `new`; others stay as they are."""
     return _map_local(path, lambda local: os.path.relpath(old / local, new))
 
 
-def explain(folder: Path, path: str) -> str:
+def explain_path(folder: Path, path: str) -> str:
     """Return where a relative path begins, for an error; and how to write it where it is right from here."""
     rule = f"Paths begin at the recipe's folder, {folder}; those of --set at the working directory"
-    here = join(Path.cwd(), path)
-    if here != join(folder, path) and "://" not in here and glob.glob(here, recursive=True):
-        return f"{rule}. There are files at {here}: write {move(path, old=Path.cwd(), new=folder)!r} in the recipe."
+    here = join_path(Path.cwd(), path)
+    if here != join_path(folder, path) and "://" not in here and glob.glob(here, recursive=True):
+        return (
+            f"{rule}. There are files at {here}: write {move_path(path, old=Path.cwd(), new=folder)!r} in the recipe."
+        )
     return f"{rule}. Correct the path."
 
 
-def list_keys(data: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+def list_path_keys(data: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
     """Yield each table of a raw recipe, of any shape, that may name paths, with the key that names them."""
     for name in ("sources", "evaluations"):
         tables = data.get(name)
@@ -68,11 +70,11 @@ def list_clean(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"{place}.clean".lstrip("."), cast("dict[str, Any]", clean)
 
 
-def move_value(value: Any, *, old: Path, new: Path) -> Any:
-    """Return the value of such a key, a path or a list of them, as `move` does; what is no text stays."""
+def move_path_value(value: Any, *, old: Path, new: Path) -> Any:
+    """Return the value of such a key, a path or a list of them, as `move_path` does; what is no text stays."""
     if isinstance(value, list):
-        return [move_value(item, old=old, new=new) for item in cast("list[Any]", value)]
-    return move(value, old=old, new=new) if isinstance(value, str) else value
+        return [move_path_value(item, old=old, new=new) for item in cast("list[Any]", value)]
+    return move_path(value, old=old, new=new) if isinstance(value, str) else value
 
 
 def _map_local(path: str, change: Callable[[str], str]) -> str:

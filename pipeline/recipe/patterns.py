@@ -37,6 +37,6 @@ def in_group(pattern: str) -> str:
     return f"(?P<{MATCH_GROUP}>{pattern})"
 
 
-def reason_of(pattern: str) -> str:
+def pattern_reason(pattern: str) -> str:
     """Return how the documents that a pattern drops are counted."""
     return f"matches {pattern}"

@@ -46,7 +46,7 @@ def read_recipe(
     else:
         data, where, parent = copy.deepcopy(recipe), "recipe", Path()
     folder = Path(os.path.abspath(folder or parent))  # without `..`: the same paths from any working directory
-    written = [table.get(key) for table, key in paths.list_keys(data)]
+    written = [table.get(key) for table, key in paths.list_path_keys(data)]
     faults = [fault for override in overrides for fault in apply_override(data, override)]
     _move_overrides(data, written, folder)
     file_checks = tuple(_bind(check, folder) for check in checks)
@@ -73,16 +73,16 @@ def _find_folder(recipe: Path, data: dict[str, Any]) -> Path:
     folder = find_recipe_folder(own) or recipe.parent
     section = data.get("tokenizer")
     if isinstance(section, dict) and section.get("file") == OWN_TOKENIZER:  # pyright: ignore[reportUnknownMemberType]
-        section["file"] = paths.move(OWN_TOKENIZER, old=Path(os.path.abspath(recipe.parent)), new=folder)
+        section["file"] = paths.move_path(OWN_TOKENIZER, old=Path(os.path.abspath(recipe.parent)), new=folder)
     return folder
 
 
 def _move_overrides(data: dict[str, Any], written: list[Any], folder: Path) -> None:
     """Let the paths that overrides have put into a recipe begin at its folder, as those that are `written` in it do."""
-    for table, key in paths.list_keys(data):
+    for table, key in paths.list_path_keys(data):
         value = table.get(key)
         if not any(value is one for one in written):
-            table[key] = paths.move_value(value, old=Path.cwd(), new=folder)
+            table[key] = paths.move_path_value(value, old=Path.cwd(), new=folder)
 
 
 def _bind(check: FileCheck, folder: Path) -> Callable[[dict[str, Any]], Iterator[str]]:

@@ -37,7 +37,7 @@ class MarkerError(InputError):
     """A file has no place for the tables."""
 
 
-def to_markdown() -> str:
+def reference_markdown() -> str:
     """Return the tables of all keys of a data recipe."""
     parts = [_table(Recipe, [name for name in Recipe.model_fields if _section(Recipe, name) is None])]
     docs = field_docs(Recipe)
@@ -76,7 +76,7 @@ def _preset_tables() -> list[str]:
     return parts
 
 
-def write_into(path: Path) -> bool:
+def write_reference_into(path: Path) -> bool:
     """Put the tables between the markers of a file; return whether that changed it.
 
     Raises:
@@ -86,7 +86,7 @@ def write_into(path: Path) -> bool:
     begin, end = text.find(BEGIN), text.find(END)
     if begin < 0 or end < begin:
         raise MarkerError(f"{path}: lacks the lines {BEGIN!r} and {END!r}. Put them where the tables belong.")
-    updated = f"{text[: begin + len(BEGIN)]}\n\n{to_markdown()}\n\n{text[end:]}"
+    updated = f"{text[: begin + len(BEGIN)]}\n\n{reference_markdown()}\n\n{text[end:]}"
     if updated != text:
         path.write_text(updated, encoding="utf-8")
     return updated != text

@@ -127,7 +127,7 @@ class SourceRecipe(Settings):
 
     def located(self) -> Self:
         """Return the source as a task gets it, which does not know the recipe's folder."""
-        clean = self.clean.with_model(lambda path: paths.join(self._folder.absolute(), path))
+        clean = self.clean.with_model(lambda path: paths.join_path(self._folder.absolute(), path))
         return self.model_copy(update={"clean": clean})
 
     def in_folder(self, folder: Path) -> Self:
@@ -278,7 +278,7 @@ class Recipe(Settings):
     @property
     def tokenizer_file(self) -> Path | None:
         """The file of `tokenizer.file`."""
-        return None if self.tokenizer.file is None else Path(paths.join(self._folder, self.tokenizer.file))
+        return None if self.tokenizer.file is None else Path(paths.join_path(self._folder, self.tokenizer.file))
 
     def in_folder(self, folder: Path) -> Self:
         """Return the recipe with paths that begin at a folder."""
@@ -290,7 +290,7 @@ class Recipe(Settings):
         """Return the recipe as a file in another folder must say it: its paths lead from there to the same files."""
 
         def move(path: str) -> str:
-            return paths.move(path, old=self._folder, new=folder)
+            return paths.move_path(path, old=self._folder, new=folder)
 
         sources = [
             source.model_copy(update={"paths": list(map(move, source.paths)), "clean": source.clean.with_model(move)})

@@ -27,7 +27,7 @@ def list_files(source: SourceRecipe) -> list[File]:
         SourceError: a glob cannot be listed, or no glob matches a file any more.
     """
     try:
-        globs = [paths.join(source.folder, glob) for glob in source.paths]
+        globs = [paths.join_path(source.folder, glob) for glob in source.paths]
         files = {file.name: file for glob in globs for file in expand_glob(glob)}
     except (*BROKEN_FILE_ERRORS, ImportError) as error:
         raise SourceError(

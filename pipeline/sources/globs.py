@@ -84,12 +84,12 @@ def check_globs(data: dict[str, Any], folder: Path) -> Iterator[str]:
 
 def _check_glob(place: str, source: dict[str, Any], glob: str, folder: Path) -> Iterator[str]:
     try:
-        files = _one_of_each_ending(paths.join(folder, glob))
+        files = _one_of_each_ending(paths.join_path(folder, glob))
     except (*BROKEN_FILE_ERRORS, ImportError) as error:
         yield f"{place}.paths: {glob!r} cannot be listed: {error}"
         return
     if not files:
-        yield f"{place}.paths: {glob!r} matches no file. {paths.explain(folder, glob)}"
+        yield f"{place}.paths: {glob!r} matches no file. {paths.explain_path(folder, glob)}"
         return
     format_ = str(source.get("format", "auto"))
     by_name = {file.name: format_of_name(file.name) if format_ == "auto" else format_ for file in files}

@@ -69,10 +69,10 @@ def resolve_commit(source: SourceRecipe) -> str:
     """
     from huggingface_hub import HfApi
 
-    from pipeline.sources.network.hub_http import install
+    from pipeline.sources.network.hub_http import install_hub_http
     from shards.stores.hub_client import HubError, hub_errors
 
-    install()
+    install_hub_http()
     where = f"source {source.name!r}: {source.repo}, revision {source.revision!r}"
     try:
         with hub_errors(where):
@@ -110,9 +110,9 @@ def list_files(source: SourceRecipe) -> list[File]:
 
 
 def _resolve_files(source: SourceRecipe) -> Iterator[File]:
-    from pipeline.sources.network.hub_http import install
+    from pipeline.sources.network.hub_http import install_hub_http
 
-    install()
+    install_hub_http()
     import datasets
     from huggingface_hub import HfFileSystem
 

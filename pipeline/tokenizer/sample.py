@@ -16,7 +16,7 @@ from typing import BinaryIO
 import numpy as np
 
 from pipeline.clean.documents import DocumentStream
-from pipeline.clean.patterns import matched_documents
+from pipeline.clean.patterns import count_pattern_matches
 from pipeline.recipe.schema import SourceRecipe, TokenizerRecipe
 from pipeline.recipe.shares import Shares
 from pipeline.sources.base import Span
@@ -96,7 +96,7 @@ def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Callable[[int
             break
     facts = {"text_bytes": taken, "documents": documents, "left_out": left_out}
     if source.drop_if_matches:
-        matched = matched_documents(source, stream.dropped)
+        matched = count_pattern_matches(source, stream.dropped)
         facts |= {"looked_at": seen + matched, "matched": matched}
     if source.clean:
         fell = sum(stream.dropped.get(limit.reason, 0) for limit in source.clean.limits("encode"))

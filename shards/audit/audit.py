@@ -30,7 +30,7 @@ import numpy as np
 
 from shards.audit.check import Check, Example
 from shards.audit.concentrated import PASSES, Concentrated, find_concentrated
-from shards.audit.counts import TOKENS_FILE, write_tokens
+from shards.audit.counts import TOKENS_FILE, write_token_counts
 from shards.audit.document_checks import (
     check_lengths,
     check_near_duplicates,
@@ -50,7 +50,7 @@ from shards.audit.id_checks import (
 )
 from shards.audit.ngrams import hash_ngrams, token_values
 from shards.audit.rules import Verdict, worst
-from shards.audit.shard import NGRAM_RATE, PASSAGE_TOKENS, SampleRates, ShardTask, scan_shard
+from shards.audit.shard import NGRAM_RATE, PASSAGE_TOKENS, SampleRates, ShardTask, audit_shard
 from shards.audit.totals import Totals
 from shards.errors import ShardSetError
 from shards.format.reader import Shard, ShardSet
@@ -196,7 +196,7 @@ def audit(
         )
     _show_examples(shard_set, report.checks)
     out.mkdir(parents=True, exist_ok=True)
-    write_tokens(out / TOKENS_FILE, totals, vocabulary)
+    write_token_counts(out / TOKENS_FILE, totals, vocabulary)
     with atomic_open(out / REPORT_FILE) as file:
         file.write((format_json(report.to_dict()) + "\n").encode())
     report.seconds = time.perf_counter() - began
@@ -239,7 +239,7 @@ def _read_shards(shard_set: ShardSet, rates: SampleRates, workers: int, progress
         ngrams: Path | None = None
         for members in (val, train):
             tasks = [ShardTask(number, rates, ngrams, unknown=shard_set.vocabulary.unknown) for number in members]
-            for task, figures in map_tasks(scan_shard, shard_set, tasks, workers):
+            for task, figures in map_tasks(audit_shard, shard_set, tasks, workers):
                 totals.add(task.shard, figures, shard_set.shards[task.shard].entry.phase)
                 done += shard_set.shards[task.shard].num_tokens
                 if progress is not None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shards.audit.rules import LOOK_LISTED_SHARE, MIN_LISTED, is_concentrated, most_occurrences
-from shards.audit.spread import Half, Spread, count_pairs
+from shards.audit.spread import Half, Spread, count_spread_pairs
 from shards.audit.word_finder import Candidates, WordFinder, Words
 from shards.format.scan import iter_blocks
 from shards.trace.locate import find_places
@@ -316,7 +316,7 @@ def _count_ids(search: _IdPass, number: int) -> tuple[npt.NDArray[np.int64], Can
         lengths = block.ends - block.starts
         places = np.flatnonzero(search.judged[block.tokens])
         rows = np.repeat(np.arange(len(lengths)), lengths)[places]
-        spread.add(count_pairs(rows, block.tokens[places].astype(np.int64), len(search.judged)), lengths)
+        spread.add(count_spread_pairs(rows, block.tokens[places].astype(np.int64), len(search.judged)), lengths)
         candidates.add(search.finder.find(block), lengths, shard=number, start=block.start)
     candidates.rows()
     return spread.rows(), candidates
@@ -329,7 +329,7 @@ def _count_words(search: _WordPass, number: int) -> npt.NDArray[np.int64]:
         words = search.finder.find(block)
         terms = _find(words, search.hashes)
         held = terms >= 0
-        spread.add(count_pairs(words.rows[held], terms[held], len(search.hashes)), block.ends - block.starts)
+        spread.add(count_spread_pairs(words.rows[held], terms[held], len(search.hashes)), block.ends - block.starts)
     return spread.rows()
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TOKENS_FILE = "tokens.parquet"
 
 
-def write_tokens(path: Path, totals: Totals, vocabulary: Vocabulary) -> None:
+def write_token_counts(path: Path, totals: Totals, vocabulary: Vocabulary) -> None:
     """Write the counts, one row for each id, in order of ids.
 
     Columns: `id`, `bytes`, `text` (U+FFFD for bytes that are not UTF-8 alone), `special`; of training `count`,

@@ -118,7 +118,7 @@ class ShardFigures:
 MAX_MISPLACED = 20
 
 
-def scan_shard(shard_set: ShardSet, task: ShardTask) -> ShardFigures:
+def audit_shard(shard_set: ShardSet, task: ShardTask) -> ShardFigures:
     """Read one shard and return its figures.
 
     Raises:

@@ -55,7 +55,7 @@ class Pairs:
     counts: npt.NDArray[np.int64]
 
 
-def count_pairs(rows: npt.NDArray[np.int64], terms: npt.NDArray[np.int64], size: int) -> Pairs:
+def count_spread_pairs(rows: npt.NDArray[np.int64], terms: npt.NDArray[np.int64], size: int) -> Pairs:
     """Count the pairs of documents and terms.
 
     Args:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shards.audit.ngrams import finalize, token_values
-from shards.audit.spread import count_pairs
+from shards.audit.spread import count_spread_pairs
 from shards.format.tokenizer import Vocabulary
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Candidates:
             start: the block's first token in the shard.
         """
         hashes, first, terms = np.unique(words.hashes, return_index=True, return_inverse=True)
-        pairs = count_pairs(words.rows, terms.astype(np.int64), len(hashes))
+        pairs = count_spread_pairs(words.rows, terms.astype(np.int64), len(hashes))
         widths = words.widths[first]
         heavy = (pairs.counts > 1) & (pairs.counts * widths[pairs.terms] >= WORD_SHARE * lengths[pairs.rows])
         held, weights = pairs.terms[heavy], pairs.counts[heavy]

@@ -135,7 +135,7 @@ def _run(options: argparse.Namespace) -> int:
 def _check_list(options: argparse.Namespace) -> float | None:
     """Check the flags of the block list before anything is read. Return the share, None if no list is asked for."""
     from shards.format.reader import open_set
-    from shards.trace.block_list import check_out, check_unused
+    from shards.trace.block_list import check_block_list_path, check_block_list_unused
 
     path = options.write_block_list
     if path is None:
@@ -143,8 +143,8 @@ def _check_list(options: argparse.Namespace) -> float | None:
             if getattr(options, flag) is not None:
                 raise InputError(f"audit: --{flag.replace('_', '-')} needs --write-block-list FILE.")
         return None
-    check_out(path, options.set if isinstance(options.set, Path) else None)
-    check_unused(path, open_set(options.set))
+    check_block_list_path(path, options.set if isinstance(options.set, Path) else None)
+    check_block_list_unused(path, open_set(options.set))
     return LISTED_SHARE if options.listed_share is None else options.listed_share
 
 

@@ -87,7 +87,7 @@ def add_command(commands: Subparsers) -> None:
 def _run(options: argparse.Namespace) -> int:
     from shards.cli.sets import print_set_problems
     from shards.errors import ShardSetError
-    from shards.trace.block_list import check_out
+    from shards.trace.block_list import check_block_list_path
 
     if (options.shard is None) != (options.offset is None):
         raise InputError("trace: --shard and --offset go together. Give both, or neither.")
@@ -99,7 +99,7 @@ def _run(options: argparse.Namespace) -> int:
     check_place(options.set)
     try:
         if options.out is not None:
-            check_out(options.out, options.set if isinstance(options.set, Path) else None)
+            check_block_list_path(options.out, options.set if isinstance(options.set, Path) else None)
         if options.shard is not None:
             return _show_place(options)
         if by_hash:
@@ -129,10 +129,10 @@ def _query(options: argparse.Namespace) -> Query:
 def _show_place(options: argparse.Namespace) -> int:
     from shards.cli.inspect_set import find_shard
     from shards.format.reader import open_set
-    from shards.trace.trace import locate_token
+    from shards.trace.trace import trace_token
 
     shard_set = open_set(options.set)
-    hit = locate_token(shard_set, find_shard(shard_set, options.shard, command="trace"), options.offset)
+    hit = trace_token(shard_set, find_shard(shard_set, options.shard, command="trace"), options.offset)
     if options.json:
         print_json(hit.to_dict())
     else:
@@ -143,11 +143,11 @@ def _show_place(options: argparse.Namespace) -> int:
 def _show_documents(options: argparse.Namespace, query: Query) -> int:
     from shards.format.reader import open_set
     from shards.terminal.progress import show_progress
-    from shards.trace.block_list import check_unused
+    from shards.trace.block_list import check_block_list_unused
     from shards.trace.trace import trace
 
     if options.out is not None:
-        check_unused(options.out, open_set(options.set))
+        check_block_list_unused(options.out, open_set(options.set))
     with show_progress("trace") as progress:
         found = trace(options.set, query, limit=options.limit or None, workers=options.workers, progress=progress)
     written = write_found(options, found, open_set(options.set))

@@ -23,7 +23,7 @@ MOST_TEXT_BYTES = 1 << 30
 def show_hash(options: argparse.Namespace) -> int:
     """Print where the document is, or why it is not in the set; return the exit status."""
     from shards.format.reader import open_set
-    from shards.trace.find_hash import check_unique, describe_place, find_hash
+    from shards.trace.find_hash import check_unique, describe_found_hash, find_hash
 
     query, text = _query(options)
     shard_set = open_set(options.set)
@@ -35,7 +35,7 @@ def show_hash(options: argparse.Namespace) -> int:
         answer, missing = _ask(options, shard_set, query, text)
         check_unique(query, hashes | set(answer.hashes if answer else ()))
     found = next(iter(hashes | set(answer.hashes if answer else ())), query.digits if query.is_whole else None)
-    shown = [describe_place(shard_set, place) for place in places]
+    shown = [describe_found_hash(shard_set, place) for place in places]
     if options.json:
         explained = answer.data if answer else None
         print_json({"query": query.digits, "hash": found, "in_set": bool(places), "places": shown, "build": explained})

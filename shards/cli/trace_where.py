@@ -20,13 +20,13 @@ def show_where(options: argparse.Namespace) -> int:
     """Print the documents for which all conditions hold; return the exit status."""
     from shards.format.reader import open_set
     from shards.terminal.progress import show_progress
-    from shards.trace.block_list import check_unused
+    from shards.trace.block_list import check_block_list_unused
     from shards.trace.find_carried import find_carried, parse_conditions
 
     shard_set = open_set(options.set)
     conditions = parse_conditions(options.where, shard_set)
     if options.out is not None:
-        check_unused(options.out, shard_set)
+        check_block_list_unused(options.out, shard_set)
     with show_progress("trace", unit="documents") as progress:
         found = find_carried(
             shard_set, conditions, limit=options.limit or None, workers=options.workers, progress=progress

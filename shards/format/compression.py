@@ -62,7 +62,7 @@ def _choices(compression: Compression, *, token_bytes: int) -> list[zstandard.Zs
     return [chosen, _level(LEVEL_BEFORE)] if compression == "balanced" else [chosen]
 
 
-def describe(compression: Compression) -> str:
+def describe_compression(compression: Compression) -> str:
     """Return a choice for a person: `compression = "balanced"`, `zstd_level = 3`."""
     return f"zstd_level = {compression}" if isinstance(compression, int) else f'compression = "{compression}"'
 

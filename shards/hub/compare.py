@@ -86,7 +86,7 @@ def compare_with_hub(folder: Path, address: HubAddress, *, card: Path | None = N
         HubError: the repository cannot be read, for another reason than that it is not there.
     """
     comparison = Comparison(address, _list_local(folder, card))
-    refresh(comparison)
+    refresh_comparison(comparison)
     return comparison
 
 
@@ -102,7 +102,7 @@ def _list_local(folder: Path, card: Path | None) -> list[ComparedFile]:
     return [*files, ComparedFile(MANIFEST_FILE, manifest, manifest.stat().st_size, hash_file(manifest))]
 
 
-def refresh(comparison: Comparison) -> None:
+def refresh_comparison(comparison: Comparison) -> None:
     """List the files on the Hub again.
 
     Raises:

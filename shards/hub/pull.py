@@ -96,7 +96,7 @@ def pull(address: HubAddress, out: Path, *, progress: Progress | None = None, no
     done = Pulled(out, store.commit)
     if _holds_set(store, out):
         return _verify(manifest, done, progress)
-    wanted = list_wanted(manifest, store)
+    wanted = list_files_to_pull(manifest, store)
     with write_folder(out, unfinished="keep") as staging:
         kept = sum(entry.stat().st_size for entry in os.scandir(staging) if entry.is_file(follow_symlinks=False))
         check_room([("the set", staging.parent, sum(file.bytes for file in wanted) - kept)], "Or pull elsewhere.")
@@ -113,7 +113,7 @@ def pull(address: HubAddress, out: Path, *, progress: Progress | None = None, no
     return done
 
 
-def list_wanted(manifest: Manifest, store: HubStore) -> list[Wanted]:
+def list_files_to_pull(manifest: Manifest, store: HubStore) -> list[Wanted]:
     """Return the files to fetch.
 
     Raises:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from shards.errors import Problem, ShardSetError
 from shards.format.manifest import MANIFEST_FILE
-from shards.hub.compare import CARD_FILE, ComparedFile, Comparison, refresh
+from shards.hub.compare import CARD_FILE, ComparedFile, Comparison, refresh_comparison
 from shards.stores.hub_client import HubError, PassingError, hub_errors, open_hub_client
 from shards.stores.retry import retry
 
@@ -124,7 +124,7 @@ def _create(comparison: Comparison, *, private: bool) -> bool:
 
 
 def _refresh_created(comparison: Comparison) -> None:
-    refresh(comparison)
+    refresh_comparison(comparison)
     if comparison.listing is None:
         raise PassingError(f"{comparison.address}: was created, but the Hub does not list it yet")
 
@@ -216,7 +216,7 @@ def _commit(
     from huggingface_hub import CommitOperationDelete
 
     if not comparison.continued:
-        refresh(comparison)
+        refresh_comparison(comparison)
         _check(comparison, private=private, replace=replace)
     comparison.continued = False
     address, listing = comparison.address, comparison.listing

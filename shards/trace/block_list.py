@@ -35,7 +35,7 @@ class FoundDocuments(Protocol):
     def asked(self) -> str: ...
 
 
-def check_out(path: Path, set_folder: Path | None) -> None:
+def check_block_list_path(path: Path, set_folder: Path | None) -> None:
     """Check the path of a block list, before anything is searched.
 
     Raises:
@@ -58,7 +58,7 @@ def check_out(path: Path, set_folder: Path | None) -> None:
         )
 
 
-def check_unused(path: Path, shard_set: ShardSet) -> None:
+def check_block_list_unused(path: Path, shard_set: ShardSet) -> None:
     """Check that a set was not built with the block list at this path: the set no longer holds its documents.
 
     Raises:
@@ -91,10 +91,10 @@ def write_block_list(
         reasons: why each hash is listed: a line above the hash.
 
     Raises:
-        InputError: as `check_out`.
+        InputError: as `check_block_list_path`.
         OSError: it cannot be written.
     """
-    check_out(path, shard_set.store.folder)
+    check_block_list_path(path, shard_set.store.folder)
     hashes = np.unique(found.hashes, axis=0)
     asked = _in_one_line(found.asked)
     with atomic_open(path) as file:

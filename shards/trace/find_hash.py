@@ -110,7 +110,7 @@ def _search(shared: tuple[ShardSet, HashQuery], number: int) -> list[Place]:
     return find_places(shard, numbers) if numbers else []
 
 
-def describe_place(shard_set: ShardSet, place: Place) -> dict[str, Any]:
+def describe_found_hash(shard_set: ShardSet, place: Place) -> dict[str, Any]:
     """Return a place as JSON values, with its split and the file of its unit."""
     splits = {entry.name: entry.split for entry in shard_set.manifest.shards}
     return {"split": splits[place.shard], "file": place.unit.rpartition("@")[0] or place.unit} | place.to_dict()

@@ -127,7 +127,7 @@ def check_query(query: Query, vocab_size: int) -> None:
             raise ValueError("the pattern matches the empty text, so every document. Ask for at least one character.")
 
 
-def locate_token(shard_set: ShardSet, shard: Shard, offset: int) -> Hit:
+def trace_token(shard_set: ShardSet, shard: Shard, offset: int) -> Hit:
     """Return the document that holds a token of a shard, given the token's number in the shard.
 
     Raises:

@@ -27,7 +27,7 @@ def find_window_documents(
             yield Window(visit.epoch, visit.shard, start, stop), places
 
 
-def trace_documents(shards: Sequence[Shard], order: WindowOrder, first: int, count: int) -> list[str]:
+def trace_windows(shards: Sequence[Shard], order: WindowOrder, first: int, count: int) -> list[str]:
     """Describe the documents of the windows [first, first + count): a line for each window."""
     lines: list[str] = []
     for window, places in find_window_documents(shards, order, first, count):

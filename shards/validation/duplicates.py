@@ -80,26 +80,29 @@ def check_duplicates(
     Args:
         shards: shards whose document tables are sound.
         epochs: how often a training document of each source may occur; 1 for a source that is not listed.
-        coverage: `cover` of each shard's hashes, or None for one that is not known; none of them is known if empty.
+        coverage: `cover_duplicates` of each shard's hashes, or None for one that is not known; none of them is known if
+            empty.
 
     Returns:
         `split_leak` for a document in train and val; `document_repeated` for a document that occurs twice in val, or
         more often in train than its source's epochs (the largest of them, if the document belongs to several sources).
     """
     found: list[PartitionFaults] = []
-    for partition, own in divide(shards, coverage):
-        found.append(compare_partition(own, epochs, partition))
+    for partition, own in divide_for_duplicates(shards, coverage):
+        found.append(compare_duplicates(own, epochs, partition))
         if found[-1].broken:
             break
-    return join_faults(found)
+    return join_duplicate_faults(found)
 
 
-def cover(high: npt.NDArray[np.uint64]) -> int:
+def cover_duplicates(high: npt.NDArray[np.uint64]) -> int:
     """Return which of the equal ranges of hashes these are in, by their leading halves: one bit for each range."""
     return sum(1 << int(number) for number in np.unique(high >> np.uint64(64 - COVERAGE_BITS)))
 
 
-def divide(shards: Sequence[Shard], coverage: Sequence[int | None] = ()) -> list[tuple[Partition, list[Shard]]]:
+def divide_for_duplicates(
+    shards: Sequence[Shard], coverage: Sequence[int | None] = ()
+) -> list[tuple[Partition, list[Shard]]]:
     """Return the partitions of a set, each with the shards that may have documents in it, in order.
 
     Args:
@@ -122,7 +125,7 @@ def divide(shards: Sequence[Shard], coverage: Sequence[int | None] = ()) -> list
     ]
 
 
-def compare_partition(shards: Sequence[Shard], epochs: Mapping[str, int], partition: Partition) -> PartitionFaults:
+def compare_duplicates(shards: Sequence[Shard], epochs: Mapping[str, int], partition: Partition) -> PartitionFaults:
     """Compare the documents of one partition.
 
     Args:
@@ -137,7 +140,7 @@ def compare_partition(shards: Sequence[Shard], epochs: Mapping[str, int], partit
     return _compare(rows, shards)
 
 
-def join_faults(found: Sequence[PartitionFaults]) -> list[Problem]:
+def join_duplicate_faults(found: Sequence[PartitionFaults]) -> list[Problem]:
     """Return the problems of all partitions, in order: the first of each kind, and how many there are of one with more.
 
     If a table could not be read, return the problems of the first such partition alone.

@@ -133,7 +133,7 @@ def check_set_files(store: Store) -> Structure:
 
     found = Structure(shard_set, listing=listing)
     found.problems += _check_foreign(manifest, listing)
-    found.problems += totals.check_totals(manifest)
+    found.problems += totals.check_manifest_totals(manifest)
     found.problems += _check_tokenizer(store, manifest, listing)
     found.problems += _check_recipe(store, manifest, listing)
     return found

@@ -1,8 +1,8 @@
 """Check one shard in full, and join what the checks of all shards have found.
 
-`check_shard` needs the shard's entry and nothing else of the set, so that it runs in a thread or on another host;
-`ShardFindings` can be written as JSON. `join_findings` has the order of problems and the checks that need all shards
-but no hashes. Memory: the findings, about 1 KB a shard.
+`collect_shard_findings` needs the shard's entry and nothing else of the set, so that it runs in a thread or on another
+host; `ShardFindings` can be written as JSON. `join_findings` has the order of problems and the checks that need all
+shards but no hashes. Memory: the findings, about 1 KB a shard.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from shards.errors import Problem
 from shards.format.manifest import Manifest
 from shards.format.reader import Shard
 from shards.validation.files import Listing, SharedProperties, check_shard_files
-from shards.validation.mix import check_shares
-from shards.validation.shard import ContentRules, ShardContents, check_contents
+from shards.validation.mix import check_mix_shares
+from shards.validation.shard import ContentRules, ShardContents, check_shard_contents
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class ShardFindings:
     contents: ShardContents
 
 
-def check_shard(
+def collect_shard_findings(
     shard: Shard,
     shared: SharedProperties,
     listing: Listing,
@@ -50,7 +50,7 @@ def check_shard(
         InputError: the store cannot be read.
     """
     problems, sound = check_shard_files(shard, shared, listing)
-    return ShardFindings(problems, sorted(sound), check_contents(shard, sound, rules, advance=advance))
+    return ShardFindings(problems, sorted(sound), check_shard_contents(shard, sound, rules, advance=advance))
 
 
 @dataclass
@@ -88,5 +88,5 @@ def join_findings(manifest: Manifest, shards: Sequence[Shard], findings: Sequenc
             joined.coverage.append(contents.coverage)
     if len(joined.trusted) == len(shards):
         # If a table is missing, the longest document is unknown, and every share would look wrong.
-        joined.problems += check_shares(manifest, longest)
+        joined.problems += check_mix_shares(manifest, longest)
     return joined

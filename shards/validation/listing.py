@@ -37,7 +37,7 @@ def check_listed_set(shard_set: ShardSet) -> list[Problem]:
         last, more = listed[-1], len(listed) - MOST_PROBLEMS
         message = f"the last of {more} more files that are missing or have another size in {store}"
         listed = [*listed[:MOST_PROBLEMS], Problem(last.kind, last.where, message)]
-    problems = totals.check_totals(manifest) + listed
+    problems = totals.check_manifest_totals(manifest) + listed
     name = manifest.tokenizer.file
     if found.get(name, MAX_METADATA_BYTES + 1) <= MAX_METADATA_BYTES:
         problems += check_tokenizer(store.read(name), manifest)

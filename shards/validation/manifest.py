@@ -18,18 +18,18 @@ from shards.format.manifest import (
 )
 from shards.format.writer import shard_file_names, shard_name
 from shards.validation.carried import check_carried
-from shards.validation.phases import check_mix, check_phases
+from shards.validation.phases import check_phases, check_phases_and_mix
 from shards.validation.sums import NOTHING, add_counts, add_sources, show_counts
 
 
-def check_totals(manifest: Manifest) -> list[Problem]:
+def check_manifest_totals(manifest: Manifest) -> list[Problem]:
     """Return a problem for each contradiction within the manifest."""
     return [
         *_check_properties(manifest),
         *_check_names(manifest),
         *_check_shards(manifest),
         *_check_splits(manifest),
-        *check_mix(manifest),
+        *check_phases_and_mix(manifest),
         *check_phases(manifest),
         *check_carried(manifest),
         *_check_available(manifest),

@@ -21,7 +21,7 @@ from shards.validation.sums import add_sources
 ROUNDING_TOKENS = 2
 
 
-def check_shares(manifest: Manifest, longest: Mapping[str, int]) -> list[Problem]:
+def check_mix_shares(manifest: Manifest, longest: Mapping[str, int]) -> list[Problem]:
     """Check every source's share.
 
     Args:

@@ -17,7 +17,7 @@ SHARE_PRECISION = 1e-9
 """Shares are 64-bit floats. Two ways to compute the same share differ by less than this."""
 
 
-def check_mix(manifest: Manifest) -> list[Problem]:
+def check_phases_and_mix(manifest: Manifest) -> list[Problem]:
     """Check the weights, and the mix's rows against the weights or the phases, and against the training split."""
     problems: list[Problem] = []
     train = manifest.splits.get("train")

@@ -33,7 +33,7 @@ from shards.format.writer import add_source_counts
 from shards.stores.files import hash_file
 from shards.stores.store import require_folder
 from shards.validation.carried import CarriedValues
-from shards.validation.duplicates import cover
+from shards.validation.duplicates import cover_duplicates
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -95,7 +95,7 @@ class ContentRules:
     """The id that must begin every document and appear nowhere else; None if none does."""
 
 
-def check_contents(
+def check_shard_contents(
     shard: Shard, sound: set[str], rules: ContentRules, *, advance: Callable[[int], None] | None = None
 ) -> ShardContents:
     """Check one shard in full.
@@ -162,7 +162,7 @@ def _check_rows(shard: Shard, content: bytes | None, *, with_hashes: bool) -> tu
                 ends.append(stop - 1)
             add_source_counts(batch, sums)
             if with_hashes:
-                coverage |= cover(split_column(batch.column("hash"))[:, 0])
+                coverage |= cover_duplicates(split_column(batch.column("hash"))[:, 0])
             carried.add(batch)
             position, row = int(stop[-1]) if len(stop) else position, row + len(stop)
     except ShardSetError as error:

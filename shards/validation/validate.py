@@ -28,7 +28,7 @@ from shards.stores.open import open_store
 from shards.stores.store import Store
 from shards.validation import duplicates
 from shards.validation.files import SharedProperties, Structure, check_set_files, check_structure
-from shards.validation.findings import JoinedFindings, ShardFindings, check_shard, join_findings
+from shards.validation.findings import JoinedFindings, ShardFindings, collect_shard_findings, join_findings
 from shards.validation.shard import ContentRules
 from shards.validation.sources import compare_with_sources
 from shards.workers import map_in_threads
@@ -39,7 +39,7 @@ Progress = Callable[[int, int], None]
 """A function of the tokens checked so far and the tokens in all, called by one thread at a time."""
 
 CheckShards = Callable[[ShardSet, Structure], Sequence[ShardFindings]]
-"""A function of a set and its files, which returns the findings of `check_shard` for each shard, in order."""
+"""A function of a set and its files, which returns those of `collect_shard_findings` for each shard, in order."""
 
 Compare = Callable[[JoinedFindings, Mapping[str, int]], list[Problem]]
 """A function of the joined findings and the epochs of each source, which returns what `check_duplicates` does."""
@@ -180,7 +180,7 @@ def _threaded(threads: int, progress: Progress | None) -> CheckShards:
                     progress(done, total)
 
         def check(shard: Shard) -> ShardFindings:
-            return check_shard(shard, shared, structure.listing, rules, advance)
+            return collect_shard_findings(shard, shared, structure.listing, rules, advance)
 
         return map_in_threads(check, shard_set.shards, threads)
 

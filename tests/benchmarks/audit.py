@@ -43,7 +43,7 @@ def bench_audit(set_path: Path, work: Path) -> dict[str, Any]:
     Raises:
         RuntimeError: an audit failed.
     """
-    from shards.audit.shard import SampleRates, ShardTask, scan_shard
+    from shards.audit.shard import SampleRates, ShardTask, audit_shard
     from shards.format.reader import open_set
     from shards.trace.search import Query
     from shards.trace.trace import trace
@@ -53,8 +53,8 @@ def bench_audit(set_path: Path, work: Path) -> dict[str, Any]:
     one = write_copies_of_shard(set_path, shard.name, work / "one", 1)
     rates = SampleRates(documents=64, passages=64, windows=16)
     steps = {
-        "count": lambda: scan_shard(shard_set, ShardTask(number, rates, counts_only=True)),
-        "look": lambda: scan_shard(shard_set, ShardTask(number, rates)),
+        "count": lambda: audit_shard(shard_set, ShardTask(number, rates, counts_only=True)),
+        "look": lambda: audit_shard(shard_set, ShardTask(number, rates)),
         "trace_text": lambda: trace(one, Query("text", "PersonX")),
         "trace_token": lambda: trace(one, Query("token", str(shard_set.vocab_size - 1))),
         "trace_regex": lambda: trace(one, Query("regex", "PersonX")),

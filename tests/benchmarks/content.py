@@ -93,7 +93,7 @@ def _fetch(rows: Path, work: Path, url: str) -> dict[str, float]:
     fetch_s = 0.0
     started, cpu = time.perf_counter(), time.process_time()
     for span in list_spans(source, files.list_files(source)):
-        task = fetch.make_task(Unit(0, (span,)), source, work)
+        task = fetch.make_fetch_task(Unit(0, (span,)), source, work)
         folder = work / task.digest
         folder.mkdir(parents=True)
         result = fetch.fetch_unit(folder, task.payload, lambda rows, fetched: None)

@@ -27,7 +27,7 @@ from pipeline.clean.documents import DocumentStream, clean_batch
 from pipeline.clean.filters import Filtered
 from pipeline.encode.run import Run
 from pipeline.engine.tasks import digest_of
-from pipeline.estimate.pilot import measure
+from pipeline.estimate.pilot import measure_pilot
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import TextBatch
 from pipeline.sources.selection import open_sources
@@ -298,11 +298,11 @@ def test_a_plan_prices_the_filters(recipe: Callable[..., Path], monkeypatch: pyt
     path = recipe('[[sources.clean.datatrove]]\nfilter = "C4ParagraphFilter"', documents)
     loaded = load_checked_recipe(path)
     monkeypatch.setattr(datatrove_filters.C4ParagraphFilter, "filter", slow)
-    priced = measure(loaded, open_sources(loaded)).sources[0]
+    priced = measure_pilot(loaded, open_sources(loaded)).sources[0]
     plain = loaded.model_copy(
         update={"sources": [loaded.sources[0].model_copy(update={"clean": type(loaded.clean)()})]}
     )
-    free = measure(plain, open_sources(plain)).sources[0]
+    free = measure_pilot(plain, open_sources(plain)).sources[0]
     chosen = sum(len(text) % 3 == 0 for text in documents) / len(documents)
     assert priced.dropped == {"C4ParagraphFilter: chosen": pytest.approx(chosen)}
     stated = sum(len(json.dumps({"text": text})) + 1 for text in documents)

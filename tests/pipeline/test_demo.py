@@ -181,7 +181,7 @@ def test_unparsable_files_are_counted(tmp_path: Path) -> None:
     (tmp_path / "template.py").write_text(f'"""{LONG}"""\nclass {{{{ name }}}}:\n    pass\n')
     (tmp_path / "good.py").write_text(f'"""{LONG}"""\n')
     files = [docstrings.SourceFile("x 1", name, str(tmp_path / name)) for name in ("template.py", "good.py")]
-    found = docstrings.harvest(files)
+    found = docstrings.harvest_docstrings(files)
     assert found.unparsable == 1
     assert [docstring.path for docstring in found.docstrings] == ["good.py"]
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.engine.attempts import Target, TaskDiffersError, open_attempt, publish
+from pipeline.engine.attempts import Target, TaskDiffersError, open_attempt, publish_attempt
 from pipeline.engine.checksums import (
     BLOCK_BYTES,
     FORMER_BLOCK_BYTES,
@@ -190,7 +190,7 @@ def attempt(tmp_path: Path, text: str, outputs: Path | None = None) -> None:
     digest = task("a").digest
     target = Target(stage, FolderStore(outputs) if outputs else None, None)
     with open_attempt(target, digest, label="stage task a") as own:
-        publish(own, stage_tasks.write_file(own.folder, {"name": "a", "text": text}, lambda done, made: None))
+        publish_attempt(own, stage_tasks.write_file(own.folder, {"name": "a", "text": text}, lambda done, made: None))
 
 
 @pytest.mark.parametrize("where", ["work", "outputs"])

@@ -70,7 +70,7 @@ class Archive:
 
     def not_utf8(self, server: Bucket) -> int:
         """Count the rows whose object is not UTF-8."""
-        return sum(archive.decode(content_of(server, key), None) is None for key in self.ids)
+        return sum(archive.decode_archived(content_of(server, key), None) is None for key in self.ids)
 
 
 def content_of(server: Bucket, key: str) -> bytes:
@@ -180,7 +180,7 @@ def test_every_file_is_fetched_once_and_used(
     for path in sorted((out.with_name("set.work") / "fetch").glob("*/*.parquet")):
         texts += [text.as_py().encode() for batch in fetched_documents.read_file(path) for text in batch.text]
     expected = [content_of(whole_server, key) for key in whole.ids]
-    assert sorted(texts) == sorted(text for text in expected if archive.decode(text, None) is not None)
+    assert sorted(texts) == sorted(text for text in expected if archive.decode_archived(text, None) is not None)
     if stand_ins.find():
         assert (len(whole.ids), len(whole.keys), units) == (1682, 1675, 2)
     assert not list((out.with_name("set.work") / "fetch").glob("*.journal"))
@@ -284,7 +284,7 @@ def broken(small: Archive, server: Bucket, tmp_path: Path) -> tuple[Path, dict[s
 
 def latin1_content(server: Bucket, small: Archive) -> bytes:
     contents = [content_of(server, key) for key in small.keys if key in server.objects]
-    (content,) = [content for content in contents if archive.decode(content, None) is None]
+    (content,) = [content for content in contents if archive.decode_archived(content, None) is None]
     return content
 
 
@@ -403,7 +403,7 @@ class Run:
         work.mkdir(exist_ok=True)
 
     def __call__(self) -> dict[str, Any]:
-        task = fetch.make_task(self.unit, self.source, self.work)
+        task = fetch.make_fetch_task(self.unit, self.source, self.work)
         self.folder = self.work / task.digest
         self.folder.mkdir(exist_ok=True)
         result = fetch.fetch_unit(self.folder, task.payload, lambda *counts: self.counts.append(counts))
@@ -423,7 +423,7 @@ def test_documents_keep_their_rows_and_provenance(
     wanted = [
         (row, content_of(server, key))
         for row, (key, score) in enumerate(zip(small.ids, table["score"].to_pylist(), strict=True))
-        if score >= 4.2 and archive.decode(content_of(server, key), None) is not None
+        if score >= 4.2 and archive.decode_archived(content_of(server, key), None) is not None
     ]
     unit = run.local(result)
     (span,) = unit.spans

@@ -16,8 +16,8 @@ import pytest
 
 from pipeline.clean import patterns as matches
 from pipeline.clean.documents import EMPTY, LONG, clean_batch
-from pipeline.clean.patterns import MatchError, check_matches, find_matches, to_receipt
-from pipeline.recipe.patterns import check_pattern, reason_of
+from pipeline.clean.patterns import MatchError, check_pattern_matches, find_pattern_matches, pattern_matches_to_json
+from pipeline.recipe.patterns import check_pattern, pattern_reason
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import TextBatch
 from tests.support.good_recipe import GOOD, faults_of
@@ -38,7 +38,7 @@ def find(texts: list[str], patterns: list[str], shown: list[matches.Match] | Non
     array = pa.array(["PersonX", *texts, "PersonX"], pa.large_string()).slice(1, len(texts))
     dropped: Counter[str] = Counter()
     rows = np.arange(50, 50 + len(texts), dtype=np.uint32)
-    return find_matches(array, rows, patterns, dropped, shown).tolist(), dropped
+    return find_pattern_matches(array, rows, patterns, dropped, shown).tolist(), dropped
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -50,7 +50,7 @@ def test_documents_match_as_pythons_re_says_and_count_for_the_first_pattern(seed
     shown: list[matches.Match] = []
     found, dropped = find(texts, patterns, shown)
     assert found == [pattern is not None for pattern in reference]
-    assert dropped == {reason_of(p): reference.count(p) for p in patterns if p in reference}
+    assert dropped == {pattern_reason(p): reference.count(p) for p in patterns if p in reference}
     for pattern in patterns:
         own = [match for match in shown if match.pattern == pattern]
         holding = [row for row, p in enumerate(reference) if p == pattern][: matches.SHOWN]
@@ -72,7 +72,7 @@ def test_excerpts_are_short_and_cut_between_characters() -> None:
     find(["世" * 1000 + "PersonX" + "é" * 1000, "a" * 100_000], ["PersonX", "a+"], shown)
     assert [match.hit for match in shown] == ["PersonX", "a" * 2 * matches.EXCERPT_BYTES]
     assert shown[0].before == "世" * (matches.EXCERPT_BYTES // 3)
-    assert len(str(to_receipt(shown, "file"))) < 1000
+    assert len(str(pattern_matches_to_json(shown, "file"))) < 1000
 
 
 def clean(texts: list[str], **keys: Any) -> tuple[list[str], list[int], dict[str, int]]:
@@ -85,7 +85,11 @@ def clean(texts: list[str], **keys: Any) -> tuple[list[str], list[int], dict[str
 def test_cleaning_drops_what_matches_after_what_cannot_be() -> None:
     texts = ["one PersonX", "", "two", "PersonX " * 10, "three @.@", "four"]
     left = clean(texts, max_bytes=20, drop_if_matches=["PersonX", "@.@"])
-    assert left == (["two", "four"], [2, 5], {EMPTY: 1, LONG: 1, reason_of("PersonX"): 1, reason_of("@.@"): 1})
+    assert left == (
+        ["two", "four"],
+        [2, 5],
+        {EMPTY: 1, LONG: 1, pattern_reason("PersonX"): 1, pattern_reason("@.@"): 1},
+    )
     assert clean(["a", "b"], drop_if_matches=["c"]) == (["a", "b"], [0, 1], {})
     assert clean(["", ""], drop_if_matches=["c"]) == ([], [], {EMPTY: 2})
 
@@ -129,7 +133,7 @@ def test_patterns_for_all_come_first_in_each_source_and_stay_there(load: Load, t
 
 
 def result(documents: int, dropped: dict[str, int], shown: list[matches.Match], span: str) -> dict[str, Any]:
-    return {"documents": documents, "dropped": dropped, "matches": to_receipt(shown, span)}
+    return {"documents": documents, "dropped": dropped, "matches": pattern_matches_to_json(shown, span)}
 
 
 def test_more_than_the_share_stops_with_counts_and_samples() -> None:
@@ -141,9 +145,9 @@ def test_more_than_the_share_stops_with_counts_and_samples() -> None:
         found, dropped = find(texts[part::2], patterns, shown)
         results.append(result(found.count(False), dropped | {"text is null": 50}, shown, f"part-{part}\x07"))
     source = SourceRecipe(name="s", weight=1.0, paths=["x"], drop_if_matches=patterns, max_dropped=0.03)
-    check_matches(source, results)  # six of 200: not more
+    check_pattern_matches(source, results)  # six of 200: not more
     with pytest.raises(MatchError) as caught:
-        check_matches(source.model_copy(update={"max_dropped": 0.029}), results)
+        check_pattern_matches(source.model_copy(update={"max_dropped": 0.029}), results)
     said = str(caught.value)
     assert "source 's': drop_if_matches drops 6 of 200 documents (3.00%), more than max_dropped = 0.029 allows" in said
     assert said.count(">>>PersonX<<<") == matches.SHOWN
@@ -157,10 +161,12 @@ def test_more_than_the_share_stops_with_counts_and_samples() -> None:
 
 def test_a_source_of_which_all_matches_or_nothing_is_left() -> None:
     source = SourceRecipe(name="s", weight=1.0, paths=["x"], drop_if_matches=["a"], max_dropped=1.0)
-    check_matches(source, [result(0, {reason_of("a"): 7}, [], "f")])
-    check_matches(source, [])
+    check_pattern_matches(source, [result(0, {pattern_reason("a"): 7}, [], "f")])
+    check_pattern_matches(source, [])
     with pytest.raises(MatchError, match=r"7 of 7 documents \(100.00%\).*(?s:.*)max_dropped = 1.0"):
-        check_matches(source.model_copy(update={"max_dropped": 0.99}), [result(0, {reason_of("a"): 7}, [], "f")])
+        check_pattern_matches(
+            source.model_copy(update={"max_dropped": 0.99}), [result(0, {pattern_reason("a"): 7}, [], "f")]
+        )
 
 
 def test_a_plan_says_what_patterns_take(

@@ -25,7 +25,7 @@ from pipeline.sources.base import SourceError
 from pipeline.sources.formats.columns import test_predicates as count_rejected
 from pipeline.sources.network.counted_retries import retry_counted
 from pipeline.sources.network.range_cache import RangeCache
-from pipeline.sources.network.settings import Network, is_kept, keep_fetched, network
+from pipeline.sources.network.settings import Network, is_kept, keep_fetched, network_settings
 from pipeline.sources.network.silence_watch import SILENT_S, SilenceWatch
 from shards.stores.retry import TransientError
 from tests.support.hub_builds import ROOT, hub_recipe
@@ -129,15 +129,15 @@ def test_settings_travel_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     for name in list(os.environ):
         if name.startswith("TOKENMILL_"):
             monkeypatch.delenv(name)
-    assert network() == Network()
+    assert network_settings() == Network()
     with monkeypatch.context() as context:
         context.setattr(os, "environ", dict(os.environ))
         settings = Network(timeout_s=1.5, connections=3, cache="/c", cache_all=True, cache_bytes=5)
         settings.export()
-        assert network() == settings
+        assert network_settings() == settings
         os.environ["TOKENMILL_CONNECTIONS"] = "many"
         with pytest.raises(SourceError, match="TOKENMILL_CONNECTIONS: expected int, got 'many'"):
-            network()
+            network_settings()
 
 
 def test_what_is_read_twice_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

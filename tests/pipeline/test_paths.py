@@ -175,9 +175,9 @@ def test_a_set_of_an_earlier_version_is_found_from_the_working_directory(
     ],
 )
 def test_joining(path: str, joined: str) -> None:
-    assert paths.join(Path("/r"), path) == joined
-    moved = paths.move(path, old=Path("/r"), new=Path("/x/y"))
-    assert paths.join(Path("/x/y"), moved) == joined
+    assert paths.join_path(Path("/r"), path) == joined
+    moved = paths.move_path(path, old=Path("/r"), new=Path("/x/y"))
+    assert paths.join_path(Path("/x/y"), moved) == joined
 
 
 @pytest.mark.parametrize("key", ['vocab_size = "16K"', "vocab_size = 16_000"])

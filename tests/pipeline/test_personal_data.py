@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import shards
 from pipeline.build.stages.digests import identify_source
 from pipeline.clean import personal_kinds
-from pipeline.clean.personal_data import Masked, find_documents, kinds_of, mask_documents, mask_text
+from pipeline.clean.personal_data import Masked, find_personal_data, kinds_of, mask_personal_data, mask_text
 from pipeline.clean.personal_kinds import GROUPS
 from pipeline.engine.tasks import digest_of
 from pipeline.recipe.filters import PERSONAL_KINDS
@@ -47,7 +47,7 @@ def hits(text: str) -> list[tuple[str, str]]:
 def masked(texts: list[str]) -> tuple[list[str], Masked]:
     counts = Masked()
     array = pa.array(["john@gmail.com", *texts, "john@gmail.com"], pa.large_string()).slice(1, len(texts))
-    found = mask_documents(array, PERSONAL_KINDS, counts)
+    found = mask_personal_data(array, PERSONAL_KINDS, counts)
     found.validate(full=True)
     return [str(text) for text in found.to_pylist()], counts
 
@@ -85,7 +85,7 @@ def test_every_planted_piece_is_masked_and_nothing_else_changes() -> None:
         placeholders = [placeholder.decode() for kind in kinds_of([piece.kind]) for placeholder in kind.placeholders]
         assert text[len(begin) : len(text) - len(end)] in placeholders, piece
     assert counts.occurrences == counts.documents == Counter(piece.kind for piece in pieces)
-    assert sum(find_documents(pa.array(texts, pa.large_string()), PERSONAL_KINDS)) == sum(range(PLANTED))
+    assert sum(find_personal_data(pa.array(texts, pa.large_string()), PERSONAL_KINDS)) == sum(range(PLANTED))
 
 
 CLEAN = """
@@ -274,9 +274,9 @@ def test_placeholders_depend_on_the_document_and_on_the_hit() -> None:
 
 def test_only_the_chosen_kinds_are_looked_for() -> None:
     text = pa.array(["ann@web.de at 93.184.216.34"], pa.large_string())
-    assert mask_documents(text, ["ipv4"], Masked())[0].as_py().startswith("ann@web.de at 192.0.2.")
-    assert mask_documents(text, ["card_number"], Masked()) is text
-    assert find_documents(text, ["ipv4", "email"]) == {0: "email"}  # not in the order of the argument
+    assert mask_personal_data(text, ["ipv4"], Masked())[0].as_py().startswith("ann@web.de at 192.0.2.")
+    assert mask_personal_data(text, ["card_number"], Masked()) is text
+    assert find_personal_data(text, ["ipv4", "email"]) == {0: "email"}  # not in the order of the argument
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ from pipeline.engine.progress import Progress
 from pipeline.estimate.disk import REMEDY
 from pipeline.estimate.durations import TimeEstimate
 from pipeline.estimate.estimate import Estimate, estimate
-from pipeline.estimate.pieces import read_extract
-from pipeline.estimate.pilot import measure
+from pipeline.estimate.pieces import read_source_pieces
+from pipeline.estimate.pilot import measure_pilot
 from pipeline.recipe.schema import Recipe
 from pipeline.sources import files, selection
 from pipeline.sources.base import SourceError
@@ -118,7 +118,7 @@ def test_a_source_of_no_documents(make: Any, tmp_path: Path, write_parquet: Any)
 
 def foresee(recipe: Recipe, *, workers: int = 1) -> Estimate:
     selections = open_sources(recipe)
-    return estimate(recipe, selections, pilot=measure(recipe, selections), workers=workers)
+    return estimate(recipe, selections, pilot=measure_pilot(recipe, selections), workers=workers)
 
 
 def expect_foreseen(found: Estimate, out: Path) -> None:
@@ -280,7 +280,7 @@ def test_a_block_tells_how_much_of_its_file_it_is(
     path = tmp_path / f"a.txt{suffix}"
     path.write_bytes(gzip.compress(text, 1) if suffix else text)
     found = Selection(0, source(path, separator="\n--\n"), seed=1, tokens=None)
-    (piece,) = read_extract(found, 1 << 20).pieces
+    (piece,) = read_source_pieces(found, 1 << 20).pieces
     assert 3 << 20 < piece.text_bytes < 0.6 * len(text)
     # Stated is what the listing says of a compressed file; as much of it as was read.
     share = piece.stated_bytes / found.text_bytes
@@ -455,7 +455,7 @@ def test_what_limits() -> None:
 def test_more_workers_take_less_time(library: Path, tmp_path: Path) -> None:
     recipe = library_recipe(library, tmp_path)
     selections = open_sources(recipe)
-    pilot = measure(recipe, selections)
+    pilot = measure_pilot(recipe, selections)
     found = estimate(recipe, selections, pilot=pilot, workers=1)
     one, four = found.time, estimate(recipe, selections, pilot=pilot, workers=4).time
     assert one

@@ -21,7 +21,7 @@ from shards.convert.import_.import_set import ImportOptions, import_set
 from shards.errors import ShardSetError
 from shards.format.documents import read_document
 from shards.torch import TokenWindows
-from shards.validation.shard import check_contents
+from shards.validation.shard import check_shard_contents
 from shards.validation.validate import content_rules, validate
 from tests.support.builds import (
     build_here,
@@ -145,8 +145,8 @@ def test_bos_out_of_place_is_found(built: Path) -> None:
     shard = shard_set.shards[0]
     sound = {file.path for file in shard.entry.files.entries}
     rules = content_rules(shard_set)
-    assert check_contents(shard, sound, rules).problems == []
-    problems = check_contents(shard, sound, replace(rules, bos_id=100)).problems
+    assert check_shard_contents(shard, sound, rules).problems == []
+    problems = check_shard_contents(shard, sound, replace(rules, bos_id=100)).problems
     assert {problem.kind for problem in problems} == {"bos_misplaced"}
     assert "token 0 begins a document but is 1; expected BOS 100" in problems[0].message
 

@@ -48,7 +48,7 @@ def fetch(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict
         monkeypatch.setenv("TOKENMILL_CONTENT_ENDPOINT", endpoint or f"{bucket.url}/content")
         for name, value in values.items():
             monkeypatch.setenv(f"TOKENMILL_{name.upper()}", str(value))
-        return dict(archive.fetch_all([bytes.fromhex(key) for key in keys]))
+        return dict(archive.fetch_archive_objects([bytes.fromhex(key) for key in keys]))
 
     return fetch
 
@@ -196,7 +196,7 @@ def test_who_takes_a_few_leaves_no_thread_behind(bucket: Bucket, fetch: Callable
     keys = [bucket.put(b"%d" % index) for index in range(100)]
     fetch(keys[0])
     bucket.forget()
-    taken = archive.fetch_all([bytes.fromhex(key) for key in keys])
+    taken = archive.fetch_archive_objects([bytes.fromhex(key) for key in keys])
     assert len([next(taken) for _ in range(3)]) == 3
     time.sleep(0.5)
     assert len(bucket.requests) <= 3 + 2 * 8, "what is in flight is bounded"
@@ -313,7 +313,7 @@ def test_what_is_a_sha1(value: bytes | None, is_key: bool) -> None:
     ],
 )
 def test_files_are_utf8_or_the_other_encoding(data: bytes, fallback: str | None, text: str | None) -> None:
-    assert archive.decode(data, fallback) == (None if text is None else text.encode())
+    assert archive.decode_archived(data, fallback) == (None if text is None else text.encode())
 
 
 # --- The journal ---

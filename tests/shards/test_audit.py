@@ -16,7 +16,7 @@ from shards.audit.document_checks import check_lengths, resemblance
 from shards.audit.histogram import BINS, bin_lengths, bin_middles, quantile
 from shards.audit.id_checks import check_never_seen, check_rare, expected_id_counts, rare_below
 from shards.audit.ngrams import NO_NGRAM, hash_ngrams, token_values
-from shards.audit.shard import NGRAM_TOKENS, PASSAGE_TOKENS, SampleRates, ShardTask, scan_shard
+from shards.audit.shard import NGRAM_TOKENS, PASSAGE_TOKENS, SampleRates, ShardTask, audit_shard
 from shards.audit.totals import Totals
 from shards.errors import ShardSetError
 from shards.format import scan
@@ -325,7 +325,7 @@ def test_sampled_share_of_near_duplicates_is_that_of_all(plan, tmp_path):
 
     def count(rate):
         shard_set = open_set(tmp_path / "set")
-        sketches = [s for k in (0, 1) for s in scan_shard(shard_set, ShardTask(k, SampleRates(rate))).sketches]
+        sketches = [s for k in (0, 1) for s in audit_shard(shard_set, ShardTask(k, SampleRates(rate))).sketches]
         twins = {}
         for sketch in sketches:
             twins.setdefault(sketch.smallest, []).append(sketch)

@@ -21,7 +21,7 @@ from shards.cli.inspect_set import find_shard
 from shards.format.reader import open_set
 from shards.trace.block_list import write_block_list
 from shards.trace.search import Query
-from shards.trace.trace import locate_token, trace
+from shards.trace.trace import trace, trace_token
 
 pytestmark = pytest.mark.long
 
@@ -156,7 +156,7 @@ def test_ids_of_the_audit_lead_to_the_planted_documents(planted_set, documents):
     hit = found.shown[0]
     shard_set = open_set(planted_set)
     shard = find_shard(shard_set, hit.place.shard, command="trace")
-    assert locate_token(shard_set, shard, hit.place.start + hit.position).place == hit.place
+    assert trace_token(shard_set, shard, hit.place.start + hit.position).place == hit.place
 
 
 def test_strings_of_real_text_are_found_as_by_plain_search(planted_set, documents):

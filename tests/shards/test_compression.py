@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 from shards.format import codec
-from shards.format.compression import MOST_LARGER, FrameCompressor, describe
+from shards.format.compression import MOST_LARGER, FrameCompressor, describe_compression
 
 NAMES = ("fast", "balanced", "small")
 FRAME = codec.FRAME_BYTES
@@ -104,4 +104,4 @@ def test_golden_frames(compression, token_bytes):
 
 
 def test_a_choice_is_named_as_a_recipe_says_it():
-    assert [describe("small"), describe(3)] == ['compression = "small"', "zstd_level = 3"]
+    assert [describe_compression("small"), describe_compression(3)] == ['compression = "small"', "zstd_level = 3"]

@@ -16,12 +16,12 @@ from shards.audit import word_finder
 from shards.audit.audit import audit
 from shards.audit.repositories import name_repositories
 from shards.audit.rules import LISTED_SHARE, MIN_LISTED, is_concentrated, most_occurrences
-from shards.audit.spread import Spread, count_pairs
+from shards.audit.spread import Spread, count_spread_pairs
 from shards.audit.word_finder import WORD_SHARE, Candidates, WordFinder, Words
 from shards.errors import InputError
 from shards.format.reader import open_set
 from shards.format.scan import iter_blocks
-from shards.trace.block_list import check_out
+from shards.trace.block_list import check_block_list_path
 from tests.support.shard_sets import write_set
 
 pytestmark = pytest.mark.long
@@ -246,7 +246,7 @@ def test_halves_are_what_their_definition_says(documents):
         rows = [row for row, terms in enumerate(block) for times in terms.values() for _ in range(times)]
         terms = [term for own in block for term, times in own.items() for _ in range(times)]
         sizes = np.array([sum(own.values()) + 1 for own in block])
-        pairs = count_pairs(np.array(rows, np.int64), np.array(terms, np.int64), 80_001)
+        pairs = count_spread_pairs(np.array(rows, np.int64), np.array(terms, np.int64), 80_001)
         assert dict(zip(zip(pairs.rows, pairs.terms, strict=True), pairs.counts, strict=True)) == {
             (row, term): times for row, own in enumerate(block) for term, times in own.items()
         }
@@ -349,9 +349,9 @@ def test_no_other_file_is_overwritten(flooded, tmp_path, capsys):
     assert notes.read_text() == "my notes\n"
     assert not (tmp_path / "audit").exists(), "refused before anything is read"
     notes.write_text("")
-    check_out(notes, None)
+    check_block_list_path(notes, None)
     notes.write_text("0123456789abcdef0123456789abcdef\n")
     with pytest.raises(InputError, match="is no block list"):
-        check_out(notes, None)
+        check_block_list_path(notes, None)
     assert run(flooded[0], "--out", tmp_path / "audit", "--listed-share", "0.3") == 2
     assert "--listed-share needs --write-block-list" in capsys.readouterr().err

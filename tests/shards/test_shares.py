@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shards.format.manifest import SourceCounts
-from shards.validation.mix import check_shares
+from shards.validation.mix import check_mix_shares
 
 
 def no_files(shard):
@@ -118,15 +118,15 @@ def test_nearest_cuts_never_raise_an_alarm(data):
             held["train"][k].append(tokens)
     requested = [share * train_total for share in shares]
     manifest = manifest_of(weights, held, [int(tokens) for tokens in requested], val_total, train_total)
-    assert check_shares(manifest, longest) == []
+    assert check_mix_shares(manifest, longest) == []
 
 
 @pytest.mark.parametrize("off", [11, -11, 500])
 def test_more_than_a_document_off_is_named(off):
     longest = {"0": 5, "1": 5}
     good = manifest_of([3, 1], {"train": [[750, 250], [750, 250]]}, [1500, 500])
-    assert check_shares(good, longest) == []
+    assert check_mix_shares(good, longest) == []
     set_off = manifest_of([3, 1], {"train": [[750 + off, 250], [750, 250]]}, [1500, 500])
-    assert {p.where for p in check_shares(set_off, longest)} == {"manifest.json", "train-00000"}
+    assert {p.where for p in check_mix_shares(set_off, longest)} == {"manifest.json", "train-00000"}
     shards_off = manifest_of([3, 1], {"train": [[750 + off, 250], [750 - off, 250]]}, [1500, 500])
-    assert [p.where for p in check_shares(shards_off, longest)] == ["train-00000", "train-00001"]
+    assert [p.where for p in check_mix_shares(shards_off, longest)] == ["train-00000", "train-00001"]

@@ -17,7 +17,7 @@ from shards.format.reader import open_set
 from shards.trace.block_list import write_block_list
 from shards.trace.prefilter import MAX_BITS, cover_bits, may_hold
 from shards.trace.search import Query
-from shards.trace.trace import check_query, locate_token, trace
+from shards.trace.trace import check_query, trace, trace_token
 from tests.support.shard_sets import write_set
 
 
@@ -181,14 +181,14 @@ def test_place_leads_to_its_document(good_set, plan):
         start = 0
         for number, document in enumerate(documents[:15]):
             for position in {0, len(document.tokens) // 2, len(document.tokens) - 1}:
-                hit = locate_token(shard_set, shard, start + position)
+                hit = trace_token(shard_set, shard, start + position)
                 assert (hit.place.document, hit.position, hit.place.hash) == (number, position, document.hash.hex())
                 expected = table[document.tokens[position]].decode("utf-8", "surrogateescape")
                 assert hit.excerpt.hit == expected
             start += len(document.tokens)
-        assert locate_token(shard_set, shard, shard.num_tokens - 1).place.document == shard.num_documents - 1
+        assert trace_token(shard_set, shard, shard.num_tokens - 1).place.document == shard.num_documents - 1
         with pytest.raises(ValueError, match="no token"):
-            locate_token(shard_set, shard, shard.num_tokens)
+            trace_token(shard_set, shard, shard.num_tokens)
 
 
 def test_neither_workers_nor_the_limit_change_what_is_counted(good_set):

@@ -17,7 +17,7 @@ from shards.errors import PROBLEM_KINDS
 from shards.format.documents import iter_documents
 from shards.format.hashes import split_column
 from shards.validation import duplicates
-from shards.validation.manifest import check_totals
+from shards.validation.manifest import check_manifest_totals
 from shards.validation.validate import validate
 from tests.support import faults_documents, faults_metadata, faults_tokens
 from tests.support.faults import FAULTS, edit, flip
@@ -222,14 +222,14 @@ def test_a_partition_reads_the_shards_that_are_in_it(good_set, monkeypatch):
     high = [
         np.concatenate([split_column(batch.column("hash"))[:, 0] for batch in iter_documents(s, ["hash"])]) for s in own
     ]
-    coverage = [duplicates.cover(halves) for halves in high]
-    divided = duplicates.divide(own, coverage)
+    coverage = [duplicates.cover_duplicates(halves) for halves in high]
+    divided = duplicates.divide_for_duplicates(own, coverage)
     for partition, members in divided:
         there = [shard.name for shard, halves in zip(own, high, strict=True) if partition.takes(halves).any()]
         assert set(there) <= {shard.name for shard in members}
     first = [1, None, 1 << (1 << duplicates.COVERAGE_BITS) - 1]
     count = len(divided)
-    assert [len(members) for _, members in duplicates.divide(own, first)] == [2, *[1] * (count - 2), 2]
+    assert [len(members) for _, members in duplicates.divide_for_duplicates(own, first)] == [2, *[1] * (count - 2), 2]
 
 
 def test_uint32_set_is_whole(plan, tmp_path):
@@ -253,6 +253,6 @@ def test_uint32_set_is_whole(plan, tmp_path):
 def test_wide_tokens_for_a_small_vocabulary_are_named(good_set):
     """Even where the tokens files would agree: one vocabulary has one dtype."""
     manifest = shards.open_set(good_set).manifest
-    assert check_totals(manifest) == []
-    problems = check_totals(manifest.model_copy(update={"dtype": "uint32"}))
+    assert check_manifest_totals(manifest) == []
+    problems = check_manifest_totals(manifest.model_copy(update={"dtype": "uint32"}))
     assert [(problem.kind, problem.where) for problem in problems] == [("dtype_mismatch", "manifest.json")]

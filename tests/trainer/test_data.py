@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shards import ShardSet
 from shards.format.order import WindowOrder, account_tokens, read_sources, seeded_permutation
 from shards.torch.document_boundaries import number_documents
-from shards.trace.windows import trace_documents
+from shards.trace.windows import trace_windows
 from trainer.data import open_windows
 from trainer.recipe import TrainConfig
 
@@ -136,7 +136,7 @@ def test_a_step_and_row_map_to_the_window_that_was_read(shard_set: ShardSet):
 def test_documents_of_a_sample_are_those_that_its_tokens_lie_in(shard_set: ShardSet):
     shards = shard_set.splits["train"]
     order = WindowOrder([shard.num_tokens for shard in shards], seq_len=32, seed=3)
-    lines = trace_documents(shards, order, 5, 280)
+    lines = trace_windows(shards, order, 5, 280)
     assert len(lines) == 280
     for number, line in enumerate(lines, start=5):
         place = order.locate(number)

@@ -15,7 +15,7 @@ import torch
 from shards import ShardSet
 from shards.format.order import number_token_sources
 from shards.format.tokenizer import read_vocabulary
-from trainer.evaluate import evaluate, summarise
+from trainer.evaluate import evaluate, summarise_evaluation
 from trainer.model.decoder import LanguageModel, build_model
 from trainer.recipe import ModelConfig, TrainConfig
 
@@ -86,7 +86,7 @@ def evaluate_naively(model: LanguageModel, shard_set: ShardSet, max_tokens: int)
 def test_losses_by_source_equal_a_naive_computation(model: LanguageModel, shard_set: ShardSet, max_tokens: int):
     found = run_evaluation(model, shard_set, max_tokens=max_tokens)
     expected = evaluate_naively(model, shard_set, max_tokens)
-    line = summarise(found)
+    line = summarise_evaluation(found)
     assert set(found) == set(expected) == {"prose", "code"}
     for name, (nats, tokens, size) in expected.items():
         assert found[name].tolist() == [pytest.approx(nats, rel=1e-5), tokens, size]
@@ -137,4 +137,4 @@ def test_a_tokenizer_that_is_not_byte_level_has_no_byte_lengths(shard_set: Shard
 
 def test_one_target_can_be_evaluated(tmp_path: Path, model: LanguageModel, make_set: Callable[..., ShardSet]):
     tiny = make_set(tmp_path / "set", shard_tokens={"train": [500], "val": [300]})
-    assert summarise(run_evaluation(model, tiny, max_tokens=1))["val_tokens"] == 1
+    assert summarise_evaluation(run_evaluation(model, tiny, max_tokens=1))["val_tokens"] == 1

@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
     if not (options.run / METRICS_FILE).is_file():
         raise InputError(f"{options.run / METRICS_FILE}: is missing. Expected the folder of a run.")
     recipe = load_train_recipe(options.run / RECIPE_FILE)
-    figure = draw(read_metrics(options.run), recipe.phases, title=recipe.name)
+    figure = draw_plots(read_metrics(options.run), recipe.phases, title=recipe.name)
     folder: Path = options.out or options.run
     folder.mkdir(parents=True, exist_ok=True)
     paths = [str(folder / "metrics.png"), str(folder / "metrics.svg")]
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def draw(records: list[Record], phases: list[PhaseConfig], *, title: str) -> Figure:
+def draw_plots(records: list[Record], phases: list[PhaseConfig], *, title: str) -> Figure:
     """Return a figure of a run's metrics: a panel for each kind of number that the lines have.
 
     Raises:

@@ -53,13 +53,13 @@ def run(options: argparse.Namespace) -> int:
     """Print the documents of the batch, and write the block list if asked to."""
     from shards.format.reader import open_set
     from shards.terminal.display import printable, say
-    from shards.trace.block_list import check_out, write_block_list
+    from shards.trace.block_list import check_block_list_path, write_block_list
     from trainer.commands.step_documents import find_step_documents, read_training_run
 
     traced = read_training_run(options.run)
     shards = options.shards or find_set(options.run)
     if options.out is not None:
-        check_out(options.out, shards if isinstance(shards, Path) else None)
+        check_block_list_path(options.out, shards if isinstance(shards, Path) else None)
     shard_set = open_set(shards)
     batch = find_step_documents(shard_set, traced, options.step, options.row, limit=options.limit or None)
     for note in batch.notes:

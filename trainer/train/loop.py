@@ -34,10 +34,10 @@ from shards.terminal.display import format_value
 from shards.terminal.program import called_as
 from shards.terminal.progress import Meter, show_progress
 from shards.torch import TokenWindows
-from shards.trace.windows import trace_documents
+from shards.trace.windows import trace_windows
 from trainer.checkpoint.folders import checkpoint_path, list_checkpoints, step_of_checkpoint
 from trainer.data import open_windows
-from trainer.evaluate import evaluate, summarise
+from trainer.evaluate import evaluate, summarise_evaluation
 from trainer.metrics import MetricsLog, describe_step, last_record
 from trainer.model.generate import SamplingOptions, TrainedModel, generate_texts
 from trainer.model.size import count_parameters
@@ -45,7 +45,7 @@ from trainer.phases.ledger import summarise_phases
 from trainer.phases.mix import describe_borders
 from trainer.run_folder import SAMPLES_FOLDER
 from trainer.session import Session, wait_for_ranks
-from trainer.train.loss_checks import REMEDY, find_fault
+from trainer.train.loss_checks import REMEDY, find_loss_fault
 from trainer.train.out_of_memory import describe_out_of_memory
 from trainer.train.step import accumulate_gradients, clip_gradients, fetch_losses, take_step
 
@@ -242,7 +242,7 @@ class TrainingLoop:
         }
         for record in self.taken:
             vocab_size = session.model.vocab_size
-            fault = find_fault(record, self.log.records, train, vocab_size, go_on=self.go_on, say=self.say)
+            fault = find_loss_fault(record, self.log.records, train, vocab_size, go_on=self.go_on, say=self.say)
             if fault is not None:
                 self._fail(record["step"], fault)
             for line in describe_borders(record, self.log.last("loss")):
@@ -255,7 +255,7 @@ class TrainingLoop:
         """Stop the run because of a step's fault; the message names the documents of its batch."""
         session, batch = self.session, self.session.recipe.train.global_batch
         first = (step - 1) * batch
-        lines = trace_documents(session.shard_set.splits["train"], session.order, first, min(batch, FAULT_ROWS))
+        lines = trace_windows(session.shard_set.splits["train"], session.order, first, min(batch, FAULT_ROWS))
         if batch > FAULT_ROWS:
             lines.append(f"and {batch - FAULT_ROWS} more: {called_as('trainer', 'trace')} {session.run} --step {step}")
         listed = "\n  ".join(lines)
@@ -303,7 +303,7 @@ class TrainingLoop:
             token_bytes=session.token_bytes,
             text_scales=session.text_scales,
         )
-        found = summarise(sums, session.mix_phases)
+        found = summarise_evaluation(sums, session.mix_phases)
         best = all(found["val_loss"] < record.get("val_loss", math.inf) for record in self.log.records)
         self.log.write({"step": session.step, **found, **self._timing()})
         bits = found["val_bits_per_byte"]

@@ -16,7 +16,7 @@ SMOKE_MEAN_STEPS = 10
 """At the end of the smoke test, the mean of this many steps is compared with the first."""
 
 
-def find_fault(
+def find_loss_fault(
     record: Record,
     earlier: list[Record],
     train: TrainConfig,

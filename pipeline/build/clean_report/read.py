@@ -15,15 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.build.alarms import read_cleaning, read_start, read_text
 from pipeline.build.api import default_work
 from pipeline.build.clean_report.differences import COMPARED_CHARACTERS, cut_parts
 from pipeline.build.clean_report.encoded import count_encoded
 from pipeline.build.clean_report.item_texts import read_item_texts
 from pipeline.build.last_mix import LastMix, read_last_mix
 from pipeline.encode.run import Run, token_dtype
+from pipeline.encode.run_text import read_run_start, read_run_text
 from pipeline.engine.receipts import TaskOutput
-from pipeline.mix.cleaning import CLEANING_FILE
+from pipeline.mix.cleaning import CLEANING_FILE, read_cleaning
 from pipeline.mix.contamination import CONTAMINATION_FILE
 from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.errors import InputError
@@ -102,15 +102,15 @@ class _Texts:
     def start(self, document: dict[str, Any], characters: int = TEXT_CHARACTERS) -> str:
         """Return the beginning of the text of the document at an index of a run."""
         if characters != TEXT_CHARACTERS:
-            return read_start(self._run(document), document["index"], self._vocabulary, characters=characters)
+            return read_run_start(self._run(document), document["index"], self._vocabulary, characters=characters)
         place = (document["run"], document["index"])
         if place not in self._starts:
-            self._starts[place] = read_start(self._run(document), place[1], self._vocabulary, characters=characters)
+            self._starts[place] = read_run_start(self._run(document), place[1], self._vocabulary, characters=characters)
         return self._starts[place]
 
     def whole(self, document: dict[str, Any]) -> bytes:
         """Return the whole text of such a document."""
-        return read_text(self._run(document), document["index"], self._vocabulary)
+        return read_run_text(self._run(document), document["index"], self._vocabulary)
 
     def _run(self, document: dict[str, Any]) -> Run:
         digest = document["run"]

@@ -19,7 +19,7 @@ from pipeline.mix.plan import MixPlan, ShardPlan
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.selection import merge_carried
 from pipeline.tokenizer.encoder import TokenizerInfo
-from shards.format.compression import LEVEL_BEFORE, Compression, CompressionName, describe
+from shards.format.compression import LEVEL_BEFORE, Compression, CompressionName, describe_compression
 from shards.format.manifest import ShardEntry, Split
 from shards.format.writer import SetProperties, shard_name
 from shards.stores.store import WritableStore
@@ -91,7 +91,7 @@ def run_assemble(
         if len(pending) == len(tasks):
             for earlier in (*get_args(CompressionName), LEVEL_BEFORE):
                 if context.work.child("assemble").find(f"{digest_with(earlier, groups[0])}/{RECEIPT_FILE}"):
-                    now, before = map(describe, (properties.compression, earlier))
+                    now, before = map(describe_compression, (properties.compression, earlier))
                     context.say(f"assemble: writes the shards again, with {now}; they were written with {before}")
         write_run_list(runs, pending)
         clear_output(context.out, mixed.shards, whole=not pending)

@@ -12,7 +12,7 @@ from pipeline.clean.filters import check_filtered
 from pipeline.clean.limits import check_encoded
 from pipeline.clean.malformed import check_malformed
 from pipeline.clean.measures import measure
-from pipeline.clean.patterns import check_matches
+from pipeline.clean.patterns import check_pattern_matches
 from pipeline.encode import encode
 from pipeline.encode.run import Run, token_dtype
 from pipeline.engine.executors import LocalExecutor
@@ -86,7 +86,7 @@ def run_encode(
         own = [done for run, done in zip(runs, encoded, strict=True) if run.source == index]
         if dropped := check_malformed(source, own):
             context.driver.progress.note_once(dropped)
-        check_matches(source, own)
+        check_pattern_matches(source, own)
         check_encoded(source, own)
         if edited := check_filtered(source, own):
             context.driver.progress.note_once(edited)

@@ -23,7 +23,7 @@ def run_evaluations(context: BuildContext, recipe: Recipe) -> WritableStore | No
     if not recipe.evaluations:
         context.used["evaluations"] = set()
         return None
-    payload = items.make_task(recipe)
+    payload = items.make_items_task(recipe)
     identity = {
         "code": [items.CODE_VERSION, version("pyarrow")],
         "evaluations": [

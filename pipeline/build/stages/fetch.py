@@ -27,7 +27,7 @@ def run_fetch(context: BuildContext, recipe: Recipe) -> None:
     )
 
     by_source = {
-        index: [fetch.make_task(unit, source, folder) for unit in context.units[index]]
+        index: [fetch.make_fetch_task(unit, source, folder) for unit in context.units[index]]
         for index, source in enumerate(recipe.sources)
         if source.content != "column"
     }

@@ -6,7 +6,7 @@ from dataclasses import astuple
 from functools import partial
 from typing import Any
 
-from pipeline.build.alarms import check_contamination, check_mixed, read_cleaning
+from pipeline.build.alarms import check_contamination_alarm, check_mix_alarms
 from pipeline.build.context import BuildContext
 from pipeline.build.last_mix import note_mix
 from pipeline.build.stages.digests import digest_in
@@ -108,7 +108,7 @@ def run_mix(
     if cleaned:
         _check_cleaning(context, recipe, runs, tokenizer, folder)
     if evaluations:
-        check_contamination(recipe, result["contamination"], str(context.work))
+        check_contamination_alarm(recipe, result["contamination"], str(context.work))
     if "near_duplicates" in result:
         check_near_duplicates(context, recipe, tokenizer, runs, result["near_duplicates"], note="plan" in result)
     if "fault" in result:
@@ -137,7 +137,7 @@ def _check_cleaning(
 
     def check() -> None:
         try:
-            check_mixed(recipe, read_cleaning(folder), runs.runs, text)
+            check_mix_alarms(recipe, cleaning.read_cleaning(folder), runs.runs, text)
         except WorkFileDamagedError:
             runs.write()  # a mix task that is repaired reads it
             raise

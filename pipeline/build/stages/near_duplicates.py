@@ -8,10 +8,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pipeline.build.alarms import read_start
 from pipeline.build.context import BuildContext
 from pipeline.clean.limits import SHOWN, TEXT_CHARACTERS, CleaningError
 from pipeline.encode.run import RunList
+from pipeline.encode.run_text import read_run_start
 from pipeline.engine.tasks import Task
 from pipeline.estimate import disk
 from pipeline.mix.near_duplicates import bands, pairs, similar
@@ -169,7 +169,7 @@ def _show(context: BuildContext, tokenizer: TokenizerInfo, runs: RunList, shown:
     def show(document: dict[str, Any]) -> str:
         run = replace(by_digest[document["run"]])  # that reads its receipt now: it may have been repaired
         (row,) = run.read_documents(document["index"], document["index"] + 1)
-        text = read_start(run, document["index"], vocabulary, characters=TEXT_CHARACTERS)
+        text = read_run_start(run, document["index"], vocabulary, characters=TEXT_CHARACTERS)
         return f"{printable(run.labels[int(row['span'])])} row {row['row']} ({document['hash']}): {printable(text)}"
 
     for pair in shown:

@@ -109,7 +109,7 @@ def _in_own_words(evaluation: EvaluationRecipe, error: SourceError) -> SourceErr
     return SourceError(re.sub(r"(?m)^source ", "evaluation set ", f"source {evaluation.name!r}: {text}"))
 
 
-def make_task(recipe: Recipe) -> EvaluationsTask:
+def make_items_task(recipe: Recipe) -> EvaluationsTask:
     """Return the task that reads the recipe's evaluation sets.
 
     Raises:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from pipeline.sources.base import SourceError
-from pipeline.sources.network.settings import network
+from pipeline.sources.network.settings import network_settings
 from pipeline.sources.network.silence_watch import watch
 from shards.stores import retry as policy
 from shards.stores.retry import TransientError
@@ -34,7 +34,7 @@ def retry_counted(what: str, attempt: Callable[[], Result], *, give_up_s: float 
     Raises:
         SourceError: no attempt succeeded in time.
     """
-    bound = network().give_up_s if give_up_s is None else give_up_s
+    bound = network_settings().give_up_s if give_up_s is None else give_up_s
     with watch.wait_for(what, give_up_s=bound) as waiting:
 
         def counted() -> Result:

@@ -17,7 +17,7 @@ from pipeline.recipe.predicates import parse_keep
 from pipeline.sources.base import Columns, File, SourceError, Span, TextBatch
 from pipeline.sources.formats.byte_io import COMPRESSION, TEXT_PER_STORED_BYTE
 from pipeline.sources.formats.columns import check_predicates, check_text_type, make_batch
-from pipeline.sources.network.hub_http import install
+from pipeline.sources.network.hub_http import install_hub_http
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
@@ -56,7 +56,7 @@ def stream_rows(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iter
     Raises:
         SourceError: the file cannot be parsed, or lacks a column.
     """
-    install()
+    install_hub_http()
     import datasets
 
     builder = builder_of(span.name)

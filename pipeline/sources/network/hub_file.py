@@ -23,9 +23,9 @@ from huggingface_hub.utils import build_hf_headers, get_session
 
 from pipeline.sources.base import SourceError
 from pipeline.sources.network.counted_retries import retry_counted
-from pipeline.sources.network.hub_http import install
+from pipeline.sources.network.hub_http import install_hub_http
 from pipeline.sources.network.range_cache import RangeCache
-from pipeline.sources.network.settings import is_kept, network
+from pipeline.sources.network.settings import is_kept, network_settings
 from shards.stores.retry import TransientError
 
 AHEAD_BYTES = 64 << 20
@@ -53,7 +53,7 @@ class RangeFile(io.RawIOBase):
         super().__init__()
         match = _URL.fullmatch(url)
         assert match, url
-        install()
+        install_hub_http()
         path = quote(match["path"])
         self._address = f"{constants.ENDPOINT}/datasets/{match['repo']}/resolve/{match['commit']}/{path}"
         self._name = f"{match['repo']}/{match['path']}"
@@ -208,12 +208,12 @@ def _get(what: str, url: str, **options: Any) -> httpx2.Response:
 
 def open_cache() -> RangeCache | None:
     """Return the cache in the folder that the settings name; None if they name none."""
-    return _cache(network().cache, network().cache_bytes)
+    return _cache(network_settings().cache, network_settings().cache_bytes)
 
 
 @functools.cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(network().connections, thread_name_prefix="fetch")
+    return ThreadPoolExecutor(network_settings().connections, thread_name_prefix="fetch")
 
 
 @functools.cache

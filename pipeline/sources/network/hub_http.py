@@ -1,7 +1,8 @@
 """The HTTP client of the Hub's libraries, with the pipeline's retry policy.
 
-huggingface_hub and datasets make all their requests through one client. `install` replaces it by this one, so that all
-requests (listings, READMEs, ranges of parquet files) are retried by the same policy and within the same time limit.
+huggingface_hub and datasets make all their requests through one client. `install_hub_http` replaces it by this one, so
+that all requests (listings, READMEs, ranges of parquet files) are retried by the same policy and within the same time
+limit.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from huggingface_hub import constants
 
 from pipeline.sources.base import SourceError
 from pipeline.sources.network.counted_retries import retry_counted
-from pipeline.sources.network.settings import network
+from pipeline.sources.network.settings import network_settings
 from shards.stores.hub_client import retry_after_s
 from shards.stores.retry import TRANSIENT_STATUSES, TransientError
 
@@ -54,7 +55,7 @@ class RetryingTransport(httpx2.BaseTransport):
         return retry_counted(what, functools.partial(self._attempt, request))
 
     def _attempt(self, request: httpx2.Request) -> httpx2.Response:
-        seconds = network().timeout_s
+        seconds = network_settings().timeout_s
         request.extensions["timeout"] = {"connect": seconds, "read": seconds, "write": seconds, "pool": None}
         try:
             response = self._inner.handle_request(request)
@@ -116,9 +117,9 @@ def _read_body(request: httpx2.Request, response: httpx2.Response, length: int |
 
 
 @functools.cache
-def install() -> None:
+def install_hub_http() -> None:
     """Make the Hub's libraries in this process use the retrying client."""
-    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=network().connections)
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=network_settings().connections)
     huggingface_hub.set_client_factory(
         lambda: httpx2.Client(transport=RetryingTransport(limits=limits), follow_redirects=True)
     )

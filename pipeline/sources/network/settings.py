@@ -56,7 +56,7 @@ class Network:
             os.environ.update(before)
 
 
-def network() -> Network:
+def network_settings() -> Network:
     """Return the settings that the environment holds.
 
     Raises:
@@ -93,4 +93,4 @@ def keep_fetched() -> Generator[None]:
 
 def is_kept() -> bool:
     """Return whether ranges that are fetched now go into the cache."""
-    return bool(_keepers) or network().cache_all
+    return bool(_keepers) or network_settings().cache_all

@@ -19,7 +19,7 @@ from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING
 
 from pipeline.sources.network.counted_retries import retry_counted
-from pipeline.sources.network.settings import network
+from pipeline.sources.network.settings import network_settings
 from pipeline.sources.software_heritage.http_objects import MAX_BYTES, ObjectClient, TooLargeError, resolve_endpoint
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def parse_key(value: bytes | None) -> bytes | None:
     return bytes.fromhex(value.decode()) if value is not None and _SHA1.fullmatch(value) else None
 
 
-def decode(data: bytes, fallback_encoding: str | None) -> bytes | None:
+def decode_archived(data: bytes, fallback_encoding: str | None) -> bytes | None:
     """Return a file's text in UTF-8; None if it is neither UTF-8 nor in `fallback_encoding`."""
     try:
         data.decode()
@@ -76,18 +76,20 @@ def read_archive_again(source: SourceRecipe, ids: list[bytes | None]) -> list[by
     """
     keys = [parse_key(value) for value in ids]
     texts: dict[bytes | None, bytes | None] = {}
-    for key, outcome in fetch_all(dict.fromkeys(key for key in keys if key is not None)):
-        texts[key] = decode(gzip.decompress(outcome), source.fallback_encoding) if isinstance(outcome, bytes) else None
+    for key, outcome in fetch_archive_objects(dict.fromkeys(key for key in keys if key is not None)):
+        texts[key] = (
+            decode_archived(gzip.decompress(outcome), source.fallback_encoding) if isinstance(outcome, bytes) else None
+        )
     return [texts.get(key) for key in keys]
 
 
-def fetch_all(keys: Iterable[bytes]) -> Generator[tuple[bytes, Outcome]]:
+def fetch_archive_objects(keys: Iterable[bytes]) -> Generator[tuple[bytes, Outcome]]:
     """Fetch objects over several connections; yield each key with its outcome, in order of arrival.
 
     Raises:
         SourceError: the archive cannot be read, or not within the time that the settings allow.
     """
-    settings = network()
+    settings = network_settings()
     endpoint = resolve_endpoint(settings.content_endpoint)
     pending, lock, stop = iter(keys), threading.Lock(), threading.Event()
     results: queue.SimpleQueue[tuple[bytes, Outcome] | BaseException | None] = queue.SimpleQueue()

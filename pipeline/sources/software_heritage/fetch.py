@@ -29,7 +29,7 @@ from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError, Span, Unit, spans_to_json
 from pipeline.sources.kinds import kind_of
 from pipeline.sources.network.counted_retries import count_retries
-from pipeline.sources.network.settings import network
+from pipeline.sources.network.settings import network_settings
 from pipeline.sources.software_heritage import archive, fetched_documents
 from pipeline.sources.software_heritage.journal import Journal
 from shards.stores.store import FolderStore
@@ -65,7 +65,7 @@ class _Wanted:
     rejected: dict[str, int] = field(default_factory=dict[str, int])
 
 
-def make_task(unit: Unit, source: SourceRecipe, folder: Path) -> Task:
+def make_fetch_task(unit: Unit, source: SourceRecipe, folder: Path) -> Task:
     """Return the task of a unit. Its digest does not include the archive's address: SHA-1 identifies each file."""
     reading = source.model_dump(include=_READING_KEYS)
     digest = digest_of({"code": CODE_VERSION, "source": reading, "spans": JsonText(spans_to_json(unit.spans))})
@@ -98,7 +98,7 @@ def fetch_unit(folder: Path, task: FetchTask, report: Callable[[int, int], None]
     timer.lap("read_s")
 
     # Take files from earlier tasks, and fetch the others.
-    with Journal(Path(task.journal), network().content_endpoint) as journal:
+    with Journal(Path(task.journal), network_settings().content_endpoint) as journal:
         for span, one in zip(task.unit.spans, wanted, strict=True):
             _use_again(folder.parent, _file_name(task.source, span), one, journal)
         timer.lap("use_again_s")
@@ -165,7 +165,7 @@ def check_missing(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> No
         remedies.append("set `fallback_encoding` for those that are not UTF-8")
     raise SourceError(
         f"source {source.name!r}: {lost:,} of {rows:,} files ({lost / rows:.2%}) cannot be had from "
-        f"{network().content_endpoint}, more than max_missing = {source.max_missing} allows: {listed}. "
+        f"{network_settings().content_endpoint}, more than max_missing = {source.max_missing} allows: {listed}. "
         f"{'; '.join(remedies)}."
     )
 
@@ -243,7 +243,7 @@ def _fetch(
     """Fetch files into the journal; return those that cannot be used, with the reason."""
     failed: dict[bytes, str] = {}
     had = 0
-    with closing(archive.fetch_all(keys)) as outcomes:
+    with closing(archive.fetch_archive_objects(keys)) as outcomes:
         for count, (key, outcome) in enumerate(outcomes, start=1):
             if isinstance(outcome, bytes):
                 journal.add(key, outcome)
@@ -254,8 +254,8 @@ def _fetch(
                 failed[key] = outcome
             if count == _HOPELESS and not had and source.max_missing < 1:
                 raise SourceError(
-                    f"source {source.name!r}: {network().content_endpoint} gave none of the first {count} files asked "
-                    f"for; the last one: {outcome}. Correct --content-endpoint, or `blob_id`."
+                    f"source {source.name!r}: {network_settings().content_endpoint} gave none of the first {count} "
+                    f"files asked for; the last one: {outcome}. Correct --content-endpoint, or `blob_id`."
                 )
             report(count)
     return failed
@@ -273,7 +273,7 @@ def _write(
             data = gzip.decompress(journal.read(key))
             if hashlib.sha1(data, usedforsecurity=False).digest() != key:
                 raise SourceError(f"{journal.path}: damaged since it was written. Delete it and run again.")
-            text = archive.decode(data, fallback_encoding)
+            text = archive.decode_archived(data, fallback_encoding)
             if text is not None:
                 writer.add(row, text)
                 continue
