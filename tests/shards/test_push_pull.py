@@ -269,8 +269,8 @@ def test_someone_elses_commit_in_between_is_kept(hub, run, whole, monkeypatch):
                 path_or_fileobj=b"note", path_in_repo="notes.md", repo_id=REPO, repo_type="dataset"
             )
 
-    original = hub_push.refresh
-    monkeypatch.setattr(hub_push, "refresh", refresh)
+    original = hub_push.refresh_comparison
+    monkeypatch.setattr(hub_push, "refresh_comparison", refresh)
     status, _, err = push_without_card(run, whole)
     assert status == 0
     assert "412" in err
