@@ -49,7 +49,7 @@ from shards.audit.id_checks import (
     rare_below,
 )
 from shards.audit.ngrams import hash_ngrams, token_values
-from shards.audit.rules import Verdict, worst
+from shards.audit.rules import Verdict, worst_verdict
 from shards.audit.shard import NGRAM_RATE, PASSAGE_TOKENS, SampleRates, ShardTask, audit_shard
 from shards.audit.totals import Totals
 from shards.errors import ShardSetError
@@ -102,7 +102,7 @@ class AuditResult:
     @property
     def verdict(self) -> Verdict:
         """The worst verdict of all checks."""
-        return worst({check.verdict for check in self.checks})
+        return worst_verdict({check.verdict for check in self.checks})
 
     def check(self, name: str) -> Check:
         """Return the check of this name.

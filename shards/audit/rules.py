@@ -183,6 +183,6 @@ def _few_tokens(share: float, of: int) -> float:
     return min(MAX_FEW_SHARE * of, max(FEW_TOKENS, share * of))
 
 
-def worst(verdicts: set[Verdict]) -> Verdict:
+def worst_verdict(verdicts: set[Verdict]) -> Verdict:
     """Return the worst of some verdicts; ok if there are none."""
     return "bad" if "bad" in verdicts else "look" if "look" in verdicts else "ok"

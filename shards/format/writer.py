@@ -92,7 +92,7 @@ def shard_name(split: Split, index: int) -> str:
 
 
 def shard_file_names(name: str) -> tuple[str, str, str]:
-    """Return the names of a shard's tokens, documents and metadata files."""
+    """Return the names of a shard's files as they are written: tokens, document table and sidecar."""
     return f"{name}.bin.zst", f"{name}.docs.parquet", f"{name}.json"
 
 

@@ -75,11 +75,11 @@ def unique_name() -> str:
 def is_abandoned(unique: str) -> bool:
     """Return whether a `unique_name` is of a process of this host that has ended."""
     match = re.fullmatch(r"(.+)-(\d+)-[0-9a-f]{12}", unique)
-    return match is not None and match[1] == host_name() and not process_runs(int(match[2]))
+    return match is not None and match[1] == host_name() and not is_process_alive(int(match[2]))
 
 
-def process_runs(process: int) -> bool:
-    """Return whether a process of this host runs; on Linux, a zombie that its parent has not reaped does not."""
+def is_process_alive(process: int) -> bool:
+    """Return whether a process of this host is alive; on Linux, a zombie that its parent has not reaped is not."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:

@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the folder, whole or not at all, and print what it holds."""
+    """Export a checkpoint: write its folder, whole or not at all, and print what it holds."""
     import torch
 
     from shards.stores.files import write_folder, write_text
