@@ -141,7 +141,7 @@ def test_damage_in_a_bucket_is_found_by_tasks_as_by_validate(built: str, tmp_pat
     assert {"file_missing", "file_size", "file_checksum"} <= kinds
     in_tasks, executor = validate_as_tasks(built, tmp_path / "work")
     assert in_tasks.to_dict() | {"seconds": 0} == expected.to_dict() | {"seconds": 0}
-    assert executor.sent.keys() == {"check_shards"}
+    assert executor.sent.keys() == {"validate_shards"}
 
 
 def test_a_kept_tokenizer_in_a_bucket(recipe: Path, built: str) -> None:
