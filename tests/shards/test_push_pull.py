@@ -773,3 +773,25 @@ def test_addresses(text, expected):
             parse_hub_address(text)
     else:
         assert parse_hub_address(text) == parse_hub_address(str(expected)) == expected
+
+
+@pytest.mark.long
+def test_a_view_of_a_set_is_pushed_and_read_as_the_page_says(whole, hub, run, tmp_path, monkeypatch):
+    """`hf upload` sends what `export --to parquet` writes, and `datasets` reads its splits from the Hub."""
+    pytest.importorskip("datasets", reason="the extra `hub` is not installed")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    repo, view = f"{REPO}-parquet", tmp_path / "view"
+    assert run("export", whole, "--to", "parquet", "--out", view)[0] == 0
+    upload = "from huggingface_hub.cli.hf import main; main()"
+    command = [sys.executable, "-c", upload, "upload", repo, str(view), "--repo-type", "dataset"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    read = "import datasets, json, sys; rows = datasets.load_dataset(sys.argv[1], split=sys.argv[2]); print("
+    read += "json.dumps([rows['hash'][:], [sum(rows['input_ids'], [])]]))"
+    for split, shard_list in shards.open_set(whole).splits.items():
+        done = subprocess.run([sys.executable, "-c", read, repo, split], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr[-3000:]
+        hashes, [tokens] = json.loads(done.stdout.splitlines()[-1])
+        documents = [digest for shard in shard_list for digest in shard.documents()["hash"].to_pylist()]
+        assert hashes == [digest.hex() for digest in documents]
+        assert tokens == np.concatenate([shard.read() for shard in shard_list]).tolist()
