@@ -53,7 +53,8 @@ def bucket(small: corpora.Corpora) -> Iterator[Bucket]:
 def run_client(hub: Hub, home: Path, code: str, token: str = "") -> Any:
     """Run code, which sets `result`, in a process that takes `hub` for the Hub; returns the result."""
     home_of = {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_TOKEN": token, "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-    program = f"import json\n{code}\nprint(json.dumps(result))"
+    # os._exit: at the interpreter's end, threads of a client's libraries sometimes abort the process.
+    program = f"import json, os\n{code}\nprint(json.dumps(result), flush=True)\nos._exit(0)"
     done = subprocess.run(
         [sys.executable, "-c", program], env=os.environ | home_of, capture_output=True, text=True, timeout=60
     )

@@ -68,7 +68,8 @@ def moto_store() -> Iterator[ObjectServer]:
     """Run moto's S3 server. Its first bucket is `BUCKET`."""
     pytest.importorskip("moto.server")
     port = free_port()
-    with running([sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], port) as server:
+    program = Path(__file__).with_name("moto_s3.py")
+    with running([sys.executable, "-P", str(program), "-H", "127.0.0.1", "-p", str(port)], port) as server:
         server.empty_bucket()
         yield server
 
