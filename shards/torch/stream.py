@@ -109,8 +109,7 @@ class TokenStream(IterableDataset[Sample]):
     def __len__(self) -> int:
         """Return the samples, or batches, that this rank gets from where the iteration began or will begin."""
         begin = self._begin if self._loaded is None else self._loaded
-        mine = max(0, -(-(self._end(begin) - begin - self.rank) // self.world_size))
-        return -(-mine // (self.batch_size or 1))
+        return -(-self._count_own(begin) // (self.batch_size or 1))
 
     def __iter__(self) -> Iterator[Sample]:
         info = get_worker_info()
@@ -139,13 +138,16 @@ class TokenStream(IterableDataset[Sample]):
                 plain DataLoader read the stream.
 
         Raises:
-            InputError: workers have read the stream, and `received` is not given.
+            InputError: workers have read the stream, and `received` is not given, or is more than this rank gets.
         """
         info = get_worker_info()
         if received is not None:
             begin = self._begin if self._loaded is None else self._loaded
-            if received < 0:
-                raise InputError(f"received = {received}: expected 0 or more.")
+            most = self._count_own(begin)
+            whole = isinstance(received, int | np.integer)  # pyright: ignore[reportUnnecessaryIsInstance]
+            if not whole or not 0 <= received <= most:
+                expected = f"expected an integer from 0 to {most}, the samples of this rank in this iteration"
+                raise InputError(f"received = {received!r}: {expected}. Count them from where it began.")
             return {"samples": min(begin + received * self.world_size, len(self.windows)), **self.windows.identity}
         if info is None and self._worker_iterations.item():
             remedy = "Give received= (samples that this rank has received), or use StatefulDataLoader or num_workers=0"
@@ -199,6 +201,10 @@ class TokenStream(IterableDataset[Sample]):
         """Return one past the last sample of an iteration."""
         left = len(self.windows) - begin
         return begin + (left // self._stride * self._stride if self.uneven_end == "drop" else left)
+
+    def _count_own(self, begin: int) -> int:
+        """Return the samples that this rank gets in an iteration."""
+        return max(0, -(-(self._end(begin) - begin - self.rank) // self.world_size))
 
     @property
     def _stride(self) -> int:

@@ -287,6 +287,14 @@ def test_a_stateful_dataloader_without_workers(small_set: ShardSet, numbers: dic
     assert sum(len(part["labels"]) for part in again) == N  # its next epoch
 
 
+@pytest.mark.parametrize("received", [-1, 16.0, N + 1, "3"])
+def test_a_rank_cannot_have_received_what_it_does_not_get(small_set: ShardSet, received: Any) -> None:
+    stream = open_stream(small_set, Setup(1, 2, 6), 0)
+    with pytest.raises(InputError, match=rf"received = {received!r}: expected an integer from 0 to {N}, the samples"):
+        stream.state_dict(received=received)
+    assert stream.state_dict(received=N)["samples"] == N
+
+
 def test_a_dataloader_with_workers_needs_to_be_told(small_set: ShardSet, numbers: dict[tuple[int, ...], int]) -> None:
     stream = open_stream(small_set, Setup(1, 2, 6), 0)
     loader = DataLoader(stream, batch_size=None, num_workers=2, multiprocessing_context="fork")
