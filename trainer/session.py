@@ -267,11 +267,7 @@ def _plan_windows(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Say
         problems.append(f"{found}; {expected}. Build a larger set, or lower seq_len or global_batch.")
     if all(shard.num_tokens < 2 for shard in val):
         problems.append(f"{where}: the val split has no token to predict. Build it with a larger split.val_tokens.")
-    problems += [
-        f"{where}: no shard of phase {phase.name!r} has a window of {seq_len} + 1 tokens. Lower seq_len."
-        for phase in order.phases
-        if phase.first == phase.stop
-    ]
+    problems += [f"{where}: {fault}" for fault in order.describe_empty_phases()]
     if problems:
         raise InputError(problems)
     if order.short_shards:

@@ -95,6 +95,8 @@ class PhaseWindows:
     stop: int
     cropped: int
     """Tokens of its shards that are never predicted in an epoch."""
+    longest: int
+    """Tokens of its longest shard."""
 
 
 class WindowOrder:
@@ -128,13 +130,23 @@ class WindowOrder:
         names = list(dict.fromkeys(phases))
         self._phase_of = np.array([names.index(name) for name in phases] or [0] * len(tokens), np.int64)
         ends = np.cumsum(np.bincount(self._phase_of, self.windows, len(names))).astype(np.int64).tolist()
-        sizes = np.bincount(self._phase_of, tokens, len(names)).astype(np.int64).tolist()
+        of_phase = [tokens[self._phase_of == number] for number in range(len(names))]
         self.phases = tuple(
-            PhaseWindows(name, first, stop, size - (stop - first) * seq_len)
-            for name, first, stop, size in zip(names, [0, *ends], ends, sizes, strict=False)
+            PhaseWindows(name, first, stop, int(own.sum()) - (stop - first) * seq_len, int(own.max()))
+            for name, first, stop, own in zip(names, [0, *ends], ends, of_phase, strict=False)
         )
         self._epoch: tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
         self._starts: OrderedDict[Visit, npt.NDArray[np.int64]] = OrderedDict()
+
+    def describe_empty_phases(self) -> list[str]:
+        """Return a fault for each phase that has no window: its mix would be left out."""
+        expected = f"expected at least seq_len + 1 = {self.seq_len + 1}. Lower seq_len, or build longer shards"
+        return [
+            f"no shard of phase {phase.name!r} of the mix has a window: its longest has {phase.longest} tokens; "
+            f"{expected}."
+            for phase in self.phases
+            if phase.first == phase.stop
+        ]
 
     def count_by_phase(self, first: int, count: int) -> list[tuple[str, int]]:
         """Return how many of the windows [first, first + count) each phase has, in order; nothing without phases."""

@@ -93,7 +93,8 @@ class TokenWindows(Dataset[Sample]):
             decoded_shards: shards held decoded, at least 2.
 
         Raises:
-            InputError: an argument cannot be used, the set lacks the split, or no shard holds a window; all at once.
+            InputError: an argument cannot be used, the set lacks the split, or no shard of it or of one of its phases
+                holds a window.
             ShardSetError: there is no set at the place.
 
         Warns:
@@ -223,12 +224,14 @@ class TokenWindows(Dataset[Sample]):
             raise InputError(problems)
 
     def _check_windows(self) -> None:
-        """Refuse a split without windows; warn of shards without."""
+        """Refuse a split or a phase without windows; warn of shards without."""
         shards, length = self.shard_set.splits[self.split], self.seq_len
         if not self.order.per_epoch:
             most = max((shard.num_tokens for shard in shards), default=0)
             found = f"{self.shard_set.store}: the longest of {len(shards)} shards of {self.split} has {most} tokens"
             raise InputError(f"{found}; expected at least seq_len + 1 = {length + 1}. Choose a smaller seq_len.")
+        if faults := self.order.describe_empty_phases():
+            raise InputError([f"{self.shard_set.store}: {fault}" for fault in faults])
         if short := self.order.short_shards:
             names = ", ".join(shards[index].name for index in short[:5])
             found = f"{len(short)} of {len(shards)} shards are shorter than one window of {length} + 1 tokens"

@@ -22,7 +22,7 @@ from shards.format.decoded import DecodedShard
 from shards.format.order import WindowOrder
 from shards.format.reader import Shard
 from shards.format.window_reader import READS_FORWARD
-from shards.torch import TokenWindows, collate_windows
+from shards.torch import TokenStream, TokenWindows, collate_windows
 from tests.support.servers.hub import Hub, use_hub
 from tests.support.token_sets import EOS_ID, count_up, write_token_set
 
@@ -332,6 +332,23 @@ def test_an_open_remote_set_without_a_cache_is_read_by_frames(hub: Hub, small_se
 def test_arguments_that_cannot_be_used_are_named(small_set: ShardSet, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         TokenWindows(small_set, **{"seq_len": SEQ_LEN, **arguments})
+
+
+@pytest.mark.parametrize("dataset", [TokenWindows, TokenStream])
+def test_a_phase_without_a_window_is_refused(tmp_path: Path, dataset: type[TokenWindows | TokenStream]) -> None:
+    shards = [count_up(size) for size in (500, 20, 30, 31)]
+    phases = ("main", "main", "middle", "last")
+    shard_set = write_token_set(tmp_path / "set", {"train": shards, "val": [count_up(200)]}, phases=phases)
+    found = "set: no shard of phase '{}' of the mix has a window: its longest has {} tokens; expected at least"
+    with pytest.raises(InputError) as caught:
+        dataset(tmp_path / "set", seq_len=30)
+    assert len(caught.value.problems) == 1
+    assert f"{found.format('middle', 30)} seq_len + 1 = 31. Lower seq_len" in str(caught.value)
+    with pytest.raises(InputError, match=rf"(?s){found.format('middle', 30)}.*{found.format('last', 31)}"):
+        dataset(shard_set, seq_len=31)
+    with pytest.warns(UserWarning, match="1 of 4 shards are shorter"):  # of `main`, which has another
+        dataset(shard_set, seq_len=29)
+    assert len(TokenWindows(shard_set, seq_len=30, split="val")) == 199 // 30
 
 
 @pytest.mark.filterwarnings("default")

@@ -13,13 +13,16 @@ from shards.format import writer
 from shards.format.manifest import (
     Manifest,
     MixEntry,
+    PhaseEntry,
     RecipeEntry,
+    ShardEntry,
     SourceCounts,
     SourceEntry,
     Split,
     SplitEntry,
     TokenizerEntry,
     dtype_for,
+    version_for,
 )
 
 EOS_ID = 0
@@ -34,16 +37,33 @@ def count_up(tokens: int, *, vocab_size: int = 65_536, document_tokens: int = 50
 
 
 def write_token_set(
-    folder: Path, shards: Mapping[Split, Sequence[np.ndarray]], *, vocab_size: int = 65_536
+    folder: Path,
+    shards: Mapping[Split, Sequence[np.ndarray]],
+    *,
+    vocab_size: int = 65_536,
+    phases: Sequence[str] = (),
 ) -> ShardSet:
-    """Write a set of these tokens from one source and open it. Its tokenizer is a file, and no tokenizer."""
+    """Write a set of these tokens from one source and open it. Its tokenizer is a file, and no tokenizer.
+
+    Args:
+        folder: where to write it.
+        shards: the tokens of each shard.
+        vocab_size: of the tokenizer that it does not have.
+        phases: the phase of each train shard; none for a set without phases.
+    """
     folder.mkdir(parents=True)
     tokenizer = writer.write_entry(folder / "tokenizer.json", "{}")
     recipe = writer.write_entry(folder / "recipe.json", "{}")
     properties = writer.SetProperties(vocab_size=vocab_size, eos_id=EOS_ID, tokenizer_sha256=tokenizer.sha256)
     entries = [
         writer.write_shard(
-            folder, split=split, index=index, properties=properties, chunks=[ids], documents=_document_table(ids)
+            folder,
+            split=split,
+            index=index,
+            properties=properties,
+            chunks=[ids],
+            documents=_document_table(ids),
+            phase=phases[index] if phases and split == "train" else None,
         )
         for split, arrays in shards.items()
         for index, ids in enumerate(arrays)
@@ -66,7 +86,9 @@ def write_token_set(
         epochs=1,
     )
     asked = splits["train"].tokens
+    mix = [MixEntry(source="s", requested=1.0, achieved=1.0, requested_tokens=asked, achieved_tokens=asked)]
     manifest = Manifest(
+        format_version=version_for(has_phases=bool(phases)),
         name="made-up",
         dtype="uint16" if vocab_size <= 65_536 else "uint32",
         vocab_size=vocab_size,
@@ -75,12 +97,19 @@ def write_token_set(
         ),
         recipe=RecipeEntry(file="recipe.json", sha256=recipe.sha256),
         sources=[source],
-        mix=[MixEntry(source="s", requested=1.0, achieved=1.0, requested_tokens=asked, achieved_tokens=asked)],
+        mix=mix,
+        phases=[_phase_entry(name, [e for e in entries if e.phase == name]) for name in dict.fromkeys(phases)],
         splits=splits,
         shards=entries,
     )
     writer.write_manifest(folder, manifest)
     return open_set(folder)
+
+
+def _phase_entry(name: str, shards: Sequence[ShardEntry]) -> PhaseEntry:
+    tokens, documents = sum(shard.tokens for shard in shards), sum(shard.documents for shard in shards)
+    mix = [MixEntry(source="s", requested=1.0, achieved=1.0, requested_tokens=tokens, achieved_tokens=tokens)]
+    return PhaseEntry(name=name, share=1.0, requested_tokens=tokens, tokens=tokens, documents=documents, mix=mix)
 
 
 def _document_table(ids: np.ndarray) -> pa.Table:

@@ -399,4 +399,5 @@ def test_a_phase_without_a_window_is_refused(
     batch = ("--set", "train.global_batch=1", "--set", "train.micro_batch=1")
     done = trainer.run("train", recipe_file, "--shards", curriculum.path, "--run", tmp_path, *options, *batch)  # type: ignore[attr-defined]
     assert done.returncode == 2
-    assert "no shard of phase 'last' has a window of" in done.stderr
+    found = f"no shard of phase 'last' of the mix has a window: its longest has {most} tokens"
+    assert f"{found}; expected at least seq_len + 1 = {most + 1}. Lower seq_len" in done.stderr
