@@ -19,7 +19,8 @@ except ModuleNotFoundError as error:
     raise MissingExtraError(message) from error
 
 from shards.torch.batch import collate_windows
+from shards.torch.state import StateError
 from shards.torch.stream import TokenStream
 from shards.torch.windows import TokenWindows
 
-__all__ = ["TokenStream", "TokenWindows", "collate_windows"]
+__all__ = ["StateError", "TokenStream", "TokenWindows", "collate_windows"]

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -33,10 +33,10 @@ from torch.utils.data import IterableDataset, get_worker_info
 from shards.errors import InputError
 from shards.format.manifest import Split
 from shards.format.reader import ShardSet
+from shards.torch.state import StateError, is_integer, parse_states
 from shards.torch.windows import DEFAULT_SEED, Field, Labels, Sample, TokenWindows
 
 UnevenEnd = Literal["keep", "drop"]
-IDENTITY = ("set", "split", "seq_len", "seed")
 
 
 class TokenStream(IterableDataset[Sample]):
@@ -144,8 +144,7 @@ class TokenStream(IterableDataset[Sample]):
         if received is not None:
             begin = self._begin if self._loaded is None else self._loaded
             most = self._count_own(begin)
-            whole = isinstance(received, int | np.integer)  # pyright: ignore[reportUnnecessaryIsInstance]
-            if not whole or not 0 <= received <= most:
+            if not is_integer(received) or not 0 <= received <= most:
                 expected = f"expected an integer from 0 to {most}, the samples of this rank in this iteration"
                 raise InputError(f"received = {received!r}: {expected}. Count them from where it began.")
             return {"samples": min(begin + received * self.world_size, len(self.windows)), **self.windows.identity}
@@ -166,29 +165,32 @@ class TokenStream(IterableDataset[Sample]):
                 StatefulDataLoader, or any nested dict that has those of a stream's workers in it.
 
         Raises:
-            InputError: the state is not of a stream, or of another set, split, `seq_len` or seed, or lies outside.
+            StateError: the state is not of a stream, or is damaged; it is of another set, split, `seq_len` or seed, or
+                lies outside. Nothing has changed then.
         """
-        states, here = list(_find_states(state)), get_worker_info() is not None
-        if not states:
-            raise InputError(f"not the state of a stream: expected the keys samples, {', '.join(IDENTITY)}.")
+        states, here = parse_states(state), get_worker_info() is not None
         problems = [
-            f"the state is of {name} {states[0][name]!r}; this stream has {found!r}. Use what the state was saved with."
+            f"the state is of {name} {other!r}; this stream has {found!r}. Use what the state was saved with."
             for name, found in self.windows.identity.items()
-            if states[0][name] != found
+            for other in dict.fromkeys(state.identity[name] for state in states)
+            if other != found
         ]
         # Batches are dealt out in order, so the worker whose next batch comes first has the first that is missing.
-        samples = min(found["samples"] for found in states)
-        if not 0 <= samples <= len(self.windows):
+        samples = min(state.samples for state in states)
+        if samples > len(self.windows):
             has = f"this stream has {len(self.windows)}"
             problems.append(f"the state is of {samples} samples; {has}. Give as many epochs or samples as before.")
-        worker: dict[str, int] | None = states[0].get("worker")
+        worker = states[0].worker
         if here and worker not in (None, self._describe_worker()):
             found = f"the state is of another worker or batch, {worker}; this is {self._describe_worker()}"
             problems.append(f"{found}. Give the loader's state to load_state_dict of the stream, not of the loader.")
-        if not here and worker is not None and len(states) != worker["of"]:
-            problems.append(f"states of {len(states)} workers; expected all {worker['of']}. Give the loader's state.")
+        if not here and worker is not None:
+            numbers = sorted(state.worker["id"] for state in states if state.worker is not None)
+            if numbers != list(range(worker["of"])):
+                found = f"states of the workers {', '.join(map(str, numbers))}; expected one of each of {worker['of']}"
+                problems.append(f"{found}, from 0. Give the loader's state.")
         if problems:
-            raise InputError(problems)
+            raise StateError(problems)
         self._loaded, self._own_place = samples, here and worker is not None
         if not here:
             self._worker_iterations.zero_()
@@ -238,34 +240,16 @@ def _check(rank: int | None, world_size: int | None, batch_size: int | None, une
             problems.append(f"{message}, which would all read the same. {remedy}.")
     elif rank is None or world_size is None:
         problems.append(f"rank = {rank} and world_size = {world_size}: expected both.")
+    elif not (is_integer(rank) and is_integer(world_size)):
+        problems.append(f"rank = {rank!r} and world_size = {world_size!r}: expected integers.")
     elif world_size < 1:
         problems.append(f"world_size = {world_size}: expected 1 or more.")
     elif not 0 <= rank < world_size:
         problems.append(f"rank = {rank}: expected one from 0 to world_size - 1 = {world_size - 1}.")
-    if batch_size is not None and batch_size < 1:
-        problems.append(f"batch_size = {batch_size}: expected 1 or more, or None for single samples.")
+    if batch_size is not None and (not is_integer(batch_size) or batch_size < 1):
+        problems.append(f"batch_size = {batch_size!r}: expected 1 or more, an integer, or None for single samples.")
     if uneven_end not in get_args(UnevenEnd):
         problems.append(f"uneven_end = {uneven_end!r}: expected 'keep' or 'drop'.")
     if problems:
         raise InputError(problems)
     return rank or 0, world_size or 1
-
-
-def _find_states(nested: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the states of streams in nested dicts and lists.
-
-    Raises:
-        InputError: a StatefulDataLoader has handed out batches since it kept its workers' states.
-    """
-    if isinstance(nested, Mapping):
-        values = cast("Mapping[str, Any]", nested)
-        if {"samples", *IDENTITY} <= values.keys():
-            yield values
-            return
-        if values.get("_steps_since_snapshot"):
-            found = f"the loader has handed out {values['_steps_since_snapshot']} batches since its workers' states"
-            raise InputError(f"{found}. Save with snapshot_every_n_steps=1, or load the state into a loader like it.")
-        nested = list(values.values())
-    if isinstance(nested, list | tuple):
-        for value in cast("Sequence[Any]", nested):
-            yield from _find_states(value)

@@ -31,6 +31,7 @@ from shards.format.window_reader import WindowReader
 from shards.torch.batch import Sample, WindowBatch
 from shards.torch.document_boundaries import number_documents, positions_in_documents
 from shards.torch.reopen import address_of, open_with_cache, reopen
+from shards.torch.state import is_integer
 
 Labels = Literal["next", "same"]
 Field = Literal["position_ids", "document_ids", "cu_seqlens"]
@@ -107,6 +108,7 @@ class TokenWindows(Dataset[Sample]):
         self.fields: tuple[Field, ...] = tuple(fields)
         self._decoded_shards = decoded_shards
         self._check(epochs, samples)
+        self.seq_len, self.seed = int(seq_len), int(seed)  # of numpy's integers: `identity` is plain JSON
         self.order = order_split(self.shard_set, split, seq_len=seq_len, seed=seed)
         self._check_windows()
         self._length = (epochs or 1) * self.order.per_epoch if samples is None else samples
@@ -138,6 +140,7 @@ class TokenWindows(Dataset[Sample]):
         Numbers go on after the last sample, into the epochs that follow. `cu_seqlens` is of the rows laid end to end.
 
         Raises:
+            TypeError: the numbers are not integers.
             IndexError: a number is negative.
             ShardSetError: a shard's file is corrupt.
             OSError: a shard cannot be read.
@@ -180,7 +183,13 @@ class TokenWindows(Dataset[Sample]):
         return number % self._length
 
     def _make_batch(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> WindowBatch:
-        wanted = np.asarray(numbers, dtype=np.int64)
+        wanted = np.asarray(numbers)
+        if not wanted.size:
+            wanted = wanted.astype(np.int64)  # an empty list is an array of floats
+        if wanted.dtype.kind not in "iu" or wanted.ndim != 1:
+            found = f"an array {wanted.shape} of {wanted.dtype}"
+            raise TypeError(f"samples by number: {found}; expected one dimension of integers, such as range(0, 8)")
+        wanted = wanted.astype(np.int64, copy=False)
         if len(wanted) and wanted.min() < 0:
             raise IndexError(f"sample {wanted.min()}: expected one from 0")
         if self._process != os.getpid():  # a forked worker has copies of its parent's locks, but not its threads
@@ -207,12 +216,12 @@ class TokenWindows(Dataset[Sample]):
         lowest = {"seq_len": 1, "epochs": 1, "samples": 1, "decoded_shards": 2}
         found = {"seq_len": self.seq_len, "epochs": epochs, "samples": samples, "decoded_shards": self._decoded_shards}
         for name, value in found.items():
-            if value is not None and value < lowest[name]:
-                problems.append(f"{name} = {value}: expected {lowest[name]} or more.")
+            if value is not None and (not is_integer(value) or value < lowest[name]):
+                problems.append(f"{name} = {value!r}: expected an integer, {lowest[name]} or more.")
         if epochs is not None and samples is not None:
             problems.append(f"epochs = {epochs} and samples = {samples}: expected one of the two. Leave one out.")
-        if not 0 <= self.seed < 1 << 32:
-            problems.append(f"seed = {self.seed}: expected one from 0 to 2^32 - 1.")
+        if not is_integer(self.seed) or not 0 <= self.seed < 1 << 32:
+            problems.append(f"seed = {self.seed!r}: expected an integer from 0 to 2^32 - 1.")
         if self.split not in self.shard_set.splits:
             has = ", ".join(self.shard_set.splits)
             problems.append(f"split = {self.split!r}: {self.shard_set.store} has no such split. It has: {has}.")

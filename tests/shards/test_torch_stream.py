@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import pickle
 import random
 import re
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -21,7 +23,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from shards import ShardSet
 from shards.errors import InputError
-from shards.torch import TokenStream, TokenWindows
+from shards.torch import StateError, TokenStream, TokenWindows
 from tests.support.token_sets import count_up, write_token_set
 
 # torchdata 0.11 calls what torch 2.13 deprecates.
@@ -287,7 +289,7 @@ def test_a_stateful_dataloader_without_workers(small_set: ShardSet, numbers: dic
     assert sum(len(part["labels"]) for part in again) == N  # its next epoch
 
 
-@pytest.mark.parametrize("received", [-1, 16.0, N + 1, "3"])
+@pytest.mark.parametrize("received", [-1, 16.0, N + 1, "3", True])
 def test_a_rank_cannot_have_received_what_it_does_not_get(small_set: ShardSet, received: Any) -> None:
     stream = open_stream(small_set, Setup(1, 2, 6), 0)
     with pytest.raises(InputError, match=rf"received = {received!r}: expected an integer from 0 to {N}, the samples"):
@@ -371,8 +373,10 @@ def test_what_is_not_a_whole_state_is_refused(small_set: ShardSet) -> None:
         stream.load_state_dict({"_steps_since_snapshot": 2, "_snapshot": {}})
     with pytest.MonkeyPatch.context() as patch:
         states = Workers(stream, Setup(1, 2, 6), patch).states
-    with pytest.raises(InputError, match=r"states of 1 workers; expected all 2. Give the loader's state"):
+    with pytest.raises(InputError, match=r"states of the workers 1; expected one of each of 2, from 0. Give the"):
         stream.load_state_dict(states["worker_1"])
+    with pytest.raises(InputError, match=r"states of the workers 1, 1; expected one of each of 2"):
+        stream.load_state_dict({"a": states["worker_1"], "b": states["worker_1"]})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             torch_data.worker, "_worker_info", torch_data.worker.WorkerInfo(id=0, num_workers=2, seed=0, dataset=None)
@@ -380,6 +384,59 @@ def test_what_is_not_a_whole_state_is_refused(small_set: ShardSet) -> None:
         for state, other in ((states["worker_1"], stream), (states["worker_0"], open_stream(small_set, SETUPS[0], 0))):
             with pytest.raises(InputError, match=r"of another worker or batch.*to load_state_dict of the stream, not"):
                 other.load_state_dict(state)
+
+
+def damage(state: dict[str, Any], **changed: Any) -> dict[str, Any]:
+    """Return a state with other values, and without those that are to be left out."""
+    return {key: value for key, value in (state | changed).items() if value is not LEFT_OUT}
+
+
+LEFT_OUT = object()
+INTEGER = "expected an integer from 0"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"seed": LEFT_OUT},
+            r"the state lacks 'seed': expected the keys samples, set, split, seq_len, seed\. Give what",
+        ),
+        ({"samples": LEFT_OUT, "set": LEFT_OUT}, "the state lacks 'samples', 'set': expected the keys"),
+        ({"samples": 8.0}, rf"the state's samples is 8\.0: {INTEGER}\. Give what state_dict returned"),
+        ({"samples": "8"}, f"the state's samples is '8': {INTEGER}"),
+        ({"samples": None}, f"the state's samples is None: {INTEGER}"),
+        ({"samples": True}, f"the state's samples is True: {INTEGER}"),
+        ({"samples": -1}, f"the state's samples is -1: {INTEGER}"),
+        ({"samples": [8]}, rf"the state's samples is \[8\]: {INTEGER}"),
+        ({"seq_len": 4.0, "seed": -5}, rf"(?s)seq_len is 4\.0: {INTEGER}.*seed is -5: {INTEGER}"),
+        ({"split": 3}, "the state's split is 3: expected a text"),
+        ({"set": ["a"]}, r"the state's set is \['a'\]: expected a text"),
+        ({"worker": 7}, "the state's worker is 7: expected the keys id, of, batch, total"),
+        ({"worker": {"id": 0, "of": 1.0, "total": 5}}, rf"(?s)worker\.of is 1\.0: {INTEGER}.*worker\.batch is None"),
+    ],
+)
+def test_a_damaged_state_is_refused_by_the_key(small_set: ShardSet, changed: dict[str, Any], message: str) -> None:
+    stream = TokenStream(small_set, seq_len=SEQ_LEN)
+    list(itertools.islice(stream, 5))
+    for nested in (lambda state: state, lambda state: {"epoch": 1, "loader": [{"worker_0": state}]}):
+        with pytest.raises(StateError, match=message):
+            stream.load_state_dict(nested(damage(stream.state_dict(), **changed)))
+    assert stream.state_dict()["samples"] == 5
+
+
+@pytest.mark.parametrize("state", [None, 5, "state", [], {}, {"samples": 3}])
+def test_what_is_no_state_is_refused(small_set: ShardSet, state: Any) -> None:
+    with pytest.raises(StateError, match="not the state of a stream: expected the keys samples, set, split"):
+        TokenStream(small_set, seq_len=SEQ_LEN).load_state_dict(state)
+
+
+def test_a_state_is_found_among_keys_of_the_same_names(small_set: ShardSet) -> None:
+    stream = TokenStream(small_set, seq_len=np.int64(SEQ_LEN))
+    assert json.loads(json.dumps(stream.state_dict())) == stream.state_dict()
+    state = stream.state_dict() | {"samples": np.int64(7)}
+    stream.load_state_dict({"seed": 1, "samples": "all", "config": {"seq_len": 4, "seed": 2}, "data": state})
+    assert stream.state_dict()["samples"] == 7
 
 
 @pytest.mark.parametrize(
@@ -390,6 +447,8 @@ def test_what_is_not_a_whole_state_is_refused(small_set: ShardSet) -> None:
         ({"rank": 0, "world_size": 0}, "world_size = 0: expected 1 or more"),
         ({"rank": 1}, "rank = 1 and world_size = None: expected both"),
         ({"batch_size": 0}, "batch_size = 0: expected 1 or more"),
+        ({"batch_size": 2.0}, r"batch_size = 2\.0: expected 1 or more, an integer"),
+        ({"rank": 0.0, "world_size": 2}, r"rank = 0\.0 and world_size = 2: expected integers"),
         ({"uneven_end": "pad"}, "uneven_end = 'pad': expected 'keep' or 'drop'"),
         ({"seq_len": 701}, r"longest of 3 shards of train has 700 tokens; expected at least seq_len \+ 1 = 702"),
     ],

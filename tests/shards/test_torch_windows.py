@@ -87,6 +87,19 @@ def test_indices_are_those_of_a_list(small_set: ShardSet) -> None:
         windows[1.5]  # type: ignore[index]
 
 
+@pytest.mark.parametrize("numbers", [[1.5], np.arange(3.0), [True, False], ["1"], [[1, 2]], 7])
+def test_samples_are_read_by_integers_alone(small_set: ShardSet, numbers: Any) -> None:
+    with pytest.raises(TypeError, match=r"samples by number: an array .*; expected one dimension of integers"):
+        TokenWindows(small_set, seq_len=SEQ_LEN).read(numbers)
+
+
+@pytest.mark.parametrize("numbers", [[3, 1], np.array([3, 1], np.uint8), torch.tensor([3, 1]), range(3, 0, -2)])
+def test_samples_are_read_by_integers_of_any_kind(small_set: ShardSet, numbers: Any) -> None:
+    read = TokenWindows(small_set, seq_len=SEQ_LEN).read(numbers)
+    assert read["input_ids"].tolist() == [straight(small_set, number)[:-1] for number in (3, 1)]
+    assert TokenWindows(small_set, seq_len=SEQ_LEN).read([])["labels"].shape == (0, SEQ_LEN)
+
+
 @settings(max_examples=30, deadline=None)
 @given(data=st.data(), decoded=st.integers(2, 4))
 def test_any_numbers_in_any_order(small_set: ShardSet, data: st.DataObject, decoded: int) -> None:
@@ -315,16 +328,19 @@ def test_an_open_remote_set_without_a_cache_is_read_by_frames(hub: Hub, small_se
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"seq_len": 0}, "seq_len = 0: expected 1 or more"),
+        ({"seq_len": 0}, "seq_len = 0: expected an integer, 1 or more"),
+        ({"seq_len": 32.0}, r"seq_len = 32\.0: expected an integer, 1 or more"),
+        ({"samples": 2.5, "seed": 1.0}, r"(?s)samples = 2\.5: expected an integer.*seed = 1\.0: expected an integer"),
+        ({"epochs": True}, "epochs = True: expected an integer, 1 or more"),
         ({"seq_len": 1_301}, r"longest of 4 shards of train has 1301 tokens; expected at least seq_len \+ 1 = 1302"),
         ({"split": "test"}, "split = 'test': .* has no such split. It has: train, val"),
-        ({"seed": -1}, r"seed = -1: expected one from 0 to 2\^32 - 1"),
-        ({"epochs": 0}, "epochs = 0: expected 1 or more"),
+        ({"seed": -1}, r"seed = -1: expected an integer from 0 to 2\^32 - 1"),
+        ({"epochs": 0}, "epochs = 0: expected an integer, 1 or more"),
         ({"epochs": 2, "samples": 5}, "epochs = 2 and samples = 5: expected one of the two"),
-        ({"samples": 0}, "samples = 0: expected 1 or more"),
+        ({"samples": 0}, "samples = 0: expected an integer, 1 or more"),
         ({"labels": "shifted"}, "labels = 'shifted': unknown. Expected one of: next, same"),
         ({"fields": ["position_id"]}, "fields: 'position_id' is unknown. Did you mean 'position_ids'"),
-        ({"decoded_shards": 1}, "decoded_shards = 1: expected 2 or more"),
+        ({"decoded_shards": 1}, "decoded_shards = 1: expected an integer, 2 or more"),
         ({"cache": "somewhere"}, "cache: the set is open already"),
         ({"seq_len": 0, "split": "test"}, r"(?s)seq_len = 0.*split = 'test'"),
     ],
