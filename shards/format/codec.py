@@ -174,7 +174,7 @@ def read_seek_table(file: StoredFile, *, size: int | None = None, content_bytes:
     """
     size = file.size() if size is None else size
     if size < _FOOTER.size:
-        raise CodecError("seek_table", f"file of {size} bytes is too short for a seek table; truncated?")
+        raise CodecError("seek_table", f"{size} bytes; expected at least {_FOOTER.size} for a seek table")
     tail = file.read_range(max(0, size - TAIL_BYTES), size)
     count, descriptor, magic = _FOOTER.unpack(tail[-_FOOTER.size :])
     if magic != SEEKABLE_MAGIC:
@@ -325,7 +325,7 @@ def decompress_into(
         # zstd decompresses in one pass, checksum included, only if it has the whole frame and room for its content.
         if (found := _count_frame_bytes(data)) != len(data):
             ends = f"ends after {found} bytes" if found and found < len(data) else "is cut off"
-            message = f"frame at byte {frame.file_start} {ends}; the seek table says {len(data)} bytes"
+            message = f"frame at byte {frame.file_start} {ends}; expected {len(data)} bytes by the seek table"
             raise CodecError("frame_corrupt", message)
         count = decompressor.stream_reader(data).readinto(target)  # pyright: ignore[reportUnknownMemberType]
     _check_bytes(count, frame)
@@ -353,14 +353,18 @@ def _frame_errors(data: bytes | memoryview, frame: Frame) -> Generator[None]:
         declared, expected = zstandard.frame_content_size(data), frame.stop - frame.start
         if declared != expected:
             raise CodecError(
-                "frame_corrupt", f"frame at byte {frame.file_start} declares {declared} bytes, not {expected}"
+                "frame_corrupt",
+                f"frame at byte {frame.file_start} declares {declared} bytes; expected {expected} by the seek table",
             )
         yield
     except zstandard.ZstdError as error:
-        raise CodecError("frame_corrupt", f"frame at byte {frame.file_start} does not decompress: {error}") from error
+        found = f"frame at byte {frame.file_start} does not decompress: {error}"
+        expected = f"expected {frame.stop - frame.start} bytes by the seek table"
+        raise CodecError("frame_corrupt", f"{found}; {expected}") from error
 
 
 def _check_bytes(found: int, frame: Frame) -> None:
     expected = frame.stop - frame.start
     if found != expected:
-        raise CodecError("frame_corrupt", f"frame at byte {frame.file_start} holds {found} bytes, not {expected}")
+        message = f"frame at byte {frame.file_start} holds {found} bytes; expected {expected} by the seek table"
+        raise CodecError("frame_corrupt", message)

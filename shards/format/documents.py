@@ -43,12 +43,12 @@ def open_documents(shard: Shard, content: bytes | None = None) -> pq.ParquetFile
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    name = shard.entry.files.documents.path
+    entry = shard.entry.files.documents
     source = shard.documents_source() if content is None else io.BytesIO(content)
     try:
         file = pq.ParquetFile(source)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise ShardSetError([Problem("document_table", name, f"not a readable Parquet file: {error}")]) from error
+        raise shard.damaged("document_table", entry, f"not a readable Parquet file: {error}") from error
     expected = document_schema(shard.carried)
     problem = ""
     if not _with_large_strings(file.schema_arrow).equals(expected, check_metadata=False):
@@ -57,7 +57,7 @@ def open_documents(shard: Shard, content: bytes | None = None) -> pq.ParquetFile
         problem = f"{file.metadata.num_rows} rows; expected {shard.num_documents} documents by the manifest"
     if problem:
         file.close()
-        raise ShardSetError([Problem("document_table", name, f"{problem}. Build the shard again.")])
+        raise shard.damaged("document_table", entry, problem)
     return file
 
 
@@ -69,12 +69,12 @@ def iter_documents(shard: Shard, columns: list[str], content: bytes | None = Non
     """
     import pyarrow as pa
 
-    name = shard.entry.files.documents.path
     with open_documents(shard, content) as file:
         try:
             yield from file.iter_batches(batch_size=BATCH_DOCUMENTS, columns=columns, use_threads=False)
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise ShardSetError([Problem("document_table", name, f"cannot be decoded: {error}")]) from error
+            found = f"cannot be decoded: {error}"
+            raise shard.damaged("document_table", shard.entry.files.documents, found) from error
 
 
 def read_hashes(batch: DocumentBatch) -> npt.NDArray[np.uint8]:

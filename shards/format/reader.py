@@ -21,15 +21,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shards.errors import Problem, ShardSetError
+from shards.errors import InputError, Problem, ProblemKind, ShardSetError
 from shards.format import codec
 from shards.format.carried import CarriedType
-from shards.format.manifest import MANIFEST_FILE, CarriedEntry, Manifest, ShardEntry, Split, parse_json, read_metadata
+from shards.format.manifest import (
+    MANIFEST_FILE,
+    CarriedEntry,
+    FileEntry,
+    Manifest,
+    ShardEntry,
+    Split,
+    parse_json,
+    read_metadata,
+)
 from shards.format.tokenizer import MAX_TOKENIZER_BYTES, Vocabulary, read_vocabulary
 from shards.stores.cache import Cache
 from shards.stores.cache_store import CacheStore
 from shards.stores.open import open_store
 from shards.stores.store import Store, StoredFile, require_folder
+from shards.terminal.program import called_as
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -93,7 +103,7 @@ class Shard:
                 self.tokens_file, size=self.listed_size, content_bytes=self.num_tokens * self.dtype.itemsize
             )
         except codec.CodecError as error:
-            raise ShardSetError([Problem("seek_table", self.tokens_file.name, str(error))]) from error
+            raise self.damaged("seek_table", self.entry.files.tokens, str(error)) from error
 
     def read(self, start: int = 0, stop: int | None = None, *, threads: int = 1) -> npt.NDArray[np.unsignedinteger]:
         """Read the tokens [start, stop) of the shard.
@@ -135,7 +145,7 @@ class Shard:
             with store.hold(name) if isinstance(store, CacheStore) else contextlib.nullcontext(store) as held:
                 yield StoredFile(held, name), self.seek_table
         except codec.CodecError as error:
-            raise ShardSetError([Problem("frame_corrupt", name, str(error))]) from error
+            raise self.damaged("frame_corrupt", self.entry.files.tokens, str(error)) from error
 
     def iter_tokens(self) -> Iterator[npt.NDArray[np.unsignedinteger]]:
         """Yield the shard's tokens a frame (1 MiB) at a time, uint16 or uint32, read-only.
@@ -147,7 +157,7 @@ class Shard:
             for content in codec.iter_frames(self.tokens_file, self.seek_table.frames):
                 yield np.frombuffer(content, self.dtype)
         except codec.CodecError as error:
-            raise ShardSetError([Problem("frame_corrupt", self.tokens_file.name, str(error))]) from error
+            raise self.damaged("frame_corrupt", self.entry.files.tokens, str(error)) from error
 
     def documents(self, columns: list[str] | None = None) -> pa.Table:
         """Read the document table, one row a document in shard order.
@@ -157,10 +167,19 @@ class Shard:
 
         Args:
             columns: only these columns, or all when None.
+
+        Raises:
+            ShardSetError: kind `document_table`: the table cannot be read, or lacks a column.
         """
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
-        return pq.ParquetFile(self.documents_source()).read(columns=columns, use_threads=False)
+        source = self.documents_source()
+        try:
+            return pq.ParquetFile(source).read(columns=columns, use_threads=False)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            found = f"not a readable Parquet file: {error}"
+            raise self.damaged("document_table", self.entry.files.documents, found) from error
 
     def documents_source(self) -> Path | io.BytesIO:
         """Return the path of the document table if the set is in a folder, else the table's bytes, checked by digest.
@@ -172,6 +191,21 @@ class Shard:
         if self.store.folder is not None:
             return self.store.folder / file.path
         return io.BytesIO(read_listed_file(self.store, file.path, file.sha256))
+
+    def damaged(self, kind: ProblemKind, file: FileEntry, found: str) -> ShardSetError:
+        """Return the error of a file of the shard that is not what the manifest says.
+
+        Args:
+            kind: the kind of the problem.
+            file: the file, as the manifest lists it.
+            found: what was found in it, and what was expected.
+        """
+        with contextlib.suppress(OSError, InputError):  # a store that does not answer now
+            if (size := self.store.size(file.path)) != file.bytes:
+                found += f"; the file has {size} bytes; expected {file.bytes} by the manifest"
+        again = "Copy, pull or build it again" if self.store.folder is not None else "Push or build it again"
+        remedy = f"{again}; {called_as('shards', 'validate')} {self.store} finds every damaged file."
+        return ShardSetError([Problem(kind, file.path, f"{found}. {remedy}")])
 
 
 @dataclass(frozen=True)

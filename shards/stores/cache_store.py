@@ -192,9 +192,8 @@ class _OpenFile:
         while start < stop:
             parts.append(os.pread(self._descriptor, stop - start, start))
             if not parts[-1]:
-                raise OSError(
-                    f"{self._origin}/{name}: ends at byte {start} in the cache; expected {stop} bytes or more"
-                )
+                found = f"{self._origin}/{name}: ends at byte {start} in the cache; expected {stop} bytes or more"
+                raise OSError(f"{found}. Start again: the cache then fetches it again.")
             start += len(parts[-1])
         return parts[0] if len(parts) == 1 else b"".join(parts)
 

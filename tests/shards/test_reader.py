@@ -1,5 +1,11 @@
 """The façade: `open_set`, splits, shards, tokens and documents; and the same files through other programs."""
 
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
 import duckdb
 import numpy as np
 import pandas as pd
@@ -10,7 +16,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shards
+from shards import ShardSetError, open_set
+from shards.format.documents import iter_documents
 from shards.format.writer import document_schema
+from tests.support.faults_tokens import (
+    bit_flipped_in_first_frame,
+    bit_flipped_in_frame_checksum,
+    bit_flipped_in_seek_table,
+    documents_truncated,
+    tokens_empty,
+    tokens_truncated,
+)
+from tests.support.servers.hub import Hub, use_hub
 
 
 def test_facade(good_set, plan):
@@ -92,3 +109,56 @@ def test_five_lines_of_format_md(good_set):
     first = tokens[documents["start"][0].as_py() :][: documents["length"][0].as_py()]
     np.testing.assert_array_equal(tokens, shards.open_set(good_set).shard("train-00000").read())
     assert first[-1] == shards.open_set(good_set).eos_id
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (
+            tokens_truncated,
+            r"no seek table at the end: expected magic .*; the file has \d+ bytes; expected \d+ by the man",
+        ),
+        (tokens_empty, "0 bytes; expected at least 9 for a seek table; the file has 0 bytes; expected"),
+        (
+            bit_flipped_in_first_frame,
+            r"frame at byte 0 does not decompress: .*; expected \d+ bytes by the seek table\.",
+        ),
+        (bit_flipped_in_frame_checksum, r"frame at byte 0 does not decompress: .*checksum; expected \d+ bytes by"),
+        (
+            bit_flipped_in_seek_table,
+            r"frame \d+ declares \d+ bytes holding \d+; expected|frames add up to|holds \d+ bytes",
+        ),
+    ],
+)
+def test_damaged_tokens_are_an_error_with_its_remedy(
+    good_set: Path, tmp_path: Path, fault: Callable[[Path], None], message: str
+):
+    folder = Path(shutil.copytree(good_set, tmp_path / "set"))
+    fault(folder)
+    shard = open_set(folder).shard("train-00000")
+    remedy = rf"Copy, pull or build it again; tokenmill validate {folder} finds every damaged file\. \["
+    for read in (shard.read, lambda: list(shard.iter_tokens())):
+        with pytest.raises(ShardSetError, match=rf"^train-00000\.bin\.zst: .*({message}).*{remedy}"):
+            read()
+
+
+def test_a_damaged_document_table_is_an_error_with_its_remedy(good_set: Path, tmp_path: Path):
+    folder = Path(shutil.copytree(good_set, tmp_path / "set"))
+    documents_truncated(folder)
+    shard = open_set(folder).shard("train-00000")
+    found = r"^train-00000\.docs\.parquet: not a readable Parquet file: .*; the file has \d+ bytes; expected \d+ by"
+    for read in (shard.documents, lambda: list(iter_documents(shard, ["length"]))):
+        with pytest.raises(ShardSetError, match=rf"{found}.*Copy, pull or build it again; tokenmill validate {folder}"):
+            read()
+
+
+def test_a_remedy_for_a_remote_set_is_one_that_helps_there(
+    good_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = Path(shutil.copytree(good_set, tmp_path / "set"))
+    bit_flipped_in_first_frame(folder)
+    with Hub() as server:
+        server.publish("tester/set", folder)
+        use_hub(server.url, monkeypatch)
+        with pytest.raises(ShardSetError, match=r"Push or build it again; tokenmill validate hf://datasets/tester/set"):
+            open_set("hf://datasets/tester/set").shard("train-00000").read()
