@@ -20,29 +20,29 @@ class CleanRecipe(Settings):
     """Presets and filters of a source."""
 
     gopher: Gopher | None = Field(default=None, exclude_if=_is_none)
-    """Quality of prose (Rae et al. 2021)."""
+    """Drops prose of low quality (Rae et al. 2021)."""
     c4: C4 | None = Field(default=None, exclude_if=_is_none)
-    """Whole pages that C4 drops (Raffel et al. 2020)."""
+    """Drops the pages that C4 drops whole (Raffel et al. 2020)."""
     fineweb: Fineweb | None = Field(default=None, exclude_if=_is_none)
-    """Lines of web pages (Penedo et al. 2024)."""
+    """Drops web pages by their lines (Penedo et al. 2024)."""
     code: Code | None = Field(default=None, exclude_if=_is_none)
-    """Source code: data, generated and minified files (Chen et al. 2021, Li et al. 2023)."""
+    """Drops data, generated files and minified files among source code (Chen et al. 2021, Li et al. 2023)."""
     personal_data: PersonalData | None = Field(default=None, exclude_if=_is_none)
-    """A filter: personal data and secrets are masked, or their documents dropped."""
+    """A filter: masks personal data and secrets, or drops documents that have them."""
     language: Language | None = Field(default=None, exclude_if=_is_none)
-    """A filter: documents in other languages are dropped."""
+    """A filter: drops documents in other languages."""
     datatrove: Annotated[list[DatatroveFilter], AfterValidator(distinct_filters)] | None = Field(
         default=None, exclude_if=_is_none
     )
-    """Filters of datatrove, in their order: `[[sources.clean.datatrove]]`. An empty list in a source turns off those of
-    the recipe."""
+    """Filters of datatrove, in their order: `[[sources.clean.datatrove]]`. An empty list in a source turns the recipe's
+    filters off."""
 
     def __bool__(self) -> bool:
         """Return whether a preset or a filter is on."""
         return any(table.is_on for table in self._tables())
 
     def presets(self, when: Literal["mix", "encode"] | None = None) -> list[Preset]:
-        """Return the presets that are on, in order; those that drop documents at `when` alone if it is given."""
+        """Return the presets that are on, in order; if `when` is given, only those that drop documents then."""
         given = [table for table in self._tables() if isinstance(table, Preset) and table.is_on]
         return [preset for preset in given if when in (None, preset.when)]
 
@@ -56,7 +56,7 @@ class CleanRecipe(Settings):
         return any(table.is_slow for table in self.filters())
 
     def without_filters(self) -> Self:
-        """Return the presets alone, for documents that have been filtered."""
+        """Return the tables without filters, for documents that are already filtered."""
         return self.model_copy(update=dict.fromkeys(FILTERS))
 
     def with_model(self, change: Callable[[str], str]) -> Self:
@@ -71,13 +71,13 @@ class CleanRecipe(Settings):
         return [limit for preset in self.presets(when) for limit in preset.limits()]
 
     def mix_measures(self) -> list[str]:
-        """Return the measures that are written beside a run, by name: those of the limits that are off, too."""
+        """Return the measures that are written with a run, by name, including those of limits that are off."""
         return sorted({name for preset in self.presets("mix") for name in preset.measures()})
 
     def for_sample(self) -> Self:
-        """Return what the tokenizer's sample is cleaned by: limits of `when = "mix"` as they were published.
+        """Return the tables that clean the tokenizer's sample, with published limits for `when = "mix"`.
 
-        So the tokenizer stays when such a limit is moved or turned off.
+        Changing such a limit or turning it off therefore keeps the tokenizer.
         """
         moved = {
             preset.name: preset.published().model_copy(update={"when": "encode"}) for preset in self.presets("mix")
@@ -85,7 +85,7 @@ class CleanRecipe(Settings):
         return self.model_copy(update=moved)
 
     def with_defaults(self, others: CleanRecipe) -> Self:
-        """Return the tables that are on; those of `others` take the place of the ones without a table here."""
+        """Return the tables that are on; `others` fills in for tables that are missing here."""
         own: dict[str, Any] = {}
         for name in CleanRecipe.model_fields:
             table = getattr(others if getattr(self, name) is None else self, name)
@@ -103,25 +103,25 @@ class CleanRecipe(Settings):
 
 
 class NearDuplicatesRecipe(Settings):
-    """Documents of all sources that are nearly equal. The table turns it on, even when it is empty. Two documents are
-    compared by their sets of 5-grams of tokens: candidates are found by MinHash, and each one's Jaccard similarity is
-    then computed exactly. Turning it on, or moving a number, encodes nothing again.
+    """Documents of all sources that are nearly equal. The table turns the search on, even when it is empty. Two
+    documents are compared by their sets of 5-grams of tokens: MinHash finds candidates, and the Jaccard similarity of
+    each pair is then computed exactly. Turning the search on or changing a number encodes nothing again.
     """
 
     action: Literal["report", "drop"] = "report"
-    """`report`: count them, and list the pairs. `drop`: of similar documents the longest stays, of equally long ones
-    the one with the lowest hash; a document is dropped only if it is similar to one that stays."""
+    """`report`: count near-duplicates and list the pairs. `drop`: of similar documents the longest stays, of equally
+    long ones the one with the lowest hash. A document is dropped only if it is similar to one that stays."""
     min_jaccard: Annotated[float, Field(ge=0.5, le=1)] = 0.8
-    """The least similarity at which two documents are near-duplicates. Of the pairs at 0.8, 92 % are found; at 0.85,
-    98.8 %; at 0.7, 56 %. A lower number finds more, and more that are no duplicates."""
+    """The lowest similarity at which two documents are near-duplicates. Of the pairs at 0.8, 92 % are found; at 0.85,
+    98.8 %; at 0.7, 56 %. A lower number finds more pairs, and more that are not duplicates."""
     max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.3
-    """`drop`: the build stops, and shows some of them, when a larger share of a source's documents would be dropped."""
+    """`drop`: the build stops and shows examples if a larger share of a source's documents would be dropped."""
 
 
 class CleanAllRecipe(CleanRecipe):
     """Presets that drop whole documents. A table turns its preset on, even when it is empty; each limit in it replaces
-    the published one, and `"off"` turns one limit off. The order of the presets and of their limits is the order in
-    which a document's first reason is found. Filters read documents before they are encoded.
+    the published one, and `"off"` turns one limit off. A document's first reason is the first limit that it breaks, in
+    the order of the presets and of their limits. Filters read documents before they are encoded.
     """
 
     near_duplicates: NearDuplicatesRecipe | None = Field(default=None, exclude_if=_is_none)

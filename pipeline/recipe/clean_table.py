@@ -1,4 +1,4 @@
-"""What every table of `clean` has, a preset's or a filter's: its name, and where a person finds it."""
+"""The base of every table of `clean`, preset or filter: its name, and where a person finds it."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ class CleanTable(Settings):
 
     @property
     def table(self) -> str:
-        """Its table in a recipe: a source's takes the place of the recipe's."""
+        """Its table in a recipe; a source's own table replaces the recipe's."""
         return f"[sources.clean.{self.name}] or [clean.{self.name}]"

@@ -24,8 +24,8 @@ class EvaluationRecipe(Settings):
     separator: Annotated[str, Field(min_length=1)] | None = None
     """The text between two items of a text file."""
     max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.01
-    """The build stops when `action = "drop"` would leave out a larger share of a source: items of a test are rare in
-    text, and a wrong column is found everywhere."""
+    """The build stops if `action = "drop"` would drop a larger share of a source: items of a test are rare in text,
+    whereas a wrong column matches everywhere."""
     action: Literal["report", "drop"] = "report"
-    """Count and show the documents that hold an item, or drop them from all sources as well. Changing it encodes
-    nothing again."""
+    """`report` counts and shows the documents that hold an item; `drop` also drops them from all sources. Changing this
+    encodes nothing again."""

@@ -38,7 +38,7 @@ class Filter(CleanTable):
     """Whether it takes longer than encoding."""
 
     max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.3
-    """The build stops, and shows some of them, when the filter drops a larger share of the documents."""
+    """The build stops and shows examples if the filter drops a larger share of the documents."""
 
     @property
     def is_on(self) -> bool:
@@ -58,9 +58,10 @@ class PersonalData(Filter):
 
     action: Literal["keep", "mask", "drop"] = "mask"
     """`mask` replaces each hit with a placeholder, such as `email@example.com`; `drop` drops the document; `keep` does
-    not look for any, for one source where the recipe has the table for all."""
+    not look for any: it turns the recipe's table off for one source."""
     kinds: Annotated[list[PersonalKind], AfterValidator(distinct), Field(min_length=1)] | None = None
-    """What to look for, all when absent; [docs/cleaning.md](../docs/cleaning.md) says what counts as each."""
+    """What to look for; when absent, everything. [docs/cleaning.md](../docs/cleaning.md) says what counts as each
+    kind."""
 
     @property
     def is_on(self) -> bool:
@@ -69,13 +70,13 @@ class PersonalData(Filter):
 
     @property
     def all_kinds(self) -> tuple[PersonalKind, ...]:
-        """What is looked for, in one order whatever the order in the recipe."""
+        """The kinds to look for, always in the same order, whatever their order in the recipe."""
         return tuple(kind for kind in PERSONAL_KINDS if self.kinds is None or kind in self.kinds)
 
 
 class Language(Filter):
     """The language of a document, as a fastText model sees it (`pip install 'tokenmill[clean]'`). Documents in other
-    languages are dropped, and counted by language.
+    languages are dropped and counted by language.
     """
 
     name = "language"
@@ -87,9 +88,9 @@ class Language(Filter):
     keep: Annotated[list[str], AfterValidator(distinct), Field(min_length=1)] | Literal["all"]
     """Languages to keep, by the model's labels: `["en"]`. `"all"` turns the table off for a source."""
     min_score: Annotated[float, Field(ge=0, le=1)] = 0.65
-    """A document stays if one of these languages has this score or a higher one; 0.65 is FineWeb's."""
+    """A document stays if one of these languages scores this much or more; 0.65 is FineWeb's number."""
     first_bytes: SizeBytes | None = None
-    """Only so much of each document decides, which is faster; all of it when absent."""
+    """How much of each document to look at: less is faster. When absent, all of it."""
 
     @model_validator(mode="after")
     def _check_model(self) -> Self:
@@ -122,18 +123,18 @@ _DIGEST = "#sha256="
 
 class DatatroveFilter(Filter):
     """One of the filters of `datatrove.pipeline.filters`, unchanged and at its own speed (`pip install
-    'tokenmill[datatrove]'`). A document that it rejects is dropped, and counted as `NAME: REASON`. Text that it changes
-    is encoded unchanged.
+    'tokenmill[datatrove]'`). A document that it rejects is dropped and counted as `NAME: REASON`. If the filter changes
+    a text, the original is encoded.
     """
 
     name = "datatrove"
     is_slow = True
 
     filter: Annotated[str, Field(min_length=1)]
-    """The name of its class, such as `GopherQualityFilter`. Refused are those that need the network, other columns than
-    the text, or remember earlier documents."""
+    """The name of its class, such as `GopherQualityFilter`. Filters are refused if they need the network, need other
+    columns than the text, or remember earlier documents."""
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
-    """What its class is called with: `{ min_doc_words = 20 }`."""
+    """Arguments for its class: `{ min_doc_words = 20 }`."""
 
     @property
     def label(self) -> str:

@@ -1,7 +1,7 @@
 """Presets: limits on measures of documents, with the numbers of the papers they come from.
 
 A field of a preset is a limit. Its name is `min_` or `max_` and a measure of `pipeline.clean.measures`; its default is
-the published number. A document falls where its measure is below the minimum or above the maximum; on the limit it
+the published number. A document falls if its measure is below the minimum or above the maximum; a document on the limit
 stays.
 """
 
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 OFF = "off"
-"""The value of a limit that is not applied. Its measure is taken all the same: turning it on encodes nothing again."""
+"""The value of a limit that is not applied. The measure is still taken, so turning the limit on encodes nothing
+again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One number that a document's measure must keep to."""
+    """A lower or upper bound on one measure of a document."""
 
     preset: str
     key: str
@@ -42,7 +43,7 @@ class Limit:
     def find_fallen(self, values: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
         """Return which documents fall, `(documents,)`, by their measures.
 
-        The limit is rounded to float32 as the measures are: a document exactly on it stays.
+        The limit is rounded to float32, like the measures, so a document exactly on it stays.
         """
         return values < self.value if self.side == "min" else values > self.value
 
@@ -74,11 +75,11 @@ class Preset(CleanTable):
     model_config = ConfigDict(validate_default=True)
 
     when: Literal["mix", "encode", "off"] = "mix"
-    """`mix`: measured when documents are encoded, and dropped when the set is mixed: moving a limit encodes nothing
-    again. `encode`: dropped before encoding, for limits that drop most of a source. `off`: the preset is not used: for
-    one source, where the recipe has it for all."""
+    """`mix`: documents are measured when they are encoded and dropped when the set is mixed, so changing a limit
+    encodes nothing again. `encode`: documents are dropped before encoding; for limits that drop most of a source.
+    `off`: turns the recipe's preset off for one source."""
     max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.3
-    """The build stops, and shows some of them, when the preset drops a larger share of the documents."""
+    """The build stops and shows examples if the preset drops a larger share of the documents."""
 
     @model_validator(mode="after")
     def _check_sides(self) -> Self:
@@ -97,12 +98,12 @@ class Preset(CleanTable):
 
     @classmethod
     def limit_keys(cls) -> list[str]:
-        """Return the keys of the limits, in order: a document that several would drop is counted for the first."""
+        """Return the keys of the limits, in order: a document is counted under the first limit that it breaks."""
         return [key for key in cls.model_fields if key not in Preset.model_fields]
 
     @classmethod
     def measures(cls) -> list[str]:
-        """Return the names of all measures that the preset takes, also of limits that are off, in order."""
+        """Return the names of all measures that the preset takes, in order, including those of limits that are off."""
         return list(dict.fromkeys(key[4:] for key in cls.limit_keys()))
 
     def limits(self) -> list[Limit]:
@@ -173,8 +174,8 @@ class Gopher(Preset):
 
 
 class C4(Preset):
-    """The rules of C4 that drop whole pages (Raffel et al. 2020, section 2.2): for prose. Its rules for lines edit
-    texts, which cleaning never does: lines that C4 would remove only do not count."""
+    """The rules of C4 that drop whole pages (Raffel et al. 2020, section 2.2): for prose. C4 also removes single lines.
+    Cleaning never edits a text; such lines only do not count."""
 
     name = "c4"
 
@@ -229,10 +230,10 @@ class Code(Preset):
     """Bytes in runs of base64 or hex: above 50 % (Lozhkov et al. 2024)."""
     min_code_letters: Share = 0.05
     """Characters that are letters outside strings and numbers: below 5 %. Our own number: 1 % of the modules of
-    Python's standard library are below 7 %, files of tables and word lists at 0 to 2 %."""
+    Python's standard library are below 7 %; files of tables and word lists are at 0 to 2 %."""
     max_top_name_lines: Share = 0.7
-    """Lines with one and the same name: above 70 %. Our own number: one module of Python's standard library is above,
-    and so are logs, and tables filled from one template."""
+    """Lines with one and the same name: above 70 %. Our own number: one module of Python's standard library is above
+    it, and so are logs and tables filled from one template."""
 
 
 PRESETS: dict[str, type[Preset]] = {preset.name: preset for preset in (Gopher, C4, Fineweb, Code)}
