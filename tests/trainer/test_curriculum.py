@@ -334,6 +334,10 @@ def test_the_cool_down_begins_with_the_first_batch_that_crosses_the_border(curri
     recipe, _ = pin(recipe_file, even, *WSD, "schedule.decay_from_mix_phase=last", "train.steps=8")
     assert recipe.schedule.decay_steps == 4
 
+    # A run of more epochs gives the steps of its cool-down itself.
+    recipe, _ = pin(recipe_file, even, *WSD, "schedule.decay_steps=4", "train.steps=16")
+    assert (recipe.train.steps, recipe.schedule.decay_steps) == (16, 4)
+
 
 @pytest.mark.parametrize(
     ("overrides", "fault"),
@@ -343,6 +347,11 @@ def test_the_cool_down_begins_with_the_first_batch_that_crosses_the_border(curri
         (
             ["schedule.decay_from_mix_phase=last", "train.steps=10"],
             "begins in step 17, after the last one, train.steps",
+        ),
+        (
+            ["schedule.decay_from_mix_phase=last", "train.steps=29"],
+            "begins in step 17, and the run ends after the epoch, train.steps = 29: step 29 has windows of 'main', of "
+            "the next epoch. Lower steps to 28, or give decay_steps = 13 instead.",
         ),
         (
             ["schedule.decay_from_mix_phase=last", "schedule.warmup_steps=18"],

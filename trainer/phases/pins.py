@@ -2,7 +2,8 @@
 
 A border of the mix lies between two windows, and often in a batch. What ends there ends with the last step before it,
 so that a checkpoint of that step has seen nothing of what follows; the cool-down begins with the step after that one.
-Phases of the mix are those of the first epoch.
+Phases of the mix are those of the first epoch. A cool-down that would go on into the next epoch, whose first phase is
+another mix, is refused.
 """
 
 from __future__ import annotations
@@ -89,6 +90,12 @@ class _Pins:
         elif before < schedule.warmup_steps:
             warm_up = f"the warm-up, schedule.warmup_steps = {schedule.warmup_steps}"
             self.problems.append(f"{found}, before the end of {warm_up}. Lower warmup_steps or name a later phase.")
+        elif steps > (whole := self.order.per_epoch // self.global_batch):
+            next_epoch = f"step {whole + 1} has windows of {self.order.phases[0].name!r}, of the next epoch"
+            remedy = f"Lower steps to {whole}, or give decay_steps = {decay_steps} instead"
+            self.problems.append(
+                f"{found}, and the run ends after the epoch, train.steps = {steps}: {next_epoch}. {remedy}."
+            )
         elif schedule.decay_steps not in (None, decay_steps):
             agreed = f"with this set, batch and seq_len that is decay_steps = {decay_steps}"
             found = f"schedule.decay_steps = {schedule.decay_steps} with decay_from_mix_phase = {name!r}"
