@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 from pipeline.engine.timer import Timer
 from shards.format.manifest import CarriedEntry, ShardEntry
 from shards.format.reader import Shard
-from shards.stores.fetched import FetchedStore
+from shards.stores.fetched_store import FetchedStore
 from shards.stores.open import open_store
 from shards.validation.duplicates import Partition, PartitionFaults, compare_duplicates
 from shards.validation.files import ListedEntry, SharedProperties

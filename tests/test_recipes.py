@@ -19,7 +19,7 @@ from pipeline.recipe.filters import FILTERS
 from pipeline.recipe.presets import PRESETS, Preset
 from pipeline.recipe.schema import MixRecipe, PhaseRecipe, Recipe, SourceRecipe
 from shards.errors import InputError
-from shards.terminal.recipes import find_recipe
+from shards.terminal.shipped_recipes import find_recipe
 from trainer import recipe as train_recipe
 
 Load = Callable[..., Recipe]

@@ -15,7 +15,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from shards.config import Settings, SettingsError, check_settings, load_settings, read_partly
 from shards.errors import InputError
-from shards.terminal.recipes import find_recipe, shipped_folder
+from shards.terminal.shipped_recipes import find_recipe, shipped_folder
 
 SHIPPED = shipped_folder(Path(__file__).parent, "train")
 """The folder of the train recipes that come with the distribution."""

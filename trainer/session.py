@@ -37,7 +37,7 @@ from shards.terminal.program import called_as
 from shards.validation.listing import check_listed_set
 from shards.validation.validate import validate
 from trainer.checkpoint.folders import Checkpoint, CheckpointState, clear_leftovers
-from trainer.checkpoint.load import load_training_state, load_weights
+from trainer.checkpoint.load_tensors import load_training_state, load_weights
 from trainer.checkpoint.save import check_disk, save_checkpoint
 from trainer.device import choose_device, choose_precision, peak_flops
 from trainer.metrics import copy_metrics

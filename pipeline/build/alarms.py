@@ -11,7 +11,7 @@ from pipeline.clean.limits import SHOWN, TEXT_CHARACTERS, CleaningError, FallenD
 from pipeline.encode.run import Run
 from pipeline.encode.run_text import read_run_start
 from pipeline.recipe.schema import Recipe
-from shards.format.tokenizer import read_vocabulary
+from shards.format.vocabulary import read_vocabulary
 from shards.terminal.program import called_as
 
 

@@ -17,7 +17,7 @@ from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.globs import check_globs
 from shards.errors import check_extra
 from shards.stores.files import hash_file
-from shards.terminal.recipes import find_recipe, shipped_folder
+from shards.terminal.shipped_recipes import find_recipe, shipped_folder
 
 SHIPPED = shipped_folder(Path(__file__).parents[1], "data")
 SHIPPED_PATHS_BEGIN = Path("recipes/data")

@@ -21,7 +21,7 @@ from pipeline.clean.trial import try_document
 from pipeline.encode.run import CONNECTIONS, Run
 from pipeline.mix.outcome import Copy, Outcome, Outcomes, find_copies
 from shards.errors import InputError
-from shards.format.hashes import hash_document
+from shards.format.content_hash import hash_document
 from shards.stores.open import absolute_place, open_writable_store
 from shards.stores.store import WritableStore
 from shards.trace.explain_entry_point import Answer, Progress, Question

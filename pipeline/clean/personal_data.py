@@ -20,7 +20,7 @@ import xxhash
 
 from pipeline.arrow import unwrap_mask, wrap_numbers
 from pipeline.clean.personal_kinds import GROUPS, Kind
-from shards.format.hashes import hash_document
+from shards.format.content_hash import hash_document
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -19,7 +19,7 @@ from pipeline.clean.documents import Documents
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import Span, TextBatch
 from pipeline.sources.kinds import list_files, list_spans, read_span
-from shards.format.hashes import hash_document, hash_documents
+from shards.format.content_hash import hash_document, hash_documents
 
 if TYPE_CHECKING:
     import numpy.typing as npt

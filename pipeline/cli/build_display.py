@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from shards.cli.mix_display import mix_rows, mix_warnings, phase_rows
+from shards.cli.mix_table import mix_rows, mix_warnings, phase_rows
 from shards.terminal.display import print_lines, print_rows
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pipeline.estimate.source_estimate import TEXT_BYTES_PER_TOKEN
 from pipeline.recipe.patterns import pattern_reason
 from pipeline.sources.base import MALFORMED
 from pipeline.tokenizer.encoder import describe_slow_encoder
-from shards.cli.mix_display import VALIDATION_PART
+from shards.cli.mix_table import VALIDATION_PART
 from shards.terminal.display import print_lines, print_rows
 
 if TYPE_CHECKING:

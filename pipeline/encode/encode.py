@@ -37,7 +37,7 @@ from pipeline.sources.network.counted_retries import count_retries
 from pipeline.tokenizer.encoder import Encoder, load_encoder
 from pipeline.tokenizer.kept_text import KeptText
 from shards.errors import RunError
-from shards.format.hashes import hash_documents
+from shards.format.content_hash import hash_documents
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipeline.encode.run import Run
-from shards.format.tokenizer import Vocabulary
+from shards.format.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     import numpy as np

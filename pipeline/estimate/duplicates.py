@@ -28,7 +28,7 @@ from pipeline.recipe.schema import Recipe
 from pipeline.sources.base import Unit
 from pipeline.sources.selection import Selection
 from shards.errors import TokenmillError
-from shards.format.hashes import hash_document, hash_documents, split_hashes
+from shards.format.content_hash import hash_document, hash_documents, split_hashes
 from shards.format.manifest import MANIFEST_FILE, Manifest, read_metadata
 from shards.stores.store import local_file
 

@@ -19,7 +19,7 @@ from pipeline.mix.near_duplicates.bands import BANDS_BYTES, CHUNK_TOKENS, count_
 from pipeline.mix.near_duplicates.pairs import RANGE_ROWS
 from pipeline.mix.near_duplicates.signatures import BANDS
 from shards.format.codec import TAIL_BYTES
-from shards.stores.objects import PART_BYTES, REQUEST_BYTES, WHOLE_BYTES
+from shards.stores.object_store import PART_BYTES, REQUEST_BYTES, WHOLE_BYTES
 from shards.validation.duplicates import PARTITION_DOCUMENTS
 
 LISTED_AT_ONCE = 1000

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from shards.errors import InputError
-from shards.format.hashes import split_hashes
+from shards.format.content_hash import split_hashes
 from shards.format.manifest import block_list_reason
 from shards.stores.files import hash_file
 from shards.terminal.display import printable

@@ -26,7 +26,7 @@ from pipeline.recipe.values import (
     no_empty_token,
 )
 from shards.config import Settings
-from shards.format.compression import Compression, CompressionName
+from shards.format.zstd_parameters import Compression, CompressionName
 
 DEFAULT_EOS_TOKEN = "<|endoftext|>"
 NUM_BYTES = 256

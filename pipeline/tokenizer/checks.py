@@ -1,6 +1,6 @@
 """Checks of a given `tokenizer.json`: find everything that prevents its use before the work begins.
 
-What is kept of text differs between kinds (`Keeps` of `shards.format.tokenizer_file`); what is refused here would lose
+What is kept of text differs between kinds (`Keeps` of `shards.format.tokenizer_json`); what is refused here would lose
 text without anybody seeing it, or has no fixed bytes for its ids.
 """
 
@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from shards.errors import InputError
-from shards.format.tokenizer import MAX_VOCAB_SIZE
-from shards.format.tokenizer_file import (
+from shards.format.tokenizer_json import (
     Spelling,
     byte_characters,
     find_entries,
@@ -21,6 +20,7 @@ from shards.format.tokenizer_file import (
     is_byte_level,
     list_parts,
 )
+from shards.format.vocabulary import MAX_VOCAB_SIZE
 
 BOS_TEXTS = ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "[BOS]")
 """The name of BOS in common tokenizers: Llama 2, Gemma, Llama 3, others."""

@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from pipeline.arrow import wrap_texts
 from pipeline.tokenizer.checks import TokenizerError
-from shards.format.tokenizer import Vocabulary
-from shards.format.tokenizer_file import Spelling
+from shards.format.tokenizer_json import Spelling
+from shards.format.vocabulary import Vocabulary
 from shards.terminal.display import printable
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from pipeline.compiled import compiled, compiled_and_kept
 from pipeline.tokenizer.word_counts import COUNT, LENGTH, Words, spell
-from shards.format.tokenizer_file import byte_characters
+from shards.format.tokenizer_json import byte_characters
 
 Longs = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.int32]

@@ -26,7 +26,7 @@ from pipeline.engine.timer import Timer
 from pipeline.sources.network.counted_retries import count_retries
 from pipeline.tokenizer.checks import TokenizerError
 from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR, TokenizerTask, draw_sample, iter_sample
-from shards.format.tokenizer_file import byte_characters
+from shards.format.tokenizer_json import byte_characters
 
 if TYPE_CHECKING:
     import tokenizers

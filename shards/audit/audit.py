@@ -29,8 +29,7 @@ from typing import Any
 import numpy as np
 
 from shards.audit.check import Check, Example
-from shards.audit.concentrated import PASSES, Concentrated, find_concentrated
-from shards.audit.counts import TOKENS_FILE, write_token_counts
+from shards.audit.concentrated_documents import PASSES, Concentrated, find_concentrated
 from shards.audit.document_checks import (
     check_lengths,
     check_near_duplicates,
@@ -51,10 +50,11 @@ from shards.audit.id_checks import (
 from shards.audit.ngrams import hash_ngrams, token_values
 from shards.audit.rules import Verdict, worst_verdict
 from shards.audit.shard import NGRAM_RATE, PASSAGE_TOKENS, SampleRates, ShardTask, audit_shard
+from shards.audit.tokens_table import TOKENS_FILE, write_token_counts
 from shards.audit.totals import Totals
 from shards.errors import ShardSetError
 from shards.format.reader import Shard, ShardSet
-from shards.format.tokenizer import Vocabulary
+from shards.format.vocabulary import Vocabulary
 from shards.stores.files import atomic_open
 from shards.stores.open import open_store
 from shards.stores.store import check_outside, folder_beside

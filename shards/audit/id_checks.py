@@ -24,7 +24,7 @@ from shards.audit.rules import (
     Verdict,
 )
 from shards.audit.totals import SplitTotals, Totals
-from shards.format.tokenizer import Vocabulary
+from shards.format.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     import numpy.typing as npt

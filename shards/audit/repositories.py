@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from shards.validation.sources import load_reader, read_sources
 
 if TYPE_CHECKING:
-    from shards.audit.concentrated import Concentrated, ListedDocument
+    from shards.audit.concentrated_documents import Concentrated, ListedDocument
     from shards.format.reader import ShardSet
 
 

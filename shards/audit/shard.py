@@ -19,7 +19,7 @@ import numpy as np
 
 from shards.audit.histogram import BINS, bin_lengths
 from shards.audit.ngrams import NO_NGRAM, finalize, hash_ngrams, token_values
-from shards.format.hashes import split_hashes
+from shards.format.content_hash import split_hashes
 from shards.format.manifest import Split
 from shards.format.reader import ShardSet
 from shards.format.scan import DocumentBlock, iter_blocks

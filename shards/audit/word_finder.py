@@ -17,7 +17,7 @@ import numpy as np
 
 from shards.audit.ngrams import finalize, token_values
 from shards.audit.spread import count_spread_pairs
-from shards.format.tokenizer import Vocabulary
+from shards.format.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     import numpy.typing as npt

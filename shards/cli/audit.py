@@ -19,7 +19,7 @@ from shards.terminal.display import plain_table, print_lines, print_rows, printa
 if TYPE_CHECKING:
     from shards.audit.audit import AuditResult
     from shards.audit.check import Check, Finding
-    from shards.audit.concentrated import Concentrated
+    from shards.audit.concentrated_documents import Concentrated
     from shards.terminal.arguments import Subparsers
 
 _SHOWN_CHARACTERS = 60

@@ -9,7 +9,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from shards.cli.mix_display import carried_rows, mix_rows, mix_warnings, phase_rows
+from shards.cli.mix_table import carried_rows, mix_rows, mix_warnings, phase_rows
 from shards.errors import Problem
 from shards.terminal.arguments import print_json
 from shards.terminal.display import plain_table, plural, print_lines, print_rows, printable, stdout_console

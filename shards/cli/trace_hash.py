@@ -48,7 +48,7 @@ def show_hash(options: argparse.Namespace) -> int:
 
 
 def _query(options: argparse.Namespace) -> tuple[HashQuery, bytes | None]:
-    from shards.format.hashes import hash_document
+    from shards.format.content_hash import hash_document
     from shards.trace.find_hash import HashQuery, parse_hash
 
     if options.hash is not None:

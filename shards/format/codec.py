@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import xxhash
 import zstandard
 
-from shards.format.compression import Compression, FrameCompressor
+from shards.format.zstd_parameters import Compression, FrameCompressor
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -16,7 +16,7 @@ import numpy as np
 from shards.errors import Problem, ShardSetError
 from shards.format.carried import OWN_COLUMNS
 from shards.format.reader import Shard, ShardSet
-from shards.format.tokenizer import Vocabulary
+from shards.format.vocabulary import Vocabulary
 from shards.format.writer import document_schema
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ window lies in one shard, so the order crosses from one phase to the next betwee
 `WindowOrder` maps a global window number to (epoch, shard, first token) from the manifest's token counts alone. The
 number of windows consumed is therefore all the state a training run has of its data: resume at any number, with any
 batch size, and the same windows follow. `account_tokens` counts the tokens that were used, repeated and never used;
-`shards.trace.windows` finds the documents of a window.
+`shards.trace.window_documents` finds the documents of a window.
 """
 
 from __future__ import annotations

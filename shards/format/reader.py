@@ -34,7 +34,7 @@ from shards.format.manifest import (
     parse_json,
     read_metadata,
 )
-from shards.format.tokenizer import MAX_TOKENIZER_BYTES, Vocabulary, read_vocabulary
+from shards.format.vocabulary import MAX_TOKENIZER_BYTES, Vocabulary, read_vocabulary
 from shards.stores.cache import Cache
 from shards.stores.cache_store import CacheStore
 from shards.stores.open import open_store

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shards.format.decoded import DecodedShard
+from shards.format.decoded_frames import DecodedShard
 from shards.stores.cache_store import CacheStore
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ import numpy as np
 
 from shards.format.carried import CarriedType, carried_fields
 from shards.format.codec import SeekableWriter
-from shards.format.compression import Compression
 from shards.format.manifest import (
     MANIFEST_FILE,
     CarriedEntry,
@@ -34,6 +33,7 @@ from shards.format.manifest import (
     dtype_for,
     version_for,
 )
+from shards.format.zstd_parameters import Compression
 from shards.stores.files import atomic_open
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from shards.errors import ShardSetError
 from shards.format.manifest import MANIFEST_FILE, Manifest
 from shards.format.reader import ShardSet, open_set
 from shards.stores.files import hash_file
-from shards.stores.hub import HubStore
 from shards.stores.hub_address import HubAddress
 from shards.stores.hub_client import HubError, Listing, list_files
+from shards.stores.hub_store import HubStore
 
 CARD_FILE = "README.md"
 

@@ -25,9 +25,9 @@ from shards.errors import Problem, ShardSetError
 from shards.format.manifest import MANIFEST_FILE, MAX_METADATA_BYTES, Manifest
 from shards.format.reader import ShardSet
 from shards.stores.files import atomic_open, check_room, hash_file, sync_folder, write_folder
-from shards.stores.hub import HubStore, open_hub
 from shards.stores.hub_address import HubAddress
 from shards.stores.hub_client import HubError
+from shards.stores.hub_store import HubStore, open_hub
 from shards.stores.retry import retry
 from shards.stores.store import FolderStore
 from shards.validation.files import check_structure

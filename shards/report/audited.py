@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from shards.audit.audit import AUDIT_VERSION, REPORT_FILE, audit
-from shards.audit.counts import TOKENS_FILE, read_column
+from shards.audit.tokens_table import TOKENS_FILE, read_column
 from shards.format.reader import ShardSet
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from shards.format.documents import iter_documents, read_bytes
 from shards.format.reader import Shard, ShardSet
-from shards.format.tokenizer import Vocabulary
+from shards.format.vocabulary import Vocabulary
 from shards.report.document_lengths import rows_by_source, wrong_document_table
 from shards.trace.locate import Place, find_places
 

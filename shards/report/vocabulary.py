@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shards.audit.counts import TOKENS_FILE, read_column, read_special, read_values
+from shards.audit.tokens_table import TOKENS_FILE, read_column, read_special, read_values
 from shards.report.audited import Audited
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 
 from shards.config import nearest
-from shards.stores.hub import open_hub
 from shards.stores.hub_address import HUB_SCHEME
+from shards.stores.hub_store import open_hub
 from shards.stores.object_client import OBJECT_SCHEMES, StoreAddressError
-from shards.stores.objects import ObjectStore, open_objects
+from shards.stores.object_store import ObjectStore, open_objects
 from shards.stores.store import FolderStore, Store
 
 Place = Path | str

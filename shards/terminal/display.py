@@ -75,9 +75,9 @@ def say(message: str) -> None:
 def plain_table(*columns: str, right: bool = True) -> Table:
     """Return an empty table in the style of all commands. With `right`, all columns but the first are right-aligned.
 
-    On a narrow terminal it folds (`shards.terminal.table`): no number or word is broken.
+    On a narrow terminal it folds (`shards.terminal.folding_table`): no number or word is broken.
     """
-    from shards.terminal.table import FoldingTable
+    from shards.terminal.folding_table import FoldingTable
 
     table = FoldingTable()
     for number, column in enumerate(columns):

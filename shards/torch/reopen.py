@@ -10,7 +10,7 @@ from shards.errors import InputError
 from shards.format.reader import ShardSet, open_set
 from shards.stores.cache import Cache
 from shards.stores.cache_store import CacheStore
-from shards.stores.hub import HubStore
+from shards.stores.hub_store import HubStore
 from shards.stores.open import scheme_of
 
 

@@ -16,7 +16,7 @@ from shards.errors import Problem, ShardSetError
 from shards.format.carried import OWN_COLUMNS
 from shards.format.documents import iter_documents
 from shards.format.reader import Shard
-from shards.format.tokenizer import Vocabulary
+from shards.format.vocabulary import Vocabulary
 
 CONTEXT_BYTES = 120
 """Bytes of text shown on each side of a hit."""

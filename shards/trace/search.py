@@ -21,7 +21,7 @@ import numpy as np
 
 from shards.format.reader import ShardSet
 from shards.format.scan import DocumentBlock, iter_blocks
-from shards.format.tokenizer import Vocabulary
+from shards.format.vocabulary import Vocabulary
 from shards.trace.locate import Excerpt, Place, cut_excerpt, find_places
 from shards.trace.prefilter import cover_bits, may_hold
 

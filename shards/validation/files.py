@@ -35,7 +35,7 @@ from shards.format.manifest import (
     version_for,
 )
 from shards.format.reader import Shard, ShardSet
-from shards.format.tokenizer import MAX_TOKENIZER_BYTES, check_tokenizer
+from shards.format.vocabulary import MAX_TOKENIZER_BYTES, check_tokenizer
 from shards.stores.files import TMP_SUFFIX
 from shards.stores.store import Store, reads_at_once
 from shards.validation import manifest as totals

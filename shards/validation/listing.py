@@ -9,7 +9,7 @@ from __future__ import annotations
 from shards.errors import Problem
 from shards.format.manifest import MAX_METADATA_BYTES
 from shards.format.reader import ShardSet
-from shards.format.tokenizer import check_tokenizer
+from shards.format.vocabulary import check_tokenizer
 from shards.validation import manifest as totals
 
 MOST_PROBLEMS = 10

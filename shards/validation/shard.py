@@ -25,8 +25,8 @@ import zstandard
 
 from shards.errors import Problem, ProblemKind, ShardSetError
 from shards.format import codec
+from shards.format.content_hash import split_column
 from shards.format.documents import iter_documents
-from shards.format.hashes import split_column
 from shards.format.manifest import SourceCounts
 from shards.format.reader import Shard
 from shards.format.writer import add_source_counts

@@ -18,12 +18,12 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from shards.errors import Problem, ShardSetError
+from shards.format.content_hash import hash_document
 from shards.format.documents import iter_documents, read_bytes
-from shards.format.hashes import hash_document
 from shards.format.reader import Shard, ShardSet, read_listed_file
 from shards.format.recipe_folder import RECIPE_FOLDER_FILE, find_recipe_folder
-from shards.format.tokenizer import Vocabulary
-from shards.format.tokenizer_file import plain_json
+from shards.format.tokenizer_json import plain_json
+from shards.format.vocabulary import Vocabulary
 
 ENTRY_POINT_GROUP = "tokenmill.sources"
 SAMPLE_SEED = 0x746D696C

@@ -29,7 +29,7 @@ from shards.format.manifest import Split
 from shards.format.order import order_split
 from shards.torch import TokenWindows
 from tests.benchmarks.hub import serve_hub
-from trainer.commands.timed_steps import write_made_up_set
+from trainer.commands.bench_steps import write_made_up_set
 from trainer.metrics import read_metrics
 from trainer.recipe import load_train_recipe
 

@@ -63,7 +63,7 @@ def bench_trainer(work: Path, quick: bool = False) -> dict[str, Any]:
 
     import torch
 
-    from trainer.commands.timed_steps import build_theirs, take_our_steps, take_their_steps
+    from trainer.commands.bench_steps import build_theirs, take_our_steps, take_their_steps
     from trainer.data import open_windows
     from trainer.recipe import load_train_recipe
     from trainer.session import open_session

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from shards.__main__ import main
-from shards.stores.objects import open_objects
+from shards.stores.object_store import open_objects
 from shards.stores.probe import probe
 from tests.support.builds import build_here, digests_in, run_build
 from tests.support.servers.azurite import azure_environment, azurite_store, make_container

@@ -48,7 +48,7 @@ def built(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def decoded_documents(shard_set: shards.ShardSet) -> list[tuple[str, str, bytes, bytes]]:
     """Return (split, source, hash, text) of every document, decoded with the published byte-level alphabet."""
-    from shards.format.tokenizer_file import byte_characters
+    from shards.format.tokenizer_json import byte_characters
 
     tokenizer = json.loads((shard_set.path / "tokenizer.json").read_text(encoding="utf-8"))
     values = {character: byte for byte, character in enumerate(byte_characters())}

@@ -21,7 +21,7 @@ from pipeline.engine.receipts import seal, unseal
 from pipeline.mix.cuts import MixError
 from pipeline.recipe.presets import PRESETS
 from shards.__main__ import main
-from shards.format.hashes import hash_document
+from shards.format.content_hash import hash_document
 from tests.support.builds import real_documents
 from tests.support.near_duplicates import change
 from tests.support.servers.objects import BUCKET, ObjectServer, aws_environment

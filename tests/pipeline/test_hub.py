@@ -16,7 +16,7 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 
-from shards.format.hashes import hash_document
+from shards.format.content_hash import hash_document
 from tests.support.builds import digests
 from tests.support.hub_builds import ROOT, SOURCES, Command, files_recipe, hub_recipe, without_provenance, write_recipe
 from tests.support.servers import corpora

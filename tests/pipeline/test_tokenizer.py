@@ -20,7 +20,7 @@ from pipeline.tokenizer.checks import TokenizerError
 from pipeline.tokenizer.encoder import Encoder, load_encoder, read_encoder_file
 from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR, TokenizerTask, iter_sample
 from pipeline.tokenizer.train import PATTERNS, build_tokenizer_json, pre_tokenizer, train_merges, train_tokenizer
-from shards.format.tokenizer_file import byte_characters, find_special
+from shards.format.tokenizer_json import byte_characters, find_special
 from tests.support.builds import list_spans_of
 
 SPECIAL = ["<|endoftext|>", "<|pad|>", "<|user|>"]

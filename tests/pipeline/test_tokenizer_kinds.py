@@ -18,8 +18,8 @@ from pipeline.clean.documents import Documents
 from pipeline.tokenizer.checks import TokenizerError
 from pipeline.tokenizer.encoder import Encoder, TokenizerInfo, read_encoder_file
 from pipeline.tokenizer.kept_text import KeptText, check_unknown
-from shards.format.tokenizer import Vocabulary, read_vocabulary
-from shards.format.tokenizer_file import find_special, find_spelling
+from shards.format.tokenizer_json import find_special, find_spelling
+from shards.format.vocabulary import Vocabulary, read_vocabulary
 from tests.support.builds import real_documents
 from tests.support.tokenizers import (
     MARK,

@@ -22,7 +22,7 @@ from shards.errors import ShardSetError
 from shards.format import scan
 from shards.format.reader import open_set
 from shards.format.scan import iter_blocks
-from shards.format.tokenizer import Vocabulary, read_vocabulary
+from shards.format.vocabulary import Vocabulary, read_vocabulary
 from shards.validation.validate import validate
 from tests.support.shard_sets import write_set
 

@@ -26,7 +26,7 @@ from shards.stores import retry
 from shards.stores.cache import PART_SUFFIX, Cache, CacheError
 from shards.stores.cache_store import FetchError
 from shards.stores.files import DiskError
-from shards.stores.hub import HubStore
+from shards.stores.hub_store import HubStore
 from shards.stores.open import open_writable_store
 from shards.stores.retry import StoppedError
 from tests.support.servers.hub import Hub, use_hub

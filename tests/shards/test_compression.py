@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 from shards.format import codec
-from shards.format.compression import MOST_LARGER, FrameCompressor, describe_compression
+from shards.format.zstd_parameters import MOST_LARGER, FrameCompressor, describe_compression
 
 NAMES = ("fast", "balanced", "small")
 FRAME = codec.FRAME_BYTES

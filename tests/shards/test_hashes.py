@@ -6,7 +6,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shards.format.hashes import hash_document, hash_documents, join_hashes, split_column, split_hashes
+from shards.format.content_hash import hash_document, hash_documents, join_hashes, split_column, split_hashes
 
 
 @given(st.lists(st.binary(max_size=40), max_size=20))

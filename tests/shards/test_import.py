@@ -19,8 +19,8 @@ from shards.convert.import_ import bin_files, imported_documents
 from shards.convert.import_.bin_files import TokenBinError
 from shards.convert.import_.import_set import ImportOptions, import_set
 from shards.convert.import_.shards import cut_shards
-from shards.format.tokenizer import read_vocabulary
-from shards.format.tokenizer_file import byte_characters
+from shards.format.tokenizer_json import byte_characters
+from shards.format.vocabulary import read_vocabulary
 from shards.validation.validate import validate
 
 EOS = 298

@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from shards.errors import InputError
-from shards.stores import object_errors, objects
+from shards.stores import object_errors, object_store
 from shards.stores.object_client import StoreAddressError, connect
 from shards.stores.object_errors import RangesError, StoreError
-from shards.stores.objects import ObjectStore, open_objects
+from shards.stores.object_store import ObjectStore, open_objects
 from shards.stores.open import absolute_place, open_store
 from shards.stores.probe import probe, require_abilities
 from tests.support.servers.http11 import Request, Response
@@ -60,7 +60,7 @@ def proxy(server: ObjectServer, monkeypatch):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(objects, "GIVE_UP_S", 0.0)
+    monkeypatch.setattr(object_store, "GIVE_UP_S", 0.0)
     monkeypatch.setattr(object_errors, "UNREACHABLE_S", 0.0)
 
 
@@ -71,7 +71,7 @@ def test_with_every_fifth_request_failing_nothing_is_lost_or_short(proxy, tmp_pa
     store = open_objects(PLACE)
     proxy.faults.every(5, *FAULTS, stall_s=0.3)
     before = store.failures
-    big = os.urandom(objects.WHOLE_BYTES + 12345)
+    big = os.urandom(object_store.WHOLE_BYTES + 12345)
     (tmp_path / "big").write_bytes(big)
     for number in range(20):
         store.put(f"small/{number}", b"%d" % number * 1000)
@@ -123,7 +123,7 @@ def test_an_upload_that_fails_leaves_nothing(server, tmp_path, monkeypatch):
         def _pass_on(self, request: Request) -> Response:
             return Response(403) if "partNumber=2" in request.query else super()._pass_on(request)
 
-    (tmp_path / "big").write_bytes(bytes(objects.WHOLE_BYTES + 1))
+    (tmp_path / "big").write_bytes(bytes(object_store.WHOLE_BYTES + 1))
     with Refusing(server) as proxy:
         aws_environment(monkeypatch, proxy.url)
         store = open_objects(PLACE)
@@ -152,11 +152,11 @@ def test_memory_is_bounded_while_a_large_file_is_sent(store, tmp_path):
 
 def test_a_file_that_changes_while_it_is_sent_is_an_error(store, tmp_path, monkeypatch):
     big = tmp_path / "big"
-    big.write_bytes(bytes(objects.WHOLE_BYTES + 1))
+    big.write_bytes(bytes(object_store.WHOLE_BYTES + 1))
     send = type(connect("s3", BUCKET).parts).put
 
     def cut_and_send(*arguments, **options):
-        os.truncate(big, objects.PART_BYTES + 5)
+        os.truncate(big, object_store.PART_BYTES + 5)
         return send(*arguments, **options)
 
     monkeypatch.setattr(type(connect("s3", BUCKET).parts), "put", cut_and_send)
@@ -250,7 +250,7 @@ def test_an_endpoint_where_nothing_listens(impatient, monkeypatch):
 
 
 def test_an_endpoint_that_never_answered_is_tried_until_the_time_that_is_printed(monkeypatch, capsys):
-    monkeypatch.setattr(objects, "_traffic", objects._Traffic())
+    monkeypatch.setattr(object_store, "_traffic", object_store._Traffic())
     monkeypatch.setattr(object_errors, "UNREACHABLE_S", 1.5)
     aws_environment(monkeypatch, f"http://127.0.0.1:{free_port()}")
     began = time.time()
@@ -262,9 +262,9 @@ def test_an_endpoint_that_never_answered_is_tried_until_the_time_that_is_printed
 
 
 def test_an_endpoint_that_answered_before_gets_all_the_time(server, monkeypatch, capsys):
-    monkeypatch.setattr(objects, "_traffic", objects._Traffic())
+    monkeypatch.setattr(object_store, "_traffic", object_store._Traffic())
     monkeypatch.setattr(object_errors, "UNREACHABLE_S", 0.0)
-    monkeypatch.setattr(objects, "GIVE_UP_S", 1.0)
+    monkeypatch.setattr(object_store, "GIVE_UP_S", 1.0)
     with Proxy(server) as proxy:
         aws_environment(monkeypatch, proxy.url)
         open_objects(PLACE).put("x", b"1")

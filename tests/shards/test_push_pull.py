@@ -23,9 +23,9 @@ from shards.__main__ import main
 from shards.errors import InputError
 from shards.hub import pull as hub_pull
 from shards.hub import push as hub_push
-from shards.stores.hub import HubStore
 from shards.stores.hub_address import HubAddress, HubAddressError, parse_hub_address
 from shards.stores.hub_client import HubError
+from shards.stores.hub_store import HubStore
 from shards.validation.validate import validate
 from tests.support.faults_documents import document_in_both_splits
 from tests.support.servers.hub import TOKEN, Hub, use_hub

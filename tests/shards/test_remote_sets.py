@@ -16,7 +16,7 @@ import pytest
 import shards
 from shards.__main__ import main
 from shards.errors import ShardSetError
-from shards.stores.objects import open_objects
+from shards.stores.object_store import open_objects
 from shards.validation.validate import validate
 from tests.support import faults_documents, faults_metadata, faults_tokens
 from tests.support.faults import FAULTS

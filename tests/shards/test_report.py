@@ -115,7 +115,7 @@ def write_hostile_set(folder, plan: Plan):
 
 def byte_entries(codec):
     """Return each id's bytes."""
-    from shards.format.tokenizer import read_vocabulary
+    from shards.format.vocabulary import read_vocabulary
 
     return read_vocabulary(codec.to_str().encode()).entries
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from shards.stores.fetched import FetchedStore
+from shards.stores.fetched_store import FetchedStore
 from shards.stores.files import is_abandoned, unique_name
 from shards.stores.open import open_writable_store
 from shards.stores.probe import probe

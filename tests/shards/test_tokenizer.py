@@ -11,8 +11,8 @@ from tokenizers import pre_tokenizers
 
 from shards.errors import ShardSetError
 from shards.format.reader import open_set
-from shards.format.tokenizer import read_vocabulary
-from shards.format.tokenizer_file import byte_characters, parse_tokenizer
+from shards.format.tokenizer_json import byte_characters, parse_tokenizer
+from shards.format.vocabulary import read_vocabulary
 from shards.stores.files import hash_file
 
 

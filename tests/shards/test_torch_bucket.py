@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from shards import ShardSet, open_set
-from shards.stores.objects import open_objects
+from shards.stores.object_store import open_objects
 from shards.torch import TokenStream, TokenWindows
 from tests.support.servers.objects import BUCKET, SECRET_KEY, ObjectServer, Proxy, aws_environment
 from tests.support.token_sets import count_up, write_token_set

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, RandomSampler, default_collate
 from shards import ShardSet, ShardSetError, open_set
 from shards.errors import InputError
 from shards.format import codec
-from shards.format.decoded import DecodedShard
+from shards.format.decoded_frames import DecodedShard
 from shards.format.order import WindowOrder
 from shards.format.reader import Shard
 from shards.format.window_reader import READS_FORWARD

@@ -16,7 +16,7 @@ import torch
 from shards import ShardSet
 from shards.errors import InputError
 from trainer.commands import bench, fit
-from trainer.commands.timed_steps import build_theirs, time_steps, write_made_up_set
+from trainer.commands.bench_steps import build_theirs, time_steps, write_made_up_set
 from trainer.model.decoder import build_model
 from trainer.model.size import count_parameters, flops_per_token
 from trainer.recipe import TrainRecipe, load_train_recipe
@@ -137,7 +137,7 @@ def test_a_loss_that_is_not_finite_is_no_figure(trainer: Any, recipe_file: Path)
 
 
 def test_out_of_memory_says_what_to_do(trainer: Any, recipe_file: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("trainer.commands.timed_steps.time_steps", run_out_of_memory)
+    monkeypatch.setattr("trainer.commands.bench_steps.time_steps", run_out_of_memory)
     done = trainer.run("bench", recipe_file, *OVERRIDES, "--alone", "--json")
     assert done.returncode == 1
     assert "error: tiny: ours: OutOfMemoryError('CUDA out of memory')" in done.stderr

@@ -18,7 +18,7 @@ import torch
 
 from shards import ShardSet
 from shards.errors import InputError
-from trainer.commands.load_training_run import load_training_run
+from trainer.commands.trained_model import load_training_run
 from trainer.model.generate import SamplingOptions, TrainedModel, choose_token, generate_texts
 
 

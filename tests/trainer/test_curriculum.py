@@ -23,7 +23,7 @@ from tests.support.given_windows import GivenWindows, note_given_windows
 from tests.support.ranks import ReadLines, assert_near, run_ranks
 from trainer.commands.plot import draw_plots
 from trainer.optim import learning_rate
-from trainer.phases.mix import describe_borders, list_stretches, summarise_mix
+from trainer.phases.mix_phases import describe_borders, list_stretches, summarise_mix
 from trainer.phases.pins import pin_to_mix
 from trainer.recipe import TrainRecipe, load_train_recipe
 from trainer.run_folder import RECIPE_FILE

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shards import ShardSet
 from shards.format.order import WindowOrder, account_tokens, read_sources, seeded_permutation
 from shards.torch.document_boundaries import number_documents
-from shards.trace.windows import trace_windows
+from shards.trace.window_documents import trace_windows
 from trainer.data import open_windows
 from trainer.recipe import TrainConfig
 

@@ -14,7 +14,7 @@ import torch
 
 from shards import ShardSet
 from shards.format.order import number_token_sources
-from shards.format.tokenizer import read_vocabulary
+from shards.format.vocabulary import read_vocabulary
 from trainer.evaluate import evaluate, summarise_evaluation
 from trainer.model.decoder import LanguageModel, build_model
 from trainer.recipe import ModelConfig, TrainConfig

@@ -13,7 +13,7 @@ import torch
 
 from shards import ShardSet
 from trainer.commands.export import describe_export_files
-from trainer.commands.load_training_run import load_training_run
+from trainer.commands.trained_model import load_training_run
 from trainer.model.generate import SamplingOptions, iter_tokens
 from trainer.recipe import ModelConfig
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from shards import ShardSet
-from trainer.commands.load_training_run import load_training_run
+from trainer.commands.trained_model import load_training_run
 from trainer.model.attention import KeyValueCache
 from trainer.model.decoder import LanguageModel, build_model
 from trainer.model.generate import SamplingOptions, TrainedModel, choose_token, generate_texts, iter_tokens

@@ -1,6 +1,6 @@
 """Measured throughput of recipes: tokens/s, MFU and peak memory of real training steps, ours and transformers'.
 
-`trainer.commands.timed_steps` says what is measured. Each trainer has a process of its own, so that neither finds the
+`trainer.commands.bench_steps` says what is measured. Each trainer has a process of its own, so that neither finds the
 other's memory, caches or compiled code, and that the failure of one costs no figure of the other. One GPU, or the CPU;
 validation and checkpoints are in no figure. Takes minutes for each recipe, most of them to compile.
 """
@@ -100,7 +100,7 @@ def bench(recipe: TrainRecipe, trainers: list[str], steps: int) -> list[dict[str
         InputError: the recipe cannot run here.
     """
     from shards.terminal.display import say
-    from trainer.commands.timed_steps import time_steps, write_made_up_set
+    from trainer.commands.bench_steps import time_steps, write_made_up_set
 
     rows: list[dict[str, Any]] = []
     spawn = multiprocessing.get_context("spawn")  # CUDA does not survive a fork

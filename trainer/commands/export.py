@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
     from shards.stores.files import write_folder, write_text
     from shards.terminal.display import print_summary, say
     from trainer.checkpoint.save import write_tensors
-    from trainer.commands.load_training_run import load_training_run
+    from trainer.commands.trained_model import load_training_run
     from trainer.run_folder import TOKENIZER_FILE
 
     out: Path = options.out

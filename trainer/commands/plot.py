@@ -95,7 +95,7 @@ def draw_plots(records: list[Record], phases: list[PhaseConfig], *, title: str) 
     from matplotlib.ticker import EngFormatter, FuncFormatter
 
     from trainer.commands.plot_marks import mark_mix, mark_phases
-    from trainer.phases.mix import list_stretches
+    from trainer.phases.mix_phases import list_stretches
 
     # Choose the panels: one for each kind of number that the run has.
     curves = {key: read_curve(records, key) for key in ("loss", "val_loss", "lr", "tokens_per_s", "usd")}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from trainer.phases.mix import Stretch
+    from trainer.phases.mix_phases import Stretch
     from trainer.recipe import PhaseConfig
 
 PURPLE = "#882255"

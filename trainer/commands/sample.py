@@ -56,7 +56,7 @@ def utf8(text: str) -> str:
 def run(options: argparse.Namespace) -> int:
     """Print each prompt and its continuation, a single one as it is generated; with `--json` a line for each prompt."""
     from shards.terminal.display import printable, say
-    from trainer.commands.load_training_run import load_training_run
+    from trainer.commands.trained_model import load_training_run
     from trainer.model.generate import generate_texts
 
     chosen = SamplingOptions(**{field.name: getattr(options, field.name) for field in fields(SamplingOptions)})

@@ -16,7 +16,7 @@ from shards.errors import InputError
 from shards.format.order import Window, order_split, row_window
 from shards.format.reader import ShardSet
 from shards.trace.locate import Excerpt, Place, read_excerpt
-from shards.trace.windows import find_window_documents
+from shards.trace.window_documents import find_window_documents
 from trainer.checkpoint.folders import CheckpointError, CheckpointState, list_checkpoints, read_state
 from trainer.metrics import METRICS_FILE, read_metrics
 from trainer.recipe import FIXED_BY_CHECKPOINT, TrainConfig, find_changes, load_train_recipe, parse_recipe

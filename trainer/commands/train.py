@@ -141,7 +141,7 @@ def print_outcome(outcome: TrainingLoop, *, as_json: bool) -> None:
     """Print how a run ended: a JSON object, or tables."""
     from shards.format.order import account_tokens
     from trainer.phases.ledger import summarise_phases
-    from trainer.phases.mix import summarise_mix
+    from trainer.phases.mix_phases import summarise_mix
 
     session = outcome.session
     last_step = outcome.log.last("loss")

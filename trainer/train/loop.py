@@ -34,7 +34,7 @@ from shards.terminal.display import format_value
 from shards.terminal.program import called_as
 from shards.terminal.progress import Meter, show_progress
 from shards.torch import TokenWindows
-from shards.trace.windows import trace_windows
+from shards.trace.window_documents import trace_windows
 from trainer.checkpoint.folders import checkpoint_path, list_checkpoints, step_of_checkpoint
 from trainer.data import open_windows
 from trainer.evaluate import evaluate, summarise_evaluation
@@ -42,7 +42,7 @@ from trainer.metrics import MetricsLog, describe_step, last_record
 from trainer.model.generate import SamplingOptions, TrainedModel, generate_texts
 from trainer.model.size import count_parameters
 from trainer.phases.ledger import summarise_phases
-from trainer.phases.mix import describe_borders
+from trainer.phases.mix_phases import describe_borders
 from trainer.run_folder import SAMPLES_FOLDER
 from trainer.session import Session, wait_for_ranks
 from trainer.train.loss_checks import REMEDY, find_loss_fault

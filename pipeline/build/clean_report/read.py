@@ -28,7 +28,7 @@ from pipeline.mix.contamination import CONTAMINATION_FILE
 from pipeline.tokenizer.train import TOKENIZER_FILE
 from shards.errors import InputError
 from shards.format.manifest import MANIFEST_FILE
-from shards.format.tokenizer import Vocabulary, read_vocabulary
+from shards.format.vocabulary import Vocabulary, read_vocabulary
 from shards.stores.open import open_writable_store
 from shards.stores.store import Store, WritableStore
 from shards.trace.locate import cut_excerpt

@@ -19,9 +19,9 @@ from pipeline.mix.plan import MixPlan, ShardPlan
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.selection import merge_carried
 from pipeline.tokenizer.encoder import TokenizerInfo
-from shards.format.compression import LEVEL_BEFORE, Compression, CompressionName, describe_compression
 from shards.format.manifest import ShardEntry, Split
 from shards.format.writer import SetProperties, shard_name
+from shards.format.zstd_parameters import LEVEL_BEFORE, Compression, CompressionName, describe_compression
 from shards.stores.store import WritableStore
 
 

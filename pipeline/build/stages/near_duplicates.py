@@ -18,7 +18,7 @@ from pipeline.mix.near_duplicates import bands, pairs, similar
 from pipeline.mix.near_duplicates.drop import SimilarPairs
 from pipeline.recipe.schema import Recipe
 from pipeline.tokenizer.encoder import TokenizerInfo
-from shards.format.tokenizer import read_vocabulary
+from shards.format.vocabulary import read_vocabulary
 from shards.stores.files import check_room
 from shards.terminal.display import printable
 

@@ -19,7 +19,7 @@ from pipeline.arrow import wrap_numbers, wrap_texts
 from pipeline.engine.checksums import checksum_file
 from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, read_similar
 from pipeline.mix.near_duplicates.survivors import SimilarDocuments, choose_dropped
-from shards.format.hashes import join_hashes
+from shards.format.content_hash import join_hashes
 from shards.stores.open import open_store
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from shards.convert.import_.imported_documents import (
 from shards.convert.import_.manifest import make_manifest
 from shards.convert.import_.shards import SplitRows, write_split
 from shards.format.manifest import Dtype, ShardEntry, Split, TokenizerEntry, dtype_for
-from shards.format.tokenizer import MAX_TOKENIZER_BYTES, Vocabulary, read_vocabulary
+from shards.format.vocabulary import MAX_TOKENIZER_BYTES, Vocabulary, read_vocabulary
 from shards.format.writer import HashingFile, SetProperties, write_entry, write_manifest
 from shards.stores.files import atomic_open, hash_file, write_folder
 

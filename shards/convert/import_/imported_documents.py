@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from shards.convert.import_.bin_files import BinStream, TokenBinError
+from shards.format.content_hash import hash_document
 from shards.format.documents import cut_blocks
-from shards.format.hashes import hash_document
-from shards.format.tokenizer import Vocabulary
+from shards.format.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -10,7 +10,7 @@ import numpy as np
 
 from shards.audit.id_checks import concentration
 from shards.audit.totals import Totals
-from shards.format.tokenizer import Vocabulary
+from shards.format.vocabulary import Vocabulary
 from shards.stores.files import atomic_open
 
 if TYPE_CHECKING:

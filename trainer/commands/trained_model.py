@@ -11,7 +11,7 @@ from shards.errors import InputError
 from shards.stores.files import hash_file
 from shards.terminal.program import called_as
 from trainer.checkpoint.folders import find_newest_checkpoint, read_checkpoint
-from trainer.checkpoint.load import load_weights
+from trainer.checkpoint.load_tensors import load_weights
 from trainer.device import choose_device
 from trainer.model.decoder import LanguageModel
 from trainer.model.generate import TrainedModel

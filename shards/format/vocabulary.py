@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from shards.errors import Problem
 from shards.format.manifest import Manifest
-from shards.format.tokenizer_file import Keeps, parse_tokenizer
+from shards.format.tokenizer_json import Keeps, parse_tokenizer
 
 if TYPE_CHECKING:
     import numpy as np

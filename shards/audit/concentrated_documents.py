@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from shards.audit.totals import Totals
     from shards.format.reader import ShardSet
     from shards.format.scan import DocumentBlock
-    from shards.format.tokenizer import Vocabulary
+    from shards.format.vocabulary import Vocabulary
 
 PASSES = 3
 """How often the tokens of the set are read."""
