@@ -1,7 +1,7 @@
 """Assemble: write neighbouring shards from a contiguous slice of every run; `shards.format.writer` writes.
 
-A generator seeded with (seed, split, shard) permutes the documents, starting from an order that depends on content.
-The slices of neighbouring shards are neighbours in every run. So where there are many runs, a task writes several
+A generator seeded with (seed, split, shard) permutes the documents, starting from an order that depends on content. The
+slices of neighbouring shards are neighbours in every run. If there are many runs, a task therefore writes several
 shards: it reads the rows that all of them take of a run at once, and from a remote store the tokens, too. Memory: one
 shard's tokens, and the rows and carried values of the task's shards. Scratch: the task's shards, and from a remote
 store their tokens.
@@ -123,7 +123,7 @@ class _Documents:
     """The number of each document's run."""
     epochs: npt.NDArray[np.int64]
     buffer: memoryview
-    """The tokens of all, in bytes; other bytes lie in between."""
+    """The tokens of all, in bytes; there are other bytes in between."""
     starts: npt.NDArray[np.int64]
     """The first byte of each document in the buffer."""
     stops: npt.NDArray[np.int64]

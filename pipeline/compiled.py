@@ -2,9 +2,9 @@
 
 Only what is called from Python is kept, with all that it calls: in a folder whose name is a digest of every source file
 beside its own, so that no change of any of them runs old code. A compiled function calls compiled functions of its own
-folder alone. The code lies in `NUMBA_CACHE_DIR`, else in `$XDG_CACHE_HOME/tokenmill`, else in `~/.cache/tokenmill`.
-Where none can be written, each process compiles again. numba itself distinguishes its versions and processors, and puts
-each file in its place whole: processes may compile side by side.
+folder alone. The code is kept in `NUMBA_CACHE_DIR`, or else in `$XDG_CACHE_HOME/tokenmill`, or else in
+`~/.cache/tokenmill`. If no folder can be written, each process compiles again. numba itself distinguishes its versions
+and processors, and puts each file in its place whole: processes may compile side by side.
 
 numba is imported when the first function is decorated, so that to ask what is kept does not load it.
 """

@@ -83,8 +83,8 @@ def build_set(
 
     Raises:
         InputError: the recipe, the data, a folder or the machine cannot be used. Nothing was published.
-        RunError: the build failed on the way; call again to go on. `SetProblemsError` where it was built, and
-            validation found problems.
+        RunError: the build failed on the way; call again to go on. `SetProblemsError` if it was built, and validation
+            found problems.
         OSError: the disk is full or cannot be written. Call again to go on.
     """
     out = absolute_place(out)

@@ -78,7 +78,7 @@ class BuildContext:
             written = sum(file.bytes for file in self.out.list())
             needs.append(("the set", self.out.folder, max(0, output_bytes - written)))
         if self.work.folder is None or self.driver.scratch is not None:
-            # What is uploaded when it is whole needs room for the largest tasks at a time.
+            # Files that are uploaded when they are whole need room for the largest tasks at a time.
             largest = sorted(scratch_bytes)[-self.driver.executor.workers :]
             needs.append(("tasks at work", Path(self.driver.scratch or default_scratch()), sum(largest)))
         check_room(needs, disk.REMEDY)

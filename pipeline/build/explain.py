@@ -41,10 +41,11 @@ MOST_ROWS = 20
 
 
 def explain(question: Question, progress: Progress) -> Answer | None:
-    """Return what the work folder of a build says of a document; None if there is none where it lies by default.
+    """Return what the work folder of a build says about a document; None if there is no work folder at the default
+    place.
 
     Raises:
-        InputError: the work folder that was named is none, or a source cannot be read.
+        InputError: the named folder is not a work folder, or a source cannot be read.
         RunError: the work folder is damaged.
     """
     work = _find_work(question)
@@ -66,7 +67,7 @@ def _find_work(question: Question) -> WritableStore | None:
 
 @dataclass
 class _Found:
-    """What is known of a text: of its copies in the runs, or of its way before them."""
+    """What is known about a text: about its copies in the runs, or about how far it got before them."""
 
     lines: list[str] = field(default_factory=list[str])
     data: dict[str, Any] = field(default_factory=dict[str, Any])

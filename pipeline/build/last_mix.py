@@ -29,7 +29,7 @@ LAST_FILE = "last-mix.json"
 
 @dataclass(frozen=True)
 class LastMix:
-    """What a work folder says of its last mix."""
+    """The record of the last mix in a work folder."""
 
     work: WritableStore
     mix: str
@@ -142,7 +142,7 @@ def read_last_mix(work: WritableStore) -> LastMix:
 
 @contextmanager
 def last_mix_errors() -> Generator[None]:
-    """Say of damage to a work folder that a build repairs it, where the command that found it cannot.
+    """Say that a build repairs damage to a work folder, if the command that found the damage cannot.
 
     Raises:
         RunError: in the place of a WorkFileDamagedError.

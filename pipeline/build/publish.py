@@ -123,7 +123,7 @@ def publish(
         shards: the shards' entries, in order.
         carried: the columns that their document tables carry.
     """
-    # What attempts and probes that were killed have left, on whatever host.
+    # Files that killed attempts and probes have left, on any host.
     for path in out.folder.iterdir() if out.folder else ():
         if _TEMPORARY.fullmatch(path.name):
             delete_path(path)

@@ -105,7 +105,7 @@ class DocumentStream:
 
     @property
     def filtered(self) -> dict[str, Any]:
-        """What filters did, as JSON values."""
+        """The effect of filters, as JSON values."""
         return self._filtered.to_json(self._shown_filtered)
 
     @property

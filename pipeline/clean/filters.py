@@ -58,7 +58,7 @@ class FilteredDocument:
 
 @dataclass(slots=True)
 class Filtered:
-    """What filters did to the documents of some spans."""
+    """The effect of filters on the documents of some spans."""
 
     masked: Masked = field(default_factory=Masked)
     steps: Counter[str] = field(default_factory=Counter[str])

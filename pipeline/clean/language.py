@@ -30,7 +30,7 @@ _CENTROIDS = 256
 
 
 class ModelError(InputError):
-    """A file that is no fastText model, or another one than the recipe means."""
+    """A file that is not a fastText model, or not the one that the recipe means."""
 
 
 def find_other_languages(text: pa.LargeStringArray, table: Language, folder: Path) -> dict[int, str]:
@@ -90,7 +90,7 @@ def read_languages(data: bytes) -> list[str]:
     """Return the languages that a fastText model tells apart.
 
     Raises:
-        ModelError: the bytes are no such model, or not all of it.
+        ModelError: the bytes are not such a model, or not all of it.
     """
     try:
         if struct.unpack_from("<ii", data) != (_MAGIC, _VERSION):

@@ -1,7 +1,7 @@
 """Limits on measures of documents: which documents fall, why, and when the build stops over it.
 
 Presets with `when = "encode"` drop their documents here. Those with `when = "mix"` are applied by
-`pipeline.mix.cleaning` to the measures that lie beside the runs.
+`pipeline.mix.cleaning` to the measures that are stored with the runs.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def find_fallen(
 
 
 def find_first_limit(fallen: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """Return the first limit that drops each document, -1 where none does, `(documents,)`.
+    """Return the first limit that drops each document, -1 if none does, `(documents,)`.
 
     Args:
         fallen: which documents each limit drops, `(limits, documents)`.

@@ -141,7 +141,7 @@ _NOT_PUBLIC_V4 = [
 ]
 """IANA's registry of special-purpose addresses, and multicast. `is_global` differs between versions of Python."""
 _FINEWEB = frozenset(b"22.214.171.124 126.96.36.199 220.127.116.11 184.108.40.206 188.8.131.52 18.104.22.168".split())
-"""What FineWeb has put in the place of addresses: they answer no one (datatrove, `PIIFormatter`)."""
+"""Addresses that FineWeb puts in place of real ones; no host answers them (datatrove, `PIIFormatter`)."""
 _VERSION_BEFORE = re.compile(
     rb"(?i:\b(?:v|ver)|version[_s]*|release|build|section|chapter|clause|rule|figure|table|appendix|definition|theorem"
     rb"|lemma|proposition|corollary|remark)[s\s:=\"'.(]{0,5}\Z|[=<>~!^]=[ ]?\Z|(?:\A|[\s(\"';])[A-Z][A-Za-z]{0,30}/\Z"
@@ -244,7 +244,7 @@ _CARD = _kind(
 
 
 def _is_random(data: bytes, start: int, stop: int) -> bool:
-    """Return whether the second half of a key, without its prefix, has the characters of a key: `xxxx` is none."""
+    """Return whether the second half of a key, without its prefix, has the characters of a key: `xxxx` has not."""
     return len(set(data[(start + stop) // 2 : stop])) >= _LEAST_DISTINCT
 
 
@@ -278,7 +278,7 @@ _KEYS = (
     _kind(
         "private_key",
         r"-----BEGIN ([A-Z0-9]+ )*PRIVATE KEY( BLOCK)?-----",
-        # What stands between the two lines is the hit, without the white space around it.
+        # The hit is the text between the two lines, without the white space around it.
         rb"-----BEGIN (?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY(?: BLOCK)?-----\s*+"
         rb"(?P<body>[^-]*+(?:-(?!----)[^-]*+)*+)"
         rb"-----END (?:[A-Z0-9]{1,20} ){0,4}PRIVATE KEY(?: BLOCK)?-----",

@@ -83,7 +83,7 @@ def parse_docstrings(content: bytes) -> Iterator[tuple[str, str]]:
     if not _is_documentation(content):
         return
     with warnings.catch_warnings():
-        # Other people's invalid escapes are none of our user's business.
+        # The user need not hear about invalid escapes in other people's code.
         warnings.simplefilter("ignore")
         tree = ast.parse(content)
     for name, text in _walk(tree, ""):

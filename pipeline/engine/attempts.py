@@ -112,7 +112,7 @@ def publish_attempt(attempt: Attempt, result: dict[str, Any]) -> None:
     Raises:
         TaskDiffersError: another attempt has finished with other files.
     """
-    # Where files go to a folder of this attempt alone, creating the receipt says whether it is the first.
+    # If files go to a folder of this attempt alone, creating the receipt says whether it is the first.
     if (attempt.in_place or attempt.target.outputs is not None) and _is_second(attempt, result):
         return
     result |= {"attempt": attempt.name, "finished": time.time()}

@@ -83,7 +83,7 @@ def block_bytes_of(facts: dict[str, Any]) -> int:
 
 
 def checksum_blocks(data: bytes | memoryview, block_bytes: int = BLOCK_BYTES) -> bytes:
-    """Return the checksums of whole blocks, the last of which may be shorter."""
+    """Return the checksums of whole blocks; the last block may be shorter."""
     view = memoryview(data)
     return b"".join([xxhash.xxh3_64_digest(view[at : at + block_bytes]) for at in range(0, len(view), block_bytes)])
 
@@ -92,7 +92,7 @@ def find_difference(data: memoryview, checksums: bytes, block_bytes: int) -> int
     """Return the offset of the first block that differs from its checksum, or None.
 
     Args:
-        data: whole blocks; the last may be shorter where the file ends with it.
+        data: whole blocks; the last may be shorter if the file ends with it.
         checksums: one for each block that there should be.
         block_bytes: bytes of each.
     """

@@ -98,7 +98,7 @@ class Driver:
         scratch: str | None = None,
         check: Callable[[], None] | None = None,
     ):
-        """Set where stages lie and run.
+        """Set where stages are kept and run.
 
         Args:
             work: the work folder.

@@ -33,7 +33,7 @@ _CALLS_AHEAD = 4
 """Calls given to the pool for each worker, so that the next one waits there when one ends."""
 
 _WORKERS_A_SENDER = 4
-"""Where files are sent to a store, there is one process more for so many workers. At most as many tasks as there are
+"""If files are sent to a store, there is one more process for every so many workers. At most as many tasks as there are
 workers compute at the same time; one whose files are on their way leaves its turn to the next."""
 
 _PRELOADED = ["pipeline.encode.encode", "pipeline.assemble", "pipeline.engine.worker"]
@@ -207,7 +207,7 @@ class LocalExecutor:
 
 
 class _Slots:
-    """What each worker process is at, in memory that it shares with the build: a row of `_ROW` numbers a process."""
+    """The state of each worker process, in memory shared with the build: a row of `_ROW` numbers per process."""
 
     _ROW = 4
 

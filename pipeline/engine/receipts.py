@@ -41,7 +41,7 @@ class WorkFileDamagedError(RunError):
 
         Args:
             place: the address of the folder of the task that wrote the file; its last part is the task's digest.
-            name: the file's name in that folder, or its whole address where it lies elsewhere.
+            name: the file's name in that folder, or its whole address if it is elsewhere.
             reason: what is wrong.
         """
         self.where = name if "/" in name else f"{place}/{name}"
@@ -150,7 +150,7 @@ class TaskOutput:
 
 
 class FileRange:
-    """A range of a file of a finished task, of which parts are read. Memory: 8 bytes for each block of the range."""
+    """A range of a file of a finished task, to be read in parts. Memory: 8 bytes for each block of the range."""
 
     def __init__(self, output: TaskOutput, name: str, start: int, stop: int):
         """Set the range, in bytes; its checksums are read on first use."""
@@ -173,7 +173,7 @@ class FileRange:
         return 2 * self._block_bytes
 
     def read(self, start: int, stop: int) -> memoryview:
-        """Read bytes [start, stop) of the file, which lie in the range.
+        """Read bytes [start, stop) of the file, which must be within the range.
 
         Raises:
             WorkFileDamagedError: these bytes, or their checksums, are not as they were written.
@@ -205,7 +205,7 @@ class FileRange:
             return self._read_blocks(start, stop, buffer)
 
     def _read_blocks(self, start: int, stop: int, buffer: memoryview | None) -> tuple[int, memoryview]:
-        """Return the first byte of the blocks in which bytes [start, stop) lie, and the blocks."""
+        """Return the first byte of the blocks that hold bytes [start, stop), and the blocks."""
         size = self._block_bytes
         if self._checksums is None:
             number = -(-self._range[1] // size) - self._first
@@ -223,7 +223,7 @@ class FileRange:
 
 
 def file_name(result: dict[str, Any], name: str) -> str:
-    """Return the name of a task's file in the task's folder: it may lie in the folder of the attempt that wrote it."""
+    """Return the name of a task's file in the task's folder: it may be in the folder of the attempt that wrote it."""
     attempt = result.get("folder")
     return f"{attempt}/{name}" if attempt else name
 

@@ -1,4 +1,4 @@
-"""What executors whose workers are on other hosts share: the check of a worker, and the count of lost calls."""
+"""Parts that executors with workers on other hosts share: the check of a worker, and the count of lost calls."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ End = Literal["all", "time", "error"]
 
 @dataclass(slots=True)
 class ElementResults:
-    """What an element has written so far."""
+    """An element's records so far."""
 
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
     """Of its first calls, in order."""

@@ -88,7 +88,7 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
-    """What a person has asked for."""
+    """The options that a person has given."""
 
     arguments: list[str]
     """Of sbatch."""

@@ -45,7 +45,7 @@ class Task:
     size: int
     """Bytes of work, for progress and to start large tasks first."""
     name: str = ""
-    """What the task works on, for a person; the digest where it has no other name."""
+    """What the task works on, for a person; the digest if it has no other name."""
 
     def __str__(self) -> str:
         return self.name or self.digest
@@ -75,7 +75,7 @@ class Outcome:
 
     bytes: int = 0
     tokens: int = 0
-    """What the task last reported, in this attempt or in the one that finished before."""
+    """The task's last report, from this attempt or from the one that finished before."""
     damage: tuple[str, str, str] | None = None
     """The damaged file of an earlier task that kept this one from finishing, as `WorkFileDamagedError` takes it."""
 

@@ -1,4 +1,4 @@
-"""What carried columns take: bytes of a document in its run, and in the set's document tables."""
+"""The size of carried columns: bytes per document in its run, and in the set's document tables."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Estimate:
     gpu_usd: float | None = None
     """The price of a GPU that waits for the build."""
     traffic: tuple[StageTraffic, ...] = ()
-    """What each stage asks of an object store; empty if work folder and set are in folders."""
+    """The traffic of each stage to an object store; empty if work folder and set are in folders."""
     request_usd: float | None = None
     """The price of those requests."""
     nodes_usd: float | None = None

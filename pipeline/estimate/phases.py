@@ -1,4 +1,4 @@
-"""What a plan says of the phases of a mix: tokens, shards, and the share of each source."""
+"""The phases of a mix in a plan: tokens, shards, and the share of each source."""
 
 from __future__ import annotations
 

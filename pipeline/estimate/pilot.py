@@ -96,7 +96,7 @@ class SourcePilot:
     presets: dict[str, float] = field(default_factory=dict[str, float])
     """The share of the documents that each preset or filter drops, by its label."""
     mixed: MixedPilot = field(default_factory=MixedPilot)
-    """What else cleaning does in the mix."""
+    """The other effects of cleaning in the mix."""
     carried: CarriedBytes = field(default_factory=CarriedBytes)
     """Of a document."""
 
@@ -138,9 +138,9 @@ class Pilot:
     slow_encoder: str = ""
     """Why `tokenizers` encodes in the place of gigatoken; empty if it does not."""
     slow_trainer: str = ""
-    """What to say of a tokenizer that `tokenizers` trains; empty if something faster does."""
+    """A note for a tokenizer that `tokenizers` trains; empty if something faster trains it."""
     kept: tuple[str, ...] = ()
-    """What the tokenizer rewrites of each source's sample; empty if it keeps every byte."""
+    """How much of each source's sample the tokenizer rewrites; empty if it keeps every byte."""
 
 
 def measure_pilot(

@@ -1,4 +1,4 @@
-"""What cleaning in the mix takes of a sample: limits on measures, near-duplicates, documents that hold test items.
+"""What cleaning in the mix drops from a sample: limits on measures, near-duplicates, documents that hold test items.
 
 The sample's runs go through the stages of a build and a mix of their own. Near-duplicates are pairs, so a part of the
 text shows fewer than all of it has: the shares are lower bounds. Cost: 5 ms for each megabyte of the sample.
@@ -58,7 +58,7 @@ def limit_pilot(recipe: Recipe, index: int, runs: Sequence[Run]) -> LimitedPilot
 
 @dataclass(frozen=True, slots=True)
 class MixedPilot:
-    """What a mix of the sample says of one source."""
+    """The result of a mix of the sample for one source."""
 
     near_duplicates: float = 0.0
     """Share of the documents that limits and copies leave: similar to one that stays, dropped or reported."""

@@ -54,7 +54,7 @@ class SourceEstimate:
     left_documents: float = 1.0
     """Share of the encoded documents that cleaning in the mix leaves, in the sample."""
     mixed: MixedPilot = field(default_factory=MixedPilot)
-    """What else cleaning does in the mix, in the sample."""
+    """The other effects of cleaning in the mix, in the sample."""
     formats: dict[str, int] = field(default_factory=dict[str, int])
     """Number of files by the format that they are read as."""
     read_files: tuple[ReadFile, ...] = ()

@@ -45,7 +45,7 @@ in the cheapest regions of the United States. Traffic inside a region is free at
 
 @dataclass(frozen=True, slots=True)
 class StageTraffic:
-    """What one stage asks of an object store."""
+    """Requests and bytes of one stage to an object store."""
 
     stage: str
     reads: int = 0
@@ -113,7 +113,7 @@ class BuildSize:
 
 
 def count_traffic(size: BuildSize, *, workers: int, work: bool, out: bool) -> tuple[StageTraffic, ...]:
-    """Return the traffic of each stage that has some.
+    """Return the traffic of each stage that has any.
 
     Args:
         size: the build.

@@ -201,7 +201,7 @@ class _Histogram:
 
 
 class _LimitTally:
-    """What one limit does to a source."""
+    """The effect of one limit on a source."""
 
     def __init__(self) -> None:
         self.first = Counts()
@@ -213,7 +213,7 @@ class _LimitTally:
 
 
 class _SourceTally:
-    """What all limits do to a source."""
+    """The effect of all limits on a source."""
 
     def __init__(self, source: SourceRecipe):
         self.name = source.name
@@ -294,11 +294,11 @@ class _SourceTally:
 
 @dataclass(frozen=True)
 class _Show:
-    """Says where documents are: in which run, and from which row of the source."""
+    """Finds a document's run and its row in the source."""
 
     runs: Sequence[Run]
     rows: Sequence[Run]
-    """The same runs, where their rows are read: a scratch folder if they lie in a remote store."""
+    """The same runs, where their rows are read: a scratch folder if they are in a remote store."""
 
     def example(self, example: _Example) -> dict[str, Any]:
         run = self.runs[example.run]

@@ -158,7 +158,7 @@ def find_contamination(folder: Path, place: str, recipe: Recipe, runs: Sequence[
         place: the address of the folder of the task that read the evaluation sets.
         recipe: the recipe.
         runs: all runs.
-        rows: the same runs, where their rows are read: scratch folders if they lie in a remote store.
+        rows: the same runs, where their rows are read: scratch folders if they are in a remote store.
     """
     items = load_items(place)
     read: list[dict[str, Any]] = TaskOutput(open_store(place)).result["evaluations"]

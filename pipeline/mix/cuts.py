@@ -226,7 +226,7 @@ def _grant_tokens(demand: Demand, available: list[int], has_more: tuple[bool, ..
 
 
 def _check_phases(demand: Demand, numbers: list[int]) -> None:
-    """Refuse a phase without a shard: its part of every source lies within one document."""
+    """Refuse a phase without a shard: its part of every source is within one document."""
     faults = [
         f"mix.phases.{phase.name}: holds no document, since each of its sources has one that is longer than the "
         "phase's part of that source. Give the phase a larger share, or drop long documents with `max_bytes`."
@@ -242,7 +242,7 @@ def _cut_shards(
 ) -> tuple[list[list[tuple[int, Cut]]], list[int]]:
     """Cut a split into so many shards, or into as many as it takes for none to be empty.
 
-    A shard would be empty where a document of every source is longer than the source's part of a shard.
+    A shard would be empty if every source had a document longer than the source's part of a shard.
 
     Args:
         numbers: shards of each phase of the split.

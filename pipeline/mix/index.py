@@ -211,7 +211,7 @@ class Index:
                     self.dropped_tokens[source][reason] += int(lengths[gone].sum(dtype=np.int64))
 
     def find(self, hi: npt.NDArray[np.uint64], lo: npt.NDArray[np.uint64]) -> Found:
-        """Find the kept documents with given content hashes, of which each is given once, in hash order."""
+        """Find the kept documents with given content hashes; the hashes are distinct and in hash order."""
         result = Found(*(np.full(len(hi), -1, np.int64) for _ in range(4)))
         for number in range(1 << self.bits if len(hi) else 0):
             part, own = self._partitions.read(number), np.flatnonzero(self._kept_in(number))

@@ -89,7 +89,7 @@ class Outcome:
     reasons: list[Reason] = field(default_factory=list[Reason])
     """Why it is dropped or not taken."""
     notes: list[Reason] = field(default_factory=list[Reason])
-    """What is only reported of it."""
+    """Findings that are only reported."""
     shards: list[str] = field(default_factory=list[str])
 
 
@@ -110,7 +110,7 @@ def find_copies(number: int, run: Run, bounds: tuple[int, int]) -> list[Copy]:
 
 
 class Outcomes:
-    """What a mix did with documents."""
+    """The outcome of a mix for single documents."""
 
     def __init__(self, folder: Store, recipe: Recipe, runs: int):
         """Set the mix.
@@ -123,7 +123,7 @@ class Outcomes:
         self._folder, self._recipe, self._runs = folder, recipe, runs
         self._result = TaskOutput(folder).result
         self._unreadable: list[str] = []
-        """What is wrong with block lists that are no longer as the mix read them."""
+        """The faults of block lists that have changed since the mix read them."""
 
     @cached_property
     def plan(self) -> MixPlan | None:

@@ -34,7 +34,7 @@ GROUP_DOCUMENTS = 1 << 22
 partitions, a chunk is 2.6 MB."""
 COLUMNS = ("hash_hi", "hash_lo", "length")
 CHUNK_BYTES = sum(DOCUMENT_DTYPE[name].itemsize for name in COLUMNS)
-"""What a document takes of the scratch file."""
+"""Bytes of a document in the scratch file."""
 
 
 @dataclass(frozen=True, slots=True)

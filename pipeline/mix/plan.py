@@ -27,7 +27,7 @@ class ShardPlan:
     index: int
     slices: tuple[Slice, ...]
     phase: str | None = None
-    """The phase of the mix; None for validation, and where the recipe has no phases."""
+    """The phase of the mix; None for validation, or if the recipe has no phases."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,7 @@ def named_tables(data: dict[str, Any], key: str) -> list[tuple[str, dict[str, An
 
 
 def kind_of(source: dict[str, Any]) -> str:
-    """Return a raw source's kind; where `kind` is wrong, which the model reports, the kind that its keys suggest."""
+    """Return a raw source's kind; if `kind` is wrong, which the model reports, the kind that its keys suggest."""
     kind = source.get("kind", _default(SourceRecipe, "kind"))
     if isinstance(kind, str) and kind in _REQUIRED_KEY:
         return kind

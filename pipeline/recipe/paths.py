@@ -34,7 +34,8 @@ def move_path(path: str, *, old: Path, new: Path) -> str:
 
 
 def explain_path(folder: Path, path: str) -> str:
-    """Return where a relative path begins, for an error; and how to write it where it is right from here."""
+    """Return the folder that a path is relative to, for an error; and how to write the path if it is right from the
+    working directory."""
     rule = f"Paths begin at the recipe's folder, {folder}; those of --set at the working directory"
     here = join_path(Path.cwd(), path)
     if here != join_path(folder, path) and "://" not in here and glob.glob(here, recursive=True):

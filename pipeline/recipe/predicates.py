@@ -60,7 +60,7 @@ class Predicate:
             raise TypeError(f"column {self.column!r} is {column_type}; cannot test {self.operator} {self.value!r}")
 
     def excludes(self, least: Any, most: Any) -> bool:
-        """Say whether no value within the bounds holds; False where that is not known."""
+        """Say whether no value within the bounds holds; False if that is not known."""
         if any(isinstance(bound, str) != isinstance(self.example, str) for bound in (least, most)):
             return False
         if self.operator == "in":
@@ -75,7 +75,7 @@ class Predicate:
         }[self.operator]
 
     def mask(self, values: pa.Array[Any]) -> pa.BooleanArray:
-        """Return which rows hold; null where the column is null.
+        """Return which rows hold; null if the column is null.
 
         Raises:
             TypeError: the column cannot be compared with the value.

@@ -69,7 +69,7 @@ class Grant:
 
 
 class Demand:
-    """What a recipe asks of its sources, in tokens (EOS included)."""
+    """The tokens that a recipe needs from its sources, EOS included."""
 
     def __init__(self, recipe: Recipe):
         self.recipe = recipe

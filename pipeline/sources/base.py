@@ -37,7 +37,7 @@ MALFORMED = "malformed record"
 """The drop reason of records that cannot be parsed as the recipe says."""
 
 UNKNOWN_TYPE: Literal[""] = ""
-"""The type of a column that a file does not tell before it is read, or of which all values are null."""
+"""The type of a column whose type is unknown until the file is read, or whose values are all null."""
 
 SpanKind = Literal["rg", "b", "file"]
 

@@ -54,7 +54,7 @@ class Unread:
     """The parts of a source that a build did not read because the mix was complete without them."""
 
     files: int
-    """Files of which nothing was read."""
+    """Files from which nothing was read."""
     all_files: int
     parts: int
     """Parts left out of the files that were read in part."""

@@ -59,7 +59,7 @@ class TokenizerInfo:
     """The id that begins each document; None if none does."""
     keeps: Keeps = "bytes"
     ignored: tuple[str, ...] = ()
-    """What the file asks for that a set does not do."""
+    """Requests of the file that a set ignores."""
 
 
 def read_encoder_file(

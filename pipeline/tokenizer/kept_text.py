@@ -36,7 +36,7 @@ _SHOWN_CHARACTERS = 60
 
 @dataclass(slots=True)
 class KeptText:
-    """What tokens keep of the documents that were encoded, copies included. Plain data, for a receipt.
+    """How much of the encoded documents their tokens keep, copies included. Plain data, for a receipt.
 
     Attributes:
         documents: all of them.

@@ -1,7 +1,7 @@
 """Cut text into the pre-tokens of the published split patterns, compiled.
 
 The functions do what a regular expression engine does with `pipeline.tokenizer.train.PATTERNS`: they try one
-alternative after another, and give characters back where the engine would. What a character is comes from a table that
+alternative after another, and give characters back when the engine would. What a character is comes from a table that
 `pipeline.tokenizer.word_counts` fills by asking the engine of `tokenizers`, so that both know the same Unicode. Text is
 UTF-8, and each document ends with the byte `END_OF_TEXT` or where the bytes end.
 """
@@ -27,7 +27,7 @@ _NO_PREFIX = LETTER | NUMBER | NEWLINE | END
 """What `[^\\r\\n\\p{L}\\p{N}]` does not match."""
 _APOSTROPHE, _SLASH, _BLANK = 0x27, 0x2F, 0x20
 _LONG_S = (0xC5, 0xBF)
-"""The bytes of U+017F, which equals an s where case is ignored."""
+"""The bytes of U+017F, which equals an s when case is ignored."""
 
 LLAMA3, QWEN2, O200K = range(3)
 PATTERN_NUMBERS = {"llama3": LLAMA3, "qwen2": QWEN2, "o200k": O200K}

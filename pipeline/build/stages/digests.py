@@ -1,4 +1,4 @@
-"""What digests of stages are made of: the keys of a source that decide its documents, and digests of earlier tasks."""
+"""The input of the stages' digests: the keys of a source that decide its documents, and digests of earlier tasks."""
 
 from __future__ import annotations
 

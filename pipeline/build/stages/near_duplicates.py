@@ -127,7 +127,7 @@ def check_near_duplicates(
         note: whether to say how many there are, if they are only reported.
 
     Raises:
-        CleaningError: with counts and documents of every source of which too many would be dropped.
+        CleaningError: with counts and documents of every source that would lose too many.
     """
     settings = recipe.clean.near_duplicates
     assert settings is not None

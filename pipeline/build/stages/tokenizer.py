@@ -24,7 +24,7 @@ TokenizerChoice = Literal["recipe", "keep"]
 _SAMPLE_SHORT = 0.9
 """A sample smaller than this share of what was asked for is reported."""
 _SAMPLE_FALLEN = 0.3
-"""A sample of which presets drop a larger share of a source is reported."""
+"""The sample is reported if presets drop a larger share of a source than this."""
 _LASTING_KEYS = ("vocab_size", "special_tokens", "pretokenizer")
 """Keys of the recipe that a kept tokenizer must agree with."""
 
@@ -165,7 +165,7 @@ def _load_trained(context: BuildContext, digest: str, section: TokenizerRecipe) 
 
 
 def _note_drops(context: BuildContext, recipe: Recipe, drawn: dict[str, Any]) -> None:
-    """Say which documents the sample left out, where that tells of a wrong pattern or of odd data."""
+    """Say which documents the sample left out, if that points to a wrong pattern or odd data."""
     for source in recipe.sources:
         facts = drawn[source.name]
         if facts.get("matched", 0) > source.max_dropped * facts.get("looked_at", 0):

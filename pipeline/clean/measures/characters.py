@@ -72,7 +72,7 @@ def is_letter(document: Bytes, at: int) -> bool:
 
     Not letters: U+0080 to U+00BF, the punctuation and symbols from U+2000 to U+2BFF, U+2E00 to U+2E7F and U+3000 to
     U+303F, private use and what follows it (U+E000 to U+F8FF, U+FE00 to U+FE3F), emoji and other symbols (U+1F000 to
-    U+1FFFF), and what lies above U+E0000.
+    U+1FFFF), and what is above U+E0000.
     """
     lead = document[at]
     if lead < FIRST_WIDE:

@@ -1,4 +1,4 @@
-"""The measures of documents, one after the other: each family's function, where one of its measures is wanted."""
+"""The measures of documents, one after the other: each family's function, if one of its measures is wanted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def measure_families(
         data: their UTF-8, and maybe more.
         offsets: the documents are what is between two of them, `(documents + 1,)`; none is empty.
         wanted: which measures, `(measures,)`; a family is taken as a whole.
-        found: is filled where a family is wanted, `(documents, measures)`.
+        found: filled in for the families that are wanted, `(documents, measures)`.
     """
     for number in range(len(offsets) - 1):
         _measure_text(data[offsets[number] : offsets[number + 1]], wanted, found[number])

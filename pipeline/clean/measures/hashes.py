@@ -69,7 +69,7 @@ def read_stretch(blocks: Blocks, start: int, stop: int) -> tuple[np.uint64, int]
 def read_block(blocks: Blocks, at: int) -> np.uint64:
     """Return the eight bytes at a position."""
     shift = np.uint64(8 * (at & 7))
-    # A shift by 64 is none: by 1 and by 63 is what gives 0.
+    # A shift by 64 has no effect; shifts by 1 and by 63 give 0.
     return blocks[at >> 3] >> shift | blocks[(at >> 3) + 1] << np.uint64(1) << (np.uint64(63) - shift)
 
 
@@ -104,5 +104,5 @@ def find_first(table: npt.NDArray[np.int32], keys: Keys, index: int) -> int:
 
 @compiled
 def divide(part: float, whole: float) -> float:
-    """Return part / whole, 0 where the whole is 0."""
+    """Return part / whole; 0 if the whole is 0."""
     return part / whole if whole else 0.0

@@ -1,4 +1,4 @@
-"""The module that the fork server loads where a recipe has presets: the compiled measures, for all workers at once.
+"""The module that the fork server loads if a recipe has presets: the compiled measures, for all workers at once.
 
 What this machine does not keep is left: the build compiles it, and says so (`compile_measures`).
 """

@@ -1,4 +1,4 @@
-"""Phrases of a text that show where it comes from: lorem ipsum, JavaScript, policies, marks of generated files.
+"""Phrases that show where a text comes from: lorem ipsum, JavaScript, policies, marks of generated files.
 
 One search, at every fourth byte, finds all phrases: at such a byte, an occurrence has one of the four stretches of four
 letters that begin at rare letters of its phrase. A bit for each phrase and stretch says whether all four letters fit.

@@ -135,7 +135,7 @@ def count_ranges(rows: int, range_rows: int) -> int:
 
 
 class BandFile:
-    """What a bands task wrote. Reads raise `WorkFileDamagedError` if the files are not as they were written."""
+    """The files of a bands task. Reads raise `WorkFileDamagedError` if the files are not as they were written."""
 
     def __init__(self, store: Store):
         """Set the store of the task's folder."""

@@ -39,7 +39,7 @@ BATCH_TOKENS = 1 << 22
 """Tokens whose shingles are in memory at once."""
 
 READ_BYTES = 8 << 20
-"""Of a run, documents that lie so far apart are read one after the other."""
+"""Documents of a run that are this far apart are read one after the other."""
 
 SIMILAR_FILE = "similar.bin"
 SIMILAR_DTYPE = np.dtype(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SimilarDocuments:
-    """Documents of which each is similar to another one, in the order of their hashes; and their pairs."""
+    """Documents that are each similar to another one, in the order of their hashes; and their pairs."""
 
     hi: npt.NDArray[np.uint64]
     """The first 8 bytes of each content hash, `(documents,)`."""

@@ -33,7 +33,7 @@ _MOST_BYTES = (1 << 31) - 2
 
 
 def read_records(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
-    """Stream a span's records, with the columns to carry; empty lines are no records.
+    """Stream a span's records, with the columns to carry; empty lines are not records.
 
     Raises:
         SourceError: a record is malformed and the source's `max_malformed` is 0.

@@ -59,7 +59,7 @@ class RangeCache:
             temporary.replace(path)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise  # a full disk is no error: the range is just not cached
+                raise  # a full disk is not an error: the range is just not cached
         finally:
             temporary.unlink(missing_ok=True)
 
