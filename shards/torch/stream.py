@@ -12,7 +12,7 @@ A DataLoader's workers run ahead of its consumer, so the state has to be of what
 - In torchdata's StatefulDataLoader, each worker's state travels with its batch, and the loader keeps those of the
   batches that it has handed out. `load_state_dict` also takes the state of such a loader, to go on with another
   number of workers.
-- In a plain DataLoader with workers nothing tells this object what was received: `state_dict(received=...)` does.
+- In a plain DataLoader with workers, nothing tells this object what was received: `state_dict(received=...)` does.
 
 Workers: batches that the stream makes (`batch_size=`) are dealt out to the workers, whole and in order. A stream of
 single samples cannot know which of them will be a batch, so the first worker reads them all and the others end at
@@ -27,7 +27,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
-import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from shards.errors import InputError
@@ -35,6 +34,7 @@ from shards.format.manifest import Split
 from shards.format.reader import ShardSet
 from shards.torch.state import StateError, is_integer, parse_states
 from shards.torch.windows import DEFAULT_SEED, Field, Labels, Sample, TokenWindows
+from shards.torch.worker_iterations import WorkerIterations
 
 UnevenEnd = Literal["keep", "drop"]
 
@@ -43,7 +43,8 @@ class TokenStream(IterableDataset[Sample]):
     """The samples [0, n) of a set's order for one rank. See `__init__`.
 
     An iteration begins at the first sample or, once after `load_state_dict`, where that state ends; it ends after the
-    last sample. So for three epochs give `epochs=3`, and iterate once.
+    last sample. So for three epochs give `epochs=3`, and iterate once. The workers of a DataLoader tell their
+    iterations apart by its base seed: two with the same random state after a `load_state_dict` are refused.
     """
 
     def __init__(
@@ -103,24 +104,22 @@ class TokenStream(IterableDataset[Sample]):
         """Where the next iteration begins, after `load_state_dict`."""
         self._own_place = False
         """Whether that is the place of this worker alone."""
-        self._worker_iterations = torch.zeros((), dtype=torch.int64).share_memory_()
-        """Iterations begun by workers since the last `load_state_dict`, in memory that they share with this process."""
+        self._worker_iterations = WorkerIterations()
+        """Those after the last `load_state_dict` or iteration of this process."""
 
     def __len__(self) -> int:
         """Return the samples, or batches, that this rank gets from where the iteration began or will begin."""
-        begin = self._begin if self._loaded is None else self._loaded
-        return -(-self._count_own(begin) // (self.batch_size or 1))
+        return -(-self._count_own(self._current_begin() or 0) // (self.batch_size or 1))
 
     def __iter__(self) -> Iterator[Sample]:
         info = get_worker_info()
         worker, workers = (info.id, info.num_workers) if info is not None else (0, 1)
-        begin, own_place = self._loaded or 0, self._own_place
-        if info is not None and worker == 0:
-            if begin and not own_place and self._worker_iterations.item():
-                message = f"the workers of an earlier iteration have read on from sample {begin}"
-                remedy = "Call load_state_dict before each iteration that begins there"
-                raise InputError(f"{message}; this one would read the same again. {remedy}, or iterate once.")
-            self._worker_iterations += 1
+        own_place = self._own_place
+        if info is not None:
+            begin = self._worker_iterations.start(info, self._loaded, own_place=own_place)
+        else:
+            begin = 0 if self._worker_iterations.begun else self._loaded or 0
+            self._worker_iterations.load(0)
         self._loaded, self._own_place = None, False  # for one iteration
         self._begin, end = begin, self._end(begin)
         readers = 1 if self.batch_size is None else workers
@@ -138,17 +137,21 @@ class TokenStream(IterableDataset[Sample]):
                 plain DataLoader read the stream.
 
         Raises:
-            InputError: workers have read the stream, and `received` is not given, or is more than this rank gets.
+            InputError: workers have read the stream, and `received` is not given; it is more than this rank gets; or
+                they have gone on from the state of a StatefulDataLoader, which alone knows where.
         """
         info = get_worker_info()
         if received is not None:
-            begin = self._begin if self._loaded is None else self._loaded
+            begin = self._current_begin()
+            if begin is None:
+                found = "the workers have gone on from the state of a StatefulDataLoader"
+                raise InputError(f"received = {received!r}: {found}. Save the state of that loader instead.")
             most = self._count_own(begin)
             if not is_integer(received) or not 0 <= received <= most:
                 expected = f"expected an integer from 0 to {most}, the samples of this rank in this iteration"
                 raise InputError(f"received = {received!r}: {expected}. Count them from where it began.")
             return {"samples": min(begin + received * self.world_size, len(self.windows)), **self.windows.identity}
-        if info is None and self._worker_iterations.item():
+        if info is None and self._worker_iterations.begun:
             remedy = "Give received= (samples that this rank has received), or use StatefulDataLoader or num_workers=0"
             raise InputError(
                 f"a DataLoader's workers read this stream, ahead of what your loop has received. {remedy}."
@@ -193,11 +196,17 @@ class TokenStream(IterableDataset[Sample]):
             raise StateError(problems)
         self._loaded, self._own_place = samples, here and worker is not None
         if not here:
-            self._worker_iterations.zero_()
+            self._worker_iterations.load(samples)
 
     def close(self) -> None:
         """Stop the thread that decodes ahead, and free the shards."""
         self.windows.close()
+
+    def _current_begin(self) -> int | None:
+        """Return where the iteration began or will begin; None if workers began at places of their own."""
+        if get_worker_info() is None and self._worker_iterations.begun:
+            return self._worker_iterations.begin
+        return self._begin if self._loaded is None else self._loaded
 
     def _end(self, begin: int) -> int:
         """Return one past the last sample of an iteration."""
