@@ -53,33 +53,23 @@ class Response:
 
 def read_requests(connection: socket.socket, is_cut: Callable[[str, str], bool]) -> Iterator[Request]:
     """Yield the requests of a connection until the client closes it, or `is_cut(method, path)` says in mid-body."""
-    buffer = b""
-    while True:
-        while (end := buffer.find(b"\r\n\r\n")) < 0:
-            more = connection.recv(65536)
-            if not more:
+    with connection.makefile("rb", 65536) as stream:  # which reads a body into place, without another copy
+        while line := stream.readline():
+            method, target, _ = line.decode("latin-1").split(" ")
+            headers = dict[str, str]()
+            while len(line := stream.readline()) > len(b"\r\n"):
+                name, _, value = line.decode("latin-1").partition(":")
+                headers[name.lower()] = value.strip()
+            if not line:
                 return
-            buffer += more
-        first, *lines = buffer[:end].decode("latin-1").split("\r\n")
-        buffer = buffer[end + 4 :]
-        method, target, _ = first.split(" ")
-        headers: dict[str, str] = {}
-        for line in lines:
-            name, _, value = line.partition(":")
-            headers[name.lower()] = value.strip()
-        length = int(headers.get("content-length", 0))
-        path, _, query = target.partition("?")
-        name = unquote(path) if "%" in path else path
-        cut = length > 0 and is_cut(method, name)
-        while len(buffer) < (length // 2 if cut else length):
-            more = connection.recv(65536)
-            if not more:
+            length = int(headers.get("content-length", 0))
+            path, _, query = target.partition("?")
+            name = unquote(path) if "%" in path else path
+            cut = length > 0 and is_cut(method, name)
+            body = stream.read(length // 2 if cut else length)
+            if cut or len(body) < length:
                 return
-            buffer += more
-        if cut:
-            return
-        body, buffer = buffer[:length], buffer[length:]
-        yield Request(method, path, name, query, headers, body)
+            yield Request(method, path, name, query, headers, body)
 
 
 def cut_range(request: Request, response: Response) -> Response:

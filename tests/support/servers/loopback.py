@@ -47,7 +47,7 @@ class Record:
 class Server:
     """Serves `answer(request)` on 127.0.0.1 from threads of this process, between `with` and its end."""
 
-    def __init__(self, answer: Callable[[Request], Response], *, listeners: int = 1) -> None:
+    def __init__(self, answer: Callable[[Request], Response], *, listeners: int = 1, port: int = 0) -> None:
         self.faults = Faults()
         self.latency_s = 0.0
         """Waited before every answer: what a network's distance costs. Threads wait, so connections overlap."""
@@ -58,7 +58,7 @@ class Server:
         self._connections: set[socket.socket] = set()
         self._busy = 0
         self._threads: list[threading.Thread] = []
-        self._ports = [0] * listeners
+        self._ports = [port] * listeners
         self._sockets: list[socket.socket] = []
         self.back()
 

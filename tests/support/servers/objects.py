@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.support.servers import moto_s3
 from tests.support.servers.http11 import FileSpan, Request, Response
 from tests.support.servers.loopback import Server
 
@@ -68,8 +69,8 @@ def moto_store() -> Iterator[ObjectServer]:
     """Run moto's S3 server. Its first bucket is `BUCKET`."""
     pytest.importorskip("moto.server")
     port = free_port()
-    program = Path(__file__).with_name("moto_s3.py")
-    with running([sys.executable, "-P", str(program), "-H", "127.0.0.1", "-p", str(port)], port) as server:
+    settings = moto_s3.SETTINGS | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    with running([sys.executable, "-P", "-m", moto_s3.__name__, str(port)], port, settings) as server:
         server.empty_bucket()
         yield server
 
@@ -88,9 +89,9 @@ def rclone_store(folder: Path, *flags: str) -> Iterator[ObjectServer]:
 
 
 @contextlib.contextmanager
-def running(command: list[str], port: int) -> Iterator[ObjectServer]:
-    """Run a server until the end of the block; wait until it listens."""
-    environment = os.environ | {"RCLONE_CONFIG": os.devnull, "PYTHONWARNINGS": ""}
+def running(command: list[str], port: int, settings: Mapping[str, str] | None = None) -> Iterator[ObjectServer]:
+    """Run a server until the end of the block, with settings in its environment; wait until it listens."""
+    environment = os.environ | {"RCLONE_CONFIG": os.devnull, "PYTHONWARNINGS": "", **(settings or {})}
     with tempfile.TemporaryFile() as log:  # not a pipe: a server that fills one stops
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
         try:
