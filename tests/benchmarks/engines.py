@@ -2,8 +2,8 @@
 
 The object store is moto: of the servers at hand that create conditionally, which a build needs, the one that takes the
 least processor time. It works on the same cores as the build. So its processor seconds are given apart: a store
-elsewhere takes none of them from the build. Ray's cluster is up before the clock starts, and connecting to it, with what its
-workers load, is timed with a recipe of one small file. Run alone:
+elsewhere takes none of them from the build. Ray's cluster is up before the clock starts, and connecting to it, with
+what its workers load, is timed with a recipe of one small file. Run alone:
 
     python -m tests.benchmarks.engines [--quick] [--rounds N] [--only NAME ...]
 """
