@@ -6,7 +6,7 @@ from dataclasses import astuple
 from functools import partial
 from typing import Any
 
-from pipeline.build.alarms import check_contamination_alarm, check_mix_alarms
+from pipeline.build.mix_alarms import check_contamination_alarm, check_mix_alarms
 from pipeline.build.context import BuildContext
 from pipeline.build.last_mix import note_mix
 from pipeline.build.stages.digests import digest_in
