@@ -1,22 +1,27 @@
-"""Alarms: a build stops when cleaning drops more of a source than its recipe allows, and shows what would go."""
+"""Alarms of the mix: a build stops when it drops more of a source than its recipe allows, and shows what would go."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from pipeline.clean.limits import SHOWN, TEXT_CHARACTERS, CleaningError, FallenDocument, check_dropped
-from pipeline.encode.run import Run
+from pipeline.build.context import BuildContext
+from pipeline.build.encode_alarms import check_dropped
+from pipeline.clean.limits import SHOWN, TEXT_CHARACTERS, CleaningError, FallenDocument
+from pipeline.encode.run import Run, RunList
 from pipeline.encode.run_text import read_run_start
 from pipeline.recipe.schema import Recipe
+from pipeline.tokenizer.encoder import TokenizerInfo
 from shards.format.vocabulary import read_vocabulary
+from shards.terminal.display import printable
 from shards.terminal.program import called_as
 
 
 def check_contamination_alarm(recipe: Recipe, counts: Iterable[dict[str, Any]], work: str) -> None:
-    """Check that no evaluation set drops more of a source than its table allows.
+    """Raise an alarm if the mix drops more of a source, for items of an evaluation set, than its table allows.
 
     Args:
         recipe: the recipe.
@@ -45,7 +50,7 @@ def check_contamination_alarm(recipe: Recipe, counts: Iterable[dict[str, Any]], 
 
 
 def check_mix_alarms(recipe: Recipe, cleaning: dict[str, Any], runs: Iterable[Run], tokenizer: bytes) -> None:
-    """Check that no preset with `when = "mix"` drops more of a source than its recipe allows.
+    """Raise an alarm if a preset with `when = "mix"` drops more of a source than its recipe allows.
 
     Args:
         recipe: the recipe.
@@ -95,3 +100,73 @@ def _show_documents(
         ]
 
     return show
+
+
+def check_near_duplicates(
+    context: BuildContext,
+    recipe: Recipe,
+    tokenizer: TokenizerInfo,
+    runs: RunList,
+    found: dict[str, Any],
+    *,
+    note: bool,
+) -> None:
+    """Raise an alarm if the mix drops more of a source as near-duplicates than its recipe allows.
+
+    Args:
+        context: the build.
+        recipe: the recipe.
+        tokenizer: the tokenizer.
+        runs: the runs that were mixed.
+        found: `near_duplicates` of the mix's result.
+        note: whether to say how many there are, if they are only reported.
+
+    Raises:
+        CleaningError: with counts and documents of every source of which too many would be dropped.
+    """
+    settings = recipe.clean.near_duplicates
+    assert settings is not None
+    faults: list[str] = []
+    for source in found["sources"]:
+        count = source["documents"] + source["elsewhere_documents"]
+        tokens = source["tokens"] + source["elsewhere_tokens"]
+        if not count:
+            continue
+        share = count / source["read"]
+        counted = f"{count:,} of {source['read']:,} documents ({share:.2%}, {tokens:,} tokens)"
+        if settings.action == "report" and note:
+            context.note(
+                f"near-duplicates: {source['name']}: {counted} are similar to one that stays, by "
+                f'{settings.min_jaccard} or more; action = "report" keeps them'
+            )
+        if settings.action == "drop" and share > settings.max_dropped:
+            enough = min(1.0, math.ceil(share * 100) / 100)
+            faults.append(
+                "\n".join(
+                    [
+                        f"source {source['name']!r}: clean.near_duplicates drops {counted}, more than "
+                        f"max_dropped = {settings.max_dropped} allows. Examples:",
+                        *_show(context, tokenizer, runs, source["shown"][:SHOWN]),
+                        f"Raise min_jaccard, then the set is mixed again; or set max_dropped = {enough} in "
+                        "[clean.near_duplicates] to go on without them. Nothing is encoded again.",
+                    ]
+                )
+            )
+    if faults:
+        raise CleaningError("\n".join(faults))
+
+
+def _show(context: BuildContext, tokenizer: TokenizerInfo, runs: RunList, shown: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield lines that show near-duplicates with the documents that stay."""
+    vocabulary = read_vocabulary(tokenizer.text.encode())
+    by_digest = {run.digest: run for run in runs.runs}
+
+    def show(document: dict[str, Any]) -> str:
+        run = replace(by_digest[document["run"]])  # that reads its receipt now: it may have been repaired
+        (row,) = run.read_documents(document["index"], document["index"] + 1)
+        text = read_run_start(run, document["index"], vocabulary, characters=TEXT_CHARACTERS)
+        return f"{printable(run.labels[int(row['span'])])} row {row['row']} ({document['hash']}): {printable(text)}"
+
+    for pair in shown:
+        dropped, kept = (context.driver.read(partial(show, pair[end])) for end in ("dropped", "kept"))
+        yield f"  {dropped}\n    similar by {pair['jaccard']:.3f} to {kept}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from pipeline.arrow import wrap_mask
 from pipeline.clean import personal_kinds
 from pipeline.clean.datatrove_filters import find_rejected, versions
 from pipeline.clean.language import find_other_languages, identity_of_model
-from pipeline.clean.limits import SHOWN, TEXT_CHARACTERS, check_dropped, count_cleaned
+from pipeline.clean.limits import SHOWN, TEXT_CHARACTERS
 from pipeline.clean.personal_data import (
     Masked,
     MaskedCounts,
@@ -170,41 +170,6 @@ def mask_as_recipe(source: SourceRecipe, text: bytes) -> bytes:
     if table is None or table.action != "mask":
         return text
     return mask_text(text, kinds_of(table.all_kinds))
-
-
-def check_filtered(source: SourceRecipe, results: Sequence[dict[str, Any]]) -> str:
-    """Check that no filter drops more of a source than its recipe allows; return what is to be noted.
-
-    Args:
-        source: the source.
-        results: the results of encoding its units.
-
-    Returns:
-        Which filters have changed text in vain; empty if none has.
-
-    Raises:
-        CleaningError: with counts and documents.
-    """
-    tables = source.clean.filters()
-    if not tables:
-        return ""
-    steps: Counter[str] = Counter()
-    edited: Counter[str] = Counter()
-    for done in results:
-        steps.update(done["filtered"]["steps"])
-        edited.update(done["filtered"]["edited"])
-    shown = [FilteredDocument(**item) for done in results for item in done["filtered"]["shown"]]
-    check_dropped(
-        source,
-        tables,
-        documents=count_cleaned(source, results),
-        dropped=steps,
-        show=lambda name: [document for document in shown if document.step == name],
-    )
-    return "\n".join(
-        f"source {source.name!r}: clean.{label} changed the text of {count:,} documents; they are encoded unchanged"
-        for label, count in edited.items()
-    )
 
 
 def count_masked(results: Iterable[dict[str, Any]]) -> MaskedCounts:

@@ -1,4 +1,4 @@
-"""Limits on measures of documents: which documents fall, why, and when the build stops over it.
+"""Limits on measures of documents: which documents fall, and why.
 
 Presets with `when = "encode"` drop their documents here. Those with `when = "mix"` are applied by
 `pipeline.mix.cleaning` to the measures that are stored with the runs.
@@ -6,9 +6,8 @@ Presets with `when = "encode"` drop their documents here. Those with `when = "mi
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from pipeline.recipe.filters import Filter
-    from pipeline.recipe.presets import Limit, Preset
+    from pipeline.recipe.presets import Limit
     from pipeline.recipe.schema import SourceRecipe
 
 SHOWN = 10
@@ -162,83 +160,3 @@ def find_kept(
                 value = float(values[index, names.index(limit.measure)])
                 fallen.shown.append((int(rows[index]), limit, value, start[:TEXT_CHARACTERS]))
     return first < 0
-
-
-def check_encoded(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> None:
-    """Check that no preset drops more of a source before encoding than its recipe allows.
-
-    Args:
-        source: the source.
-        results: the results of encoding its units: `documents` left, `dropped` by reason, those `fallen`.
-
-    Raises:
-        CleaningError: with counts and documents.
-    """
-    results = list(results)
-    if not source.clean.presets("encode"):
-        return
-    documents = count_cleaned(source, results)
-    presets: Counter[str] = Counter()
-    for done in results:
-        presets.update(done["fallen"]["presets"])
-    items = [item for done in results for item in done["fallen"]["shown"]]
-    check_dropped(
-        source,
-        source.clean.presets("encode"),
-        documents=documents,
-        dropped=presets,
-        show=lambda name: [FallenDocument(**item["document"]) for item in items if item["preset"] == name],
-    )
-
-
-def count_cleaned(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> int:
-    """Return how many documents came to the presets and filters before encoding: those left, and those they dropped."""
-    reasons = {limit.reason for limit in source.clean.limits("encode")}
-    count = 0
-    for done in results:
-        count += done["documents"] + sum(number for reason, number in done["dropped"].items() if reason in reasons)
-        count += sum(done.get("filtered", {}).get("steps", {}).values())
-    return count
-
-
-def check_dropped(
-    source: SourceRecipe,
-    presets: Iterable[Preset | Filter],
-    *,
-    documents: int,
-    dropped: Mapping[str, int],
-    show: Callable[[str], Sequence[object]],
-) -> None:
-    """Check that no preset drops more of a source than its recipe allows.
-
-    Args:
-        source: the source.
-        presets: the presets, or filters, that were applied.
-        documents: how many documents they were applied to.
-        dropped: how many of them each preset drops, by its name.
-        show: returns some of those.
-
-    Raises:
-        CleaningError: with counts and documents of every preset that drops too many.
-    """
-    faults: list[str] = []
-    for preset in presets:
-        count = dropped.get(preset.label, 0)
-        if count <= preset.max_dropped * documents:
-            continue
-        share = count / documents
-        enough = min(1.0, math.ceil(share * 100) / 100)
-        moved = "mixed again" if preset.when == "mix" else "encoded again"
-        faults.append(
-            "\n".join(
-                [
-                    f"source {source.name!r}: clean.{preset.label} drops {count:,} of {documents:,} documents "
-                    f"({share:.2%}), more than max_dropped = {preset.max_dropped} allows. Examples:",
-                    *(f"  {document}" for document in show(preset.label)[:SHOWN]),
-                    f"Change its keys, then the source is {moved}; or set max_dropped = {enough} next to them, in "
-                    f"{preset.table}, to go on without these documents: then nothing is encoded again.",
-                ]
-            )
-        )
-    if faults:
-        raise CleaningError("\n".join(faults))

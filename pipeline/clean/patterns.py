@@ -7,7 +7,6 @@ RE2 matches the patterns in time linear in the text, for any pattern. One pass s
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,22 +18,16 @@ import pyarrow as pa
 
 from pipeline.arrow import unwrap_mask, wrap_texts
 from pipeline.recipe.patterns import MATCH_GROUP, in_group, pattern_reason
-from shards.errors import InputError
-from shards.terminal.display import printable
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from pipeline.recipe.schema import SourceRecipe
 
-SHOWN = 3
+SHOWN_MATCHES = 3
 """Number of documents kept per pattern and unit, and shown per pattern when the build stops."""
 EXCERPT_BYTES = 60
 """Text kept on each side of a match."""
-
-
-class MatchError(InputError):
-    """Patterns drop more of a source than its recipe allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +57,7 @@ def find_pattern_matches(
         rows: their rows.
         patterns: in their order: a document that several match is counted for the first.
         dropped: the counts by reason are added to it.
-        matches: `SHOWN` of each pattern are kept there.
+        matches: `SHOWN_MATCHES` of each pattern are kept there.
 
     Returns:
         Which documents match, `(documents,)`.
@@ -83,7 +76,7 @@ def find_pattern_matches(
         if own.any():
             dropped[pattern_reason(pattern)] += int(own.sum())
             if matches is not None:
-                room = SHOWN - sum(match.pattern == pattern for match in matches)
+                room = SHOWN_MATCHES - sum(match.pattern == pattern for match in matches)
                 matches += [_describe(text, index, int(rows[index]), pattern) for index in left[own][:room].tolist()]
         left = left[~own]
     return found
@@ -94,51 +87,9 @@ def count_pattern_matches(source: SourceRecipe, dropped: Mapping[str, int]) -> i
     return sum(dropped.get(pattern_reason(pattern), 0) for pattern in source.drop_if_matches)
 
 
-def check_pattern_matches(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> None:
-    """Check that the patterns drop no more of a source than its recipe allows.
-
-    Args:
-        source: the source.
-        results: the results of encoding its units: `documents` left, `dropped` by reason, `matches` that were kept.
-
-    Raises:
-        MatchError: with the counts, and documents with the match marked.
-    """
-    results = list(results)
-    counts = {
-        pattern: sum(done["dropped"].get(pattern_reason(pattern), 0) for done in results)
-        for pattern in source.drop_if_matches
-    }
-    matched = sum(counts.values())
-    documents = matched + sum(done["documents"] for done in results)
-    if matched <= source.max_dropped * documents:
-        return
-    share = matched / documents
-    lines = [
-        f"source {source.name!r}: drop_if_matches drops {matched:,} of {documents:,} documents ({share:.2%}), more "
-        f"than max_dropped = {source.max_dropped} allows. Examples:"
-    ]
-    kept = [Match(**match) for done in results for match in done.get("matches", [])]
-    for pattern, count in counts.items():
-        if count:
-            lines.append(f"  {count:,} match {printable(pattern)}")
-            lines += [f"    {_show(match)}" for match in kept if match.pattern == pattern][:SHOWN]
-    enough = min(1.0, math.ceil(share * 100) / 100)
-    lines.append(
-        f"Correct the pattern, or set max_dropped = {enough} in this source to go on without them: then nothing is "
-        "encoded again."
-    )
-    raise MatchError("\n".join(lines))
-
-
 def pattern_matches_to_json(matches: Iterable[Match], span: str) -> list[dict[str, Any]]:
     """Return matches of one span as JSON values."""
     return [asdict(match) | {"span": span} for match in matches]
-
-
-def _show(match: Match) -> str:
-    text = f"{printable(match.before)}>>>{printable(match.hit)}<<<{printable(match.after)}"
-    return f"{printable(match.span)} row {match.row}: {text}"
 
 
 @lru_cache(maxsize=16)

@@ -13,10 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from pipeline.build.encode_alarms import check_encoded
 from pipeline.build.stages.digests import identify_source
 from pipeline.clean import limits as limits_module
 from pipeline.clean.documents import clean_batch
-from pipeline.clean.limits import CleaningError, Fallen, check_encoded
+from pipeline.clean.limits import CleaningError, Fallen
 from pipeline.clean.measures import measure
 from pipeline.encode.run import Run
 from pipeline.engine.tasks import digest_of

@@ -14,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from pipeline.build.encode_alarms import MatchError, check_pattern_matches
 from pipeline.clean import patterns as matches
 from pipeline.clean.documents import EMPTY, LONG, clean_batch
-from pipeline.clean.patterns import MatchError, check_pattern_matches, find_pattern_matches, pattern_matches_to_json
+from pipeline.clean.patterns import find_pattern_matches, pattern_matches_to_json
 from pipeline.recipe.patterns import check_pattern, pattern_reason
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import TextBatch

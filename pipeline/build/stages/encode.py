@@ -7,12 +7,9 @@ from importlib.metadata import version
 from typing import Any
 
 from pipeline.build.context import BuildContext
+from pipeline.build.encode_alarms import check_encoded, check_filtered, check_malformed, check_pattern_matches
 from pipeline.build.stages.digests import digest_in, identify_source
-from pipeline.clean.filters import check_filtered
-from pipeline.clean.limits import check_encoded
-from pipeline.clean.malformed import check_malformed
 from pipeline.clean.measures import measure
-from pipeline.clean.patterns import check_pattern_matches
 from pipeline.encode import encode
 from pipeline.encode.run import Run, token_dtype
 from pipeline.engine.executors import LocalExecutor

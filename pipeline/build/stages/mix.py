@@ -6,13 +6,13 @@ from dataclasses import astuple
 from functools import partial
 from typing import Any
 
-from pipeline.build.mix_alarms import check_contamination_alarm, check_mix_alarms
 from pipeline.build.context import BuildContext
 from pipeline.build.last_mix import note_mix
+from pipeline.build.mix_alarms import check_contamination_alarm, check_mix_alarms, check_near_duplicates
 from pipeline.build.stages.digests import digest_in
 from pipeline.build.stages.encode import run_encode
 from pipeline.build.stages.fetch import run_fetch
-from pipeline.build.stages.near_duplicates import check_near_duplicates, find_similar_pairs
+from pipeline.build.stages.near_duplicates import find_similar_pairs
 from pipeline.clean.limits import CleaningError
 from pipeline.encode.run import RunList
 from pipeline.engine.receipts import WorkFileDamagedError

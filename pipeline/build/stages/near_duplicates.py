@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 from pipeline.build.context import BuildContext
-from pipeline.clean.limits import SHOWN, TEXT_CHARACTERS, CleaningError
 from pipeline.encode.run import RunList
-from pipeline.encode.run_text import read_run_start
 from pipeline.engine.tasks import Task
 from pipeline.estimate import disk
 from pipeline.mix.near_duplicates import bands, pairs, similar
 from pipeline.mix.near_duplicates.drop import SimilarPairs
 from pipeline.recipe.schema import Recipe
 from pipeline.tokenizer.encoder import TokenizerInfo
-from shards.format.vocabulary import read_vocabulary
 from shards.stores.files import check_room
-from shards.terminal.display import printable
 
 STAGES = ("bands", "pairs", "similar")
 
@@ -105,76 +98,6 @@ def find_similar_pairs(
         settings.min_jaccard,
         settings.action,
     )
-
-
-def check_near_duplicates(
-    context: BuildContext,
-    recipe: Recipe,
-    tokenizer: TokenizerInfo,
-    runs: RunList,
-    found: dict[str, Any],
-    *,
-    note: bool,
-) -> None:
-    """Check that near-duplicates do not take too much of a source.
-
-    Args:
-        context: the build.
-        recipe: the recipe.
-        tokenizer: the tokenizer.
-        runs: the runs that were mixed.
-        found: `near_duplicates` of the mix's result.
-        note: whether to say how many there are, if they are only reported.
-
-    Raises:
-        CleaningError: with counts and documents of every source that would lose too many.
-    """
-    settings = recipe.clean.near_duplicates
-    assert settings is not None
-    faults: list[str] = []
-    for source in found["sources"]:
-        count = source["documents"] + source["elsewhere_documents"]
-        tokens = source["tokens"] + source["elsewhere_tokens"]
-        if not count:
-            continue
-        share = count / source["read"]
-        counted = f"{count:,} of {source['read']:,} documents ({share:.2%}, {tokens:,} tokens)"
-        if settings.action == "report" and note:
-            context.note(
-                f"near-duplicates: {source['name']}: {counted} are similar to one that stays, by "
-                f'{settings.min_jaccard} or more; action = "report" keeps them'
-            )
-        if settings.action == "drop" and share > settings.max_dropped:
-            enough = min(1.0, math.ceil(share * 100) / 100)
-            faults.append(
-                "\n".join(
-                    [
-                        f"source {source['name']!r}: clean.near_duplicates drops {counted}, more than "
-                        f"max_dropped = {settings.max_dropped} allows. Examples:",
-                        *_show(context, tokenizer, runs, source["shown"][:SHOWN]),
-                        f"Raise min_jaccard, then the set is mixed again; or set max_dropped = {enough} in "
-                        "[clean.near_duplicates] to go on without them. Nothing is encoded again.",
-                    ]
-                )
-            )
-    if faults:
-        raise CleaningError("\n".join(faults))
-
-
-def _show(context: BuildContext, tokenizer: TokenizerInfo, runs: RunList, shown: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield lines that show near-duplicates with the documents that stay."""
-    vocabulary = read_vocabulary(tokenizer.text.encode())
-    by_digest = {run.digest: run for run in runs.runs}
-
-    def show(document: dict[str, Any]) -> str:
-        run = replace(by_digest[document["run"]])  # that reads its receipt now: it may have been repaired
-        (row,) = run.read_documents(document["index"], document["index"] + 1)
-        text = read_run_start(run, document["index"], vocabulary, characters=TEXT_CHARACTERS)
-        return f"{printable(run.labels[int(row['span'])])} row {row['row']} ({document['hash']}): {printable(text)}"
-
-    for pair in shown:
-        dropped, kept = (context.driver.read(partial(show, pair[end])) for end in ("dropped", "kept"))
-        yield f"  {dropped}\n    similar by {pair['jaccard']:.3f} to {kept}"
 
 
 def _note_cut(context: BuildContext, results: list[dict[str, Any]]) -> None:

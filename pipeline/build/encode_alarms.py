@@ -1,0 +1,217 @@
+"""Alarms after encoding: a build stops when cleaning drops more of a source than its recipe allows, and shows what.
+
+The alarms of the mix are in `pipeline.build.mix_alarms`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pipeline.clean.documents import SHOWN_MALFORMED
+from pipeline.clean.filters import FilteredDocument
+from pipeline.clean.limits import SHOWN, CleaningError, FallenDocument
+from pipeline.clean.patterns import SHOWN_MATCHES, Match
+from pipeline.recipe.patterns import pattern_reason
+from pipeline.sources.base import MALFORMED, SourceError
+from shards.errors import InputError
+from shards.terminal.display import printable
+
+if TYPE_CHECKING:
+    from pipeline.recipe.filters import Filter
+    from pipeline.recipe.presets import Preset
+    from pipeline.recipe.schema import SourceRecipe
+
+
+class MatchError(InputError):
+    """Patterns drop more of a source than its recipe allows."""
+
+
+def check_pattern_matches(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> None:
+    """Raise an alarm if the patterns of `drop_if_matches` drop more of a source than its recipe allows.
+
+    Args:
+        source: the source.
+        results: the results of encoding its units: `documents` left, `dropped` by reason, `matches` that were kept.
+
+    Raises:
+        MatchError: with the counts, and documents with the match marked.
+    """
+    results = list(results)
+    counts = {
+        pattern: sum(done["dropped"].get(pattern_reason(pattern), 0) for done in results)
+        for pattern in source.drop_if_matches
+    }
+    matched = sum(counts.values())
+    documents = matched + sum(done["documents"] for done in results)
+    if matched <= source.max_dropped * documents:
+        return
+    share = matched / documents
+    lines = [
+        f"source {source.name!r}: drop_if_matches drops {matched:,} of {documents:,} documents ({share:.2%}), more "
+        f"than max_dropped = {source.max_dropped} allows. Examples:"
+    ]
+    kept = [Match(**match) for done in results for match in done.get("matches", [])]
+    for pattern, count in counts.items():
+        if count:
+            lines.append(f"  {count:,} match {printable(pattern)}")
+            lines += [f"    {_show(match)}" for match in kept if match.pattern == pattern][:SHOWN_MATCHES]
+    enough = min(1.0, math.ceil(share * 100) / 100)
+    lines.append(
+        f"Correct the pattern, or set max_dropped = {enough} in this source to go on without them: then nothing is "
+        "encoded again."
+    )
+    raise MatchError("\n".join(lines))
+
+
+def _show(match: Match) -> str:
+    text = f"{printable(match.before)}>>>{printable(match.hit)}<<<{printable(match.after)}"
+    return f"{printable(match.span)} row {match.row}: {text}"
+
+
+def check_malformed(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> str:
+    """Raise an alarm if more of a source's records are malformed than its recipe allows; else describe them.
+
+    Args:
+        source: the source.
+        results: the results of encoding its units: `documents` left, `dropped` by reason, some `malformed` records.
+
+    Returns:
+        A few lines with the count and some of the records; empty when there are no malformed ones.
+
+    Raises:
+        SourceError: with the same lines, when there are too many.
+    """
+    results = list(results)
+    malformed = sum(done["dropped"].get(MALFORMED, 0) for done in results)
+    records = sum(done["documents"] + sum(done["dropped"].values()) for done in results)
+    if not malformed:
+        return ""
+    share = malformed / records
+    found = f"source {source.name!r}: {malformed:,} of {records:,} records ({share:.2%}) are malformed"
+    shown = [record for done in results for record in done.get("malformed", [])][:SHOWN_MALFORMED]
+    listed = "".join(f"\n  {record}" for record in shown)
+    if malformed <= source.max_malformed * records:
+        return f"{found} and dropped. Examples:{listed}"
+    enough = min(1.0, math.ceil(share * 1e4) / 1e4)
+    raise SourceError(
+        f"{found}, more than max_malformed = {source.max_malformed} allows. Examples:{listed}\n"
+        f"Repair the records, or set max_malformed = {enough} to go on without them; nothing is then encoded again."
+    )
+
+
+def check_encoded(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> None:
+    """Raise an alarm if a preset with `when = "encode"` drops more of a source than its recipe allows.
+
+    Args:
+        source: the source.
+        results: the results of encoding its units: `documents` left, `dropped` by reason, those `fallen`.
+
+    Raises:
+        CleaningError: with counts and documents.
+    """
+    results = list(results)
+    if not source.clean.presets("encode"):
+        return
+    documents = _count_cleaned(source, results)
+    presets: Counter[str] = Counter()
+    for done in results:
+        presets.update(done["fallen"]["presets"])
+    items = [item for done in results for item in done["fallen"]["shown"]]
+    check_dropped(
+        source,
+        source.clean.presets("encode"),
+        documents=documents,
+        dropped=presets,
+        show=lambda name: [FallenDocument(**item["document"]) for item in items if item["preset"] == name],
+    )
+
+
+def _count_cleaned(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> int:
+    """Return how many documents came to the presets and filters before encoding: those left, and those they dropped."""
+    reasons = {limit.reason for limit in source.clean.limits("encode")}
+    count = 0
+    for done in results:
+        count += done["documents"] + sum(number for reason, number in done["dropped"].items() if reason in reasons)
+        count += sum(done.get("filtered", {}).get("steps", {}).values())
+    return count
+
+
+def check_dropped(
+    source: SourceRecipe,
+    presets: Iterable[Preset | Filter],
+    *,
+    documents: int,
+    dropped: Mapping[str, int],
+    show: Callable[[str], Sequence[object]],
+) -> None:
+    """Raise an alarm if a preset drops more of a source, when it is encoded or mixed, than its recipe allows.
+
+    Args:
+        source: the source.
+        presets: the presets, or filters, that were applied.
+        documents: how many documents they were applied to.
+        dropped: how many of them each preset drops, by its name.
+        show: returns some of those.
+
+    Raises:
+        CleaningError: with counts and documents of every preset that drops too many.
+    """
+    faults: list[str] = []
+    for preset in presets:
+        count = dropped.get(preset.label, 0)
+        if count <= preset.max_dropped * documents:
+            continue
+        share = count / documents
+        enough = min(1.0, math.ceil(share * 100) / 100)
+        moved = "mixed again" if preset.when == "mix" else "encoded again"
+        faults.append(
+            "\n".join(
+                [
+                    f"source {source.name!r}: clean.{preset.label} drops {count:,} of {documents:,} documents "
+                    f"({share:.2%}), more than max_dropped = {preset.max_dropped} allows. Examples:",
+                    *(f"  {document}" for document in show(preset.label)[:SHOWN]),
+                    f"Change its keys, then the source is {moved}; or set max_dropped = {enough} next to them, in "
+                    f"{preset.table}, to go on without these documents: then nothing is encoded again.",
+                ]
+            )
+        )
+    if faults:
+        raise CleaningError("\n".join(faults))
+
+
+def check_filtered(source: SourceRecipe, results: Sequence[dict[str, Any]]) -> str:
+    """Raise an alarm if a filter drops more of an encoded source than its recipe allows; else return what to note.
+
+    Args:
+        source: the source.
+        results: the results of encoding its units.
+
+    Returns:
+        Which filters have changed text in vain; empty if none has.
+
+    Raises:
+        CleaningError: with counts and documents.
+    """
+    tables = source.clean.filters()
+    if not tables:
+        return ""
+    steps: Counter[str] = Counter()
+    edited: Counter[str] = Counter()
+    for done in results:
+        steps.update(done["filtered"]["steps"])
+        edited.update(done["filtered"]["edited"])
+    shown = [FilteredDocument(**item) for done in results for item in done["filtered"]["shown"]]
+    check_dropped(
+        source,
+        tables,
+        documents=_count_cleaned(source, results),
+        dropped=steps,
+        show=lambda name: [document for document in shown if document.step == name],
+    )
+    return "\n".join(
+        f"source {source.name!r}: clean.{label} changed the text of {count:,} documents; they are encoded unchanged"
+        for label, count in edited.items()
+    )
