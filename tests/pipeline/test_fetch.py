@@ -411,7 +411,7 @@ class Run:
         return result
 
     def local(self, result: dict[str, Any]) -> Unit:
-        return fetch.local_unit(self.unit, self.folder, result)
+        return fetched_documents.local_unit(self.unit, self.folder, result)
 
 
 def test_documents_keep_their_rows_and_provenance(

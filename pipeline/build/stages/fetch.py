@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
 from pipeline.build.context import BuildContext
+from pipeline.engine.receipts import RECEIPT_FILE, read_receipt
 from pipeline.engine.tasks import Task
 from pipeline.estimate import disk
-from pipeline.recipe.schema import Recipe
+from pipeline.recipe.schema import Recipe, SourceRecipe
+from pipeline.sources.base import SourceError
 from shards.stores.files import check_room
-from shards.stores.store import require_folder
+from shards.stores.store import FolderStore, require_folder
 
 
 def run_fetch(context: BuildContext, recipe: Recipe) -> None:
@@ -22,9 +28,10 @@ def run_fetch(context: BuildContext, recipe: Recipe) -> None:
         context.used["fetch"] = set()
         return
     folder = require_folder(context.work) / "fetch"
-    from pipeline.sources.software_heritage import (
-        fetch,  # with the clients of the network, which most builds do without
-    )
+    # With the clients of the network, which most builds do without:
+    from pipeline.sources.software_heritage import fetch
+    from pipeline.sources.software_heritage.fetched_documents import local_unit
+    from pipeline.sources.software_heritage.journal import delete_journals
 
     by_source = {
         index: [fetch.make_fetch_task(unit, source, folder) for unit in context.units[index]]
@@ -32,7 +39,7 @@ def run_fetch(context: BuildContext, recipe: Recipe) -> None:
         if source.content != "column"
     }
     for index, tasks in by_source.items():
-        fetch.ask_again(recipe.sources[index], folder, tasks)
+        ask_again(recipe.sources[index], folder, tasks)
     # Two sources may read the same rows in the same way.
     distinct = list({task.digest: task for tasks in by_source.values() for task in tasks}.values())
 
@@ -42,15 +49,62 @@ def run_fetch(context: BuildContext, recipe: Recipe) -> None:
 
     function = "pipeline.sources.software_heritage.fetch:fetch_unit"
     results = context.run_stage("fetch", function, distinct, unit="files", before=check_disk).results
-    fetch.delete_journals(folder)
+    delete_journals(folder)
     by_digest = {task.digest: result for task, result in zip(distinct, results, strict=True)}
     for index, tasks in by_source.items():
-        fetch.check_missing(recipe.sources[index], [by_digest[task.digest] for task in tasks])
+        check_missing(recipe.sources[index], [by_digest[task.digest] for task in tasks])
         context.units[index] = [
-            fetch.local_unit(task.payload.unit, folder / task.digest, by_digest[task.digest]) for task in tasks
+            local_unit(task.payload.unit, folder / task.digest, by_digest[task.digest]) for task in tasks
         ]
 
 
 def needs_fetch(recipe: Recipe) -> bool:
     """Return whether rows of a source only name their text."""
     return any(source.content != "column" for source in recipe.sources)
+
+
+def check_missing(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> None:
+    """End the fetch stage with an error if more of a source's files are missing than its `max_missing` allows.
+
+    Raises:
+        SourceError: too many are missing; the message has the counts by reason.
+    """
+    from pipeline.sources.network.settings import network_settings
+    from pipeline.sources.software_heritage import archive
+
+    rows, dropped = _count(results)
+    if not _too_many(source, rows, dropped):
+        return
+    lost = sum(dropped.values())
+    listed = ", ".join(f"{count:,} {reason}" for reason, count in sorted(dropped.items()))
+    remedies = ["Run again to ask for these once more (the others are kept)", "raise `max_missing` to go on without"]
+    if dropped.get(archive.NOT_UTF8):
+        remedies.append("set `fallback_encoding` for those that are not UTF-8")
+    raise SourceError(
+        f"source {source.name!r}: {lost:,} of {rows:,} files ({lost / rows:.2%}) cannot be had from "
+        f"{network_settings().content_endpoint}, more than max_missing = {source.max_missing} allows: {listed}. "
+        f"{'; '.join(remedies)}."
+    )
+
+
+def ask_again(source: SourceRecipe, folder: Path, tasks: list[Task]) -> None:
+    """Delete the receipts of fetch tasks with missing files if the source misses too many, so that they run again."""
+    results = [result for task in tasks if (result := read_receipt(FolderStore(folder / task.digest))) is not None]
+    if len(results) == len(tasks) and _too_many(source, *_count(results)):
+        for task, result in zip(tasks, results, strict=True):
+            if result["dropped"]:
+                (folder / task.digest / RECEIPT_FILE).unlink()
+
+
+def _too_many(source: SourceRecipe, rows: int, dropped: dict[str, int]) -> bool:
+    return sum(dropped.values()) > source.max_missing * rows
+
+
+def _count(results: Iterable[dict[str, Any]]) -> tuple[int, dict[str, int]]:
+    rows = 0
+    dropped: dict[str, int] = {}
+    for result in results:
+        rows += result["rows"]
+        for reason, count in result["dropped"].items():
+            dropped[reason] = dropped.get(reason, 0) + count
+    return rows, dropped

@@ -90,7 +90,7 @@ def source_of(evaluation: EvaluationRecipe, folder: str) -> SourceRecipe:
     return SourceRecipe(weight=1.0, **given).in_folder(Path(folder))
 
 
-def list_evaluation_spans(evaluation: EvaluationRecipe, folder: str) -> tuple[Span, ...]:
+def _list_spans(evaluation: EvaluationRecipe, folder: str) -> tuple[Span, ...]:
     """List the spans of an evaluation set's files.
 
     Raises:
@@ -110,13 +110,13 @@ def _in_own_words(evaluation: EvaluationRecipe, error: SourceError) -> SourceErr
 
 
 def make_items_task(recipe: Recipe) -> EvaluationsTask:
-    """Return the task that reads the recipe's evaluation sets.
+    """List the files whose rows are the items of evaluation sets, for the task that reads these items.
 
     Raises:
-        SourceError: as `list_evaluation_spans`.
+        SourceError: a file cannot be read, or has no such column.
     """
     folder = str(recipe.folder)
-    spans = tuple(list_evaluation_spans(evaluation, folder) for evaluation in recipe.evaluations)
+    spans = tuple(_list_spans(evaluation, folder) for evaluation in recipe.evaluations)
     return EvaluationsTask(tuple(recipe.evaluations), folder, spans)
 
 
@@ -182,7 +182,7 @@ def load_items(task: str) -> Items:
 
 
 def find_item_ngrams(text: memoryview) -> tuple[int, int, npt.NDArray[np.uint64]]:
-    """Return an item's words, the size of its n-grams, and these with their beginnings, distinct, uint64 `(ngrams, 2)`.
+    """Return the words of an evaluation set's item, the size of the item's n-grams, and these with their beginnings, distinct, uint64 `(ngrams, 2)`.
 
     The size of an item that is too short is 0.
     """

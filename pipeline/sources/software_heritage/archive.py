@@ -84,7 +84,7 @@ def read_archive_again(source: SourceRecipe, ids: list[bytes | None]) -> list[by
 
 
 def fetch_archive_objects(keys: Iterable[bytes]) -> Generator[tuple[bytes, Outcome]]:
-    """Fetch objects over several connections; yield each key with its outcome, in order of arrival.
+    """Fetch objects of the archive over several connections; yield each key with its outcome, in order of arrival.
 
     Raises:
         SourceError: the archive cannot be read, or not within the time that the settings allow.

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ import pyarrow as pa
 
 from pipeline.arrow import as_large_binary
 from pipeline.engine.checksums import checksum_file
-from pipeline.engine.receipts import RECEIPT_FILE, read_receipt
 from pipeline.engine.tasks import JsonText, Task, digest_of
 from pipeline.engine.timer import Timer
 from pipeline.recipe.schema import SourceRecipe
@@ -31,8 +30,7 @@ from pipeline.sources.kinds import kind_of
 from pipeline.sources.network.counted_retries import count_retries
 from pipeline.sources.network.settings import network_settings
 from pipeline.sources.software_heritage import archive, fetched_documents
-from pipeline.sources.software_heritage.journal import Journal
-from shards.stores.store import FolderStore
+from pipeline.sources.software_heritage.journal import Journal, delete_journals
 
 CODE_VERSION = 1
 """Increase when the same input would give other documents."""
@@ -128,76 +126,6 @@ def fetch_unit(folder: Path, task: FetchTask, report: Callable[[int, int], None]
         "seconds": timer.seconds,
         "core_seconds": timer.core_seconds,
     }
-
-
-def local_unit(unit: Unit, folder: Path, result: dict[str, Any]) -> Unit:
-    """Return a unit that reads its documents from a fetch task's folder; its provenance does not change."""
-    spans: list[Span] = []
-    for span, facts in zip(unit.spans, result["spans"], strict=True):
-        file = result["files"][facts["file"]]
-        spans.append(
-            replace(
-                span,
-                url=str(folder / facts["file"]),
-                version=f"{file['bytes']} bytes, xxh3 {file['xxh3_128']}",
-                format=fetched_documents.FORMAT,
-                text_bytes=facts["text_bytes"],
-                rows=facts["documents"],
-                stored_bytes=file["bytes"],
-            )
-        )
-    return Unit(unit.source, tuple(spans))
-
-
-def check_missing(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> None:
-    """Check that no more of a source's files are missing than its `max_missing` allows.
-
-    Raises:
-        SourceError: too many are missing; the message has the counts by reason.
-    """
-    rows, dropped = _count(results)
-    if not _too_many(source, rows, dropped):
-        return
-    lost = sum(dropped.values())
-    listed = ", ".join(f"{count:,} {reason}" for reason, count in sorted(dropped.items()))
-    remedies = ["Run again to ask for these once more (the others are kept)", "raise `max_missing` to go on without"]
-    if dropped.get(archive.NOT_UTF8):
-        remedies.append("set `fallback_encoding` for those that are not UTF-8")
-    raise SourceError(
-        f"source {source.name!r}: {lost:,} of {rows:,} files ({lost / rows:.2%}) cannot be had from "
-        f"{network_settings().content_endpoint}, more than max_missing = {source.max_missing} allows: {listed}. "
-        f"{'; '.join(remedies)}."
-    )
-
-
-def ask_again(source: SourceRecipe, folder: Path, tasks: list[Task]) -> None:
-    """Delete the receipts of tasks with missing files if the source misses too many, so that these tasks run again."""
-    results = [result for task in tasks if (result := read_receipt(FolderStore(folder / task.digest))) is not None]
-    if len(results) == len(tasks) and _too_many(source, *_count(results)):
-        for task, result in zip(tasks, results, strict=True):
-            if result["dropped"]:
-                (folder / task.digest / RECEIPT_FILE).unlink()
-
-
-def _too_many(source: SourceRecipe, rows: int, dropped: dict[str, int]) -> bool:
-    return sum(dropped.values()) > source.max_missing * rows
-
-
-def delete_journals(folder: Path) -> None:
-    """Delete the journals of tasks that are done."""
-    for path in folder.glob("*.journal"):
-        if (folder / path.stem / RECEIPT_FILE).exists():
-            path.unlink(missing_ok=True)
-
-
-def _count(results: Iterable[dict[str, Any]]) -> tuple[int, dict[str, int]]:
-    rows = 0
-    dropped: dict[str, int] = {}
-    for result in results:
-        rows += result["rows"]
-        for reason, count in result["dropped"].items():
-            dropped[reason] = dropped.get(reason, 0) + count
-    return rows, dropped
 
 
 def _file_name(source: SourceRecipe, span: Span) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 
 from pipeline.arrow import wrap_numbers, wrap_texts
 from pipeline.engine.receipts import TaskOutput
-from pipeline.sources.base import BATCH_BYTES, Span, TextBatch
+from pipeline.sources.base import BATCH_BYTES, Span, TextBatch, Unit
 from shards.stores.store import FolderStore
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def read_fetched(source: SourceRecipe, span: Span) -> Iterator[TextBatch]:
 
 
 def read_file(source: Path | pa.NativeFile) -> Iterator[TextBatch]:
-    """Stream the documents of a file, as `read` does. Its footer is not checked."""
+    """Stream the fetched documents of a file, as `read_fetched` does. Its footer is not checked."""
     with pq.ParquetFile(source, memory_map=True, page_checksum_verification=True) as file:
         metadata: dict[bytes, bytes] = file.metadata.metadata or {}
         yield TextBatch(pa.nulls(0, pa.large_string()), np.zeros(0, np.uint32), json.loads(metadata[_REJECTED]))
@@ -88,3 +89,22 @@ class DocumentWriter:
             self._flush()
         self._writer.add_key_value_metadata({_REJECTED.decode(): json.dumps(rejected, sort_keys=True)})
         self._writer.close()
+
+
+def local_unit(unit: Unit, folder: Path, result: dict[str, Any]) -> Unit:
+    """Return a unit that reads the fetched documents in a fetch task's folder; its provenance does not change."""
+    spans: list[Span] = []
+    for span, facts in zip(unit.spans, result["spans"], strict=True):
+        file = result["files"][facts["file"]]
+        spans.append(
+            replace(
+                span,
+                url=str(folder / facts["file"]),
+                version=f"{file['bytes']} bytes, xxh3 {file['xxh3_128']}",
+                format=FORMAT,
+                text_bytes=facts["text_bytes"],
+                rows=facts["documents"],
+                stored_bytes=file["bytes"],
+            )
+        )
+    return Unit(unit.source, tuple(spans))

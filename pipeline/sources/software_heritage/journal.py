@@ -16,6 +16,7 @@ from typing import BinaryIO, Self
 
 import xxhash
 
+from pipeline.engine.receipts import RECEIPT_FILE
 from shards.stores.files import sync_folder
 
 _HEAD = struct.Struct("<20sBIQ")  # key, kind, length, XXH3-64 of key, kind and bytes
@@ -118,3 +119,10 @@ def _checksum(key: bytes, kind: int, body: bytes) -> int:
     hashing = xxhash.xxh3_64(key + bytes([kind]))
     hashing.update(body)
     return hashing.intdigest()
+
+
+def delete_journals(folder: Path) -> None:
+    """Delete the journals of tasks that are done."""
+    for path in folder.glob("*.journal"):
+        if (folder / path.stem / RECEIPT_FILE).exists():
+            path.unlink(missing_ok=True)
