@@ -182,9 +182,9 @@ def load_items(task: str) -> Items:
 
 
 def find_item_ngrams(text: memoryview) -> tuple[int, int, npt.NDArray[np.uint64]]:
-    """Return the words of an evaluation set's item, the size of the item's n-grams, and these with their beginnings, distinct, uint64 `(ngrams, 2)`.
+    """Return what is searched for an item of an evaluation set: its words, the size of its n-grams, and these.
 
-    The size of an item that is too short is 0.
+    The n-grams are distinct, with their beginnings, uint64 `(ngrams, 2)`. The size of an item that is too short is 0.
     """
     data = np.frombuffer(text, np.uint8)
     words, _ = find_hashed_words(data, np.array([0, len(data)]))
