@@ -174,3 +174,8 @@ def _adapter(function: str) -> TypeAdapter[Any]:
     hints = typing.get_type_hints(_load_function(function))
     _, payload, *_ = hints.values()
     return TypeAdapter(payload)
+
+
+def digest_in(folder: WritableStore) -> str:
+    """Return the digest of the task whose folder this is."""
+    return str(folder).rpartition("/")[2]

@@ -54,7 +54,7 @@ def test_documents_match_as_pythons_re_says_and_count_for_the_first_pattern(seed
     assert dropped == {pattern_reason(p): reference.count(p) for p in patterns if p in reference}
     for pattern in patterns:
         own = [match for match in shown if match.pattern == pattern]
-        holding = [row for row, p in enumerate(reference) if p == pattern][: matches.SHOWN]
+        holding = [row for row, p in enumerate(reference) if p == pattern][: matches.SHOWN_MATCHES]
         assert [match.row - 50 for match in own] == holding
         for match in own:
             first = re.search(pattern, texts[match.row - 50], re.ASCII)
@@ -151,7 +151,7 @@ def test_more_than_the_share_stops_with_counts_and_samples() -> None:
         check_pattern_matches(source.model_copy(update={"max_dropped": 0.029}), results)
     said = str(caught.value)
     assert "source 's': drop_if_matches drops 6 of 200 documents (3.00%), more than max_dropped = 0.029 allows" in said
-    assert said.count(">>>PersonX<<<") == matches.SHOWN
+    assert said.count(">>>PersonX<<<") == matches.SHOWN_MATCHES
     assert "5 match PersonX\n" in said
     assert "    part-0\\x07 row 50: 0 \\x1b[31m>>>PersonX<<<\\u202e and more\n" in said
     assert "1 match @.@\n" in said

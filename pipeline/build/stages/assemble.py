@@ -10,11 +10,10 @@ import numpy as np
 from pipeline import assemble
 from pipeline.build.context import BuildContext
 from pipeline.build.publish import clear_output
-from pipeline.build.stages.digests import digest_in
 from pipeline.build.stages.mix import write_run_list
 from pipeline.encode.run import RunList
 from pipeline.engine.receipts import RECEIPT_FILE
-from pipeline.engine.tasks import Task, digest_of
+from pipeline.engine.tasks import Task, digest_in, digest_of
 from pipeline.mix.plan import MixPlan, ShardPlan
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.selection import merge_carried

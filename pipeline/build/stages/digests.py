@@ -8,7 +8,6 @@ from typing import Any
 from pipeline.clean.filters import identify_filter
 from pipeline.clean.measures import measure
 from pipeline.recipe.schema import SourceRecipe
-from shards.stores.store import WritableStore
 
 
 def identify_source(source: SourceRecipe) -> dict[str, Any]:
@@ -26,8 +25,3 @@ def identify_source(source: SourceRecipe) -> dict[str, Any]:
     if filters := source.clean.filters():
         reading["filters"] = [identify_filter(table) for table in filters]
     return reading
-
-
-def digest_in(folder: WritableStore) -> str:
-    """Return the digest of the task whose folder this is."""
-    return str(folder).rpartition("/")[2]

@@ -8,12 +8,12 @@ from typing import Any
 
 from pipeline.build.context import BuildContext
 from pipeline.build.encode_alarms import check_encoded, check_filtered, check_malformed, check_pattern_matches
-from pipeline.build.stages.digests import digest_in, identify_source
+from pipeline.build.stages.digests import identify_source
 from pipeline.clean.measures import measure
 from pipeline.encode import encode
 from pipeline.encode.run import Run, token_dtype
 from pipeline.engine.executors import LocalExecutor
-from pipeline.engine.tasks import JsonText, Task, digest_of
+from pipeline.engine.tasks import JsonText, Task, digest_in, digest_of
 from pipeline.mix import cuts as mix
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import Unit, spans_to_json

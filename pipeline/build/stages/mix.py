@@ -9,14 +9,13 @@ from typing import Any
 from pipeline.build.context import BuildContext
 from pipeline.build.last_mix import note_mix
 from pipeline.build.mix_alarms import check_contamination_alarm, check_mix_alarms, check_near_duplicates
-from pipeline.build.stages.digests import digest_in
 from pipeline.build.stages.encode import run_encode
 from pipeline.build.stages.fetch import run_fetch
 from pipeline.build.stages.near_duplicates import find_similar_pairs
 from pipeline.clean.limits import CleaningError
 from pipeline.encode.run import RunList
 from pipeline.engine.receipts import WorkFileDamagedError
-from pipeline.engine.tasks import Task, digest_of
+from pipeline.engine.tasks import Task, digest_in, digest_of
 from pipeline.mix import cleaning, steps
 from pipeline.mix import cuts as mix
 from pipeline.mix.block_lists import open_lists
