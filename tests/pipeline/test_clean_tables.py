@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.build.encode_alarms import check_encoded
-from pipeline.build.stages.digests import identify_source
+from pipeline.build.stages.source_identity import identify_source
 from pipeline.clean import limits as limits_module
 from pipeline.clean.documents import clean_batch
 from pipeline.clean.limits import CleaningError, Fallen

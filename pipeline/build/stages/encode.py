@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.build.context import BuildContext
 from pipeline.build.encode_alarms import check_encoded, check_filtered, check_malformed, check_pattern_matches
-from pipeline.build.stages.digests import identify_source
+from pipeline.build.stages.source_identity import identify_source
 from pipeline.clean.measures import measure
 from pipeline.encode import encode
 from pipeline.encode.run import Run, token_dtype

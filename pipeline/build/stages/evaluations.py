@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from pipeline.build.context import BuildContext
-from pipeline.build.stages.digests import identify_source
+from pipeline.build.stages.source_identity import identify_source
 from pipeline.clean.evaluations import items
 from pipeline.engine.tasks import JsonText, Task, digest_of
 from pipeline.recipe.schema import Recipe
