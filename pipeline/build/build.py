@@ -33,7 +33,6 @@ from pipeline.build.validation import run_validation
 from pipeline.clean.filters import count_masked
 from pipeline.clean.personal_data import MaskedCounts
 from pipeline.encode.run import RunList
-from pipeline.engine.attempts import delete_path
 from pipeline.engine.driver import Driver, StageResult
 from pipeline.engine.executors import Executor
 from pipeline.engine.lease import Lease
@@ -43,7 +42,7 @@ from pipeline.sources.hub import pin_revisions
 from pipeline.sources.kept_spans import KeptSpans
 from pipeline.sources.selection import Unread, merge_carried, open_sources
 from shards.format.manifest import MANIFEST_FILE, Manifest
-from shards.stores.files import lock_folder
+from shards.stores.files import delete_path, lock_folder
 from shards.stores.open import open_writable_store
 from shards.stores.probe import probe, require_abilities
 from shards.stores.store import WritableStore

@@ -17,7 +17,8 @@ from pydantic import ValidationError
 
 from pipeline.build.context import BuildContext
 from pipeline.encode.run import Run, RunList
-from pipeline.engine.receipts import WorkFileDamagedError, seal, unseal
+from pipeline.engine.checksums import seal, unseal
+from pipeline.engine.receipts import WorkFileDamagedError
 from pipeline.recipe.schema import Recipe
 from pipeline.tokenizer.encoder import TokenizerInfo
 from shards.errors import InputError, RunError

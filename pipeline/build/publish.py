@@ -15,7 +15,6 @@ from typing import Any
 import xxhash
 
 from pipeline.encode.run import Run
-from pipeline.engine.attempts import delete_path
 from pipeline.mix.plan import MixPlan, ShardPlan
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand, Shares
@@ -44,6 +43,7 @@ from shards.format.manifest import (
 )
 from shards.format.recipe_folder import RECIPE_FOLDER_FILE, state_recipe_folder
 from shards.format.writer import shard_file_names, shard_name
+from shards.stores.files import delete_path
 from shards.stores.store import WritableStore
 
 RECIPE_FILE = "recipe.json"

@@ -23,8 +23,8 @@ import numpy as np
 
 from pipeline.clean.evaluations.hits import HIT_DTYPE
 from pipeline.encode.carried import CARRIED_FILE, CARRIED_TEXT_FILE, CarriedRows, read_carried
-from pipeline.engine.checksums import write_checksummed
-from pipeline.engine.receipts import FileRange, TaskOutput, seal, unseal, write_receipt
+from pipeline.engine.checksums import seal, unseal, write_checksummed
+from pipeline.engine.receipts import FileRange, TaskOutput, write_receipt
 from pipeline.sources.base import Columns
 from shards.errors import RunError
 from shards.format.manifest import dtype_for
@@ -308,3 +308,8 @@ def fetched_documents(runs: Sequence[Run], scratch: Path) -> Generator[list[Run]
 
         with ThreadPoolExecutor(CONNECTIONS) as pool:
             yield list(pool.map(fetch, range(len(runs)), runs))
+
+
+def distinct_runs(runs: Sequence[Run]) -> list[Run]:
+    """Return each run once of a list: sources that read the same files in the same way share runs."""
+    return list({run.digest: run for run in runs}.values())

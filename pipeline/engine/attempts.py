@@ -24,9 +24,10 @@ from typing import Any
 
 import xxhash
 
-from pipeline.engine.receipts import CHECKSUMS_FILE, RECEIPT_FILE, load_receipt, seal, seal_checksums, write_receipt
+from pipeline.engine.checksums import seal, seal_checksums
+from pipeline.engine.receipts import CHECKSUMS_FILE, RECEIPT_FILE, load_receipt, write_receipt
 from shards.errors import RunError
-from shards.stores.files import TMP_SUFFIX, is_abandoned, sync_folder, unique_name
+from shards.stores.files import TMP_SUFFIX, delete_path, is_abandoned, sync_folder, unique_name
 from shards.stores.store import FolderStore, WritableStore
 from shards.workers import map_in_threads
 
@@ -231,14 +232,6 @@ def delete_abandoned_attempts(folder: Path) -> None:
     for path in folder.glob(f".*{TMP_SUFFIX}"):
         if any(map(is_abandoned, path.name.split("."))):
             delete_path(path)
-
-
-def delete_path(path: Path) -> None:
-    """Delete a file or a folder; do nothing if there is none."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _sync(folder: Path) -> None:

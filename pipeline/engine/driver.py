@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pipeline.engine.attempts import attempt_contents, delete_abandoned_attempts
+from pipeline.engine.checksums import seal, unseal
 from pipeline.engine.executors import Executor
 from pipeline.engine.progress import Progress, Tally
 from pipeline.engine.receipts import (
@@ -25,8 +26,6 @@ from pipeline.engine.receipts import (
     WorkFileDamagedError,
     check_task_files,
     load_receipt,
-    seal,
-    unseal,
 )
 from pipeline.engine.tasks import Call, Task
 from shards.errors import RunError

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -20,13 +19,20 @@ from typing import Any
 
 import xxhash
 
-from pipeline.engine.checksums import CHECKSUM_BYTES, block_bytes_of, checksum_blocks, find_difference
+from pipeline.engine.checksums import (
+    CHECKSUM_BYTES,
+    block_bytes_of,
+    checksum_blocks,
+    find_difference,
+    seal,
+    seal_checksums,
+    unseal,
+)
 from shards.errors import RunError
 from shards.stores.store import FolderStore, ListedFile, Store, WritableStore
 
 RECEIPT_FILE = "receipt.json"
 CHECKSUMS_FILE = "checksums.bin"
-_SEALED = re.compile(rb'\{"xxh3_128": "([0-9a-f]{32})", "result": (.*)\}', re.DOTALL)
 _PART_BYTES = 1 << 24  # whole blocks
 
 FindFile = Callable[[str], ListedFile | None]
@@ -234,35 +240,6 @@ def write_receipt(folder: Path, result: dict[str, Any]) -> None:
     for name, facts in result["files"].items():
         facts["version"] = str((folder / name).stat().st_mtime_ns)
     (folder / RECEIPT_FILE).write_bytes(seal(result))
-
-
-def seal_checksums(result: dict[str, Any]) -> bytes:
-    """Take the checksums of a result's files out of it; return them for a file to which the result then refers."""
-    checksums = bytearray()
-    for facts in result["files"].values():
-        if "checksums" in facts:
-            own: bytes = facts.pop("checksums")
-            facts |= {"xxh3_128": xxhash.xxh3_128_hexdigest(own), "checksums_at": len(checksums)}
-            checksums += own
-    return bytes(checksums)
-
-
-def seal(value: Any) -> bytes:
-    """Return JSON values with their own checksum, for `unseal`."""
-    body = json.dumps(value)
-    return f'{{"xxh3_128": "{xxhash.xxh3_128_hexdigest(body.encode())}", "result": {body}}}'.encode()
-
-
-def unseal(data: bytes) -> Any:
-    """Return what `seal` was given.
-
-    Raises:
-        ValueError: the bytes are not as they were written.
-    """
-    match = _SEALED.fullmatch(data)
-    if match is None or xxhash.xxh3_128_hexdigest(match[2]).encode() != match[1]:
-        raise ValueError("differs from what was written")
-    return json.loads(match[2])
 
 
 def read_receipt(store: WritableStore, outputs: WritableStore | None = None) -> dict[str, Any] | None:

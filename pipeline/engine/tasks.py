@@ -98,6 +98,11 @@ def digest_of(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
+def digest_in(folder: WritableStore) -> str:
+    """Return the digest of the task whose folder this is: its name."""
+    return str(folder).rpartition("/")[2]
+
+
 def _canonical(value: Any) -> str:
     if isinstance(value, JsonText):
         return value
@@ -174,8 +179,3 @@ def _adapter(function: str) -> TypeAdapter[Any]:
     hints = typing.get_type_hints(_load_function(function))
     _, payload, *_ = hints.values()
     return TypeAdapter(payload)
-
-
-def digest_in(folder: WritableStore) -> str:
-    """Return the digest of the task whose folder this is."""
-    return str(folder).rpartition("/")[2]

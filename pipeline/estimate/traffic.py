@@ -15,8 +15,8 @@ from pipeline import assemble, validation_tasks
 from pipeline.assemble import MOST_CHECKSUMS_BYTES
 from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, MOST_KEPT_ROWS_BYTES
 from pipeline.engine.checksums import BLOCK_BYTES, CHECKSUM_BYTES
-from pipeline.mix.near_duplicates.bands import BANDS_BYTES, CHUNK_TOKENS, count_ranges
-from pipeline.mix.near_duplicates.pairs import RANGE_ROWS
+from pipeline.mix.near_duplicates.bands import BANDS_BYTES, CHUNK_TOKENS
+from pipeline.mix.near_duplicates.pairs import RANGE_ROWS, count_ranges
 from pipeline.mix.near_duplicates.signatures import BANDS
 from shards.format.codec import TAIL_BYTES
 from shards.stores.object_store import PART_BYTES, REQUEST_BYTES, WHOLE_BYTES

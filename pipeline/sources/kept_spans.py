@@ -11,7 +11,7 @@ from functools import cached_property
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from pipeline.engine.receipts import seal, unseal
+from pipeline.engine.checksums import seal, unseal
 from pipeline.engine.tasks import digest_of
 from pipeline.sources.base import File, Span
 from pipeline.sources.kinds import list_spans

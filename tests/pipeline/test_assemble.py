@@ -14,7 +14,8 @@ import zstandard
 
 from pipeline.assemble import AssembleTask, assemble_shards, group_assembled_shards
 from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, load_runs
-from pipeline.engine.receipts import WorkFileDamagedError, load_receipt, seal, write_receipt
+from pipeline.engine.checksums import seal
+from pipeline.engine.receipts import WorkFileDamagedError, load_receipt, write_receipt
 from pipeline.mix.cuts import MixTask, mix_runs, plan_mix
 from pipeline.mix.index import Index
 from pipeline.mix.keep_mask import write_kept

@@ -18,7 +18,7 @@ from pipeline.build.clean_report.differences import PART_CHARACTERS, cut_parts, 
 from pipeline.build.clean_report.pages import render_pages
 from pipeline.build.clean_report.read import read_clean_report
 from pipeline.build.clean_report.wording import describe_unread
-from pipeline.engine.receipts import seal, unseal
+from pipeline.engine.checksums import seal, unseal
 from pipeline.recipe.presets import Gopher
 from shards.terminal.display import printable
 from tests.support.builds import build_here, real_documents

@@ -17,7 +17,7 @@ import pytest
 import pipeline
 import shards
 from pipeline.build.last_mix import LAST_FILE
-from pipeline.engine.receipts import seal, unseal
+from pipeline.engine.checksums import seal, unseal
 from pipeline.mix.cuts import MixError
 from pipeline.recipe.presets import PRESETS
 from shards.__main__ import main

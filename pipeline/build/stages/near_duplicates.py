@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pipeline.build.context import BuildContext
-from pipeline.encode.run import RunList
+from pipeline.encode.run import RunList, distinct_runs
 from pipeline.engine.tasks import Task
 from pipeline.estimate import disk
 from pipeline.mix.near_duplicates import bands, pairs, similar
@@ -42,7 +42,7 @@ def find_similar_pairs(
         for stage in STAGES:
             context.used[stage] = set()
         return None
-    distinct = pairs.distinct_runs(runs.runs)
+    distinct = distinct_runs(runs.runs)
     tasks = [
         Task(
             bands.bands_digest(run.digest),
@@ -63,7 +63,7 @@ def find_similar_pairs(
     banded = context.run_stage("bands", function, tasks, before=check_disk).results
     rows = sum(result["rows"] for result in banded)
 
-    ranges, runs_digest = bands.count_ranges(rows, pairs.RANGE_ROWS), pairs.digest_of_runs(runs.runs)
+    ranges, runs_digest = pairs.count_ranges(rows, pairs.RANGE_ROWS), pairs.digest_of_runs(runs.runs)
     folder = {stage: str(context.work.child(stage)) for stage in STAGES}
     tasks = [
         Task(
@@ -78,7 +78,7 @@ def find_similar_pairs(
     _note_cut(context, paired)
     found = sum(result["pairs"] for result in paired)
 
-    parts = similar.count_tasks(found)
+    parts = similar.count_similar_tasks(found)
     tasks = [
         Task(
             similar.similar_digest(runs_digest, ranges, number, parts),

@@ -1,4 +1,4 @@
-"""The input of the stages' digests: the keys of a source that decide its documents, and digests of earlier tasks."""
+"""What identifies a source in the digests of stages: the keys that decide its documents."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ from importlib.metadata import version
 from typing import Any, Literal
 
 from pipeline.build.context import BuildContext
-from pipeline.build.stages.source_identity import identify_source
 from pipeline.build.stages.encode import prepare_measures
+from pipeline.build.stages.source_identity import identify_source
 from pipeline.engine.driver import StageResult
 from pipeline.engine.receipts import RECEIPT_FILE, TaskOutput, read_receipt
 from pipeline.engine.tasks import JsonText, Task, digest_of

@@ -21,7 +21,7 @@ from pipeline.engine.receipts import TaskOutput
 from pipeline.engine.tasks import digest_of
 from pipeline.mix.near_duplicates import signatures
 from pipeline.mix.near_duplicates.shingles import WIDTH, hash_shingles
-from pipeline.mix.near_duplicates.signatures import BAND_BITS, BANDS, band_keys
+from pipeline.mix.near_duplicates.signatures import BANDS, band_keys
 from shards.audit.ngrams import token_values
 from shards.stores.store import Store
 
@@ -63,7 +63,7 @@ class BandsTask:
 
 
 def bands_digest(run_digest: str) -> str:
-    """Return the digest of the task that writes a run's bands; the run's own covers the tokenizer."""
+    """Return the digest of the bands task of a run; the run's own digest covers the tokenizer."""
     return digest_of({"code": CODE, "run": run_digest})
 
 
@@ -116,22 +116,13 @@ def write_bands(folder: Path, task: BandsTask, report: Callable[[int, int], None
 def split_documents(
     lengths: npt.NDArray[np.integer[Any]], chunk_tokens: int = CHUNK_TOKENS
 ) -> Iterator[tuple[int, int]]:
-    """Yield ranges of consecutive documents of at most `chunk_tokens` tokens, or of one document that has more."""
+    """Yield the ranges of a run's documents whose bands are made at once: `chunk_tokens` at most, or one document."""
     ends = np.cumsum(lengths, dtype=np.int64)
     first = done = 0
     while first < len(ends):
         last = max(first + 1, int(np.searchsorted(ends, done + chunk_tokens, "right")))
         yield first, last
         first, done = last, int(ends[last - 1])
-
-
-def count_ranges(rows: int, range_rows: int) -> int:
-    """Return into how many equal ranges of keys so many rows are divided, a power of two, for `range_rows` in each.
-
-    Bands fill 14 of the 16 parts that the first bits of a key can name.
-    """
-    wanted = rows * (1 << BAND_BITS) / BANDS / range_rows
-    return min(1 << EDGE_BITS, 1 << max(0, int(np.ceil(wanted)) - 1).bit_length())
 
 
 class BandFile:

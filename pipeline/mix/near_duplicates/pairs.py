@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.encode.run import CONNECTIONS, Run, load_runs
+from pipeline.encode.run import CONNECTIONS, Run, distinct_runs, load_runs
 from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.receipts import TaskOutput
 from pipeline.engine.tasks import digest_of
-from pipeline.mix.near_duplicates.bands import BAND_DTYPE, BandFile, bands_digest
+from pipeline.mix.near_duplicates.bands import BAND_DTYPE, EDGE_BITS, BandFile, bands_digest
+from pipeline.mix.near_duplicates.signatures import BAND_BITS, BANDS
 from shards.audit.ngrams import finalize
 from shards.stores.open import open_store
 from shards.stores.store import Store
@@ -68,18 +69,13 @@ class PairsTask:
 
 
 def pairs_digest(runs: str, number: int, ranges: int) -> str:
-    """Return the digest of the task for one of so many ranges; `runs` is from `digest_of_runs`."""
+    """Return the digest of the pairs task of one of so many ranges; `runs` is from `digest_of_runs`."""
     return digest_of({"code": CODE_VERSION, "runs": runs, "range": [number, ranges]})
 
 
 def digest_of_runs(runs: Sequence[Run]) -> str:
-    """Return a digest of the bands of runs, in their order: it decides the numbers of documents."""
+    """Return a digest of the runs whose documents are paired, in their order: it decides the documents' numbers."""
     return digest_of([bands_digest(run.digest) for run in distinct_runs(runs)])
-
-
-def distinct_runs(runs: Sequence[Run]) -> list[Run]:
-    """Return each run once: sources that read the same files in the same way share runs."""
-    return list({run.digest: run for run in runs}.values())
 
 
 def find_pairs(folder: Path, task: PairsTask, report: Callable[[int, int], None]) -> dict[str, Any]:
@@ -146,7 +142,7 @@ def _is_among(keys: npt.NDArray[np.uint64], listed: npt.NDArray[np.uint64]) -> n
 
 
 def document_number(run: npt.NDArray[np.integer[Any]], index: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.uint64]:
-    """Return the numbers of documents from the numbers of their runs and their places in them."""
+    """Return the numbers that pairs have for documents, from the numbers of their runs and their places in these."""
     return (run.astype(np.uint64) << np.uint64(32)) | index.astype(np.uint64)
 
 
@@ -221,3 +217,14 @@ def read_pairs(store: Store, first: int, last: int) -> npt.NDArray[np.void]:
     read = partial(output.read, PAIRS_FILE)
     parts = [np.frombuffer(read(int(part[first]) * size, int(part[last]) * size), PAIR_DTYPE) for part in edges]
     return np.concatenate([np.zeros(0, PAIR_DTYPE), *parts])
+
+
+def count_ranges(rows: int, range_rows: int) -> int:
+    """Return into how many ranges of keys, one for each pairs task, so many rows are divided: a power of two.
+
+    Each range has about `range_rows` of them.
+
+    Bands fill 14 of the 16 parts that the first bits of a key can name.
+    """
+    wanted = rows * (1 << BAND_BITS) / BANDS / range_rows
+    return min(1 << EDGE_BITS, 1 << max(0, int(np.ceil(wanted)) - 1).bit_length())

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, Run, load_runs
+from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, Run, distinct_runs, load_runs
 from pipeline.engine.checksums import BLOCK_BYTES, ChecksummedWriter
 from pipeline.engine.receipts import TaskOutput
 from pipeline.engine.tasks import digest_of
-from pipeline.mix.near_duplicates.pairs import PARTITIONS, distinct_pairs, distinct_runs, pairs_digest, read_pairs
+from pipeline.mix.near_duplicates.pairs import PARTITIONS, distinct_pairs, pairs_digest, read_pairs
 from pipeline.mix.near_duplicates.shingles import hash_shingles
 from shards.audit.ngrams import token_values
 from shards.stores.open import open_store
@@ -75,13 +75,13 @@ class SimilarTask:
 
 
 def similar_digest(pairs_of: str, ranges: int, number: int, tasks: int) -> str:
-    """Return the digest of one of so many tasks."""
+    """Return the digest of one of so many similar tasks."""
     pairs = [pairs_digest(pairs_of, place, ranges) for place in range(ranges)]
     return digest_of({"code": CODE_VERSION, "pairs": digest_of(pairs), "partitions": [number, tasks]})
 
 
-def count_tasks(pairs: int) -> int:
-    """Return how many tasks compare so many pairs, a power of two."""
+def count_similar_tasks(pairs: int) -> int:
+    """Return how many similar tasks compare so many pairs, a power of two."""
     return min(PARTITIONS, 1 << max(0, -(-pairs // TASK_PAIRS) - 1).bit_length())
 
 
