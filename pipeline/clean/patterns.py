@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow import unwrap_mask, wrap_texts
-from pipeline.recipe.patterns import MATCH_GROUP, in_group, pattern_reason
+from pipeline.recipe.pattern_syntax import MATCH_GROUP, in_group, pattern_reason
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
 
-from pipeline.recipe.patterns import check_pattern
+from pipeline.recipe.pattern_syntax import check_pattern
 from pipeline.recipe.predicates import parse_predicate
 
 _SIZE = re.compile(r"\s*(\d[\d_]*(?:\.\d+)?)\s*([kKMGT]i?)?B?\s*")
