@@ -12,6 +12,7 @@ from pipeline.demo.corpus import gather_missing_corpus
 from pipeline.engine.progress import Progress
 from pipeline.mix.block_lists import check_entries, pin_entries
 from pipeline.recipe import paths
+from pipeline.recipe.clean_table import list_clean
 from pipeline.recipe.read import read_recipe
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.globs import check_globs
@@ -70,7 +71,7 @@ def _pin_models(recipe: Recipe) -> Recipe:
 
 def _check_filters(data: dict[str, Any], folder: Path) -> Iterator[str]:
     """Try every filter that a raw recipe names."""
-    for place, clean in paths.list_clean(data):
+    for place, clean in list_clean(data):
         listed = clean.get("datatrove")
         for index, table in enumerate(cast("list[Any]", listed) if isinstance(listed, list) else []):
             name: Any = cast("dict[str, Any]", table).get("filter") if isinstance(table, dict) else None

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.clean.documents import SHOWN_MALFORMED
 from pipeline.clean.filters import FilteredDocument
 from pipeline.clean.limits import SHOWN, CleaningError, FallenDocument
-from pipeline.clean.patterns import SHOWN_MATCHES, Match
-from pipeline.recipe.pattern_syntax import pattern_reason
+from pipeline.clean.patterns import SHOWN_MATCHES, Match, pattern_reason
 from pipeline.sources.base import MALFORMED, SourceError
 from shards.errors import InputError
 from shards.terminal.display import printable

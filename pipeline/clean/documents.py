@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from pipeline.arrow import as_large_binary, unwrap_mask, wrap_mask, wrap_numbers
 from pipeline.clean.datatrove_filters import FilterError
-from pipeline.clean.filters import Filtered, apply_filters, apply_personal_data
+from pipeline.clean.filters import Filtered, apply_filters, apply_personal_data_filter
 from pipeline.clean.limits import Fallen, FallenDocument, find_kept
 from pipeline.clean.patterns import Match, find_pattern_matches, pattern_matches_to_json
 from pipeline.sources.base import Columns, TextBatch
@@ -207,7 +207,7 @@ def clean_batch(
             text, rows = text.filter(wrap_mask(kept)), rows[kept]
     if source.clean:
         filtered = Filtered() if filtered is None else filtered
-        text, rows = apply_personal_data(text, rows, source, dropped, filtered)
+        text, rows = apply_personal_data_filter(text, rows, source, dropped, filtered)
         kept = find_kept(text, rows, source, dropped, fallen)
         if not kept.all():
             text, rows = text.filter(wrap_mask(kept)), rows[kept]

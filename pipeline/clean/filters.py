@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +20,11 @@ from pipeline.clean.language import find_other_languages, identity_of_model
 from pipeline.clean.limits import SHOWN, TEXT_CHARACTERS
 from pipeline.clean.personal_data import (
     Masked,
-    MaskedCounts,
     find_personal_data,
-    kinds_of,
     mask_personal_data,
     mask_text,
-    personal_data_reason,
 )
+from pipeline.clean.personal_kinds import kinds_of
 from pipeline.recipe.filters import DatatroveFilter, Filter, Language, PersonalData
 from shards.terminal.display import printable
 
@@ -85,14 +82,14 @@ def identify_filter(table: Filter) -> list[Any]:
     return [table.name, versions(), table.filter, table.arguments]
 
 
-def apply_personal_data(
+def apply_personal_data_filter(
     text: pa.LargeStringArray,
     rows: npt.NDArray[np.unsignedinteger],
     source: SourceRecipe,
     dropped: Counter[str],
     filtered: Filtered,
 ) -> tuple[pa.LargeStringArray, npt.NDArray[np.unsignedinteger]]:
-    """Mask the personal data of documents, or drop the documents that hold some, as the source says.
+    """Apply the filter of personal data: mask these data, or drop the documents that hold some, as the source says.
 
     Args:
         text: the documents, `(documents,)`, without nulls.
@@ -109,7 +106,7 @@ def apply_personal_data(
         return text, rows
     if table.action == "mask":
         return mask_personal_data(text, table.all_kinds, filtered.masked), rows
-    found = {index: personal_data_reason(kind) for index, kind in find_personal_data(text, table.all_kinds).items()}
+    found = {index: f"personal data: {kind}" for index, kind in find_personal_data(text, table.all_kinds).items()}
     return _drop(table.label, found, text, rows, dropped, filtered, show_text=False)
 
 
@@ -120,7 +117,7 @@ def apply_filters(
     dropped: Counter[str],
     filtered: Filtered,
 ) -> tuple[pa.LargeStringArray, npt.NDArray[np.unsignedinteger]]:
-    """Drop the documents that a source's filters reject; arguments and result as of `apply_personal_data`.
+    """Drop the documents that a source's filters reject; arguments and result as of `apply_personal_data_filter`.
 
     Raises:
         FilterError: a filter failed.
@@ -164,19 +161,9 @@ def _drop(
     return text.filter(wrap_mask(kept)), rows[kept]
 
 
-def mask_as_recipe(source: SourceRecipe, text: bytes) -> bytes:
-    """Return a document of a source as its set holds it: with personal data masked if the recipe says so."""
+def apply_mask(source: SourceRecipe, text: bytes) -> bytes:
+    """Apply the filter of personal data to the text of one document: masked, if its source is."""
     table = source.clean.personal_data
     if table is None or table.action != "mask":
         return text
     return mask_text(text, kinds_of(table.all_kinds))
-
-
-def count_masked(results: Iterable[dict[str, Any]]) -> MaskedCounts:
-    """Return what was masked in the units with these results, by kind."""
-    masked = Masked()
-    for done in results:
-        for kind, counts in done.get("filtered", {}).get("masked", {}).items():
-            masked.documents[kind] += counts["documents"]
-            masked.occurrences[kind] += counts["occurrences"]
-    return masked.to_json()

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow import unwrap_mask, wrap_texts
-from pipeline.recipe.pattern_syntax import MATCH_GROUP, in_group, pattern_reason
+from pipeline.recipe.pattern_syntax import MATCH_GROUP, in_group
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -116,3 +116,8 @@ def _describe(text: pa.LargeStringArray, index: int, row: int, pattern: str) -> 
     start, length = place[MATCH_GROUP]
     excerpt = cut_excerpt(text[index].as_buffer().to_pybytes(), start, start + length, around=EXCERPT_BYTES)
     return Match(row, pattern, excerpt.before, excerpt.hit, excerpt.after)
+
+
+def pattern_reason(pattern: str) -> str:
+    """Return the reason under which the documents that a pattern drops are counted."""
+    return f"matches {pattern}"

@@ -9,7 +9,7 @@ by the content hash of the document's original text: never by a counter, so that
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
@@ -19,7 +19,7 @@ import pyarrow as pa
 import xxhash
 
 from pipeline.arrow import unwrap_mask, wrap_numbers
-from pipeline.clean.personal_kinds import GROUPS, Kind
+from pipeline.clean.personal_kinds import GROUPS, Kind, kinds_of
 from shards.format.content_hash import hash_document
 
 if TYPE_CHECKING:
@@ -45,11 +45,6 @@ class Masked:
             kind: {"documents": self.documents[kind], "occurrences": count}
             for kind, count in sorted(self.occurrences.items())
         }
-
-
-def personal_data_reason(kind: str) -> str:
-    """Return how the documents that `action = "drop"` drops are counted."""
-    return f"personal data: {kind}"
 
 
 def mask_personal_data(text: pa.LargeStringArray, kinds: Sequence[PersonalKind], masked: Masked) -> pa.LargeStringArray:
@@ -122,11 +117,6 @@ def find_personal_data(text: pa.LargeStringArray, kinds: Sequence[PersonalKind])
     return found
 
 
-def kinds_of(names: Sequence[PersonalKind]) -> tuple[Kind, ...]:
-    """Return the kinds of these names, in the order of `GROUPS`."""
-    return tuple(kind for group in _groups_of(tuple(names)) for kind in group)
-
-
 def _candidates(text: pa.LargeStringArray, names: tuple[PersonalKind, ...]) -> list[tuple[int, list[Kind]]]:
     """Return the documents that match a hint, in order, each with the kinds of the groups whose hints it matches."""
     import pyarrow.compute as pc
@@ -160,3 +150,13 @@ def _buffers(text: pa.LargeStringArray) -> tuple[npt.NDArray[np.int64], memoryvi
     _, offsets, data = text.buffers()
     edges = np.frombuffer(cast("Any", offsets), np.int64)
     return edges[text.offset : text.offset + len(text) + 1], memoryview(data or b"")
+
+
+def count_masked(results: Iterable[dict[str, Any]]) -> MaskedCounts:
+    """Add up the personal data that were masked in the units with these results, by kind."""
+    masked = Masked()
+    for done in results:
+        for kind, counts in done.get("filtered", {}).get("masked", {}).items():
+            masked.documents[kind] += counts["documents"]
+            masked.occurrences[kind] += counts["occurrences"]
+    return masked.to_json()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -343,3 +343,8 @@ _KEYS = (
 
 GROUPS: tuple[tuple[Kind, ...], ...] = (_KEYS, (_CARD,), (_EMAIL,), (_IPV4,), (_IPV6,))
 """Every kind, in the order in which they are looked for; a name may have several. Hints of a group are joined."""
+
+
+def kinds_of(names: Sequence[PersonalKind]) -> tuple[Kind, ...]:
+    """Return the kinds of personal data of these names, in the order of `GROUPS`."""
+    return tuple(kind for group in GROUPS for kind in group if kind.name in names)

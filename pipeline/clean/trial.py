@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.clean.documents import INVALID, LONG, SHORT, clean_batch
-from pipeline.clean.filters import Filtered, mask_as_recipe
+from pipeline.clean.filters import Filtered, apply_mask
 from pipeline.clean.limits import describe_fallen
 from pipeline.clean.measures.measure import measure_documents
 from pipeline.recipe.schema import SourceRecipe
@@ -62,5 +62,5 @@ def _describe(source: SourceRecipe, text: bytes, reason: str) -> list[tuple[str,
     if reason == INVALID or reason not in {limit.reason for limit in limits}:
         return []
     names = sorted({limit.measure for limit in limits})
-    document = pa.array([mask_as_recipe(source, text).decode()], pa.large_string())
+    document = pa.array([apply_mask(source, text).decode()], pa.large_string())
     return describe_fallen(measure_documents(document, names)[0], names, limits)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pipeline.clean.patterns import pattern_reason
 from pipeline.estimate.source_estimate import TEXT_BYTES_PER_TOKEN
-from pipeline.recipe.pattern_syntax import pattern_reason
 from pipeline.sources.base import MALFORMED
 from pipeline.tokenizer.encoder import describe_slow_encoder
 from shards.cli.mix_table import VALIDATION_PART

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from shards.config import item_names
+from pipeline.recipe.clean_table import list_clean
 
 _PROTOCOL = re.compile(r"[a-z]+")
 """A link of a chained URL that fsspec takes for the name of a protocol, such as `simplecache`."""
@@ -58,17 +58,6 @@ def list_path_keys(data: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]
     for _, clean in list_clean(data):
         if isinstance(clean.get("language"), dict):
             yield clean["language"], "model"
-
-
-def list_clean(data: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each `clean` table of a raw recipe, of any shape, with its place in messages."""
-    sources = data.get("sources")
-    items = cast("list[Any]", sources) if isinstance(sources, list) else []
-    tables = zip([f"sources.{name}" for name in item_names(items)], items, strict=True)
-    for place, table in (("", data), *tables):
-        clean = cast("dict[str, Any]", table).get("clean") if isinstance(table, dict) else None
-        if isinstance(clean, dict):
-            yield f"{place}.clean".lstrip("."), cast("dict[str, Any]", clean)
 
 
 def move_path_value(value: Any, *, old: Path, new: Path) -> Any:

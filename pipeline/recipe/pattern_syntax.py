@@ -33,10 +33,5 @@ def check_pattern(pattern: str) -> str:
 
 
 def in_group(pattern: str) -> str:
-    """Return the pattern as a group named `MATCH_GROUP`, so that the place of a match can be asked for."""
+    """Return, in the same syntax, the pattern as a group named `MATCH_GROUP`, whose place can be asked for."""
     return f"(?P<{MATCH_GROUP}>{pattern})"
-
-
-def pattern_reason(pattern: str) -> str:
-    """Return how the documents that a pattern drops are counted."""
-    return f"matches {pattern}"

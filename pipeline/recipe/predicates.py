@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pydantic import JsonValue
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -132,3 +134,10 @@ def _literal(text: str) -> Any:
         except ValueError:
             continue
     return text
+
+
+def checked_keep(keep: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return the predicates of `keep`, or refuse one that cannot be parsed."""
+    for column, condition in keep.items():
+        parse_predicate(column, condition)
+    return keep

@@ -6,10 +6,9 @@ import re
 from decimal import Decimal
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, JsonValue
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from pipeline.recipe.pattern_syntax import check_pattern
-from pipeline.recipe.predicates import parse_predicate
 
 _SIZE = re.compile(r"\s*(\d[\d_]*(?:\.\d+)?)\s*([kKMGT]i?)?B?\s*")
 _SCALE = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
@@ -60,13 +59,6 @@ def no_empty_token(values: list[str]) -> list[str]:
     if "" in values:
         raise ValueError("an empty string is not a token")
     return values
-
-
-def checked_keep(keep: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Refuse predicates that cannot be parsed."""
-    for column, condition in keep.items():
-        parse_predicate(column, condition)
-    return keep
 
 
 def known_encoding(name: str) -> str:

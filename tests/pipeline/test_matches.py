@@ -17,8 +17,8 @@ import pytest
 from pipeline.build.encode_alarms import MatchError, check_pattern_matches
 from pipeline.clean import patterns as matches
 from pipeline.clean.documents import EMPTY, LONG, clean_batch
-from pipeline.clean.patterns import find_pattern_matches, pattern_matches_to_json
-from pipeline.recipe.pattern_syntax import check_pattern, pattern_reason
+from pipeline.clean.patterns import find_pattern_matches, pattern_matches_to_json, pattern_reason
+from pipeline.recipe.pattern_syntax import check_pattern
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import TextBatch
 from tests.support.good_recipe import GOOD, faults_of

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 import shards
 from pipeline.build.stages.source_identity import identify_source
 from pipeline.clean import personal_kinds
-from pipeline.clean.personal_data import Masked, find_personal_data, kinds_of, mask_personal_data, mask_text
-from pipeline.clean.personal_kinds import GROUPS
+from pipeline.clean.personal_data import Masked, find_personal_data, mask_personal_data, mask_text
+from pipeline.clean.personal_kinds import GROUPS, kinds_of
 from pipeline.engine.tasks import digest_of
 from pipeline.recipe.filters import PERSONAL_KINDS
 from pipeline.recipe.schema import Recipe, SourceRecipe

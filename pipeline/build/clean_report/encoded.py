@@ -9,7 +9,7 @@ from typing import Any
 import xxhash
 
 from pipeline.build.last_mix import LastMix
-from pipeline.clean.filters import count_masked
+from pipeline.clean.personal_data import count_masked
 from pipeline.encode.run import CONNECTIONS
 
 EXAMPLES = 20
