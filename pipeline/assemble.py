@@ -47,7 +47,7 @@ READ_BYTES = 5 << 18
 """A task writes so many shards that it takes about this much of each run, as far as the limits below allow: 1.25 MiB on
 average, so that few runs give less than 1 MiB."""
 LEAST_TASKS = 16
-"""More shards a task leave no fewer tasks than this, so that a cluster has work for its nodes."""
+"""More shards per task leave no fewer tasks than this, so that a cluster has work for its nodes."""
 MOST_TASK_BYTES = 6 << 30
 """Tokens of a task's shards: scratch on its machine."""
 MOST_ROWS_BYTES = 256 << 20

@@ -1,6 +1,6 @@
 """Validate: check neighbouring shards as they were published, or one partition of all documents; no file is written.
 
-The checks are those of `shards.validation`, which `tokenmill validate` runs in threads. Where a request costs more than
+The checks are those of `shards.validation`, which `tokenmill validate` runs in threads. If a request costs more than
 its bytes, the small files of a shard are fetched whole, all at once, while the shard before it is checked. Memory: one
 shard's document table, 8 bytes for each of its documents, a frame, and one request, or two shards' files that have been
 fetched; or the documents of a partition.
@@ -141,7 +141,7 @@ def _open_shards(
 
 
 def _fetch_ahead(shards: Sequence[Shard], listing: Mapping[str, ListedEntry]) -> Iterator[Shard]:
-    """Yield shards; from a store with costly requests, each with those of its files that one request reads."""
+    """Yield shards; from a store with costly requests, each shard with the files that one request reads."""
     if not shards or not shards[0].store.request_bytes:
         yield from shards
         return

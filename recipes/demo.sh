@@ -54,7 +54,7 @@ cat <<EOF
   $SHARDS/manifest.json            what was asked for and what was achieved, side by side
   $SHARDS/train-00000.docs.parquet where every document of a shard came from
   $SHARDS.report/index.html        the set as a page: mix, tokenizer, lengths, audit, samples; open it in a browser
-  $RUN/metrics.jsonl        loss, tokens a second and validation loss by source, step by step
+  $RUN/metrics.jsonl        loss, tokens per second and validation loss by source, step by step
   $RUN/metrics.png          the same as a picture
 
   python -m shards inspect $SHARDS --shard train-00000 --document 0    read a document back from its tokens

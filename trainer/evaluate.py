@@ -1,4 +1,4 @@
-"""Validation loss by source, in nats a token and bits a byte.
+"""Validation loss by source, in nats per token and bits per byte.
 
 The document table gives the source of every target token. The val split is read from its start, in windows of seq_len
 tokens, without shuffling, up to a number of targets. So every validation uses the same tokens. A shorter last window
@@ -76,7 +76,7 @@ def evaluate(
 
 
 def summarise_evaluation(sums: Sums, mixes: Mapping[str, Mapping[str, int]] | None = None) -> dict[str, Any]:
-    """Return the fields of a validation line in metrics.jsonl; bits a byte are None if no bytes are known.
+    """Return the fields of a validation line in metrics.jsonl; bits per byte are None if no bytes are known.
 
     Args:
         sums: what `evaluate` returns.

@@ -1,4 +1,4 @@
-"""metrics.jsonl: one JSON line a step, and one after each validation, flushed as they are written.
+"""metrics.jsonl: one JSON line per step, and one after each validation, flushed as they are written.
 
 A killed run may have logged steps after its last checkpoint, and half a line. A resume removes these lines and reports
 how many there were, so that the file reads as if the run had never stopped. A checkpoint is never on disk before the

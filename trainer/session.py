@@ -206,9 +206,9 @@ def open_session(
         where = (device, precision, rank, ranks)
         session = Session(run, recipe, shard_set, order, model, forward, optimizers, *where, resources)
         if session.token_bytes is None:
-            say("bits a byte are not reported: the tokenizer's entries have no fixed bytes")
+            say("bits per byte are not reported: the tokenizer's entries have no fixed bytes")
         elif shard_set.vocabulary.keeps != "bytes" and not session.text_scales:
-            say("bits a byte count the text as the tokenizer rewrote it: the set does not say how long its sources' is")
+            say("bits per byte count the rewritten text: the set does not say how long the text of its sources is")
         if found is not None:
             load_training_state(found, model, session.optimizers)
             session.step, session.windows, session.saved = found.state.step, found.state.samples, found.path

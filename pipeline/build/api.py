@@ -37,7 +37,8 @@ AnyRecipe: TypeAlias = "str | Path | dict[str, Any] | Recipe"
 
 
 class SetProblemsError(RunError):
-    """A set that was built, and in which validation found problems. `result` is what `build_set` returns else."""
+    """A set that was built, but in which validation found problems. `result` is what `build_set` would return
+    otherwise."""
 
     def __init__(self, result: BuildResult):
         super().__init__(result.validation.problems)
@@ -133,7 +134,7 @@ def plan_set(
             text that the build would read, with 20 bytes of memory for each document.
         out: where the set will be: a folder, or an address whose requests are counted. If an earlier build of the same
             sources is in the folder, it tells how many documents are equal.
-        work: where the work folder will be, in the same way; beside the set when None.
+        work: where the work folder will be, in the same way; next to the set when None.
         workers: tasks that run at once, on one machine or many; the cores that this process may use when None.
         gpu_usd_per_hour: the price of a GPU that waits for the build.
         nodes: the machines that run the workers, to price them.

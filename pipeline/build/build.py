@@ -102,7 +102,7 @@ def build(
         level: how the finished set is validated. If this very set has been found valid in full before, and no task
             ran, the level is "quick".
         tokenizer_choice: "keep": use the tokenizer in the work folder, even if the sources' files have changed.
-        scratch: where tasks write, on the machine that runs them; None: beside their files if these lie in a folder,
+        scratch: where tasks write, on the machine that runs them; None: next to their files if these are in a folder,
             else in the system's folder for temporary files.
 
     Raises:
@@ -190,7 +190,7 @@ def _check_places(out: WritableStore, work: WritableStore, recipe: Recipe) -> No
         StoreError: an object store cannot be used, or lacks what a build needs.
     """
     if _is_within(work, out):
-        raise OutputError(f"{work}: the work folder lies in the set's folder. Choose another --work.")
+        raise OutputError(f"{work}: the work folder is inside the set's folder. Choose another --work.")
     if work.folder is None and needs_fetch(recipe):
         raise OutputError(
             f"{work}: what is fetched from Software Heritage is kept in the work folder, which must be a folder of "
@@ -270,7 +270,7 @@ def _prune(context: BuildContext) -> None:
 
 
 def _prune_attempts(context: BuildContext, stage: str, used: set[str]) -> None:
-    """Delete the files of a stage but those of tasks in use; of these, the files of attempts that do not count."""
+    """Delete a stage's files, except files of tasks in use; of these tasks, delete only attempts that do not count."""
     store = context.work.child(stage)
     for file in list(store.list()):
         task, _, rest = file.name.partition("/")

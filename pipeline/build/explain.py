@@ -60,7 +60,7 @@ def _find_work(question: Question) -> WritableStore | None:
         return open_writable_store(question.work)
     try:
         work = open_writable_store(default_work(absolute_place(question.place)))
-    except InputError:  # a set on the Hub has no folder beside it
+    except InputError:  # a set on the Hub has no folder next to it
         return None
     return work if work.child("mix").find(LAST_FILE) is not None else None
 

@@ -98,7 +98,7 @@ def note_mix(
 
 
 def note_set(work: WritableStore, manifest: str) -> None:
-    """Note the SHA-256 of the manifest of the set that came of the last mix."""
+    """Note the SHA-256 of the manifest of the set made from the last mix."""
     note = _read_whole(work)
     if note and note.get("manifest") != manifest:
         _write(work, note | {"manifest": manifest})

@@ -220,7 +220,7 @@ def _drop_invalid(
 ) -> tuple[pa.LargeStringArray, npt.NDArray[np.uint32]]:
     strings = cast("pa.LargeStringArray", text.view(pa.large_string()))
     try:
-        strings.validate(full=True)  # one pass over the whole buffer: 0.1 ms a MB
+        strings.validate(full=True)  # one pass over the whole buffer: 0.1 ms per MB
     except pa.ArrowInvalid:
         valid = np.array([_is_utf8(value.as_buffer()) for value in text], bool)
         dropped[INVALID] += len(text) - int(valid.sum())

@@ -69,7 +69,8 @@ _FILE_ENDINGS = frozenset(
     b"bmp css csv dll docx exe gif htm html ico jpeg jpg js json jsx less pdf png scss svg toml ts tsx txt webp xml "
     b"yaml yml".split()
 )
-"""Endings of names such as `logo@2x.png`. None is a top-level domain. Nor is one of mixed case: `q@k.mT` multiplies."""
+"""Endings of names such as `logo@2x.png`. None is a top-level domain. An ending of mixed case is not one either:
+`q@k.mT` multiplies."""
 
 _ATTRIBUTES = frozenset(b"bias data dtype flat grad imag ndim real shape size values weight".split())
 """Attributes of arrays: `W@x.shape` multiplies matrices. None is a top-level domain."""

@@ -153,7 +153,7 @@ def _plan_row(source: SourceEstimate) -> dict[str, Any]:
         "kept": "unknown" if source.kept is None else f"{source.kept * source.left_documents:.1%}",
         "documents": "unknown" if source.documents is None else f"{round(source.documents * source.left_documents):,}",
         "text": _size(source.text_bytes),
-        "bytes a token": f"{source.bytes_per_token:.2f}",
+        "bytes per token": f"{source.bytes_per_token:.2f}",
         "duplicates": _duplicates(source),
         "tokens, about": f"{source.tokens:,}",
     }

@@ -63,7 +63,7 @@ def write_demo_corpus(folder: Path) -> list[dict[str, Any]]:
     A file that already holds the same bytes is left alone, so that a second run makes nothing downstream run again.
 
     Returns:
-        One row a source: `name`, `files`, `documents`, `bytes` (UTF-8 bytes of text), `skipped` (count by reason).
+        One row per source: `name`, `files`, `documents`, `bytes` (UTF-8 bytes of text), `skipped` (count by reason).
 
     Raises:
         OSError: the folder cannot be written.

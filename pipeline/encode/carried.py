@@ -1,10 +1,10 @@
-"""Carried values of a run: two files beside its rows, in their order.
+"""Carried values of a run: two files next to its rows, in their order.
 
 `carried.bin` has one row of fixed size a document: where its text begins, and for each column whether it has a value,
 and the value in 8 bytes; for text, its length. `carried_text.bin` has the text of all, document by document. So any
 range of documents is one contiguous range of both files, as it is of the run's tokens.
 
-Memory to write: the values of the unit. To read: those of the documents that are read.
+Memory to write: the values of the unit. To read: the values of the documents that are read.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -88,7 +88,7 @@ def _offsets(column: Any) -> npt.NDArray[np.int64]:
 
 
 def _join_texts(texts: list[pa.LargeStringArray], chosen: npt.NDArray[np.int64]) -> memoryview:
-    """Return the texts of some documents, end to end: those of the first document in all columns come first."""
+    """Return the texts of some documents, end to end: first the first document's, in all columns."""
     taken = [column.take(wrap_numbers(pa.int64(), chosen)) for column in texts]
     together = taken[0] if len(taken) == 1 else pa.concat_arrays(taken)
     interleaved = np.arange(len(together)).reshape(len(texts), -1).T.ravel()

@@ -92,7 +92,7 @@ class _Encoded:
     hits: npt.NDArray[np.void] | None
     """`HIT_DTYPE (hits,)`; None if the recipe names no evaluation set."""
     carried: pa.Table | None
-    """The values of the columns to carry; None if there is none."""
+    """The values of the columns to carry; None without such columns."""
 
 
 def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], None]) -> dict[str, Any]:

@@ -218,7 +218,7 @@ class Run:
 
 
 def _expect_place(key: HashKey, number: int, slack: int) -> int:
-    """Return where of so many documents a hash is if they are spread evenly, moved by `slack` times the usual error."""
+    """Return the index of a hash among this many evenly spread documents, moved by `slack` times the usual error."""
     share = key[0] / END_HASH[0]
     error = SLACK * (number * max(0.0, share * (1 - share))) ** 0.5 + LEAST_SLACK
     return min(number, max(0, int(number * share + slack * error)))
@@ -290,7 +290,7 @@ def load_runs(address: str) -> tuple[Run, ...]:
 
 @contextmanager
 def fetched_documents(runs: Sequence[Run], scratch: Path) -> Generator[list[Run]]:
-    """Give runs whose files, but for tokens and carried values, were fetched from a remote store into scratch.
+    """Give runs whose files, except tokens and carried values, were fetched from a remote store into scratch.
 
     A reader of many small ranges would wait for each: a request takes longer than its bytes. Scratch: 36 bytes a
     document, 4 for each of its measures, and the hits of evaluation items.

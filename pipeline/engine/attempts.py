@@ -48,7 +48,7 @@ class Target:
     outputs: WritableStore | None
     """Where the files of the result go; the task's own folder when None."""
     scratch: str | None
-    """The folder of the running machine where the task writes; None: beside its files, or else in the system's folder
+    """The folder of the running machine where the task writes; None: next to its files, or else in the system's folder
     for temporary files."""
 
     def scratch_folder(self) -> Path:

@@ -60,7 +60,7 @@ class ChecksummedWriter:
         self._hashing.update(view[whole:])
 
     def facts(self) -> dict[str, Any]:
-        """Return the file's entry of its task's result: `bytes`, `block_bytes`, and `checksums`, 8 bytes a block."""
+        """Return the file's entry of its task's result: `bytes`, `block_bytes`, and `checksums`, 8 bytes per block."""
         last = self._hashing.digest() if self._bytes % BLOCK_BYTES else b""
         return {"bytes": self._bytes, "block_bytes": BLOCK_BYTES, "checksums": bytes(self._checksums + last)}
 

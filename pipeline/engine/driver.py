@@ -60,7 +60,7 @@ class StageResult:
     def summary(self) -> dict[str, Any]:
         """Return the stage's entry in build.json.
 
-        `detail` adds up the seconds of its tasks' steps, over all runs, and `core_seconds` those of the processor.
+        `detail` adds up the seconds of its tasks' steps over all runs, and `core_seconds` the processor seconds.
         """
         sums: dict[str, Counter[str]] = {"seconds": Counter(), "core_seconds": Counter()}
         for result in self.results:

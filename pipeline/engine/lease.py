@@ -1,6 +1,6 @@
 """Which driver is at work in a place of an object store: a lease, as a lock is for a folder.
 
-A lease is a numbered object beside the place, `PLACE.lease/00000007.json`. It is created only if there is none of that
+A lease is a numbered object next to the place, `PLACE.lease/00000007.json`. It is created only if there is none of that
 number, so of many drivers one gets it, and it is renewed by its holder alone. A lease that has not been renewed for
 `STALE_SECONDS` is taken over: the next driver creates the next number. The holder looks for its own lease each time
 that it renews, and stops if there is a higher one. A clock that is wrong by minutes may therefore cost one of two

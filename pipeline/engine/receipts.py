@@ -118,7 +118,7 @@ class TaskOutput:
         return FileRange(self, name, start, stop)
 
     def read_checksums(self, start: int, stop: int) -> bytes:
-        """Read checksums. From a store with costly requests all are read once: 8 bytes a block."""
+        """Read checksums. From a store with costly requests all are read once: 8 bytes per block."""
         if not self.store.request_bytes:
             return bytes(self.read_unchecked(CHECKSUMS_FILE, start, stop))
         return self._all_checksums[start:stop]

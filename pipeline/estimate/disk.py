@@ -31,8 +31,8 @@ def scratch_bytes(recipe: Recipe, unit: Unit) -> int:
 
 
 def document_bytes(recipe: Recipe, source: int) -> int:
-    """Return the scratch bytes of a document beside its tokens and carried values: its row, measures and bands, and
-    those of the mix."""
+    """Return the scratch bytes of a document in addition to its tokens and carried values: its row, measures and bands,
+    and those of the mix."""
     measures = MEASURES_DTYPE.itemsize * len(recipe.sources[source].clean.mix_measures())
     bands = BANDS_BYTES if recipe.clean.near_duplicates is not None else 0
     return DOCUMENT_DTYPE.itemsize + measures + bands + CHUNK_BYTES + 1

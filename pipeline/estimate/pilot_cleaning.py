@@ -86,7 +86,7 @@ def mix_pilot(
 
     Returns:
         What was found in each source, None if the recipe asks for neither; and the CPU seconds that near-duplicates
-        took for each token, without those of the pairs stage, which grows with the documents.
+        took for each token, without the pairs stage, which grows with the documents.
     """
     if not runs or (recipe.clean.near_duplicates is None and evaluations is None):
         return [None] * len(recipe.sources), 0.0

@@ -1,6 +1,6 @@
 """Traffic: the requests and bytes of a build whose work folder or set is on an object store, and what they cost.
 
-The requests follow from what the stages do: encoding writes a few files a unit, mixing reads the rows of every run,
+The requests follow from what the stages do: encoding writes a few files per unit, mixing reads the rows of every run,
 assembling reads a slice of every run for each group of neighbouring shards, validation reads the set in long ranges
 and its document tables twice, by tasks that leave receipts.
 Retries, other writers and the tokenizer's few files are not counted, and of near-duplicates' comparison the least.
@@ -69,7 +69,7 @@ class BuildSize:
     """The numbers that decide the traffic of a build."""
 
     runs: int
-    """Of all sources, one a unit."""
+    """Of all sources, one per unit."""
     documents: int
     encoded_bytes: int
     """Bytes of the tokens of all runs."""

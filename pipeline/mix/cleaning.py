@@ -1,4 +1,4 @@
-"""Cleaning when the set is mixed: which documents fall by the measures beside their runs, counted and shown.
+"""Cleaning when the set is mixed: which documents fall by the measures stored with their runs, counted and shown.
 
 Runs are measured once; the limits are applied here, so that moving one encodes nothing again. A document that falls is
 dropped before copies are looked for: sources may have other limits, and of equal documents the first one left is kept.
@@ -109,7 +109,7 @@ def _find_lowest(distance: npt.NDArray[np.float64], hi: npt.NDArray[np.uint64], 
 
 
 class _Lowest:
-    """The `EXAMPLES` lowest of all documents added, of equal ones the first."""
+    """The `EXAMPLES` lowest of all documents added; of equal ones, the first."""
 
     def __init__(self) -> None:
         self.found: list[_Example] = []

@@ -1,4 +1,4 @@
-"""Which documents of the runs a mix keeps: one bit a document.
+"""Which documents of the runs a mix keeps: one bit per document.
 
 The bits are grouped by partition of the hash space, and in a partition by run. So a shard, which is a range of hashes,
 needs a few neighbouring bytes for all its runs together. `edges.bin` tells where each run's documents of a partition

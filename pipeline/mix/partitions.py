@@ -5,7 +5,7 @@ runs, of ranges that get shorter as partitions get more: four times the reads fo
 read once, from start to end, and what a mix needs of its rows is written to a scratch file, of `GROUP_DOCUMENTS`
 documents one chunk for each partition. A partition is then read in whole chunks, of megabytes.
 
-Scratch: 20 bytes a document, in a file without a name that ends with the process. Memory: 20 bytes a document of a
+Scratch: 20 bytes per document, in a file without a name that ends with the process. Memory: 20 bytes per document of a
 group, 8 bytes for each run and partition, and 16 for each chunk.
 """
 

@@ -1,6 +1,6 @@
 """Rules between the keys of a data recipe.
 
-They check the raw document, so that their faults are in the same report as those of the model. No file is opened.
+They check the raw document, so that their faults are in the same report as the model's. No file is opened.
 """
 
 from __future__ import annotations

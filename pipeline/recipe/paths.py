@@ -36,7 +36,7 @@ def move_path(path: str, *, old: Path, new: Path) -> str:
 def explain_path(folder: Path, path: str) -> str:
     """Return the folder that a path is relative to, for an error; and how to write the path if it is right from the
     working directory."""
-    rule = f"Paths begin at the recipe's folder, {folder}; those of --set at the working directory"
+    rule = f"Paths begin at the recipe's folder, {folder}; paths of --set at the working directory"
     here = join_path(Path.cwd(), path)
     if here != join_path(folder, path) and "://" not in here and glob.glob(here, recursive=True):
         return (

@@ -32,7 +32,7 @@ def read_recipe(
 
     Args:
         recipe: a TOML file, a set's recipe.json, or the tables of a recipe.
-        folder: where its relative paths begin. When None, the file's folder, or the one that is stated beside a set's
+        folder: where its relative paths begin. When None, the file's folder, or the one that is stated next to a set's
             recipe.json; the working directory for tables.
         overrides: `dotted.key=value` strings; paths in them are relative to the working directory.
         checks: look at the files that the recipe names, which this module does not.

@@ -93,7 +93,7 @@ def write_reference_into(path: Path) -> bool:
 
 
 def field_docs(model: type[BaseModel]) -> dict[str, str]:
-    """Return the docstrings that stand below the fields of a model and of its bases, each on one line."""
+    """Return the docstrings below the fields of a model and its bases, each on one line."""
     found: dict[str, str] = {}
     for parent in model.__bases__:
         if parent not in (BaseModel, Settings) and issubclass(parent, BaseModel):

@@ -91,7 +91,7 @@ class Span:
     carried: tuple[str, ...] = ()
     """The type in this file of each column that its source carries, or `UNKNOWN_TYPE`."""
     carried_bytes: int = 0
-    """Bytes that reading those columns takes from disk or network, beside `stored_bytes`, if a footer states them."""
+    """Bytes that those columns take from disk or network, in addition to `stored_bytes`, if a footer states them."""
 
     @property
     def part(self) -> str:

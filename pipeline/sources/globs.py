@@ -96,7 +96,7 @@ def _check_glob(place: str, source: dict[str, Any], glob: str, folder: Path) -> 
     formats = sorted({found or "unknown" for found in by_name.values()})
     if "text" in formats and not source.get("separator"):
         name = next(name for name, found in by_name.items() if found == "text")
-        remedy = 'Give `separator`, or format = "file" for one document a file'
+        remedy = 'Give `separator`, or format = "file" for one document per file'
         yield f"{place}.separator: required to cut {name!r} into documents. {remedy}"
     if source.get("separator") and "text" not in formats:
         yield f"{place}.separator: only text files are cut by a separator; {glob!r} is read as {formats}"

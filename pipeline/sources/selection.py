@@ -138,7 +138,7 @@ class Selection:
 
     @property
     def listed(self) -> list[Span]:
-        """The spans of the files listed so far, in the source's order: those of the units and those that come next."""
+        """The spans of the files listed so far, in the source's order: first the spans in units, then the rest."""
         return [span for file in self.files for span in self._listed.get(file.name, [])]
 
     @property

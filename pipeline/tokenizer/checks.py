@@ -136,7 +136,7 @@ def _find_splitter_faults(parts: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _ordinary_ids(model: dict[str, Any], spelling: Spelling) -> set[int]:
-    """Return the ids that text can yield in a BPE: those of bytes, of single characters and of merges."""
+    """Return the ids that text can yield in a BPE: ids of bytes, of single characters and of merges."""
     merges: list[str | list[str]] = model.get("merges") or []
     pairs = (merge.split(" ", 1) if isinstance(merge, str) else merge for merge in merges)
     single = byte_characters()

@@ -2,7 +2,7 @@
 
 Text is data: the encoder loads the tokenizer without added tokens (`make_plain`), so that the characters of a special
 token in a document are encoded as characters. What gigatoken cannot run, `tokenizers` encodes, at its own speed. The
-ids are those of `tokenizers` in both cases, whatever the tokenizer keeps of the text.
+ids are the same as from `tokenizers` in both cases, however much of the text the tokenizer keeps.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false

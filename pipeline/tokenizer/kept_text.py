@@ -2,8 +2,8 @@
 
 For a tokenizer that keeps every byte nothing is counted: `Encoder.encode` refuses a document that would lose any.
 Others rewrite documents by design. Here the bytes of each document's tokens are compared with its text; where they are
-neither that nor what the normalizer makes of it, the build stops. Costs little beside encoding, and the normalizer for
-documents that were rewritten.
+neither that nor what the normalizer makes of it, the build stops. It costs little compared with encoding, and the
+normalizer for documents that were rewritten.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false

@@ -9,7 +9,7 @@ Each pair has a list of the words that it came up in; a merge visits no other wo
 
 No two merges make the same bytes. Until a stretch of a word is one symbol, no merge crosses its edges, so that inside
 every merge did what it does in a word that is only this stretch: wherever it becomes a symbol, the same merge makes it.
-So all places of a symbol come up in one merge, and those of a pair in the merge that makes the younger of its two
+So all places of a symbol come up in one merge, and all places of a pair in the merge that makes the younger of its two
 symbols: a pair is in the heap once, and is merged once.
 
 Time is linear in the symbols of the distinct words, and so is memory, about 60 bytes a symbol.

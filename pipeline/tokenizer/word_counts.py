@@ -1,6 +1,6 @@
 """Count the pre-tokens of a sample file, with a thread for each part of it.
 
-The memory is that of the distinct pre-tokens; the sample is mapped, not read. Prose has about 3 distinct ones for each
+Memory grows with the distinct pre-tokens; the sample is mapped, not read. Prose has about 3 distinct ones for each
 kilobyte.
 """
 

@@ -5,7 +5,7 @@ because it then searches training for validation's n-grams. The counts are writt
 `audit.json`, in a folder next to the set (`DIR.audit`). The set's own folder holds only the files in the manifest; an
 audit is not one of them, because its result also depends on the version of the audit.
 
-Costs, on one core: about 24 ns a token (40 million tokens a second), of which the counts by source alone are 6 (160
+Costs, on one core: about 24 ns per token (40 million tokens per second), of which the counts by source alone are 6 (160
 million), and a second or two at the end. The search for documents full of concentrated ids, which is made only when
 asked for, takes about as long again.
 Memory: a histogram a source, and samples of fixed size (`SAMPLED_...`); the longest document; one shard's document

@@ -208,7 +208,7 @@ def check_bytes_per_token(totals: Totals, vocabulary: Vocabulary) -> Check:
             values = {"source": name, "tokens": number, "bytes": size, "bytes_per_token": round(ratio, 3)}
             rows.append(Finding(values | {"of_the_set": round(ratio / max(whole, 1e-9), 3)}))
     low = [row.values["source"] for row in rows if row.values["of_the_set"] < LOW_BYTES_PER_TOKEN]
-    summary = f"{whole:.2f} bytes a token over the set"
+    summary = f"{whole:.2f} bytes per token over the set"
     if vocabulary.keeps != "bytes":
         summary += ", of the text as the tokenizer rewrote it"
     if low:
@@ -230,9 +230,9 @@ def check_phases(totals: Totals, vocabulary: Vocabulary) -> Check:
         rows.append(Finding(values | {"of_the_set": round(ratio / max(whole, 1e-9), 3), "ids_first_seen": new}))
         seen |= counts > 0
     low = [row.values["phase"] for row in rows if row.values["of_the_set"] < LOW_BYTES_PER_TOKEN]
-    summary = ", ".join(f"{row.values['bytes_per_token']:.2f} bytes a token in {row.values['phase']}" for row in rows)
+    summary = ", ".join(f"{row.values['bytes_per_token']:.2f} bytes per token in {row.values['phase']}" for row in rows)
     if low:
-        summary += f"; {', '.join(low)} below {LOW_BYTES_PER_TOKEN:.0%} of the set's: compare bits a byte, not losses"
+        summary += f"; {', '.join(low)} below {LOW_BYTES_PER_TOKEN:.0%} of the set's: compare bits per byte, not losses"
     return Check("phases", "look" if low else "ok", summary, rows)
 
 

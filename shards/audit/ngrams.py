@@ -1,7 +1,7 @@
 """Hash n-grams of tokens: equal n-grams have equal hashes in every document and every shard.
 
 An n-gram is hashed as a polynomial of random 64-bit values of its tokens (mod 2^64), built by doubling, then finalized
-so that all bits are equally random. Costs about 1 ns a token for each doubling. Two different n-grams have the same
+so that all bits are equally random. Costs about 1 ns per token for each doubling. Two different n-grams have the same
 hash once in 2^64, so comparing millions of them gives no chance matches.
 """
 

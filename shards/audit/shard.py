@@ -95,7 +95,7 @@ class ShardFigures:
         lengths: int64 `(sources, BINS)`, documents by length in tokens, EOS included.
         shortest, longest: int64 `(sources,)`.
         misplaced: the first few documents with a special id inside (EOS before the end, or any other), with the id.
-        passages: sampled n-grams of `PASSAGE_TOKENS` tokens, one row a document and n-gram.
+        passages: sampled n-grams of `PASSAGE_TOKENS` tokens, one row per document and n-gram.
         passage_documents: documents whose passages were sampled.
         ngrams: in a validation shard, sampled n-grams; in a training shard, the n-grams of validation that it has.
         sketches: the sketches of sampled documents.

@@ -184,7 +184,7 @@ class PhaseEntry(_Model):
     tokens: Count
     documents: Count
     mix: list[MixEntry]
-    """One row a source, as the set's `mix`, of this phase."""
+    """One row per source, as the set's `mix`, of this phase."""
 
 
 class CarriedEntry(_Model):

@@ -160,7 +160,7 @@ class Shard:
             raise self.damaged("frame_corrupt", self.entry.files.tokens, str(error)) from error
 
     def documents(self, columns: list[str] | None = None) -> pa.Table:
-        """Read the document table, one row a document in shard order.
+        """Read the document table, one row per document in shard order.
 
         Columns: `start` uint64, `length` uint32 (EOS included), `source` and `unit` dictionary<string>, `row` uint32,
         `hash` fixed_size_binary(16); then the carried columns.

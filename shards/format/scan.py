@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shards.format.documents import DocumentBatch
 
 BLOCK_TOKENS = 1 << 16
-"""Approximate tokens in a block. Arrays of 8 bytes a token then stay in a core's cache, which halves the time."""
+"""Approximate tokens in a block. Arrays of 8 bytes per token then stay in a core's cache, which halves the time."""
 
 
 @dataclass(frozen=True)

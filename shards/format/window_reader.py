@@ -1,7 +1,7 @@
 """Read windows by their numbers in the order that `shards.format.order` gives, as arrays of token ids.
 
 Any numbers in any order; forward through the order is fast: then the rest of the shard in use, and after it the next
-shard, are decoded in a thread meanwhile. At most two decoded shards are held (2 or 4 bytes a token) unless the caller
+shard, are decoded in a thread meanwhile. At most two decoded shards are held (2 or 4 bytes per token) unless the caller
 allows more. Windows far apart, as a random sampler asks for, cost a frame each, about a millisecond.
 """
 

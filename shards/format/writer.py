@@ -65,7 +65,7 @@ class SetProperties:
 
 
 def document_schema(carried: Mapping[str, CarriedType] | None = None) -> pa.Schema:
-    """Return the Arrow schema of a document table, one row a document in shard order.
+    """Return the Arrow schema of a document table, one row per document in shard order.
 
     Args:
         carried: names and types of the set's carried columns.

@@ -1,7 +1,7 @@
 """A block list: the content hashes of documents, for a data recipe's `drop_hashes`.
 
-One hash a line in hex; lines that begin with `#` say where they come from, and why a document is listed. Each document
-is listed once, in order of hashes, so that the file depends only on the documents found.
+One hash per line, in hex; lines that begin with `#` say where they are from, and why a document is listed. Each
+document is listed once, in order of hashes, so that the file depends only on the documents found.
 """
 
 from __future__ import annotations

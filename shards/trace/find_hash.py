@@ -1,6 +1,6 @@
 """Find the documents of a set by their content hash, or by the beginning of it.
 
-Costs one pass over the column `hash` of the document tables, 16 bytes a document; tokens are not read.
+Costs one pass over the column `hash` of the document tables, 16 bytes per document; tokens are not read.
 """
 
 # pyright: reportUnknownMemberType=false

@@ -5,8 +5,8 @@ cannot hold it are not decoded (`shards.trace.prefilter`). A pattern is searched
 A hit never spans two documents; EOS, BOS and the space that a tokenizer puts before a document are not text. Of a
 tokenizer that rewrites text, the rewritten text is searched.
 
-Costs a token on one core: 8 ns for an id, 10 for a string (and 0.1 s), about 30 for a pattern. Memory: a block of
-documents, or the longest one decoded; 16 bytes a document found.
+Costs per token on one core: 8 ns for an id, 10 for a string (and 0.1 s), about 30 for a pattern. Memory: a block of
+documents, or the longest one decoded; 16 bytes per document found.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -220,7 +220,7 @@ def _decode_document(search: Search, tokens: npt.NDArray[np.unsignedinteger]) ->
 
 
 def _decode(search: Search, tokens: npt.NDArray[np.unsignedinteger]) -> tuple[bytes, npt.NDArray[np.int64]]:
-    """Return the bytes of tokens and where each begins, int64 `(tokens + 1,)`; Arrow does it at 10 ns a token."""
+    """Return the bytes of tokens and where each begins, int64 `(tokens + 1,)`; Arrow does it at 10 ns per token."""
     import pyarrow as pa
 
     ids = pa.Array.from_buffers(pa.int64(), len(tokens), [None, pa.py_buffer(tokens.astype(np.int64).data)])

@@ -2,9 +2,9 @@
 
 Compares a listing of the set's folder, or of its place in a store, with the manifest, the manifest with itself, each
 shard's own metadata with the manifest, and the tokenizer with the manifest. Reads metadata files, the tokenizer and the
-ends of tokens files: milliseconds a shard on a disk, two requests a shard in a store. The manifest is not trusted: none
-of its numbers decides how much is allocated. `check_set_files` checks what the set has once, `check_shard_files` one
-shard; `check_structure` does both.
+ends of tokens files: on a disk milliseconds per shard, in a store two requests per shard. The manifest is not trusted:
+none of its numbers decides how much is allocated. `check_set_files` checks what the set has once, `check_shard_files`
+one shard; `check_structure` does both.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class SharedProperties:
 
     @classmethod
     def of(cls, manifest: Manifest) -> Self:
-        """Return those of a set."""
+        """Return the files of a set."""
         tokenizer = manifest.tokenizer
         bos_id, carried = tokenizer.bos_id, tuple(manifest.carried)
         return cls(manifest.dtype, manifest.vocab_size, tokenizer.eos_id, tokenizer.sha256, bos_id, carried)
@@ -245,7 +245,7 @@ def _check_seek_table(shard: Shard, size: int) -> list[Problem]:
             codec.read_seek_table(file, size=size, content_bytes=shard.num_tokens * other)
         except codec.CodecError:
             return [Problem("seek_table", file.name, f"{error}. Copy or build it again.")]
-        message = f"holds {other} bytes a token; expected {shard.dtype.itemsize} by the manifest's {shard.dtype.name}"
+        message = f"holds {other} bytes per token; expected {shard.dtype.itemsize} by the manifest's {shard.dtype.name}"
         return [Problem("dtype_mismatch", file.name, message)]
     except OSError as error:
         return [Problem("file_unreadable", file.name, f"cannot be read: {error.strerror or error}")]

@@ -3,7 +3,7 @@
 The tolerance is one that cuts at document boundaries can always keep. With K shards in a split and a target of T
 tokens for a source, the target after shard k is T*(k+1)/K. Each cut is the document boundary nearest to its target, so
 it is at most half a document away. A shard has two cuts, so it is at most one document away (the longest of
-the source). Targets are rounded down to whole tokens, which adds at most two tokens a shard.
+the source). Targets are rounded down to whole tokens, which adds at most two tokens per shard.
 
 Each split states its `requested_tokens`; a source's target is its share of them. A phase states its own, and the shares
 of its sources: its shards are compared with these.

@@ -95,7 +95,7 @@ def _check_rows(
     """Check the rows of the mix, or of one phase.
 
     Args:
-        rows: one a source.
+        rows: one per source.
         what: the place for messages.
         sources: what the training split, or the phase, holds of each source.
         requested_sum: tokens requested of all sources.

@@ -1,7 +1,7 @@
 """The full level for one shard: check its document table and every token.
 
 Tokens are streamed: one frame is read, hashed, decompressed, hashed again and compared while it is in the cache. The
-document table is read in batches. Memory: a few MiB, and 8 bytes a document of the shard. Faults of one kind in one
+document table is read in batches. Memory: a few MiB, and 8 bytes per document of the shard. Faults of one kind in one
 shard make one problem, which says how many there are and where the first one is.
 
 SHA-256 of the file and of its content is as much work as decompressing it. Whoever wrote the files may know a checksum

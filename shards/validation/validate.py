@@ -1,11 +1,11 @@
 """Validate a shard set and name every problem.
 
-Levels: `quick` checks everything but the tokens (milliseconds a shard); `full` reads every token and document row, at
+Levels: `quick` checks everything but the tokens (milliseconds per shard); `full` reads every token and document row, at
 a speed near that of decompression; `against_sources` reads sampled documents again from their sources. FORMAT.md
 lists what each level checks, and what no level checks.
 
 Wrong content is reported, never raised; only a folder or store that cannot be listed raises. Memory does not grow with
-the set: a frame of 1 MiB for each thread, 8 bytes a document of the shards being read, and the duplicate check's
+the set: a frame of 1 MiB for each thread, 8 bytes per document of the shards being read, and the duplicate check's
 partitions; for a set in a store also one request (8 MiB) and one document table for each thread.
 
 `check_in_full` defines the full level; its caller runs the checks of shards and partitions. `validate` runs them in

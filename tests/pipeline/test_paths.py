@@ -73,7 +73,7 @@ def test_set_begins_at_the_working_directory(project: Path, monkeypatch: pytest.
     (source,) = load_checked_recipe(project / "recipes/a.toml", overrides=['sources.s.paths=["texts/a.jsonl"]']).sources
     assert [Path(file.url).resolve() for file in list_files(source)] == [project / "texts/a.jsonl"]
     said = faults_of(project / "recipes/a.toml", 'sources.s.paths=["../texts/a.jsonl"]')
-    assert "those of --set at the working directory" in said
+    assert "paths of --set at the working directory" in said
 
 
 def test_a_path_that_is_right_from_here_gets_a_remedy(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

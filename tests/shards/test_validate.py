@@ -233,7 +233,7 @@ def test_a_partition_reads_the_shards_that_are_in_it(good_set, monkeypatch):
 
 
 def test_uint32_set_is_whole(plan, tmp_path):
-    """A vocabulary above 65,536 entries is stored in four bytes a token."""
+    """A vocabulary above 65,536 entries is stored in four bytes per token."""
     import json
 
     tokenizer = json.loads(plan.tokenizer)

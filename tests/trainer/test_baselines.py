@@ -113,7 +113,7 @@ def read_pairs(shard_set: ShardSet, split: Any) -> np.ndarray:
 
 
 def count_baselines(shard_set: ShardSet) -> tuple[float, float]:
-    """Return the validation loss of unigrams and of bigrams in nats a token.
+    """Return the validation loss of unigrams and of bigrams in nats per token.
 
     Unigrams are counted with one added to each; bigrams are mixed with them by the weight that is best on the
     validation tokens themselves, which is more than the model is allowed.

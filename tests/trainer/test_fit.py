@@ -109,7 +109,7 @@ def test_recomputation_bf16_and_the_compiler_each_take_less():
     compiled = make_recipe(precision="bf16", compile=True)
     taken = [measure_step(compiled, layers, 8, choice="none") for layers in (2, 3)]
     assert taken[1] < 0.8 * none
-    # By hand, in bytes a token and layer, bf16: the residual stream before both norms and what each matrix product is
+    # By hand, in bytes per token and layer, bf16: the residual stream before both norms and what each matrix product is
     # given or, before an activation, gives: two normed, q, k, v, attended twice (as given and as got), the gate,
     # up, their product; two norms' scale, attention's normaliser. And the bf16 copies of the layer's weights.
     width, inner, heads, tokens = 128, 384, 4, 8 * 256

@@ -50,9 +50,9 @@ def test_every_number_has_its_curve_and_its_panel_in_words():
         "cost so far: $0.50",
     ]
     assert [axis.get_ylabel() for axis in figure.axes] == [
-        "loss, nats a token",
+        "loss, nats per token",
         "learning rate",
-        "tokens a second",
+        "tokens per second",
         "US dollars",
     ]
     raw, smoothed, validation = figure.axes[0].lines
@@ -85,7 +85,7 @@ def test_validation_loss_is_drawn_by_source_with_the_last_figures():
         records.append({"step": step, "val_loss": 6 / step, "val_loss_by_source": by_source})
     figure = draw_plots(records, [], title="run")
     panel = figure.axes[1]
-    assert panel.get_ylabel() == "validation loss\nby source, nats a token"
+    assert panel.get_ylabel() == "validation loss\nby source, nats per token"
     assert [text.get_text() for text in panel.get_legend().get_texts()] == [
         "1.000  late",
         "0.350  prose",
@@ -103,7 +103,7 @@ def test_bits_a_byte_are_drawn_by_source_in_the_colours_of_the_losses():
     ):
         records.append({"step": step, "val_loss_by_source": losses, "val_bits_per_byte_by_source": bits})
     _, losses, bits, *_ = draw_plots(records, [], title="run").axes
-    assert bits.get_ylabel() == "validation bits a byte\nby source"
+    assert bits.get_ylabel() == "validation bits per byte\nby source"
     lines = {line.get_label()[7:]: line for line in bits.lines}
     assert [list(lines[name].get_xdata()) for name in "ab"] == [[10, 20], [20]]
     colours = {line.get_label()[7:]: line.get_color() for line in losses.lines}
@@ -129,7 +129,7 @@ def test_goals_are_drawn_over_their_phase_with_their_outcome():
 
 def test_a_run_without_a_price_has_no_panel_of_dollars():
     figure = draw_plots(make_records(usd=None), [], title="run")
-    assert [axis.get_ylabel() for axis in figure.axes] == ["loss, nats a token", "learning rate", "tokens a second"]
+    assert [axis.get_ylabel() for axis in figure.axes] == ["loss, nats per token", "learning rate", "tokens per second"]
 
 
 def test_phases_reached_are_marked_and_those_begun_are_named():

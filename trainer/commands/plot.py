@@ -1,7 +1,7 @@
 """Plots of a run from its metrics.jsonl, as PNG and SVG.
 
 Training loss, smoothed with the raw one behind it, and validation loss with the phases and their goals; validation loss
-and bits a byte by source, and in the mix of each phase of the set; learning rate, throughput and dollars. The set's
+and bits per byte by source, and in the mix of each phase of the set; learning rate, throughput and dollars. The set's
 phases are marked in every panel. Works while the run is going on. About a second.
 """
 
@@ -32,8 +32,8 @@ BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#D55E00", "#009E73", "#CC3311", "0.
 SOURCE_COLOURS = (ORANGE, BLUE, GREEN, "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
 """Told apart by colour-blind readers too. Source: Okabe and Ito."""
 SOURCE_PANELS = {
-    "val_loss_by_source": "validation loss\nby source, nats a token",
-    "val_bits_per_byte_by_source": "validation bits a byte\nby source",
+    "val_loss_by_source": "validation loss\nby source, nats per token",
+    "val_bits_per_byte_by_source": "validation bits per byte\nby source",
 }
 """Keys of a validation line with a number for each source, and the words at their axes."""
 MIX_KEYS = {
@@ -122,7 +122,7 @@ def draw_plots(records: list[Record], phases: list[PhaseConfig], *, title: str) 
             _draw_curve(axes["loss"], curves["loss"], "training loss", BLUE, borders=borders)
             _draw_validation(axes["loss"], curves["val_loss"])
             _draw_goals(axes["loss"], records, phases)
-            _scale_loss(axes["loss"], "loss, nats a token")
+            _scale_loss(axes["loss"], "loss, nats per token")
         colours = dict(zip(sorted(sources["val_loss_by_source"]), itertools.cycle(SOURCE_COLOURS), strict=False))
         for key in sources.keys() & axes.keys():
             for name, curve in sources[key].items():
@@ -136,7 +136,7 @@ def draw_plots(records: list[Record], phases: list[PhaseConfig], *, title: str) 
             axes["lr"].set_ylim(bottom=0)
         if "tokens_per_s" in axes:
             _draw_curve(axes["tokens_per_s"], curves["tokens_per_s"], "throughput", BLUE)
-            axes["tokens_per_s"].set_ylabel("tokens a second")
+            axes["tokens_per_s"].set_ylabel("tokens per second")
             axes["tokens_per_s"].yaxis.set_major_formatter(EngFormatter(sep=" "))
             axes["tokens_per_s"].set_ylim(bottom=0)
         if "usd" in axes:

@@ -147,7 +147,7 @@ def read_training_run(folder: Path) -> TracedRun:
             raise InputError(f"{folder / RECIPE_FILE}: {found}. Restore the recipe.")
         if state.samples != state.step * train.global_batch:
             found = f"step {state.step} is saved after {state.samples} windows"
-            expected = f"expected {train.global_batch} windows a step"
+            expected = f"expected {train.global_batch} windows per step"
             raise InputError(f"{folder}: {found}; {expected}. The windows of each step are not known.")
     record = read_set_record(folder)
     manifest_sha256 = state.manifest_sha256 if state else record.manifest_sha256 if record else None

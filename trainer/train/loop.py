@@ -307,7 +307,7 @@ class TrainingLoop:
         best = all(found["val_loss"] < record.get("val_loss", math.inf) for record in self.log.records)
         self.log.write({"step": session.step, **found, **self._timing()})
         bits = found["val_bits_per_byte"]
-        per_byte = f" ({bits:.3f} bits a byte)" if bits is not None else ""
+        per_byte = f" ({bits:.3f} bits per byte)" if bits is not None else ""
         sources = ", ".join(f"{name} {loss:.3f}" for name, loss in found["val_loss_by_source"].items())
         self.say(f"step {session.step}  val loss {found['val_loss']:.3f}{per_byte}  {sources}")
         mixes = [f"{name!r} {loss:.3f}" for name, loss in found.get("val_loss_by_mix", {}).items() if loss is not None]

@@ -32,7 +32,7 @@ def cut_parts(first: str, second: str) -> tuple[int, str, str]:
         second: the same of another text.
 
     Returns:
-        The character at which both parts begin; and the parts. It is 0 where the texts are equal as far as they go.
+        The character at which both parts begin; and the parts. It is 0 if the texts are equal as far as they go.
     """
     shorter = min(len(first), len(second))
     same = next((place for place in range(shorter) if first[place] != second[place]), shorter)

@@ -21,7 +21,7 @@ ITEM_CHARACTERS = 1500
 
 
 def read_item_texts(last: LastMix, evaluations: list[dict[str, Any]]) -> None:
-    """Give each copy that a report lists the text of its item, `item_text`; None where it cannot be read.
+    """Give each copy that a report lists the text of its item, `item_text`; None if it cannot be read.
 
     The evaluation set then says why, `items_unread`.
 

@@ -1,8 +1,8 @@
 """What cleaning drops at each limit, and near-duplicates, read from a work folder: to choose limits by looking.
 
-Mixing writes counts, histograms and the places of documents into `cleaning.json`, and those of near-duplicates into its
-receipt; the documents' text comes from the tokens of the runs. The build need not have ended: a mix whose alarm stopped
-the build is shown too.
+Mixing writes counts, histograms and the places of documents into `cleaning.json`, and the places of near-duplicates
+into its receipt; the documents' text comes from the tokens of the runs. The build need not have ended: a mix whose
+alarm stopped the build is shown too.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -46,7 +46,7 @@ def read_clean_report(place: str) -> dict[str, Any]:
     """Return what the last mix of a work folder dropped, each example with the beginning of its text.
 
     Args:
-        place: a work folder or its address, or a set's, whose work folder is beside it.
+        place: a work folder or its address, or a set's, whose work folder is next to it.
 
     Raises:
         InputError: there is no work folder, or it has not cleaned while mixing.

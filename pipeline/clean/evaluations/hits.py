@@ -1,7 +1,7 @@
 """Hits: the places in documents that hold an n-gram of an evaluation item.
 
 Whether a document holds an item is decided when the set is mixed: only then is known which n-grams are common. Costs
-20 to 30 ms a MB of prose on one core: 20 where no n-gram of 5,000 items occurs, 30 where 65,000 do. Memory: about 60
+20 to 30 ms per MB of prose on one core: 20 where no n-gram of 5,000 items occurs, 30 where 65,000 do. Memory: about 60
 bytes for each byte of a slice of text.
 """
 

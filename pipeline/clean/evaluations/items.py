@@ -104,7 +104,7 @@ def _list_spans(evaluation: EvaluationRecipe, folder: str) -> tuple[Span, ...]:
 
 
 def _in_own_words(evaluation: EvaluationRecipe, error: SourceError) -> SourceError:
-    """Return the error of a source as that of an evaluation set, which has fewer keys."""
+    """Turn the error of a source into the error of an evaluation set, which has fewer keys."""
     text = str(error).replace(ALLOW, "").removeprefix(f"source {evaluation.name!r}: ")
     return SourceError(re.sub(r"(?m)^source ", "evaluation set ", f"source {evaluation.name!r}: {text}"))
 
@@ -129,7 +129,7 @@ def read_items(folder: Path, task: EvaluationsTask, report: Callable[[int, int],
         report: called with the bytes of text done so far.
 
     Returns:
-        For each set: its items, those of them that are too short, or left out by reason, and the names of its spans.
+        For each set: its items, the items that are too short or left out, by reason, and the names of its spans.
 
     Raises:
         SourceError: a file cannot be read as the recipe says, or a set holds no item to search for.

@@ -74,7 +74,7 @@ def _count_equal_bytes(document: Bytes, at: int) -> int:
 
 @compiled
 def _count_name_bytes(document: Bytes, at: int) -> int:
-    """Return how many bytes from a position on are those of names and numbers."""
+    """Return how many bytes from a position on belong to names and numbers."""
     stop = at
     while stop < len(document) and NAME[document[stop]]:
         stop += 1

@@ -1,6 +1,6 @@
 """Repetition inside a document: lines, paragraphs and n-grams of words that occur before, as shares.
 
-Two lines or paragraphs are equal when their words are. Characters are those of words: white space is not counted.
+Two lines or paragraphs are equal when their words are. Only the characters of words count, not white space.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def measure_ngrams(words: Words) -> npt.NDArray[np.float64]:
     """Measure the n-grams of each size that occur more than once.
 
     Longer n-grams are looked for only if a shorter one repeats, here and at the next word: at size 3, 5 % of the words
-    of prose are left, and a third of those of code.
+    of prose are left, and a third of the words of code.
     """
     shares = np.zeros(_LARGEST - 1)
     all_chars = words.chars_before[-1]

@@ -1,9 +1,9 @@
 """The bands stage: the keys of a run's documents, sorted, so that a range of keys is one slice of every run's file.
 
-`bands.bin` has 14 rows a document, of equal documents of the run only for the first; `edges.bin` tells where each
+`bands.bin` has 14 rows per document, of equal documents of the run only for the first; `edges.bin` tells where each
 4096th part of the key space begins. The tokens are read from the run: encoding needs to know nothing of it, and a build
-that looks for near-duplicates later encodes nothing again. Memory: 240 bytes a document, and a chunk of tokens.
-Scratch: 280 bytes a document.
+that looks for near-duplicates later encodes nothing again. Memory: 240 bytes per document, and a chunk of tokens.
+Scratch: 280 bytes per document.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ the time is bounded. What is left out is counted. The longest ones are those tha
 rest is found all the same.
 
 A document is known by its run's number and its place in the run; the first of equal documents represents all. Pairs
-are written sorted by partition, in parts of bounded size. Memory: about 60 bytes a row of the range, and one part.
+are written sorted by partition, in parts of bounded size. Memory: about 60 bytes per row of the range, and one part.
 """
 
 from __future__ import annotations

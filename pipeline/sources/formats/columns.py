@@ -28,7 +28,7 @@ _KINDS: tuple[tuple[tuple[Any, ...], CarriedType | Literal[""]], ...] = (
     ((pa.types.is_null,), UNKNOWN_TYPE),
 )
 CONVERTIBLE = (("int64", "float64"), ("int64", "string"))
-"""Types that a column may have where its `carry` states another one."""
+"""Types that a column may have if its `carry` states another one."""
 
 
 def column_names(schema: pa.Schema) -> list[str]:

@@ -58,7 +58,7 @@ def format_of_name(name: str) -> str | None:
 
 
 def detect_format(url: str, name: str, size: int | None = None) -> str:
-    """Return a file's format: parquet, jsonl, text, or file (one document a file).
+    """Return a file's format: parquet, jsonl, text, or file (one document per file).
 
     Args:
         url: the file.

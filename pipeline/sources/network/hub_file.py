@@ -154,7 +154,7 @@ class RangeFile(io.RawIOBase):
                 "Either the file has changed, or a proxy between here and the Hub does not pass ranges on."
             )
         if len(response.content) != stop - start:
-            raise TransientError(f"{len(response.content)} bytes where {stop - start} were asked")
+            raise TransientError(f"{len(response.content)} bytes; {stop - start} were requested")
         return response.content
 
     def read(self, size: int | None = -1) -> bytes:

@@ -73,7 +73,7 @@ class RetryingTransport(httpx2.BaseTransport):
         except httpx2.TransportError as error:
             raise TransientError(f"{type(error).__name__}: {error}") from error
         if length is not None and len(body) != int(length):
-            raise TransientError(f"a body of {len(body)} bytes where {length} were announced")
+            raise TransientError(f"a body of {len(body)} bytes; {length} were announced")
         return httpx2.Response(
             response.status_code,
             headers=response.headers,

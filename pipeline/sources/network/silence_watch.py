@@ -25,7 +25,7 @@ _LOOK_EVERY_S = 0.5
 
 @dataclass(slots=True)
 class Waiting:
-    """A request under way, with all its attempts. Times are those of `time.monotonic`."""
+    """A request under way, with all its attempts. Times are from `time.monotonic`."""
 
     what: str
     started: float

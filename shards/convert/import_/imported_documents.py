@@ -1,7 +1,7 @@
 """Find the documents of a token stream: where they end, their content hashes, and which of them repeat another.
 
 Documents are cut at EOS. If EOS begins each document (as llm.c's scripts write it), it moves to the document's end: the
-same documents and the same number of tokens. Memory: about 60 bytes a document.
+same documents and the same number of tokens. Memory: about 60 bytes per document.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def hash_documents(
         TokenBinError: the vocabulary has a BOS, and a document does not begin with it or has another one.
     """
     digests: list[bytes] = []
-    # An array of objects, indexed: no number is made for each id. 43 million tokens a second, against 15 by map.
+    # An array of objects, indexed: no number is made for each id. 43 million tokens per second, against 15 by map.
     texts = np.empty(len(vocabulary), object)
     texts[:] = vocabulary.entries
     begins = vocabulary.bos is not None or bool(vocabulary.prefix)

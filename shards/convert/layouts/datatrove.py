@@ -1,7 +1,7 @@
 """datatrove: a folder a split, and in it for each shard `train_000000.ds` (tokens), `.ds.index`, `.ds.metadata`.
 
 `.ds` is plain uint16 or uint32, no header. `.ds.index` is a uint64 for each document: the token after its last,
-counted from the file's start. `.ds.metadata` is three lines: the tokenizer and bytes a token with a bar between, the
+counted from the file's start. `.ds.metadata` is three lines: the tokenizer and bytes per token with a bar between, the
 tokens, the same for people. `.ds.loss` (a byte a token) says what to leave out of the loss; nothing is, so it is not
 written, as datatrove itself does by default. Its datasets read every `.ds` below their folder: give them one split's.
 
@@ -33,7 +33,7 @@ def find_export_obstacles(reader: SplitReader) -> list[str]:
 
 
 def write_split(folder: Path, reader: SplitReader) -> None:
-    """Write three files a shard."""
+    """Write three files per shard."""
     (folder / reader.split).mkdir()
     for index, shard in enumerate(reader.shards):
         path = folder / reader.split / f"{reader.split}_{index:06d}.ds"

@@ -1,4 +1,4 @@
-"""llm.c: `train_000000.bin` and on, a file a shard: 256 int32 of header (magic, version, tokens, zeros), then uint16.
+"""llm.c: `train_000000.bin` and on, one per shard: 256 int32 of header (magic, version, tokens, zeros), then uint16.
 
 A document ends at EOS (llm.c's own scripts put EOS before each document; its loader does not care). The
 format for Llama 3's vocabulary is read by its Python script alone, so a set of uint32 is refused. A file holds at most
@@ -43,7 +43,7 @@ def find_export_obstacles(reader: SplitReader) -> list[str]:
 
 
 def write_split(folder: Path, reader: SplitReader) -> None:
-    """Write a file a shard."""
+    """Write a file per shard."""
     for path, shard in zip(_paths(folder, reader), reader.shards, strict=True):
         with atomic_open(path) as file:
             file.write(pack_header(shard.num_tokens))
@@ -72,5 +72,5 @@ def read_lengths(folder: Path, reader: SplitReader) -> Iterator[Lengths]:
 
 
 def _paths(folder: Path, reader: SplitReader) -> list[Path]:
-    # Loaders take files in the glob's order: six digits as llm.c's scripts write, so that it is that of the shards.
+    # Loaders take files in the glob's order. Six digits, as llm.c's scripts write, make it the order of the shards.
     return [folder / f"{reader.split}_{index:06d}.bin" for index in range(len(reader.shards))]

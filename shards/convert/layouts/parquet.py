@@ -1,4 +1,4 @@
-"""Parquet: a row a document, in `data/train-00000-of-00016.parquet` and on, one file a shard.
+"""Parquet: one row per document, in `data/train-00000-of-00016.parquet` and on, one file per shard.
 
 By these names `datasets.load_dataset` and the Hub's viewer find the splits of a folder that has no card. Columns:
 `input_ids` list<uint16> or list<uint32>, EOS included; `source`, `unit`, `row`, `hash` (hex) of the document table;
@@ -46,7 +46,7 @@ def find_export_obstacles(reader: SplitReader) -> list[str]:
 
 
 def write_split(folder: Path, reader: SplitReader) -> None:
-    """Write a Parquet file a shard, and a row group for each block of documents."""
+    """Write a Parquet file per shard, and a row group for each block of documents."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
