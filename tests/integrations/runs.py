@@ -20,6 +20,8 @@ VOCAB_SIZE = 4096
 SEQ_LEN = 128
 SAMPLES = 160
 """That every block of the page reads."""
+OTHER_SEED = ("seq_len=128", "seq_len=128, seed=7")
+OTHER_ORDER = "the checkpoint is of another set, split, seq_len"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +31,8 @@ class Start:
     ranks: int = 1
     changed: Sequence[tuple[str, str]] = ()
     kill_after: int | None = None
+    refused: str | None = None
+    """What the program says before it ends with status 1, without a step."""
     torchrun: bool = False
     """Whether one rank is started by torchrun too, and not as a plain program."""
 
@@ -45,7 +49,7 @@ def run_until_done(
         then: a file of this folder with the loop that the section's code lacks.
 
     Returns:
-        For each start, for each of its steps, the numbers of the samples of all ranks, sorted.
+        For each start that is not refused, for each of its steps, the numbers of the samples of all ranks, sorted.
     """
     tokens = [count_up(12_500, vocab_size=VOCAB_SIZE, document_tokens=37, first=first) for first in (0, 2_000)]
     val = [count_up(1_000, vocab_size=VOCAB_SIZE)]
@@ -58,6 +62,10 @@ def run_until_done(
         record = folder / f"record-{index}"
         record.mkdir()
         status, stderr = _run(title, folder, record, start, then)
+        if start.refused is not None:
+            assert (status, list(record.glob("*.jsonl"))) == (1, []), stderr[-4000:]
+            assert start.refused in stderr
+            continue
         killed = status == -signal.SIGKILL or "exitcode  : -9" in stderr  # of a rank, says torchrun
         assert killed if start.kill_after is not None else status == 0, f"exit {status}\n{stderr[-4000:]}"
         ranks = [

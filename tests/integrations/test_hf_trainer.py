@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.integrations.runs import Start, assert_goes_on, run_until_done
+from tests.integrations.runs import OTHER_ORDER, OTHER_SEED, Start, assert_goes_on, run_until_done
 
 
 def test_ranks_and_workers_change(tmp_path: Path) -> None:
     starts = [
         Start(ranks=2, kill_after=7),
+        Start(changed=[OTHER_SEED], refused=OTHER_ORDER),
+        Start(changed=[("20, 8", "40, 4")], refused=OTHER_ORDER),
         Start(ranks=1, changed=[("num_workers=2", "num_workers=0")], kill_after=5),
         Start(ranks=2, changed=[("num_workers=2", "num_workers=1")]),
     ]
