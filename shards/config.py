@@ -191,7 +191,7 @@ def _to_fault(model: type[BaseModel], detail: dict[str, Any], data: dict[str, An
 
 
 def item_names(items: list[Any]) -> list[str]:
-    """Return how messages name the items of a list: by `name`, or by index without one or where two share it."""
+    """Return how messages name the items of a list: by `name`, or by index if the item has none or two share it."""
     tables = [cast("dict[str, Any]", item) if isinstance(item, dict) else {} for item in items]
     names = [name if isinstance(name := table.get("name"), str) else "" for table in tables]
     return [name if name and names.count(name) == 1 else str(index) for index, name in enumerate(names)]

@@ -126,7 +126,7 @@ def check_extra(package: str, extra: str) -> None:
 
 
 def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | ModuleNotFoundError:
-    """Return the error to raise: one that names the extra to install, or the same where no extra has the package."""
+    """Return the error to raise: one that names the extra to install, or the same error if no extra has the package."""
     package = (error.name or "").partition(".")[0]
     if package not in EXTRAS:
         return error

@@ -6,7 +6,8 @@ is evaluated too; only the first token of each shard is never a target. Contexts
 
 Bits a byte is the cost of transmitting the text: the loss of all targets, end-of-document tokens included, divided by
 the bytes of their text (an end-of-document token has none). It compares models with different vocabularies. Where the
-tokenizer rewrites text, the bytes of each source's tokens are scaled to those of its own text, which its build counted.
+tokenizer rewrites text, the bytes of each source's tokens are scaled to the bytes of its own text, which its build
+counted.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false

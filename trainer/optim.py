@@ -11,7 +11,7 @@ from trainer.recipe import OptimizerConfig, TrainRecipe
 
 
 def is_muons(name: str, weight: nn.Parameter, config: OptimizerConfig) -> bool:
-    """Return whether Muon takes a weight: the layers' matrices, where the recipe chose it."""
+    """Return whether Muon takes a weight: the layers' matrices, if the recipe chose Muon."""
     return config.kind == "muon" and weight.ndim == 2 and ".layers." in name
 
 
@@ -55,5 +55,5 @@ def learning_rate(step: int, recipe: TrainRecipe) -> float:
 
 
 def _progress(step: int, begin: int, end: int) -> float:
-    """Return how much of [begin, end] lies before a step, 0 to 1."""
+    """Return how much of [begin, end] is before a step, 0 to 1."""
     return min(1.0, max(0.0, (step - begin) / max(1, end - begin)))

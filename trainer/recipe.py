@@ -49,7 +49,7 @@ class ModelConfig(Settings):
     """Default: `gpt2` 4 times the width; `llama` 8/3 of it (as many weights), rounded up to a multiple of 256."""
     max_position_embeddings: Size
     vocab_size: Size | None = None
-    """Default: that of the shard set. It may be larger, not smaller."""
+    """Default: the shard set's. It may be larger, not smaller."""
     tie_word_embeddings: bool = False
     rope_theta: PositiveFloat = 10_000.0
     rms_norm_eps: PositiveFloat = 1e-5
@@ -169,7 +169,7 @@ class PhaseConfig(Settings):
     goal: Annotated[str, Field(pattern=r"^(val_loss|loss) <=? \d+(\.\d+)?$")] | None = None
     """Such as `val_loss < 4.0`; the run stops at the phase's end if the goal is missed."""
     milestones: list[PositiveInt] = Field(default_factory=list[PositiveInt])
-    """Steps whose checkpoints are kept, in addition to that of `until_step`."""
+    """Steps whose checkpoints are kept, in addition to `until_step`."""
 
 
 class TrainRecipe(Settings):

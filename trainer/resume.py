@@ -28,7 +28,7 @@ def find_resume_checkpoint(run: Path, resume: str, say: Say) -> Checkpoint | Non
     """Return the checkpoint that `--resume` asks for; None to begin at step 0.
 
     Raises:
-        InputError: it is no whole checkpoint, or the run holds others that are not to be deleted.
+        InputError: it is not a whole checkpoint, or the run holds others that must not be deleted.
     """
     if resume == "auto":
         return find_newest_checkpoint(run, say)
@@ -54,7 +54,7 @@ def find_resume_start(run: Path, start: Path, say: Say) -> Checkpoint:
     """Return the newest checkpoint of a run that began from the checkpoint `start`; `start` if it has none.
 
     Raises:
-        InputError: `start` is no whole checkpoint and is needed, or the run has begun otherwise.
+        InputError: `start` is not a whole checkpoint and is needed, or the run began otherwise.
     """
     newest, record = find_newest_checkpoint(run, say), read_start_record(run)
     has_begun = newest is not None or (run / METRICS_FILE).exists()

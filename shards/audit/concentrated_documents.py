@@ -1,6 +1,6 @@
 """Find documents that are full of concentrated ids and words: template triples, hex tables, log dumps, word lists.
 
-An id is *concentrated* when more than half of its training occurrences lie in documents that hold few of the set's
+An id is *concentrated* when more than half of its training occurrences are in documents that hold few of the set's
 tokens (`rules.is_concentrated`). One concentrated id may be the subject of an honest document, which names it now and
 then. Generated documents name several all the time, so a document is listed by the *share* of concentrated ids and
 words in it: their occurrences, by these and all its other tokens with a letter (a log has as many brackets as words). A
@@ -152,7 +152,7 @@ class Concentrated:
         return rows
 
     def places(self) -> list[dict[str, Any]]:
-        """Return how many listed documents each repository has, or each file where that is not known, most first.
+        """Return how many listed documents each repository has, or each file if that is not known, most first.
 
         Of files that are one document each, those with the same first folder, such as a repository, count together.
         """
@@ -164,7 +164,7 @@ class Concentrated:
         return [{"source": source, "place": name, "documents": counts[source, name]} for source, name in order]
 
     def warnings(self) -> list[str]:
-        """Return a sentence for each source of which the block list takes a large share."""
+        """Return a sentence for each source that loses a large share to the block list."""
         return [
             f"the block list takes {row['share']:.1%} of the tokens of {row['source']}, more than "
             f"{LOOK_LISTED_SHARE:.0%}: read some of its documents before you drop them"
@@ -233,7 +233,7 @@ def find_concentrated(
         below: ids and words with fewer occurrences in training are not judged.
         share: list documents with this share of concentrated ids and words, or more.
         workers: number of processes; the result does not depend on it.
-        progress: called with tokens done and tokens in all, which are `PASSES` times those of the set.
+        progress: called with tokens done and tokens in all, `PASSES` times the set's tokens.
 
     Raises:
         ShardSetError: the set's files are not what the manifest says.

@@ -45,7 +45,7 @@ def hash_ngrams(
         values: from `token_values`.
 
     Returns:
-        uint64 `(n,)`; `NO_NGRAM` where fewer than `width` tokens of the document are left.
+        uint64 `(n,)`; `NO_NGRAM` if fewer than `width` tokens of the document are left.
     """
     hashes = np.full(len(tokens), NO_NGRAM, np.uint64)
     if len(tokens) < width:

@@ -1,7 +1,8 @@
 """The repository of each listed document, read from a column of its source, such as `repo_name` of Python-Edu.
 
-A set says from which row of which file a document is, and no other column of it. So the files of the sources are read
-again, by the readers that `validate --against-sources` uses: the parts with listed documents, and this column alone.
+A set says which row of which file a document is from, but has no other column of that row. So the files of the sources
+are read again, by the readers that `validate --against-sources` uses: the parts with listed documents, and this column
+alone.
 """
 
 from __future__ import annotations

@@ -47,13 +47,13 @@ SUSPICIOUS_BITS = 6.0
 FEW_TOKENS = 1 << 14
 FEW_SHARE = 3e-5
 MAX_FEW_SHARE = 0.01
-"""An id is concentrated if more than half of its occurrences lie in documents with few tokens: `FEW_TOKENS`, in sets of
+"""An id is concentrated if more than half of its occurrences are in documents with few tokens: `FEW_TOKENS`, in sets of
 more than 550 M tokens this share of them; never more than `MAX_FEW_SHARE`. Our own rule, by 60 documents planted in
 sets of 2 and 59 M tokens of prose, mathematics and code."""
 
 FILLED_SHARE = 0.05
 FILLED_FEW_SHARE = 2e-3
-"""Where an id makes up `FILLED_SHARE` of the tokens of these documents, they may hold this share of the set."""
+"""If an id makes up `FILLED_SHARE` of the tokens of these documents, they may hold this share of the set."""
 
 LISTED_SHARE = 0.15
 MIN_LISTED = 2

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 COMPRESS_ROWS = 1 << 20
-"""Rows that wait before those of the same bin are added up: 32 MB."""
+"""Rows that wait before rows of the same bin are added up: 32 MB."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from shards.format.scan import DocumentBlock
 
 WORD_SHARE = 0.01
-"""A word is a candidate in the documents of which it makes up this share of the tokens."""
+"""A word is a candidate in documents in which it makes up this share of the tokens."""
 MAX_CANDIDATES = 1 << 18
 """Rows of the Misra-Gries summary: 8 MB, and three times that while they are sorted."""
 MAX_WORDS = 1 << 16
@@ -151,7 +151,7 @@ class Candidates:
             self.rows()
 
     def choose(self, below: int) -> npt.NDArray[Any]:
-        """Return the candidates that may have `below` occurrences, half of them where they fill documents; by hash."""
+        """Return the candidates that may have `below` occurrences, half as many if they fill documents; by hash."""
         rows = self.rows()
         rows = rows[2 * (rows["weight"] + self.lost) >= below]
         heaviest = np.argsort(-rows["weight"], kind="stable")[:MAX_WORDS]

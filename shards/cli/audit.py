@@ -149,7 +149,7 @@ def _check_list(options: argparse.Namespace) -> float | None:
 
 
 def _write_list(options: argparse.Namespace, found: Concentrated | None) -> dict[str, Any]:
-    """Write the block list where one is asked for; return what `--json` says of it."""
+    """Write the block list if one is asked for; return its entry for `--json`."""
     from shards.format.reader import open_set
     from shards.trace.block_list import write_block_list
 

@@ -119,7 +119,7 @@ def print_report(report: ValidationResult) -> None:
 
 
 def print_problems(problems: Sequence[Problem]) -> None:
-    """Print a table of problems; plain lines where stdout is no terminal."""
+    """Print a table of problems; plain lines if stdout is not a terminal."""
     if not problems:
         return
     if not sys.stdout.isatty():

@@ -179,7 +179,7 @@ def _describe(shard_set: ShardSet, found: Export) -> dict[str, Any]:
 
 
 def _find_phases(shard_set: ShardSet) -> list[dict[str, Any]]:
-    """Return where each phase of the mix lies in the export of the training split: half-open ranges, from 0."""
+    """Return the place of each phase of the mix in the export of the training split: half-open ranges, from 0."""
     found: list[dict[str, Any]] = []
     tokens = documents = 0
     for phase in shard_set.manifest.phases:

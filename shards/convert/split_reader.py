@@ -108,7 +108,7 @@ def iter_shard_lengths(shard: Shard) -> Iterator[Lengths]:
     """Yield the lengths of a shard's documents, EOS included, in batches.
 
     Raises:
-        ShardSetError: the document table cannot be read, or its lengths are not those of the shard's tokens.
+        ShardSetError: the document table cannot be read, or its lengths do not match the shard's tokens.
     """
     return map(read_lengths, _iter_checked(shard, ["length"]))
 
@@ -119,7 +119,7 @@ def read_lengths(batch: DocumentBatch) -> Lengths:
 
 
 def _iter_checked(shard: Shard, columns: list[str]) -> Iterator[DocumentBatch]:
-    """Yield a shard's document table in batches, and check that the lengths are those of the shard's tokens."""
+    """Yield a shard's document table in batches, and check that the lengths match the shard's tokens."""
     total = 0
     for batch in iter_documents(shard, columns):
         lengths = read_lengths(batch)

@@ -270,7 +270,7 @@ def read_into(file: StoredFile, table: SeekTable, start: int, target: memoryview
         file: the tokens file.
         table: its seek table, from `read_seek_table`.
         start: first content byte.
-        target: a writable buffer of bytes. Frames that lie in it whole are decompressed there, without a copy.
+        target: a writable buffer of bytes. Frames that are whole in the range are decompressed there, without a copy.
         threads: number of threads that decompress frames. The result does not depend on it.
 
     Raises:

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from shards.format.reader import Shard
 
 MOST_THREADS = 4
-"""Threads that decode the frames of one batch: 64 windows of a large shard lie in 64 frames, 1.2 ms each."""
+"""Threads that decode the frames of one batch: 64 windows of a large shard are in 64 frames, 1.2 ms each."""
 
 _MISSING, _IN_WORK, _DECODED = 0, 1, 2
 """The states of a frame."""
 
 
 class DecodedShard:
-    """A shard's tokens, decoded where they were needed. Safe to share between threads.
+    """A shard's tokens, decoded as far as they were needed. Safe to share between threads.
 
     A frame is decoded by one thread, once: zstd's fast copies write past the end of a match, and what they write there
     is wrong until the next match overwrites it. A second thread's copies in a frame would be read as tokens.
@@ -43,7 +43,7 @@ class DecodedShard:
         self._tokens = _reserve(0 if shard.cached else shard.num_tokens, shard.dtype)
         self._state = np.full(self._frames, _MISSING, dtype=np.uint8)
         self._changed = threading.Condition()
-        """Guards the frames' states, and tells of frames that are no longer in work."""
+        """Guards the frames' states, and signals when a frame is no longer being decoded."""
         self._whole_lock = threading.Lock()
         self.is_whole = self._frames == 0
         """Whether every token is decoded."""
@@ -87,7 +87,7 @@ class DecodedShard:
         return np.flatnonzero(needed)
 
     def _decode_needed(self, frames: npt.NDArray[np.int64]) -> None:
-        """Decode those of the frames that are missing, and wait for those that other threads decode."""
+        """Decode the missing frames, and wait for frames that other threads decode."""
         while True:
             with self._changed:
                 states = self._state[frames]
@@ -128,9 +128,9 @@ class DecodedShard:
 
 
 def _reserve(tokens: int, dtype: np.dtype[Any]) -> npt.NDArray[np.unsignedinteger]:
-    """Return an array that takes memory where it is written, 4 KiB at a time.
+    """Return an array that takes memory only as it is written, 4 KiB at a time.
 
-    numpy's own asks the system for pages of 2 MiB. Where memory is fragmented it moves others' pages to make them: 52
+    numpy's own asks the system for pages of 2 MiB. If memory is fragmented, it moves others' pages to make them: 52
     frames in a shard of 191 then took 90 to 340 ms of system time, and 30 to 55 this way.
     """
     if not tokens:

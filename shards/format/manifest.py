@@ -28,7 +28,7 @@ across phases."""
 MORE_VERSION = 3
 """The version of the metadata of sets whose documents begin with BOS, whose tokenizer rewrites text, or which carry
 columns, and of shards with BOS or carried columns: a reader of version 2 would take BOS for text, the text of tokens
-for that of the sources, and document tables with more columns for broken."""
+for the sources' text, and consider document tables with more columns broken."""
 MANIFEST_FILE = "manifest.json"
 COMPANION_FILES = ("README.md", "LICENSE")
 """Files that may be in a set's folder but are not part of the set. Hidden files such as `.gitattributes` may too."""
@@ -113,7 +113,7 @@ class RecipeEntry(_Model):
 
 
 class RewritingEntry(_Model):
-    """What the tokenizer kept of a source's documents as they were encoded, those that the mix left out included."""
+    """How much of a source's encoded documents the tokenizer kept, including documents that the mix left out."""
 
     documents: Count
     rewritten: Count
@@ -147,7 +147,7 @@ class SourceEntry(_Model):
     epochs: Epochs
     """The most times that any training document of this source occurs: 1, unless the source was repeated."""
     rewriting: RewritingEntry | None = Field(default=None, exclude_if=_is_none)
-    """None if the tokenizer keeps every byte, and where a set's builder did not write it."""
+    """None if the tokenizer keeps every byte, or if the set's builder did not write it."""
 
 
 class BlockListEntry(_Model):

@@ -6,7 +6,7 @@ in a permuted order, and inside a shard its windows in a permuted order. Every s
 corpus in random order already, so nothing is lost by finishing one shard before the next.
 
 In a set with phases each epoch takes the phases in order, and permutes the shards of each. A shard has one phase and a
-window lies in one shard, so the order crosses from one phase to the next between two windows.
+window is in one shard, so the order crosses from one phase to the next between two windows.
 
 `WindowOrder` maps a global window number to (epoch, shard, first token) from the manifest's token counts alone. The
 number of windows consumed is therefore all the state a training run has of its data: resume at any number, with any
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 TABLES_AT_ONCE = 8
-"""Document tables that are read at once from a remote store, where each of them waits for an answer or two."""
+"""Document tables that are read at once from a remote store, since each of them waits for an answer or two."""
 
 
 KEPT_STARTS = 1 << 23

@@ -322,9 +322,9 @@ def open_set(place: str | os.PathLike[str], *, cache: Cache | None = None) -> Sh
         place: a folder, `s3://BUCKET/PREFIX` (or `gs`, `az`), or `hf://datasets/OWNER/NAME[@REVISION][/FOLDER]`. The
             manifest is read at once, the shards when they are needed. From the Hub, every file is read at the commit
             that the revision names now.
-        cache: where the shards of a set that is not on this machine are kept: each is fetched whole and verified when
-            it is first read. A set in a folder needs none, and does not use it. Without a cache only the requested
-            ranges are read, and kept nowhere.
+        cache: keeps the shards of a set that is not on this machine: each is fetched whole and verified when it is
+            first read. A set in a folder needs none, and does not use it. Without a cache only the requested ranges are
+            read, and kept nowhere.
 
     Raises:
         ShardSetError: there is no manifest, it is not valid, or (with a cache) the tokenizer is not what it says.

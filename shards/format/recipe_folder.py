@@ -1,6 +1,6 @@
-"""Where the relative paths of a set's recipe.json begin: a hidden file beside it, which is not part of the set.
+"""The folder that the paths of a set's recipe.json are relative to: a hidden file next to it, not part of the set.
 
-`recipe.json` names files as the recipe did, so that it has the same bytes wherever the set lies. The folder of that
+`recipe.json` names files as the recipe did, so that it has the same bytes wherever the set is kept. The folder of that
 recipe is a fact of this copy of the set. In a folder it is stated relative to it, so that set and files can be moved
 together; no path leads from a bucket to a machine, so there it begins at the root. Without the file, as in sets of
 earlier versions, paths begin at the set's folder.
@@ -31,7 +31,7 @@ def find_recipe_folder(store: Store) -> Path | None:
 
 
 def state_recipe_folder(store: WritableStore, folder: Path | None) -> None:
-    """State where the relative paths of a set's recipe.json begin, or with None that it has none.
+    """State the folder that the paths of a set's recipe.json are relative to; None says that it has no such paths.
 
     Raises:
         OSError, InputError: the store cannot be written.

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 Keeps = Literal["bytes", "normalized", "words"]
-"""What the tokens of a document keep of it: every byte; the text that the normalizer makes of it; or the words of
-that text, without the white space between them."""
+"""How much of a document its tokens keep: every byte; the text that the normalizer makes of it; or the words of that
+text, without the white space between them."""
 
 _BYTE_ENTRY = re.compile(r"<0x([0-9A-F]{2})>")
 _KEEP_ALL = {"ByteLevel", "Metaspace", "Split", "Digits", "Punctuation", "UnicodeScripts", "FixedLength"}

@@ -17,7 +17,7 @@ Compression = CompressionName | int
 LEVEL_BEFORE = 3
 """The default of version 0.1.0, with which the choices are compared."""
 MOST_LARGER = 1.01
-"""What `balanced` may give more than level 3, as a ratio of sizes."""
+"""How much larger than level 3 `balanced` may be, as a ratio of sizes."""
 _WINDOW_LOG = 20
 """A frame has 1 MiB, so that more would be of no use."""
 

@@ -66,7 +66,7 @@ class Comparison:
     def follow(self, commit: str, files: int) -> None:
         """Describe the commit that added the first `files` missing files, and removed what was left over.
 
-        Where no file is missing any more, only a new listing shows whether the set is there.
+        If no file is missing any more, only a new listing shows whether the set is there.
         """
         assert self.listing is not None
         self.listing = replace(self.listing, commit=commit)

@@ -95,7 +95,7 @@ def round_ticks(most: float, number: int = 5) -> list[float]:
 
 
 def decade_ticks(low: float, high: float, number: int = 7) -> list[float]:
-    """Return powers of ten from `low` to `high`, every second or third of them where there are many."""
+    """Return powers of ten from `low` to `high`, every second or third if there are many."""
     first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
     every = max(1, math.ceil((last - first + 1) / number))
     return [10.0**power for power in range(first, last + 1, every)]

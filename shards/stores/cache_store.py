@@ -25,7 +25,7 @@ CONNECTIONS = 4
 """Ranged requests of a file at once: one connection seldom uses the full bandwidth. Each holds one range in memory."""
 
 REQUEST_BYTES = 8 << 20
-"""Bytes of a request where the store has no wish of its own."""
+"""Bytes of a request if the store does not prefer another size."""
 
 Progress = Callable[[int, int], None]
 """A function of the bytes fetched and the bytes of the file, called by one thread at a time."""
@@ -53,7 +53,7 @@ class CacheStore:
         """Read a set through a cache; nothing is fetched yet.
 
         Args:
-            remote: where the set lies.
+            remote: the store that has the set.
             cache: keeps the files.
             set_id: the set's identity: the SHA-256 of its manifest.
             files: size in bytes and SHA-256 of each file, by name.

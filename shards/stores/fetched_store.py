@@ -1,4 +1,4 @@
-"""A store of which some files have been fetched whole: a small file takes one request, however often it is read.
+"""A store with some files already fetched whole: a small file takes one request, however often it is read.
 
 For a reader that takes each file in several parts, one after the other, as the check of a shard does. It keeps nothing:
 the content lives as long as the store that holds it.

@@ -57,7 +57,7 @@ def host_name() -> str:
     """Return a name of this host that no other host has: its host name, and a digest of its boot and process space.
 
     Containers and rented nodes may share a host name and count processes from 1. After a restart of the machine the
-    name is another one, so that the processes of before are not taken for those of now.
+    name is another one, so that earlier processes are not mistaken for current ones.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text() + os.readlink("/proc/self/ns/pid")

@@ -81,7 +81,7 @@ class ObjectAddress:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What messages may say about a client: its endpoint, its region, and where its credentials come from."""
+    """Facts that messages may state about a client: its endpoint, its region, and where its credentials come from."""
 
     endpoint: str
     region: str
@@ -225,7 +225,7 @@ def _make_azure(bucket: str, variables: Mapping[str, str]) -> tuple[Settings, Cl
 
 
 def _client_options(endpoint: str, allowed: str, variable: str) -> ClientConfig:
-    """Return time limits, and whether plain HTTP is allowed: on this machine, or where the user says so.
+    """Return time limits, and whether plain HTTP is allowed: on this machine, or if the user says so.
 
     Over plain HTTP anyone on the way reads the corpus and can change it.
     """

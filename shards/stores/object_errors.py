@@ -120,7 +120,7 @@ def to_store_error(
     if found.status in (301, 307, 308) or found.code in _WRONG_REGION_CODES or "BareRedirect" in found.text:
         region = _REGION.search(found.text)
         right = f"{region[1]!r}" if region else "the bucket's region"
-        message = f"the bucket lies in another region than {settings.region!r}"
+        message = f"the bucket is in another region than {settings.region!r}"
         return StoreError(f"{what}: {message}. Set AWS_REGION to {right}.")
     if "169.254.169.254" in found.text or "metadata.google.internal" in found.text:
         return NoCredentialsError(f"{what}: no credentials: {settings.credentials}. {say_variables(address.scheme)}")

@@ -4,7 +4,7 @@ A file is there whole or not at all, since a store shows an object when its uplo
 to have the number of bytes that was requested. Failures that may pass are retried by `shards.stores.retry`, reported
 and counted. A store is its address: it can be pickled, and each process makes its own client from its environment.
 
-`s3://` is tested against servers, `az://` against an emulator where it is installed; `gs://` goes through the same code
+`s3://` is tested against servers, `az://` against an emulator if it is installed; `gs://` goes through the same code
 and obstore's interface, and was never run.
 """
 
@@ -332,7 +332,8 @@ def open_objects(place: str) -> ObjectStore:
 
 
 class _Traffic:
-    """What this process saw of each bucket: whether it ever answered, and how often it failed. Safe between threads."""
+    """The observations of this process about each bucket: whether it ever answered, and how often it failed. Safe
+    between threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

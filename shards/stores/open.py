@@ -14,7 +14,7 @@ from shards.stores.object_store import ObjectStore, open_objects
 from shards.stores.store import FolderStore, Store
 
 Place = Path | str
-"""Where a set lies: a folder on this machine, or the address of a remote store."""
+"""The place of a set: a folder on this machine, or the address of a remote store."""
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/{1,2}[^/]?")
 _SCHEMES = [*(f"{scheme}://" for scheme in OBJECT_SCHEMES), HUB_SCHEME]
@@ -70,7 +70,7 @@ def absolute_place(place: str | os.PathLike[str]) -> str:
 
 
 def scheme_of(place: str | os.PathLike[str]) -> str | None:
-    """Return what stands before `://` if a place is an address; None if it is a folder.
+    """Return the part before `://` if a place is an address; None if it is a folder.
 
     A `Path` of an address is recognised too, although it has one slash: no folder of a user is called `s3:`.
     """

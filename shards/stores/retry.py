@@ -62,7 +62,7 @@ _stop: ContextVar[threading.Event | None] = ContextVar("stop", default=None)
 
 @contextlib.contextmanager
 def stop_on(event: threading.Event) -> Generator[None]:
-    """Let `retry`, where this thread calls it in the body, raise `StoppedError` once `event` is set."""
+    """Let every `retry` that this thread calls in the body raise `StoppedError` once `event` is set."""
     token = _stop.set(event)
     try:
         yield

@@ -1,4 +1,4 @@
-"""The protocols through which files are read and written, wherever they lie, and the store for a folder.
+"""The protocols through which files are read and written, wherever they are kept, and the store for a folder.
 
 A store knows names and bytes, but not manifests or tokens. The names in a set are flat: plain names, no folders. The
 names in a work folder have folders in them, with `/` between.
@@ -102,7 +102,7 @@ class WritableStore(Store, Protocol):
         ...
 
     def delete_all(self) -> None:
-        """Delete every file, and the folder itself where folders exist."""
+        """Delete every file, and the folder itself if the store has folders."""
         ...
 
 
@@ -249,7 +249,7 @@ class FolderStore:
 
 
 def reads_at_once(store: Store) -> int:
-    """Return by how many threads small files are read: by one where a request costs nothing."""
+    """Return how many threads read small files: one if a request costs nothing."""
     return READS_AT_ONCE if store.request_bytes else 1
 
 

@@ -38,7 +38,7 @@ positive_number = number_in(1, math.inf, int)
 
 
 def parse_place(text: str) -> Path | str:
-    """Return where a set lies: an address (`s3://...`) as it is, anything else as a path."""
+    """Return the place of a set: an address (`s3://...`) as it is, anything else as a path."""
     return text if "://" in text else Path(text)
 
 
@@ -58,7 +58,7 @@ def parse_size(flag: str, text: str, *, least: int = 1) -> int:
 
 
 def add_set(parser: argparse.ArgumentParser) -> None:
-    """Add where the set lies as `options.set`: a `Path`, or an address as text."""
+    """Add the set's place as `options.set`: a `Path`, or an address as text."""
     about = "the set: a folder, or an address such as s3://BUCKET/PREFIX or hf://datasets/OWNER/NAME"
     parser.add_argument("set", type=parse_place, metavar="SET", help=about)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 FULL_WIDTH = 10_000
-"""Columns of what is printed where stdout is no terminal: nothing is folded to a width that nobody has."""
+"""Columns to print if stdout is not a terminal: nothing is folded to a width that nobody has."""
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 

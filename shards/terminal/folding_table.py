@@ -73,7 +73,7 @@ class FoldingTable(Table):
 
 
 def _keep_whole(column: Column, header: str, console: Console, options: ConsoleOptions) -> Column:
-    """Return a column at least as wide as its longest cell, or as its longest word where it wraps."""
+    """Return a column at least as wide as its longest cell, or as its longest word if it wraps."""
     sizes = [Measurement.get(console, options, cell) for cell in (header, *column.cells)]
     width = max(size.maximum if column.no_wrap else size.minimum for size in sizes)
     return replace(column, header=header, min_width=width, _cells=list(column.cells))

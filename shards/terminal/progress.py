@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 LINE_SECONDS = 5.0
-"""Seconds between two lines where stderr is not a terminal."""
+"""Seconds between two lines if stderr is not a terminal."""
 
 _SCALES = {
     "bytes": ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")),

@@ -56,7 +56,7 @@ def reopen(address: SetAddress) -> ShardSet:
     """Open the set at an address.
 
     Raises:
-        InputError: another set lies there now.
+        InputError: another set is there now.
         ShardSetError: there is no set any more.
     """
     shard_set = open_set(address.place, cache=address.cache)

@@ -70,15 +70,15 @@ class TokenStream(IterableDataset[Sample]):
         Args:
             shard_set: as for `TokenWindows`, and so are `seq_len`, `split`, `seed`, `epochs`, `samples` (of all ranks),
                 `labels`, `fields`, `cache` and `cache_limit`.
-            rank: this rank's number, from 0; 0 of 1 where something else deals samples out to ranks, as Accelerate
-                does. May be left out with `world_size` where there is one rank.
+            rank: this rank's number, from 0; 0 of 1 if something else deals samples out to ranks, as Accelerate does.
+                May be left out together with `world_size` if there is one rank.
             world_size: the number of ranks.
             batch_size: samples of this rank in a batch that the stream makes, for `DataLoader(stream,
                 batch_size=None)`: faster, and spread over workers. When None, it yields single samples, for
                 `DataLoader(stream, batch_size=8)`.
-            uneven_end: what happens where the samples left at the end are not a whole batch (or, without `batch_size`,
-                a sample) for every rank. "keep": none is lost, and the last ranks end earlier or with a smaller batch,
-                which collective operations wait for without end. "drop": all ranks end after equally many.
+            uneven_end: what happens if the samples left at the end are not a whole batch (or, without `batch_size`, a
+                sample) for every rank. "keep": none is lost, and the last ranks end earlier or with a smaller batch,
+                for which collective operations wait forever. "drop": all ranks end after equally many.
 
         Raises:
             InputError: an argument cannot be used.
@@ -130,11 +130,11 @@ class TokenStream(IterableDataset[Sample]):
     def state_dict(self, *, received: int | None = None) -> dict[str, Any]:
         """Return how many samples all ranks have consumed, and the order's identity, as plain JSON.
 
-        It is the same on every rank where all have taken equally many. Where they end unevenly, rank 0's is right.
+        It is the same on every rank if all have taken equally many. If they end unevenly, rank 0's is right.
 
         Args:
-            received: how many samples this rank's loop has received in this iteration. Needed where the workers of a
-                plain DataLoader read the stream.
+            received: how many samples this rank's loop has received in this iteration. Needed if the workers of a plain
+                DataLoader read the stream.
 
         Raises:
             InputError: workers have read the stream, and `received` is not given; it is more than this rank gets; or
@@ -245,7 +245,7 @@ def _check(rank: int | None, world_size: int | None, batch_size: int | None, une
         rank, world_size = 0, 1
         if ranks > 1:
             message = f"rank, world_size: not given, and this is one of {ranks} processes (WORLD_SIZE)"
-            remedy = "Give both, or 0 and 1 where something else deals samples out to ranks, as Accelerate does"
+            remedy = "Give both, or 0 and 1 if something else deals samples out to ranks, as Accelerate does"
             problems.append(f"{message}, which would all read the same. {remedy}.")
     elif rank is None or world_size is None:
         problems.append(f"rank = {rank} and world_size = {world_size}: expected both.")

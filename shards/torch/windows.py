@@ -116,7 +116,7 @@ class TokenWindows(Dataset[Sample]):
 
     @property
     def identity(self) -> dict[str, str | int]:
-        """What decides which sample a number is."""
+        """The values that decide which sample has which number."""
         return {
             "set": self.shard_set.manifest_sha256,
             "split": self.split,
@@ -169,7 +169,7 @@ class TokenWindows(Dataset[Sample]):
         """Open the set again.
 
         Raises:
-            InputError: another set lies at the address now.
+            InputError: another set is at the address now.
         """
         self.shard_set = reopen(state["address"])
         self.__dict__.update({name: value for name, value in state.items() if name != "address"})

@@ -35,7 +35,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a work folder says of a document."""
+    """The answer of a work folder about a document."""
 
     hashes: frozenset[str]
     """The hashes within the bounds that documents have. With more than one, nothing else is said."""
@@ -46,7 +46,7 @@ class Answer:
 
 
 class Explain(Protocol):
-    """The entry point's function. It returns None if there is no work folder where one lies by default.
+    """The entry point's function. It returns None if there is no work folder at the default place.
 
     Raises InputError if the work folder or a source cannot be read, and RunError if the work folder is damaged.
     """

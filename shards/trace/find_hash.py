@@ -62,7 +62,7 @@ def parse_hash(text: str) -> HashQuery:
 
 
 def find_hash(shard_set: ShardSet, query: HashQuery, *, workers: int = 1) -> list[Place]:
-    """Return the places of the documents with a hash, in the set's order; several where a source is repeated.
+    """Return the places of the documents with a hash, in the set's order; several if a source is repeated.
 
     Args:
         shard_set: the set.

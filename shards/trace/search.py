@@ -193,7 +193,7 @@ def _search_token(search: Search, block: DocumentBlock, room: int | None) -> Ite
             yield _Match(row, count, position, 0, None)
             continue
         tokens = block.tokens[block.starts[row] : block.ends[row]]
-        # The text has an EOS or BOS in it only where that is what was searched for.
+        # The text has an EOS or BOS in it only if that is what was searched for.
         text, offsets = (
             _decode(search, tokens) if token in search.vocabulary.special.values() else _decode_document(search, tokens)
         )

@@ -1,10 +1,10 @@
 """Check over the hashes of the whole set that no document is in both splits, or in one split more often than allowed.
 
-The check works in partitions by hash value, so that at most about `PARTITION_DOCUMENTS` hashes are in memory at once.
-A partition reads the hash column of the shards that have documents in it, and nothing of another partition, so that
+The check works in partitions by hash value, so that at most about `PARTITION_DOCUMENTS` hashes are in memory at once. A
+partition reads the hash column of the shards that have documents in it, and nothing of another partition, so that
 partitions can be compared in any place and order. The documents of a set that we built are in hash order, so that most
-of its shards are in one or two partitions; where it is not known which, each is taken to be in all. Costs about 0.15 s
-for a million documents.
+of its shards are in one or two partitions; if it is not known which, each is taken to be in all. Costs about 0.15 s for
+a million documents.
 """
 
 # pyright: reportUnknownMemberType=false

@@ -71,7 +71,7 @@ class Structure:
 
 @dataclass(frozen=True, slots=True)
 class SharedProperties:
-    """What the manifest says of all shards, and a check of one shard needs."""
+    """Facts about all shards in the manifest that the check of one shard needs."""
 
     dtype: Dtype
     vocab_size: int

@@ -21,7 +21,7 @@ from shards.validation.shard import ContentRules, ShardContents, check_shard_con
 
 @dataclass(frozen=True, slots=True)
 class ShardFindings:
-    """What the checks of one shard have found."""
+    """The findings of the checks of one shard."""
 
     problems: list[Problem]
     """Those of the quick level."""
@@ -55,7 +55,7 @@ def collect_shard_findings(
 
 @dataclass
 class JoinedFindings:
-    """What the checks of all shards have found.
+    """The findings of the checks of all shards.
 
     `tokens` and `documents` count what was read and checked. `trusted` are the shards whose document tables are sound,
     and `coverage` the ranges of hashes of each.

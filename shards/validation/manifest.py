@@ -78,7 +78,7 @@ def _check_names(manifest: Manifest) -> list[Problem]:
         message = f"mix lists {[row.source for row in manifest.mix]}; expected the sources in order, {names}"
         problems.append(_problem("manifest_invalid", message))
     if "train" not in manifest.splits:
-        problems.append(_problem("manifest_invalid", "no split 'train'; expected train, and val where there is one"))
+        problems.append(_problem("manifest_invalid", "no split 'train'; expected train, and val if there is one"))
     return problems
 
 
@@ -149,7 +149,7 @@ def _check_available(manifest: Manifest) -> list[Problem]:
 
 
 def _check_rewriting(manifest: Manifest) -> list[Problem]:
-    """Check that no source counts more documents rewritten than it has, nor more unknown tokens."""
+    """Check that no source counts more rewritten documents, or more unknown tokens, than it has."""
     messages: list[str] = []
     for source in manifest.sources:
         if (found := source.rewriting) is None:

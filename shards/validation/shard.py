@@ -196,7 +196,7 @@ def _check_tokens(
     if None in known:
         return _read_tokens(shard, ends, rules, (None, None), advance)
     problems = _read_tokens(shard, ends, rules, known, advance)
-    # What is not found again was there once: a disk that gives other bytes each time.
+    # A fault that is not found again was there once: a disk that gives other bytes each time.
     return (_read_tokens(shard, ends, rules, (None, None), None) or problems) if problems else []
 
 

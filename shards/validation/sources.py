@@ -69,7 +69,7 @@ class _Sample:
 def compare_with_sources(shard_set: ShardSet, shards: Sequence[Shard], count: int) -> SourceComparison:
     """Compare sampled documents with their sources, byte for byte.
 
-    Where the tokenizer rewrites text, the source's text is hashed and encoded again: hash and ids must be the set's.
+    If the tokenizer rewrites text, the source's text is hashed and encoded again: hash and ids must equal the set's.
 
     Args:
         shard_set: the set.
@@ -100,7 +100,7 @@ def compare_with_sources(shard_set: ShardSet, shards: Sequence[Shard], count: in
         if not source["folder"] and _has_relative_paths(source):
             why = (
                 "its paths are relative to the recipe's folder, and nothing says where that is. Copy the set to this "
-                f"machine, and write the folder's path to {RECIPE_FOLDER_FILE} beside its manifest."
+                f"machine, and write the folder's path to {RECIPE_FOLDER_FILE} next to its manifest."
             )
             found.not_run.append(f"against sources: source {name!r}: {why}")
             continue
@@ -149,7 +149,7 @@ def _compare(
 
 
 def _compare_ids(sample: _Sample, text: bytes, encode: Callable[[str], list[int]], origin: str) -> list[Problem]:
-    """Compare a document whose tokenizer rewrites text: hash and ids must be those of the text."""
+    """Compare a document whose tokenizer rewrites text: hash and ids must match the text."""
     if (digest := hash_document(text)) != sample.digest:
         message = (
             f"{origin}: its text hashes to {digest.hex()}; the document's hash is {sample.digest.hex()}. "

@@ -1,8 +1,8 @@
 """Validate a shard set and name every problem.
 
 Levels: `quick` checks everything but the tokens (milliseconds per shard); `full` reads every token and document row, at
-a speed near that of decompression; `against_sources` reads sampled documents again from their sources. FORMAT.md
-lists what each level checks, and what no level checks.
+almost the speed of decompression; `against_sources` reads sampled documents again from their sources. FORMAT.md lists
+what each level checks, and what no level checks.
 
 Wrong content is reported, never raised; only a folder or store that cannot be listed raises. Memory does not grow with
 the set: a frame of 1 MiB for each thread, 8 bytes per document of the shards being read, and the duplicate check's
@@ -39,7 +39,8 @@ Progress = Callable[[int, int], None]
 """A function of the tokens checked so far and the tokens in all, called by one thread at a time."""
 
 CheckShards = Callable[[ShardSet, Structure], Sequence[ShardFindings]]
-"""A function of a set and its files, which returns those of `collect_shard_findings` for each shard, in order."""
+"""A function of a set and its files, which returns the findings of `collect_shard_findings` for each shard, in
+order."""
 
 Compare = Callable[[JoinedFindings, Mapping[str, int]], list[Problem]]
 """A function of the joined findings and the epochs of each source, which returns what `check_duplicates` does."""

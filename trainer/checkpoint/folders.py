@@ -110,7 +110,7 @@ def read_state(path: Path) -> CheckpointState:
     """Read a checkpoint's state alone; no checksum is checked.
 
     Raises:
-        CheckpointError: it is not a state that this version reads, or its step is not that of the folder's name.
+        CheckpointError: it is not a state that this version reads, or its step differs from the folder's name.
         OSError: it cannot be read.
     """
     try:

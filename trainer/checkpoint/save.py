@@ -41,7 +41,7 @@ def save_checkpoint(
     keep_steps: Collection[int] = (),
     write: bool = True,
 ) -> Path:
-    """Write a checkpoint, then delete all but the last `keep_last` and those of `keep_steps`.
+    """Write a checkpoint, then delete all but the last `keep_last` and the checkpoints of `keep_steps`.
 
     Every rank calls it, since gathering the tensors needs all of them; the rank with `write` writes.
 

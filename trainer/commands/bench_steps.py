@@ -5,8 +5,8 @@ recomputation, fed from the compressed shards of a small set of made-up tokens, 
 
 Theirs train LlamaForCausalLM or GPT2LMHeadModel as `export` describes them, with the weights that ours begins with, the
 same windows in the same order (at hand in memory), micro-batch, learning rates and fused AdamW: in fp32 the losses are
-equal. What makes it fast is on: SDPA, and bf16 and torch.compile where ours has them; its check of every loss for NaN,
-which waits for the GPU, is off. It knows no `document_mask` and no Muon, and recomputes everything where ours is
+equal. What makes it fast is on: SDPA, and bf16 and torch.compile if ours has them; its check of every loss for NaN,
+which waits for the GPU, is off. It knows no `document_mask` and no Muon, and recomputes everything if ours is
 `selective`; in bf16 its residual stream is fp32.
 """
 
@@ -81,7 +81,7 @@ def time_steps(trainer: str, recipe: TrainRecipe, shards: Path, steps: int) -> d
         steps: optimizer steps, at least 1.
 
     Returns:
-        `device`, `precision`, `tokens_per_s`, `mfu` (None where the device's peak is not known), `loss` (mean of all
+        `device`, `precision`, `tokens_per_s`, `mfu` (None if the device's peak is not known), `loss` (mean of all
         steps, in nats), `peak_gb`.
 
     Raises:

@@ -1,8 +1,8 @@
 """Dollars per billion tokens, and for a whole recipe, on GPUs at prices that you enter.
 
-There is no table of prices: it would be wrong within weeks. Throughput is entered (`tokenmill bench` measures
-it in minutes) or that of a run; it is not guessed from another card's, for small models reach very different fractions
-of the cards' peaks. Validation, saving and setting up the machine are not counted.
+There is no table of prices: it would be wrong within weeks. Throughput is entered (`tokenmill bench` measures it in
+minutes) or taken from a run; it is not guessed from another card's, for small models reach very different fractions of
+the cards' peaks. Validation, saving and setting up the machine are not counted.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ GPT2_NAMES = {
     "mlp.up_proj": "mlp.c_fc",
     "mlp.down_proj": "mlp.c_proj",
 }
-"""What transformers' GPT-2 calls the parts that we name as its LLaMA does."""
+"""The names in transformers' GPT-2 of parts that we name as its LLaMA does."""
 
 GPT2_KEYS = {
     "n_embd": "hidden_size",
@@ -48,7 +48,7 @@ GPT2_KEYS = {
     "n_positions": "max_position_embeddings",
     "layer_norm_epsilon": "rms_norm_eps",
 }
-"""What transformers' GPT-2 calls settings that we name as its LLaMA does."""
+"""The names in transformers' GPT-2 of settings that we name as its LLaMA does."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -121,9 +121,9 @@ def export_weights(state: dict[str, Tensor], config: ModelConfig, vocab_size: in
 def describe_export_files(
     config: ModelConfig, vocab_size: int, eos_id: int, tokens: dict[str, int], dtype: str, *, bos_id: int | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Return the JSON files beside weights and tokenizer, by name; `tokens` are the special ones and their ids.
+    """Return the JSON files that go with weights and tokenizer, by name; `tokens` are the special ones and their ids.
 
-    Where the set has no BOS, an EOS came before each document, and is named as what begins one.
+    If the set has no BOS, an EOS came before each document, so EOS is named as the token that begins one.
     """
     names = {index: token for token, index in tokens.items()}
     eos, pad = names[eos_id], "<|pad|>" if "<|pad|>" in tokens else names[eos_id]

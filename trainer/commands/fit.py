@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def settle_vocabulary(recipe: TrainRecipe, shards: Path | str | None) -> TrainRecipe:
-    """Return the recipe with a vocabulary size: its own, that of a set, or an assumed one, which is said.
+    """Return the recipe with a vocabulary size: its own, a set's, or an assumed one, which is then printed.
 
     Raises:
         ShardSetError: the set cannot be opened.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RowDocument:
-    """A document of which a row of the batch holds some tokens.
+    """A document that has some tokens in a row of the batch.
 
     Attributes:
         batch_row: the row of the global batch, from 0.
@@ -192,7 +192,7 @@ def find_step_documents(
     hashes: set[str] = set()
     for number, (window, places) in enumerate(find_window_documents(shards, order, first_window, batch.rows), row or 0):
         for place in places:
-            # The part of the document that lies in the window, in tokens of the document.
+            # The part of the document that is in the window, in tokens of the document.
             first = max(window.start - place.start, 0)
             last = min(window.stop - place.start, place.tokens)
             counts = batch.sources.setdefault(place.source, BatchSource())

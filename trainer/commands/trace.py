@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def find_set(run: Path) -> Path | str:
-    """Return where the set lies that a run was trained on.
+    """Return the place of the set that a run was trained on.
 
     Raises:
         InputError: the run does not say, or the set is no longer there.

@@ -19,9 +19,9 @@ def flops_per_token(config: ModelConfig, vocab_size: int, seq_len: int) -> float
 
         6 * (parameters in matrix multiplications) + 12 * layers * hidden_size * seq_len
 
-    A weight takes two operations forward and four backward. Embedding tables that are only looked up do not count, nor
-    do padded rows. The second term is attention's two products over the whole length, without a discount for the causal
-    half. Recomputation is not counted. Source: PaLM (arXiv:2204.02311), appendix B.
+    A weight takes two operations forward and four backward. Embedding tables that are only looked up do not count, and
+    neither do padded rows. The second term is attention's two products over the whole length, without a discount for
+    the causal half. Recomputation is not counted. Source: PaLM (arXiv:2204.02311), appendix B.
     """
     with torch.device("meta"):
         named = LanguageModel(config, vocab_size).named_parameters()

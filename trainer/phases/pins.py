@@ -1,6 +1,6 @@
 """Ends of a train recipe that a phase of the set's mix gives: of the run, of its phases, where the cool-down begins.
 
-A border of the mix lies between two windows, and often in a batch. What ends there ends with the last step before it,
+A border of the mix is between two windows, and often within a batch. What ends there ends with the last step before it,
 so that a checkpoint of that step has seen nothing of what follows; the cool-down begins with the step after that one.
 Phases of the mix are those of the first epoch. A cool-down that would go on into the next epoch, whose first phase is
 another mix, is refused.
@@ -56,7 +56,7 @@ def pin_to_mix(recipe: TrainRecipe, order: WindowOrder, say: Callable[[str], Non
 
 @dataclass
 class _Pins:
-    """What pins a recipe has, with what is wrong with them."""
+    """The pins of a recipe, and their faults."""
 
     order: WindowOrder
     global_batch: int

@@ -48,7 +48,7 @@ class ImportOptions:
         name: the set's name.
         eos_id: the id between documents; the tokenizer's own when None.
         bos_id: the id that begins each document; None if none does.
-        dtype: of files without a header; that of the vocabulary when None.
+        dtype: of files without a header; when None, the one that fits the vocabulary.
         close: add EOS to a last document that has none.
         repeats: what to do with documents whose text occurred before: `keep` them, so that validation and audit name
             them; `allow` those in training as epochs of the source, and keep the others; or `drop` and count them.

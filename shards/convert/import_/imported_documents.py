@@ -33,7 +33,7 @@ class ImportedDocuments:
     Attributes:
         stream: the tokens.
         ends: one past each document's last token, its EOS; int64 `(documents,)`, ascending.
-        eos_at: where EOS stood in the files.
+        eos_at: where EOS was in the files.
         closed: whether EOS was put after the last document, which had none.
     """
 

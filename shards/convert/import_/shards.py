@@ -123,7 +123,7 @@ def cut_shards(ends: npt.NDArray[np.int64], shard_tokens: int) -> list[int]:
 
     Args:
         ends: one past each document's last token.
-        shard_tokens: tokens of a shard, about; there are fewer shards where one would hold no document.
+        shard_tokens: tokens of a shard, about; there are fewer shards if one would hold no document.
 
     Returns:
         One past each shard's last document.

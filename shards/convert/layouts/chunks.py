@@ -60,7 +60,7 @@ class Chunk:
             raise ValueError(f"the description of its columns is {data[head:start][:200]!r}; expected {description!r}")
         sizes = np.diff(offsets)
         if offsets[0] != start or offsets[-1] != len(data) or (sizes < 0).any():
-            raise ValueError(f"items lie from {offsets[0]} to {offsets[-1]}; expected {start} to {len(data)}, in order")
+            raise ValueError(f"items are from {offsets[0]} to {offsets[-1]}; expected {start} to {len(data)}, in order")
         return cls(sizes.tolist(), [data[start:]])
 
 

@@ -1,4 +1,4 @@
-"""Megatron-LM: `train.bin` with the tokens end to end and `train.idx` with where each document lies.
+"""Megatron-LM: `train.bin` with the tokens end to end and `train.idx` with the place of each document.
 
 The index, all little-endian: `MMIDIDX`, two zero bytes; uint64 version 1; uint8 dtype (8: uint16, 4: int32); uint64
 sequences n; uint64 n + 1; int32 lengths (n); int64 byte offsets (n); int64 document bounds, 0 to n (n + 1). A document
@@ -79,7 +79,7 @@ def read_lengths(folder: Path, reader: SplitReader) -> Iterator[Lengths]:
     magic, version, code, count, bounds = _HEADER.unpack(head)
     expected = _HEADER.size + 4 * count + 8 * count + 8 * bounds
     if (magic, version, code, bounds) != (_MAGIC, 1, _DTYPE_CODES[reader.dtype.itemsize], count + 1):
-        raise ValueError(f"{path.name}: header {(magic, version, code, count, bounds)} is not that of the tokens")
+        raise ValueError(f"{path.name}: header {(magic, version, code, count, bounds)} does not fit the tokens")
     if path.stat().st_size != expected:
         raise ValueError(f"{path.name}: {path.stat().st_size} bytes; expected {expected} for {count} documents")
     offsets = np.memmap(path, "<i8", "r", offset=_HEADER.size + 4 * count, shape=(count,))
