@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,17 @@ def pytest_configure(config: pytest.Config) -> None:
     """Put temporary folders in memory where there is room; the workers of pytest-xdist follow their controller."""
     if not hasattr(config, "workerinput") and not config.getoption("basetemp") and (folder := find_ram_folder()):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(folder))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Import all tests without looking for garbage, which takes a third of the time and finds next to none."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")

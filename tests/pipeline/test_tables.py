@@ -8,22 +8,22 @@ import sys
 
 import pytest
 
-from tests.support.builds import recipe_text, run_build, write_corpus
-from tests.support.terminal import run_in_terminal
+from tests.support.builds import build_here, recipe_text, write_corpus
+from tests.support.terminal import run_in_terminals
 
 
 @pytest.fixture(scope="module")
 def commands(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """Return the three commands on one small set; the build has nothing left to do."""
+    """Return the packages and arguments of three commands on one small set; the build has nothing left to do."""
     folder = tmp_path_factory.mktemp("tables")
     write_corpus(folder / "corpus")
     recipe = folder / "r.toml"
     recipe.write_text(recipe_text(folder / "corpus"))
-    run_build(recipe, folder / "set")
+    build_here(recipe, folder / "set")
     return {
-        "build": [sys.executable, "-m", "pipeline", "build", str(recipe), "--out", str(folder / "set")],
-        "plan": [sys.executable, "-m", "pipeline", "plan", str(recipe), "--no-probe"],
-        "inspect": [sys.executable, "-m", "shards", "inspect", str(folder / "set")],
+        "build": ["pipeline", "build", str(recipe), "--out", str(folder / "set")],
+        "plan": ["pipeline", "plan", str(recipe), "--no-probe"],
+        "inspect": ["shards", "inspect", str(folder / "set")],
     }
 
 
@@ -35,13 +35,15 @@ def words_of_tables(output: str) -> set[str]:
 
 @pytest.mark.parametrize("name", ["build", "plan", "inspect"])
 def test_no_number_and_no_word_is_broken(commands: dict[str, list[str]], name: str) -> None:
-    piped = subprocess.run(commands[name], capture_output=True, text=True, check=True).stdout
+    package, *arguments = commands[name]
+    command = [sys.executable, "-m", package, *arguments]
+    piped = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     words = words_of_tables(piped)
     assert len(words) > 30
     headers = [line for line in piped.splitlines() if re.match(r" source ", line)]
     assert len(headers) == 1, "a pipe gets every column in one block"
-    for columns in (40, 60, 80, 120):
-        shown = run_in_terminal(commands[name], columns=columns)
+    widths = (40, 60, 80, 120)
+    for columns, shown in zip(widths, run_in_terminals(package, arguments, columns=widths), strict=True):
         assert words <= {word.removesuffix(":") for word in shown.split()}, f"{columns} columns"
         tables = [line for line in shown.splitlines() if line.startswith(" ")]
         assert all(len(line.rstrip()) <= columns for line in tables)

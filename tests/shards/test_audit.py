@@ -33,6 +33,13 @@ def good_audit(good_set, tmp_path_factory):
     return audit(good_set, out=tmp_path_factory.mktemp("audit"))
 
 
+@pytest.fixture
+def small_plan(plan):
+    """Return the good plan with a third of its training documents, for faults that do not need more."""
+    plan.documents["train"] = [documents[: len(documents) // 3] for documents in plan.documents["train"]]
+    return plan
+
+
 def change(plan, split, shard, number, tokens):
     """Give a document other tokens (EOS included)."""
     documents = plan.documents[split][shard]
@@ -85,13 +92,13 @@ def test_examples_hold_what_they_show(good_audit, plan):
         assert (shown["hash"], shown["source"], shown["row"]) == (document.hash.hex(), document.source, document.row)
 
 
-def test_concentration_is_what_its_definition_says(plan, tmp_path):
-    for shard, documents in enumerate(plan.documents["train"]):
+def test_concentration_is_what_its_definition_says(small_plan, tmp_path):
+    for shard, documents in enumerate(small_plan.documents["train"]):
         for number, document in enumerate(documents[20:], 20):
-            keep = (document.tokens < 280) | (document.tokens >= plan.eos_id)
-            change(plan, "train", shard, number, np.where(keep, document.tokens, 32))
-    table = pq.read_table(write(plan, tmp_path).out / "tokens.parquet").to_pydict()
-    train = split_documents(plan, "train")
+            keep = (document.tokens < 280) | (document.tokens >= small_plan.eos_id)
+            change(small_plan, "train", shard, number, np.where(keep, document.tokens, 32))
+    table = pq.read_table(write(small_plan, tmp_path).out / "tokens.parquet").to_pydict()
+    train = split_documents(small_plan, "train")
     total = sum(len(document.tokens) for document in train)
     frequent = [token for token in range(256, 298) if table["count"][token]]
     assert len(frequent) > 20
@@ -149,13 +156,13 @@ def test_workers_do_not_change_a_byte(good_set, good_audit, tmp_path):
 
 
 @pytest.mark.parametrize(("split", "which"), [("train", "pad"), ("train", "eos"), ("val", "pad")])
-def test_special_id_inside_a_document(plan, tmp_path, split, which):
-    document = plan.documents[split][0][5]
-    token = plan.eos_id if which == "eos" else plan.eos_id + 1
+def test_special_id_inside_a_document(small_plan, tmp_path, split, which):
+    document = small_plan.documents[split][0][5]
+    token = small_plan.eos_id if which == "eos" else small_plan.eos_id + 1
     tokens = document.tokens.copy()
     tokens[3] = token
-    change(plan, split, 0, 5, tokens)
-    report = write(plan, tmp_path)
+    change(small_plan, split, 0, 5, tokens)
+    report = write(small_plan, tmp_path)
     check = report.check("special_ids")
     assert (check.verdict, report.verdict) == ("bad", "bad")
     (row,) = check.findings
@@ -163,11 +170,11 @@ def test_special_id_inside_a_document(plan, tmp_path, split, which):
     assert (row.shown[0]["shard"], row.shown[0]["document"]) == (f"{split}-00000", 5)
 
 
-def test_id_never_seen_and_one_hardly_ever(plan, tmp_path, good_audit):
+def test_id_never_seen_and_one_hardly_ever(small_plan, tmp_path, good_audit):
     unseen, rare = 290, 291
     assert {unseen, rare}.isdisjoint(row.values["id"] for row in good_audit.check("never_seen").findings)
     left = 3
-    for split, shards in plan.documents.items():
+    for split, shards in small_plan.documents.items():
         for shard, documents in enumerate(shards):
             for number, document in enumerate(documents):
                 tokens = document.tokens.copy()
@@ -177,8 +184,8 @@ def test_id_never_seen_and_one_hardly_ever(plan, tmp_path, good_audit):
                 left -= keep
                 tokens[places[keep:]] = 32
                 if not np.array_equal(tokens, document.tokens):
-                    change(plan, split, shard, number, tokens)
-    report = write(plan, tmp_path)
+                    change(small_plan, split, shard, number, tokens)
+    report = write(small_plan, tmp_path)
     assert unseen in [row.values["id"] for row in report.check("never_seen").findings]
     (row,) = [row for row in report.check("rare").findings if row.values["id"] == rare]
     assert (row.values["count"], report.check("rare").verdict) == (3, "look")
@@ -222,16 +229,16 @@ def test_verdicts_on_ids_know_the_size_of_the_set(tokens, vocab_size, planted, n
     assert check_rare(totals, vocabulary, below=below).verdict == rare
 
 
-def test_same_document_twice_and_in_both_splits(plan, tmp_path):
-    plan.documents["train"][1][4] = plan.documents["train"][0][9]
-    plan.documents["val"][0][2] = plan.documents["train"][0][8]
-    report = write(plan, tmp_path)
+def test_same_document_twice_and_in_both_splits(small_plan, tmp_path):
+    small_plan.documents["train"][1][4] = small_plan.documents["train"][0][9]
+    small_plan.documents["val"][0][2] = small_plan.documents["train"][0][8]
+    report = write(small_plan, tmp_path)
     check = report.check("repeated_documents")
     assert check.verdict == "bad"
     found = {row.values["kind"]: row.values for row in check.findings}
     planted = {
-        "document_repeated": ("train-00001 document 4", "train-00000 document 9", plan.documents["train"][0][9]),
-        "split_leak": ("train-00000 document 8", "val-00000 document 2", plan.documents["train"][0][8]),
+        "document_repeated": ("train-00001 document 4", "train-00000 document 9", small_plan.documents["train"][0][9]),
+        "split_leak": ("train-00000 document 8", "val-00000 document 2", small_plan.documents["train"][0][8]),
     }
     assert found.keys() == planted.keys()
     assert len(check.findings) == 2
@@ -242,17 +249,17 @@ def test_same_document_twice_and_in_both_splits(plan, tmp_path):
     assert report.check("validation_overlap").verdict in ("look", "bad")
 
 
-def long_documents(plan, split, shard, least):
+def long_documents(small_plan, split, shard, least):
     """Return the numbers of a shard's documents that have at least so many tokens."""
-    return [n for n, document in enumerate(plan.documents[split][shard]) if len(document.tokens) >= least]
+    return [n for n, document in enumerate(small_plan.documents[split][shard]) if len(document.tokens) >= least]
 
 
-def test_near_duplicate(plan, tmp_path):
-    first, second = long_documents(plan, "train", 0, 400)[0], long_documents(plan, "train", 1, 400)[1]
-    tokens = plan.documents["train"][0][first].tokens.copy()
+def test_near_duplicate(small_plan, tmp_path):
+    first, second = long_documents(small_plan, "train", 0, 400)[0], long_documents(small_plan, "train", 1, 400)[1]
+    tokens = small_plan.documents["train"][0][first].tokens.copy()
     tokens[len(tokens) // 2] ^= 1
-    change(plan, "train", 1, second, tokens)
-    check = write(plan, tmp_path).check("near_duplicates")
+    change(small_plan, "train", 1, second, tokens)
+    check = write(small_plan, tmp_path).check("near_duplicates")
     (row,) = check.findings
     assert [(shown["shard"], shown["document"]) for shown in row.shown] == [
         ("train-00000", first),
@@ -262,24 +269,24 @@ def test_near_duplicate(plan, tmp_path):
     assert "1 pairs" in check.summary
 
 
-def test_repeats_that_epochs_allow_are_no_near_duplicates(plan, tmp_path):
-    plan.epochs |= {"prose": 2, "code": 2}
-    numbers = long_documents(plan, "train", 0, 200)[:30]
+def test_repeats_that_epochs_allow_are_no_near_duplicates(small_plan, tmp_path):
+    small_plan.epochs |= {"prose": 2, "code": 2}
+    numbers = long_documents(small_plan, "train", 0, 200)[:30]
     for number in numbers:
-        plan.documents["train"][1][number] = plan.documents["train"][0][number]
-    report = write(plan, tmp_path)
+        small_plan.documents["train"][1][number] = small_plan.documents["train"][0][number]
+    report = write(small_plan, tmp_path)
     assert report.check("repeated_documents").verdict == "ok"
     assert report.check("near_duplicates").findings == []
     assert report.check("passages").findings == []
 
 
-def test_validation_seen_in_training(plan, tmp_path):
-    leaked, copy = long_documents(plan, "val", 0, 300)[0], long_documents(plan, "train", 1, 300)[0]
-    tokens = plan.documents["val"][0][leaked].tokens.copy()
+def test_validation_seen_in_training(small_plan, tmp_path):
+    leaked, copy = long_documents(small_plan, "val", 0, 300)[0], long_documents(small_plan, "train", 1, 300)[0]
+    tokens = small_plan.documents["val"][0][leaked].tokens.copy()
     tokens[7] ^= 1
-    tokens = np.concatenate([plan.documents["train"][1][copy].tokens[:100], tokens])
-    change(plan, "train", 1, copy, tokens)
-    report = write(plan, tmp_path)
+    tokens = np.concatenate([small_plan.documents["train"][1][copy].tokens[:100], tokens])
+    change(small_plan, "train", 1, copy, tokens)
+    report = write(small_plan, tmp_path)
     check = report.check("validation_overlap")
     (row,) = check.findings
     assert [(s["shard"], s["document"]) for s in row.shown] == [("val-00000", leaked), ("train-00001", copy)]
@@ -291,12 +298,12 @@ def test_validation_seen_in_training(plan, tmp_path):
 
 
 @pytest.mark.parametrize(("copies", "verdict"), [(15, "look"), (5, "ok")])
-def test_passage_in_many_documents(plan, tmp_path, copies, verdict):
+def test_passage_in_many_documents(small_plan, tmp_path, copies, verdict):
     passage = np.random.default_rng(5).integers(0, 256, 80)
-    for number in long_documents(plan, "train", 0, 100)[:copies]:
-        tokens = plan.documents["train"][0][number].tokens
-        change(plan, "train", 0, number, [*tokens[:20], *passage, *tokens[20:]])
-    check = write(plan, tmp_path).check("passages")
+    for number in long_documents(small_plan, "train", 0, 100)[:copies]:
+        tokens = small_plan.documents["train"][0][number].tokens
+        change(small_plan, "train", 0, number, [*tokens[:20], *passage, *tokens[20:]])
+    check = write(small_plan, tmp_path).check("passages")
     assert check.verdict == verdict
     assert [row.values["documents"] for row in check.findings] == ([copies] if verdict == "look" else [])
     for row in check.findings:
@@ -305,13 +312,15 @@ def test_passage_in_many_documents(plan, tmp_path, copies, verdict):
         np.testing.assert_array_equal(tokens, passage[shown["position"] - 20 :][:64])
 
 
-def test_source_the_tokenizer_does_not_know_is_named(plan, tmp_path):
-    for shard, documents in enumerate(plan.documents["train"]):
+def test_source_the_tokenizer_does_not_know_is_named(small_plan, tmp_path):
+    for shard, documents in enumerate(small_plan.documents["train"]):
         for number, document in enumerate(documents):
             if document.source == "code":
                 singles = [byte for byte in document.tokens if byte < 256] or [32]
-                change(plan, "train", shard, number, [*(singles * 3)[: len(document.tokens) - 1], plan.eos_id])
-    check = write(plan, tmp_path).check("bytes_per_token")
+                change(
+                    small_plan, "train", shard, number, [*(singles * 3)[: len(document.tokens) - 1], small_plan.eos_id]
+                )
+    check = write(small_plan, tmp_path).check("bytes_per_token")
     assert (check.verdict, "code" in check.summary) == ("look", True)
 
 
@@ -418,7 +427,7 @@ def test_sizes_are_powers_of_two():
     assert NGRAM_TOKENS.bit_count() == PASSAGE_TOKENS.bit_count() == 1
 
 
-def test_command(plan, tokenizer, good_set, tmp_path, capsys):
+def test_command(small_plan, tokenizer, good_set, tmp_path, capsys):
     arguments = ["audit", str(good_set), "--out", str(tmp_path / "out"), "--workers", "1"]
     assert main(arguments) == 0
     shown = capsys.readouterr().out
@@ -428,9 +437,9 @@ def test_command(plan, tokenizer, good_set, tmp_path, capsys):
     assert report["rare_below"] == 2000
     assert [check["name"] for check in report["checks"]][:2] == ["special_ids", "repeated_documents"]
 
-    document = plan.documents["train"][0][0]
-    change(plan, "train", 0, 0, [plan.eos_id + 1, *tokenizer.encode("\x1b[2J").ids, *document.tokens])
-    write_set(tmp_path / "set", plan)
+    document = small_plan.documents["train"][0][0]
+    change(small_plan, "train", 0, 0, [small_plan.eos_id + 1, *tokenizer.encode("\x1b[2J").ids, *document.tokens])
+    write_set(tmp_path / "set", small_plan)
     assert main(["audit", str(tmp_path / "set"), "--workers", "1"]) == 1
     shown = capsys.readouterr().out
     assert ">>><|pad|><<<\\x1b[2J" in shown
@@ -450,15 +459,15 @@ def test_command_refuses_a_set_that_is_not_whole(good_set, tmp_path, capsys):
     assert main(["audit", str(tmp_path / "absent")]) == 2
 
 
-def test_bytes_that_are_not_text_are_spelt_out(plan, tmp_path, capsys):
+def test_bytes_that_are_not_text_are_spelt_out(small_plan, tmp_path, capsys):
     """A token of a part of a character is shown as its bytes, in words and in valid JSON."""
-    byte = open_set_vocabulary(plan).index(b"\xe4")  # the first byte of U+4E2D
-    for shard, documents in enumerate(plan.documents["train"]):
+    byte = open_set_vocabulary(small_plan).index(b"\xe4")  # the first byte of U+4E2D
+    for shard, documents in enumerate(small_plan.documents["train"]):
         for number, document in enumerate(documents):
             if (document.tokens == byte).any():
-                change(plan, "train", shard, number, np.where(document.tokens == byte, 32, document.tokens))
-    change(plan, "train", 0, 5, [byte, 32, plan.eos_id])
-    write_set(tmp_path / "set", plan)
+                change(small_plan, "train", shard, number, np.where(document.tokens == byte, 32, document.tokens))
+    change(small_plan, "train", 0, 5, [byte, 32, small_plan.eos_id])
+    write_set(tmp_path / "set", small_plan)
     for extra in ([], ["--json"]):
         main(["audit", str(tmp_path / "set"), "--workers", "1", "--rows", "50", *extra])
         shown = capsys.readouterr().out
@@ -470,6 +479,6 @@ def test_bytes_that_are_not_text_are_spelt_out(plan, tmp_path, capsys):
     assert row["text"] == "\\xe4"
 
 
-def open_set_vocabulary(plan):
-    """Return the bytes of each id of a plan's tokenizer."""
-    return read_vocabulary(plan.tokenizer.encode()).entries
+def open_set_vocabulary(small_plan):
+    """Return the bytes of each id of a small_plan's tokenizer."""
+    return read_vocabulary(small_plan.tokenizer.encode()).entries
