@@ -7,6 +7,7 @@ import re
 from typing import Literal
 
 import torch
+import torch.distributed as dist
 
 from shards.errors import InputError
 from trainer.recipe import Precision
@@ -95,3 +96,9 @@ def choose_precision(asked: Precision, device: torch.device) -> Literal["fp32", 
 def autocast(precision: Literal["fp32", "bf16"], device: torch.device) -> torch.autocast:
     """Return the context of a forward pass; weights, gradients and optimizer state stay fp32."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
+
+
+def wait_for_ranks() -> None:
+    """Wait until every rank has reached this call."""
+    if dist.is_initialized():
+        dist.barrier()

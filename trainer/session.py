@@ -39,7 +39,7 @@ from shards.validation.validate import validate
 from trainer.checkpoint.folders import Checkpoint, CheckpointState, clear_leftovers
 from trainer.checkpoint.load_tensors import load_training_state, load_weights
 from trainer.checkpoint.save import check_disk, save_checkpoint
-from trainer.device import choose_device, choose_precision, peak_flops
+from trainer.device import choose_device, choose_precision, peak_flops, wait_for_ranks
 from trainer.metrics import copy_metrics
 from trainer.model.decoder import LanguageModel, build_model
 from trainer.model.size import count_parameters, flops_per_token
@@ -218,12 +218,6 @@ def open_session(
             resources.callback(dist.destroy_process_group)
         session.resources = resources.pop_all()  # The session closes them from now on.
         return session
-
-
-def wait_for_ranks() -> None:
-    """Wait until every rank has reached this call."""
-    if dist.is_initialized():
-        dist.barrier()
 
 
 def _open_valid_set(place: Place, cache: Cache | None, say: Say) -> ShardSet:

@@ -110,7 +110,7 @@ def _passes(patterns: tuple[str, ...]) -> tuple[str, ...]:
 def _describe(text: pa.LargeStringArray, index: int, row: int, pattern: str) -> Match:
     import pyarrow.compute as pc
 
-    from shards.trace.locate import cut_excerpt
+    from shards.trace.excerpt import cut_excerpt
 
     place: Any = pc.extract_regex_span(text.slice(index, 1), in_group(pattern))[0].as_py()  # pyright: ignore
     start, length = place[MATCH_GROUP]

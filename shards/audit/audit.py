@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from shards.audit.check import Check, Example
+from shards.audit.check import Check, Example, worst_verdict
 from shards.audit.concentrated_documents import PASSES, Concentrated, find_concentrated
 from shards.audit.document_checks import (
     check_lengths,
@@ -45,10 +45,9 @@ from shards.audit.id_checks import (
     check_rare,
     check_special,
     check_unknown,
-    rare_below,
 )
 from shards.audit.ngrams import hash_ngrams, token_values
-from shards.audit.rules import Verdict, worst_verdict
+from shards.audit.rules import Verdict, rare_below
 from shards.audit.shard import NGRAM_RATE, PASSAGE_TOKENS, SampleRates, ShardTask, audit_shard
 from shards.audit.tokens_table import TOKENS_FILE, write_token_counts
 from shards.audit.totals import Totals
@@ -59,7 +58,8 @@ from shards.stores.files import atomic_open
 from shards.stores.open import open_store
 from shards.stores.store import check_outside, folder_beside
 from shards.terminal.display import format_json
-from shards.trace.locate import Place, cut_excerpt, find_places
+from shards.trace.excerpt import cut_excerpt
+from shards.trace.locate import Place, find_places
 from shards.validation.files import check_structure
 from shards.workers import map_tasks
 
@@ -148,7 +148,7 @@ def audit(
         path: the set's folder, or its address.
         out: the folder to write to; `DIR.audit` next to the set's folder when None. Its two files are replaced.
         workers: number of processes; the report does not depend on it.
-        rare: ids that occur less often are rare; None chooses by the size of the set (`ids.rare_below`).
+        rare: ids that occur less often are rare; None chooses by the size of the set (`rules.rare_below`).
         listed_share: look for documents with this share of concentrated ids and words, and return them in
             `concentrated`; None does not look.
         progress: called with tokens done and tokens in all.

@@ -59,3 +59,8 @@ class Check:
             "summary": self.summary,
             "rows": [finding.to_dict() for finding in self.findings],
         }
+
+
+def worst_verdict(verdicts: set[Verdict]) -> Verdict:
+    """Return the worst of some verdicts; ok if there are none."""
+    return "bad" if "bad" in verdicts else "look" if "look" in verdicts else "ok"

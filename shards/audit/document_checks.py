@@ -13,6 +13,7 @@ import numpy as np
 
 from shards.audit.check import Check, Example, Finding
 from shards.audit.histogram import bin_middles, quantile
+from shards.audit.ngrams import resemblance
 from shards.audit.rules import (
     BAD_DUPLICATE_SHARE,
     BAD_LEAKED_SHARE,
@@ -28,7 +29,7 @@ from shards.audit.rules import (
     SHORT_TOKENS,
     Verdict,
 )
-from shards.audit.shard import NGRAM_TOKENS, PASSAGE_TOKENS, SKETCH_SIZE, SampleRates, Sketch
+from shards.audit.shard import NGRAM_TOKENS, PASSAGE_TOKENS, SampleRates, Sketch
 from shards.audit.totals import Totals
 from shards.format.reader import ShardSet
 from shards.validation.duplicates import check_duplicates
@@ -157,16 +158,6 @@ def check_near_duplicates(totals: Totals, rates: SampleRates) -> Check:
     sample = "every document" if rates.documents == 1 else f"1 in {rates.documents}"
     summary = f"{share:.2%} of {len(keys):,} training documents ({sample}) nearly equal another: {len(pairs):,} pairs"
     return Check("near_duplicates", verdict, summary, rows)
-
-
-def resemblance(one: npt.NDArray[np.uint64], other: npt.NDArray[np.uint64]) -> float:
-    """Estimate the Jaccard similarity of two documents from their smallest n-gram hashes, each sorted and distinct.
-
-    Source: Broder (1997), On the resemblance and containment of documents: among the smallest hashes of the two
-    together, the share that is in both.
-    """
-    both = np.union1d(one, other)[:SKETCH_SIZE]
-    return float((np.isin(both, one) & np.isin(both, other)).mean())
 
 
 def check_overlap(totals: Totals, rates: SampleRates) -> Check:

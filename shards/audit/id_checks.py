@@ -18,10 +18,11 @@ from shards.audit.rules import (
     MAX_UNKNOWN_SHARE,
     MAX_UNSEEN_SHARE,
     MIN_EXAMPLES,
-    RARE_SHARE,
     RARE_TOLERANCE,
     SUSPICIOUS_BITS,
     Verdict,
+    expected_id_counts,
+    is_large_enough,
 )
 from shards.audit.totals import SplitTotals, Totals
 from shards.format.vocabulary import Vocabulary
@@ -31,11 +32,6 @@ if TYPE_CHECKING:
 
 MAX_FINDINGS = 50
 """Maximum ids that a check lists; tokens.parquet has all of them."""
-
-
-def rare_below(tokens: int) -> int:
-    """Return the count below which an id is rare in a set of so many tokens."""
-    return max(MIN_EXAMPLES, round(tokens * RARE_SHARE))
 
 
 def check_special(totals: Totals, vocabulary: Vocabulary, *, eos_id: int, bos_id: int | None = None) -> Check:
@@ -75,21 +71,6 @@ def check_unknown(totals: Totals, unknown: int) -> Check:
     ]
     summary = f"{int(found.sum()):,} tokens ({share:.4%}) stand for characters that the tokenizer does not know"
     return Check("unknown_ids", "look" if share > MAX_UNKNOWN_SHARE else "ok", summary, rows)
-
-
-def expected_id_counts(tokens: int, vocab_size: int) -> npt.NDArray[np.float64]:
-    """Return the counts that Zipf's law gives the ids of a vocabulary in so many tokens, float64 `(vocab_size,)`.
-
-    The count of rank r is proportional to 1/r. The counts of a trained BPE fall more slowly, so most sets have fewer
-    rare ids than this predicts, except for entries that occur only as parts of longer ones.
-    """
-    shares = 1.0 / np.arange(1, vocab_size + 1)
-    return tokens * shares / shares.sum()
-
-
-def is_large_enough(tokens: int, vocab_size: int, *, below: int) -> bool:
-    """Return whether so many tokens can be expected to hold every id of a vocabulary `below` times."""
-    return bool(expected_id_counts(tokens, vocab_size)[-1] >= below)
 
 
 def check_never_seen(totals: Totals, vocabulary: Vocabulary) -> Check:

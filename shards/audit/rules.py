@@ -7,7 +7,11 @@ of a small set explains, is never bad. The command's help, the page and the card
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 Verdict = Literal["ok", "look", "bad"]
 """Verdicts as programs read them, worst last."""
@@ -183,6 +187,23 @@ def _few_tokens(share: float, of: int) -> float:
     return min(MAX_FEW_SHARE * of, max(FEW_TOKENS, share * of))
 
 
-def worst_verdict(verdicts: set[Verdict]) -> Verdict:
-    """Return the worst of some verdicts; ok if there are none."""
-    return "bad" if "bad" in verdicts else "look" if "look" in verdicts else "ok"
+def rare_below(tokens: int) -> int:
+    """Return the count below which an id is rare in a set of so many tokens."""
+    return max(MIN_EXAMPLES, round(tokens * RARE_SHARE))
+
+
+def expected_id_counts(tokens: int, vocab_size: int) -> npt.NDArray[np.float64]:
+    """Return the counts that Zipf's law gives the ids of a vocabulary in so many tokens, float64 `(vocab_size,)`.
+
+    The count of rank r is proportional to 1/r. The counts of a trained BPE fall more slowly, so most sets have fewer
+    rare ids than this predicts, except for entries that occur only as parts of longer ones.
+    """
+    import numpy as np
+
+    shares = 1.0 / np.arange(1, vocab_size + 1)
+    return tokens * shares / shares.sum()
+
+
+def is_large_enough(tokens: int, vocab_size: int, *, below: int) -> bool:
+    """Return whether so many tokens can be expected to hold every id of a vocabulary `below` times."""
+    return bool(expected_id_counts(tokens, vocab_size)[-1] >= below)

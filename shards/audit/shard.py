@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shards.audit.histogram import BINS, bin_lengths
-from shards.audit.ngrams import NO_NGRAM, finalize, hash_ngrams, token_values
+from shards.audit.ngrams import NO_NGRAM, SKETCH_SIZE, finalize, hash_ngrams, token_values
 from shards.format.content_hash import split_hashes
 from shards.format.manifest import Split
 from shards.format.reader import ShardSet
@@ -33,8 +33,6 @@ NGRAM_RATE = 4
 """One in four of the validation n-grams is searched for."""
 PASSAGE_TOKENS = 64
 """Tokens in the n-gram that finds repeated passages: longer than a phrase."""
-SKETCH_SIZE = 128
-"""Smallest n-gram hashes kept for a document. Its resemblance to another is then measured to within about 0.04."""
 MIN_NGRAMS = 16
 """A document with fewer n-grams than this is too short to count as a near-duplicate."""
 BITMAP_BITS = 24

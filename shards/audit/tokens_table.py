@@ -23,7 +23,7 @@ def write_token_counts(path: Path, totals: Totals, vocabulary: Vocabulary) -> No
     """Write the counts, one row for each id, in order of ids.
 
     Columns: `id`, `bytes`, `text` (U+FFFD for bytes that are not UTF-8 alone), `special`; of training `count`,
-    `documents` and `shards` that hold it, `document_bits` and `source_bits` (`ids.check_concentrated`); of
+    `documents` and `shards` that hold it, `document_bits` and `source_bits` (`id_checks.check_concentrated`); of
     validation `val_count`; and `count_SOURCE` of training for each source.
     """
     import pyarrow as pa

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from shards.audit.rules import LISTED_SHARE, RULES, VERDICT_ADVICE, VERDICT_WORDS
 from shards.errors import InputError
-from shards.terminal.arguments import add_set, add_workers, check_place, number_in, positive_number, print_json
+from shards.terminal.arguments import add_set, add_workers, check_place, number_in, positive_number
 from shards.terminal.command import PROBLEMS, WHOLE
-from shards.terminal.display import plain_table, print_lines, print_rows, printable, stdout_console
+from shards.terminal.display import plain_table, print_json, print_lines, print_rows, printable, stdout_console
 
 if TYPE_CHECKING:
     from shards.audit.audit import AuditResult
@@ -94,7 +94,7 @@ def _explain_rules() -> str:
 
 def _run(options: argparse.Namespace) -> int:
     from shards.audit.audit import audit
-    from shards.cli.sets import print_set_problems
+    from shards.cli.problems import print_set_problems
     from shards.errors import ShardSetError
     from shards.terminal.progress import show_progress
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from shards.convert.layouts import LAYOUTS
 from shards.errors import InputError
-from shards.terminal.arguments import add_set, check_place, print_json
+from shards.terminal.arguments import add_set, check_place
 from shards.terminal.command import PROBLEMS, WHOLE
+from shards.terminal.display import print_json
 
 if TYPE_CHECKING:
     from shards.terminal.arguments import Subparsers
@@ -39,7 +40,7 @@ def add_command(commands: Subparsers) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shards.cli.sets import print_set_problems
+    from shards.cli.problems import print_set_problems
     from shards.convert.export import ExportError, export_set
     from shards.errors import ShardSetError
     from shards.format.reader import open_set

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
-from shards.terminal.arguments import positive_number, print_json, whole_number
+from shards.terminal.arguments import positive_number, whole_number
 from shards.terminal.command import WHOLE
+from shards.terminal.display import print_json
 from shards.terminal.program import called_as
 
 if TYPE_CHECKING:

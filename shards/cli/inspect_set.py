@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import json
 from typing import TYPE_CHECKING, Any
 
+from shards.cli.mix_table import mix_rows, mix_warnings, phase_rows
 from shards.errors import InputError
-from shards.terminal.arguments import add_set, check_place, print_json, whole_number
+from shards.terminal.arguments import add_set, check_place, whole_number
 from shards.terminal.command import PROBLEMS, WHOLE
+from shards.terminal.display import plain_table, print_json, print_lines, print_rows, printable, stdout_console
 
 if TYPE_CHECKING:
+    from shards.format.manifest import Manifest
     from shards.format.reader import Shard, ShardSet
     from shards.terminal.arguments import Subparsers
 
@@ -48,7 +52,7 @@ def find_shard(shard_set: ShardSet, name: str, *, command: str) -> Shard:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shards.cli.sets import describe_set, print_document, print_set, print_set_problems
+    from shards.cli.problems import print_set_problems
     from shards.errors import ShardSetError
     from shards.format.reader import open_set
 
@@ -59,9 +63,9 @@ def _run(options: argparse.Namespace) -> int:
         shard_set = open_set(options.set)
         if options.shard is None:
             if options.json:
-                print_json(describe_set(shard_set))
+                print_json(_describe_set(shard_set))
             else:
-                print_set(shard_set)
+                _print_set(shard_set)
             return WHOLE
         document = _find_document(shard_set, find_shard(shard_set, options.shard, command="inspect"), options.document)
     except ShardSetError as error:
@@ -70,7 +74,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(document)
     else:
-        print_document(document)
+        _print_document(document)
     return WHOLE
 
 
@@ -89,3 +93,104 @@ def _find_document(shard_set: ShardSet, shard: Shard, number: int) -> dict[str, 
         raise
     except ValueError as error:
         raise InputError(f"inspect: {error}") from error
+
+
+def _describe_set(shard_set: ShardSet) -> dict[str, Any]:
+    """Return what `inspect --json` prints of a set: the manifest's numbers, with sizes and ratios."""
+    manifest = shard_set.manifest
+    return {
+        "path": str(shard_set.store),
+        "manifest_sha256": shard_set.manifest_sha256,
+        "name": manifest.name,
+        "dtype": manifest.dtype,
+        "vocab_size": manifest.vocab_size,
+        "tokenizer": manifest.tokenizer.model_dump(),
+        "splits": {name: split.model_dump() for name, split in manifest.splits.items()},
+        "sources": [source.model_dump() for source in manifest.sources],
+        "mix": [row.model_dump() for row in manifest.mix],
+        "phases": [phase.model_dump() for phase in manifest.phases],
+        "carried": _carried_rows(manifest),
+        "warnings": mix_warnings(manifest),
+        "shards": [
+            {
+                "name": shard.name,
+                "split": shard.entry.split,
+                "phase": shard.entry.phase,
+                "tokens": shard.num_tokens,
+                "documents": shard.num_documents,
+                "bytes": sum(file.bytes for file in _files(shard)),
+                "compression_ratio": _compression_ratio(shard),
+            }
+            for shard in shard_set.shards
+        ],
+    }
+
+
+def _compression_ratio(shard: Shard) -> float:
+    """Return the plain tokens' bytes for each byte of the compressed tokens file."""
+    return shard.num_tokens * shard.dtype.itemsize / max(1, shard.entry.files.tokens.bytes)
+
+
+def _print_set(shard_set: ShardSet) -> None:
+    """Print the set's tables: splits, sources with what was asked for and got, shards."""
+    from rich.text import Text
+
+    manifest = shard_set.manifest
+    bos = "" if manifest.tokenizer.bos_id is None else f"BOS {manifest.tokenizer.bos_id}, "
+    head = (
+        f"{printable(manifest.name)}: {len(manifest.shards)} shards, {manifest.dtype}, vocabulary of "
+        f"{manifest.vocab_size:,}, {bos}EOS {manifest.tokenizer.eos_id}, manifest {shard_set.manifest_sha256[:12]}"
+    )
+    splits = plain_table("split", "tokens", "documents", "shards")
+    for name, split in manifest.splits.items():
+        splits.add_row(name, f"{split.tokens:,}", f"{split.documents:,}", str(len(shard_set.splits[name])))
+    phase = ["phase"] if manifest.phases else []
+    shards = plain_table("shard", *phase, "tokens", "documents", "bytes", "ratio")
+    for shard in shard_set.shards:
+        size = sum(file.bytes for file in _files(shard))
+        ratio = f"{_compression_ratio(shard):.2f}"
+        own = [shard.entry.phase or ""] if phase else []
+        shards.add_row(shard.name, *own, f"{shard.num_tokens:,}", f"{shard.num_documents:,}", f"{size:,}", ratio)
+    console = stdout_console()
+    console.print(Text(head))
+    console.print(splits)
+    print_rows(mix_rows(manifest))
+    print_rows(phase_rows(manifest))
+    print_rows(_carried_rows(manifest))
+    console.print(shards)
+    print_lines([f"look: {warning}" for warning in mix_warnings(manifest)])
+
+
+def _print_document(document: dict[str, Any]) -> None:
+    """Print a document's text under a line with its origin."""
+    about = (
+        f"{document['shard']} document {document['document']}: {document['tokens']} tokens from {document['start']}, "
+        f"source {document['source']}, unit {document['unit']}, row {document['row']}, hash {document['hash']}"
+    )
+    print(f"# {printable(about)}")
+    for name, value in document.get("carried", {}).items():
+        print(printable(f"# {name}: {json.dumps(value, ensure_ascii=False)}"))
+    print(printable(document["text"], keep="\n\t"))
+
+
+def _files(shard: Shard) -> tuple[Any, ...]:
+    return (shard.entry.files.tokens, shard.entry.files.documents, shard.entry.files.metadata)
+
+
+def _carried_rows(manifest: Manifest) -> list[dict[str, Any]]:
+    """Return the table of the carried columns."""
+    documents = sum(shard.documents for shard in manifest.shards)
+    values = {column.name: 0 for column in manifest.carried}
+    for shard in manifest.shards:
+        for name, count in shard.carried_values.items():
+            values[name] = values.get(name, 0) + count
+    return [
+        {
+            "carried": column.name,
+            "type": column.type,
+            "sources": ", ".join(column.sources),
+            "values": values[column.name],
+            "null": documents - values[column.name],
+        }
+        for column in manifest.carried
+    ]

@@ -60,25 +60,6 @@ def phase_rows(manifest: Manifest) -> list[dict[str, Any]]:
     ]
 
 
-def carried_rows(manifest: Manifest) -> list[dict[str, Any]]:
-    """Return the table of the carried columns."""
-    documents = sum(shard.documents for shard in manifest.shards)
-    values = {column.name: 0 for column in manifest.carried}
-    for shard in manifest.shards:
-        for name, count in shard.carried_values.items():
-            values[name] = values.get(name, 0) + count
-    return [
-        {
-            "carried": column.name,
-            "type": column.type,
-            "sources": ", ".join(column.sources),
-            "values": values[column.name],
-            "null": documents - values[column.name],
-        }
-        for column in manifest.carried
-    ]
-
-
 def mix_warnings(manifest: Manifest) -> list[str]:
     """Return what a person should look at before training on the set, a line each."""
     lines: list[str] = []

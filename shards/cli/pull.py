@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shards.errors import InputError
-from shards.terminal.arguments import print_json
 from shards.terminal.command import PROBLEMS, WHOLE
+from shards.terminal.display import print_json
 
 if TYPE_CHECKING:
     from shards.terminal.arguments import Subparsers
@@ -33,7 +33,7 @@ def add_command(commands: Subparsers) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shards.cli.sets import print_set_problems
+    from shards.cli.problems import print_set_problems
     from shards.errors import ShardSetError
     from shards.hub.pull import pull
     from shards.stores.hub_address import parse_hub_address

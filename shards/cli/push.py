@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
-from shards.terminal.arguments import add_set, add_threads, check_place, print_json
+from shards.terminal.arguments import add_set, add_threads, check_place
 from shards.terminal.command import PROBLEMS, WHOLE
+from shards.terminal.display import print_json
 from shards.terminal.program import called_as
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def add_command(commands: Subparsers) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shards.cli.sets import print_set_problems
+    from shards.cli.problems import print_set_problems
     from shards.errors import ShardSetError
     from shards.hub.push import push
     from shards.stores.hub_address import parse_hub_address

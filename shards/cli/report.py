@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shards.errors import InputError
-from shards.terminal.arguments import add_set, add_workers, check_place, print_json
+from shards.terminal.arguments import add_set, add_workers, check_place
 from shards.terminal.command import PROBLEMS, WHOLE
+from shards.terminal.display import print_json
 
 if TYPE_CHECKING:
     from shards.terminal.arguments import Subparsers
@@ -49,7 +50,7 @@ def add_command(commands: Subparsers) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from shards.audit.rules import VERDICT_WORDS
-    from shards.cli.sets import print_set_problems
+    from shards.cli.problems import print_set_problems
     from shards.errors import ShardSetError
     from shards.report.other_tokenizer import parse_compare
     from shards.report.write import CARD_FILE, PAGE_FILE, write_report

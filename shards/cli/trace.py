@@ -10,15 +10,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shards.cli.trace_where import print_written, write_found
+from shards.cli.trace_out import print_trace_out, write_trace_out
 from shards.errors import InputError
-from shards.terminal.arguments import add_set, add_workers, check_place, print_json, whole_number
+from shards.terminal.arguments import add_set, add_workers, check_place, whole_number
 from shards.terminal.command import PROBLEMS, WHOLE
-from shards.terminal.display import describe_shown, print_rows, printable, show_values
+from shards.terminal.display import describe_shown, print_json, print_rows, printable, show_values
 
 if TYPE_CHECKING:
     from shards.terminal.arguments import Subparsers
-    from shards.trace.locate import Excerpt, Place
+    from shards.trace.excerpt import Excerpt
+    from shards.trace.locate import Place
     from shards.trace.search import Hit, Query
     from shards.trace.trace import Trace
 
@@ -85,7 +86,7 @@ def add_command(commands: Subparsers) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shards.cli.sets import print_set_problems
+    from shards.cli.problems import print_set_problems
     from shards.errors import ShardSetError
     from shards.trace.block_list import check_block_list_path
 
@@ -150,12 +151,12 @@ def _show_documents(options: argparse.Namespace, query: Query) -> int:
         check_block_list_unused(options.out, open_set(options.set))
     with show_progress("trace") as progress:
         found = trace(options.set, query, limit=options.limit or None, workers=options.workers, progress=progress)
-    written = write_found(options, found, open_set(options.set))
+    written = write_trace_out(options, found, open_set(options.set))
     if options.json:
         print_json(found.to_dict() | written)
     else:
         print_trace(found)
-        print_written(written)
+        print_trace_out(written)
     return WHOLE
 
 

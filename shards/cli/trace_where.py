@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from shards.terminal.arguments import print_json
+from shards.cli.trace_out import print_trace_out, write_trace_out
 from shards.terminal.command import WHOLE
-from shards.terminal.display import describe_shown, print_rows, printable, show_values
+from shards.terminal.display import describe_shown, print_json, print_rows, printable, show_values
 
 if TYPE_CHECKING:
-    from shards.format.reader import ShardSet
-    from shards.trace.block_list import FoundDocuments
     from shards.trace.find_carried import CarriedHits
     from shards.trace.locate import Place
 
@@ -31,12 +29,12 @@ def show_where(options: argparse.Namespace) -> int:
         found = find_carried(
             shard_set, conditions, limit=options.limit or None, workers=options.workers, progress=progress
         )
-    written = write_found(options, found, shard_set)
+    written = write_trace_out(options, found, shard_set)
     if options.json:
         print_json(found.to_dict() | written)
     else:
         _print(found, describe_shown(len(found.shown), found.documents))
-        print_written(written)
+        print_trace_out(written)
     return WHOLE
 
 
@@ -52,18 +50,3 @@ def _describe(place: Place) -> str:
     origin = f"source {place.source}, unit {place.unit}, row {place.row}, hash {place.hash}"
     values = show_values(place.carried)
     return f"# {place.shard} document {place.document}, {place.tokens:,} tokens: {values}; {origin}"
-
-
-def write_found(options: argparse.Namespace, found: FoundDocuments, shard_set: ShardSet) -> dict[str, Any]:
-    """Write the block list where one is asked for; return what `--json` says of it."""
-    from shards.trace.block_list import write_block_list
-
-    if options.out is None:
-        return {}
-    return {"out": str(options.out), "hashes": write_block_list(options.out, found, shard_set)}
-
-
-def print_written(written: dict[str, Any]) -> None:
-    """Print what `write_found` returned."""
-    if written:
-        print(f"block list: {printable(written['out'])}, {written['hashes']:,} hashes")

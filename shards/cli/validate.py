@@ -6,11 +6,13 @@ import argparse
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from shards.terminal.arguments import add_set, add_threads, check_place, print_json, whole_number
+from shards.terminal.arguments import add_set, add_threads, check_place, whole_number
 from shards.terminal.command import COULD_NOT_RUN, PROBLEMS, WHOLE
+from shards.terminal.display import plural, print_json, printable
 
 if TYPE_CHECKING:
     from shards.terminal.arguments import Subparsers
+    from shards.validation.validate import ValidationResult
 
 
 def add_command(commands: Subparsers) -> None:
@@ -40,7 +42,7 @@ def add_command(commands: Subparsers) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from shards.cli.sets import print_report
+
     from shards.terminal.progress import show_progress
     from shards.validation.validate import validate
 
@@ -56,7 +58,28 @@ def _run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(report.to_dict())
     else:
-        print_report(report)
+        _print_report(report)
     if report.problems:
         return PROBLEMS
     return COULD_NOT_RUN if report.not_run else WHOLE
+
+
+def _print_report(report: ValidationResult) -> None:
+    """Print the problems as a table, then one line that sums up."""
+    from shards.cli.problems import print_problems
+
+    print_problems(report.problems)
+    for reason in report.not_run:
+        print(f"could not run: {printable(reason)}")
+    number = len(report.problems)
+    verdict = "whole" if report.ok else plural(number, "problem")
+    if report.not_run and not report.problems:
+        verdict = "no problem found, but not everything could be checked"
+    speed = f", {report.tokens / report.seconds / 1e6:.0f} M tokens/s" if report.level == "full" else ""
+    compared = (
+        f", {report.compared_documents} documents compared with their sources" if report.compared_documents else ""
+    )
+    print(
+        f"{printable(str(report.path))}: {verdict} ({report.level}: {report.shards} shards, {report.tokens:,} tokens, "
+        f"{report.documents:,} documents{compared}, {report.seconds:.2f} s{speed})"
+    )

@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shards.convert.layouts import LayoutName
-from shards.convert.layouts.layout import Layout
+from shards.convert.layouts.layout import Layout, load_layout
 from shards.convert.split_reader import SplitReader
 from shards.errors import InputError
 from shards.format.manifest import Split
@@ -115,11 +114,6 @@ def export_set(
         files = sorted(path for path in folder.rglob("*") if path.is_file())
         found.files = {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
     return found
-
-
-def load_layout(name: LayoutName) -> Layout:
-    """Return a layout's module."""
-    return cast("Layout", import_module(f"shards.convert.layouts.{name}"))
 
 
 def compare_split(layout: Layout, folder: Path, reader: SplitReader) -> None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shards.errors import Problem, ShardSetError
-from shards.format.documents import DocumentBatch, cut_blocks, iter_documents
+from shards.format.documents import DocumentBatch, iter_checked_documents, iter_shard_lengths, read_lengths
 from shards.format.manifest import Split
 from shards.format.reader import Shard, ShardSet
+from shards.format.scan import cut_blocks
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -95,38 +95,10 @@ class SplitReader:
             ShardSetError: a frame is corrupt, or the document table is.
         """
         position = 0
-        for batch in _iter_checked(shard, ["length", *columns]):
+        for batch in iter_checked_documents(shard, ["length", *columns]):
             begin, ends = position, np.cumsum(read_lengths(batch))
             for first, last in cut_blocks(ends, EXPORT_BLOCK_TOKENS):
                 stop = begin + int(ends[last - 1])
                 yield shard.read(position, stop), batch.slice(first, last - first)
                 self.advance(stop - position)
                 position = stop
-
-
-def iter_shard_lengths(shard: Shard) -> Iterator[Lengths]:
-    """Yield the lengths of a shard's documents, EOS included, in batches.
-
-    Raises:
-        ShardSetError: the document table cannot be read, or its lengths do not match the shard's tokens.
-    """
-    return map(read_lengths, _iter_checked(shard, ["length"]))
-
-
-def read_lengths(batch: DocumentBatch) -> Lengths:
-    """Return the column `length` of a batch of a document table, int64 `(documents,)`."""
-    return np.from_dlpack(batch.column("length")).astype(np.int64)
-
-
-def _iter_checked(shard: Shard, columns: list[str]) -> Iterator[DocumentBatch]:
-    """Yield a shard's document table in batches, and check that the lengths match the shard's tokens."""
-    total = 0
-    for batch in iter_documents(shard, columns):
-        lengths = read_lengths(batch)
-        total += int(lengths.sum())
-        if total > shard.num_tokens or not lengths.all():
-            break
-        yield batch
-    if total != shard.num_tokens:
-        message = f"lengths do not add up to the shard's {shard.num_tokens} tokens, or one is 0. Build the shard again."
-        raise ShardSetError([Problem("document_table", shard.entry.files.documents.path, message)])

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.random import PCG64, SeedSequence
 
-from shards.format.documents import iter_documents, number_sources
+from shards.format.documents import read_sources
 from shards.workers import map_in_threads
 
 if TYPE_CHECKING:
@@ -238,31 +238,6 @@ def order_split(shard_set: ShardSet, split: Split = "train", *, seq_len: int, se
 def row_window(step: int, row: int, *, global_batch: int) -> int:
     """Return the global window number of a row of a step's batch; steps count from 1, rows and windows from 0."""
     return (step - 1) * global_batch + row
-
-
-def read_sources(shard: Shard, names: list[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return each document's length and its source as an index into `names`, both int64 `(documents,)`.
-
-    Raises:
-        ShardSetError: the document table names a source that is not in `names`.
-    """
-    numbers = {name: index for index, name in enumerate(names)}
-    lengths, sources = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for batch in iter_documents(shard, ["length", "source"]):
-        lengths.append(np.from_dlpack(batch.column("length")).astype(np.int64))
-        sources.append(number_sources(shard, batch, numbers))
-    return np.concatenate(lengths), np.concatenate(sources)
-
-
-def number_token_sources(shard: Shard, names: list[str], stop: int) -> npt.NDArray[np.int64]:
-    """Return the source of each token in [0, stop) of a shard as an index into `names`, int64 `(stop,)`.
-
-    Raises:
-        ShardSetError: the document table names a source that is not in `names`.
-    """
-    lengths, sources = read_sources(shard, names)
-    documents = int(np.searchsorted(np.cumsum(lengths), stop)) + 1
-    return np.repeat(sources[:documents], lengths[:documents])[:stop]
 
 
 def _iter_sources(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shards.errors import Problem, ShardSetError
-from shards.format.documents import cut_blocks, iter_documents, number_sources, read_hashes
+from shards.format.documents import iter_documents, number_sources, read_hashes
 from shards.format.reader import Shard, ShardSet
 
 if TYPE_CHECKING:
@@ -126,3 +126,18 @@ class _Tokens:
 
 def _broken(shard: Shard, message: str) -> ShardSetError:
     return ShardSetError([Problem("document_table", shard.entry.files.documents.path, f"{message}. Validate the set.")])
+
+
+def cut_blocks(ends: npt.NDArray[np.int64], block_tokens: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges [first, last) of documents of at most `block_tokens` tokens; a longer document has its own range.
+
+    Args:
+        ends: one past each document's last token, int64 `(documents,)`, ascending; the first document begins at 0.
+        block_tokens: the maximum number of tokens in a range.
+    """
+    first = 0
+    while first < len(ends):
+        before = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + block_tokens, "right")))
+        yield first, last
+        first = last

@@ -9,6 +9,8 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import Any
 
+import yaml
+
 from shards.format.manifest import BLOCK_LIST_REASON
 from shards.report.facts import SetFacts
 
@@ -78,3 +80,14 @@ def _license(stated: list[str | None]) -> dict[str, Any]:
     if all(name in HUB_LICENSES for name in known):
         return {"license": known[0] if len(known) == 1 else known}
     return {"license": "other", "license_name": ", ".join(names)}
+
+
+def yaml_header(values: dict[str, Any]) -> str:
+    """Return a card's header between its two lines; ASCII only, so that every character is exact and visible."""
+    body = yaml.safe_dump(values, sort_keys=False, allow_unicode=False, default_flow_style=False, width=1 << 30)
+    return f"---\n{body}---\n"
+
+
+def python_literal(text: str) -> str:
+    """Return a string literal of Python, ASCII only."""
+    return ascii(text)

@@ -110,7 +110,7 @@ def doubling_ticks(low: float, high: float, number: int = 8) -> list[int]:
 
 def fit(text: str, width: float) -> str:
     """Return a text at most `width` px wide; the middle of a longer text is left out."""
-    from shards.report.text import shorten
+    from shards.report.visible_text import shorten
     from shards.terminal.display import printable
 
     text = printable(text)

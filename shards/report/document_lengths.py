@@ -6,15 +6,13 @@ Processes read the tables shard by shard; each returns a histogram of fixed size
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from shards.audit.histogram import BINS, bin_lengths
-from shards.errors import Problem, ShardSetError
-from shards.format.documents import iter_documents
-from shards.format.reader import Shard, ShardSet
-from shards.terminal.program import called_as
+from shards.format.documents import iter_documents, rows_by_source, wrong_document_table
+from shards.format.reader import ShardSet
 from shards.workers import map_tasks
 
 if TYPE_CHECKING:
@@ -60,17 +58,3 @@ def _count_shard(shard_set: ShardSet, number: int) -> npt.NDArray[np.int64]:
                 raise wrong_document_table(shard, f"source {name!r}, which the manifest does not list")
             counts[numbers[name]] += np.bincount(bins[rows], minlength=BINS)
     return counts
-
-
-def rows_by_source(batch: Any) -> list[tuple[str, npt.NDArray[np.int64]]]:
-    """Return each source in a batch of a document table, with the rows of its documents."""
-    sources = batch.column("source")
-    indices = cast("npt.NDArray[np.int32]", np.from_dlpack(sources.indices))
-    names: list[str] = sources.dictionary.to_pylist()
-    return [(name, np.flatnonzero(indices == code)) for code, name in enumerate(names)]
-
-
-def wrong_document_table(shard: Shard, what: str) -> ShardSetError:
-    """Return the error of a document table that is not what the manifest says."""
-    message = f"{what}. Run `{called_as('shards', 'validate')}`, and build the shard again."
-    return ShardSetError([Problem("document_table", shard.entry.files.documents.path, message)])

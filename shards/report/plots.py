@@ -24,8 +24,8 @@ from shards.report.chart import (
     round_ticks,
 )
 from shards.report.facts import SetFacts, ShardFacts
+from shards.report.numbers import compact, percent, size
 from shards.report.other_tokenizer import TokenizerComparison
-from shards.report.text import compact, percent, size
 from shards.report.vocabulary import VocabularyFacts
 
 if TYPE_CHECKING:

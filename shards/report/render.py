@@ -19,9 +19,9 @@ import jinja2
 from markupsafe import Markup
 
 from shards.audit.rules import VERDICT_ADVICE, VERDICT_WORDS
-from shards.report import text
+from shards.report import markdown, numbers, visible_text
 from shards.report.audited import rows_of
-from shards.report.card import card_header, public_place, public_reason
+from shards.report.card import card_header, public_place, public_reason, python_literal, yaml_header
 from shards.report.chart import Chart
 from shards.report.facts import SetFacts
 from shards.report.other_tokenizer import COMPARED_DOCUMENTS, TokenizerComparison
@@ -92,17 +92,17 @@ class PageContents:
 
 def render_page(contents: PageContents) -> str:
     """Return the page: one HTML file that needs nothing else."""
-    values = _values(contents) | read_style(TEMPLATES / "style.css") | {"charts": draw_charts(contents)}
+    values = _values(contents) | read_style(TEMPLATES / "style.css") | {"charts": _draw_charts(contents)}
     return make_render_environment().get_template("page.html.jinja").render(values)
 
 
 def render_card(contents: PageContents) -> str:
     """Return the data card: Markdown under the header that the Hub reads."""
-    header = text.yaml_header(card_header(contents.facts))
+    header = yaml_header(card_header(contents.facts))
     return header + make_render_environment().get_template("card.md.jinja").render(_values(contents))
 
 
-def draw_charts(contents: PageContents) -> dict[str, dict[str, Chart]]:
+def _draw_charts(contents: PageContents) -> dict[str, dict[str, Chart]]:
     """Return each chart in both widths: `charts["mix"]["wide"]`."""
     charts: dict[str, dict[str, Chart]] = {}
     medians = {row["source"]: row["p50"] for row in contents.rows("lengths")}
@@ -157,24 +157,24 @@ def make_render_environment(*folders: Path) -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     filters: dict[str, Callable[..., str]] = {
-        "visible": text.visible,
-        "document": text.visible_document,
-        "token": text.visible_token,
-        "shorten": text.shorten,
-        "code": text.code_span,
-        "cell": text.code_cell,
-        "plain": text.plain_span,
+        "visible": visible_text.visible,
+        "document": visible_text.visible_document,
+        "token": visible_text.visible_token,
+        "shorten": visible_text.shorten,
+        "code": markdown.code_span,
+        "cell": markdown.code_cell,
+        "plain": markdown.plain_span,
         "public_place": public_place,
         "public_reason": public_reason,
-        "sentence": text.sentence,
-        "fence": text.fence,
-        "literal": text.python_literal,
-        "signed": text.signed,
-        "signed_percent": text.signed_percent,
-        "count": text.count,
-        "compact": text.compact,
-        "size": text.size,
-        "percent": text.percent,
+        "sentence": markdown.sentence,
+        "fence": markdown.fence,
+        "literal": python_literal,
+        "signed": numbers.signed,
+        "signed_percent": numbers.signed_percent,
+        "count": numbers.count,
+        "compact": numbers.compact,
+        "size": numbers.size,
+        "percent": numbers.percent,
     }
     environment.filters.update(filters)  # pyright: ignore[reportUnknownMemberType]
     return environment

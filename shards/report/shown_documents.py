@@ -8,10 +8,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shards.format.documents import iter_documents, read_bytes
+from shards.format.documents import iter_documents, read_bytes, rows_by_source, wrong_document_table
 from shards.format.reader import Shard, ShardSet
 from shards.format.vocabulary import Vocabulary
-from shards.report.document_lengths import rows_by_source, wrong_document_table
 from shards.trace.locate import Place, find_places
 
 if TYPE_CHECKING:

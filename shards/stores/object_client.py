@@ -27,13 +27,6 @@ if TYPE_CHECKING:
 
     Client = AzureStore | GCSStore | S3Store
 
-OBJECT_SCHEMES = ("s3", "gs", "az")
-
-_ADDRESS = re.compile(
-    r"(?P<scheme>s3|gs|az)://(?P<bucket>[A-Za-z0-9][A-Za-z0-9._-]*)"
-    r"(?P<prefix>/[^\\{^}%`\]\">\[~<#|*?\s]*)?"
-)
-"""The characters left out are those that obstore would encode, so a key is what the address says."""
 
 CONNECT_S = 10
 READ_S = 60
@@ -59,26 +52,6 @@ _REFUSED = re.compile(r"\bsource: (\w+)")
 """The name of what obstore finds wrong with its settings, such as `MissingSecretAccessKey`."""
 
 
-class StoreAddressError(InputError):
-    """A text that is not the address of a store."""
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectAddress:
-    """A folder in a bucket: `s3://BUCKET/PREFIX`; `gs` and `az` (a container) likewise."""
-
-    scheme: str
-    bucket: str
-    prefix: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.scheme}://{self.bucket}{'/' if self.prefix else ''}{self.prefix}"
-
-    def object_key(self, name: str) -> str:
-        """Return the key of a file in this folder."""
-        return f"{self.prefix}/{name}" if self.prefix else name
-
-
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Facts that messages may state about a client: its endpoint, its region, and where its credentials come from."""
@@ -97,26 +70,6 @@ class Connection:
     """Attempts each request once."""
     parts: Client
     """Retries the parts of a large upload."""
-
-
-def parse_object_address(text: str) -> ObjectAddress:
-    """Parse `s3://BUCKET/PREFIX`, or the same with `gs` or `az`.
-
-    Raises:
-        StoreAddressError: the text is not such an address. The message does not repeat what may be a secret.
-    """
-    found = _ADDRESS.fullmatch(text)
-    if found is None:
-        scheme = text.partition("://")[0]
-        shown = f"an address that begins with {scheme}://" if "@" in text else repr(text)
-        raise StoreAddressError(
-            f"{shown} is not the address of a folder in a bucket; expected {scheme}://BUCKET/PREFIX, without "
-            'credentials, spaces or any of \\ { ^ } % ` ] " > [ ~ < # | * ?. Credentials come from the environment.'
-        )
-    prefix = (found["prefix"] or "").strip("/")
-    if any(part in ("", ".", "..") for part in prefix.split("/")) and prefix:
-        raise StoreAddressError(f"{text!r} has an empty part, `.` or `..` in its path. Correct the address.")
-    return ObjectAddress(found["scheme"], found["bucket"], prefix)
 
 
 def connect(scheme: str, bucket: str) -> Connection:

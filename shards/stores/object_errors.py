@@ -10,7 +10,8 @@ import re
 from dataclasses import dataclass
 
 from shards.errors import InputError
-from shards.stores.object_client import ObjectAddress, Settings, say_variables
+from shards.stores.object_address import ObjectAddress
+from shards.stores.object_client import Settings, say_variables
 from shards.stores.retry import TRANSIENT_STATUSES, TransientError
 
 UNREACHABLE_S = 30.0

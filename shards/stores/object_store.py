@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from shards.errors import InputError
-from shards.stores.object_client import Connection, ObjectAddress, connect, parse_object_address
+from shards.stores.object_address import ObjectAddress, parse_object_address
+from shards.stores.object_client import Connection, connect
 from shards.stores.object_errors import PassingStoreError, StoreError, to_store_error
 from shards.stores.retry import GIVE_UP_S, NOTE_EVERY_S, retry
 from shards.stores.store import ListedFile

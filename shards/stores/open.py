@@ -9,7 +9,7 @@ from pathlib import Path
 from shards.config import nearest
 from shards.stores.hub_address import HUB_SCHEME
 from shards.stores.hub_store import open_hub
-from shards.stores.object_client import OBJECT_SCHEMES, StoreAddressError
+from shards.stores.object_address import OBJECT_SCHEMES, StoreAddressError
 from shards.stores.object_store import ObjectStore, open_objects
 from shards.stores.store import FolderStore, Store
 

@@ -9,10 +9,9 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from shards.errors import InputError
-from shards.terminal.display import format_json
 
 if TYPE_CHECKING:
     Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # pyright: ignore[reportPrivateUsage]
@@ -94,8 +93,3 @@ def check_place(place: Path | str) -> None:
     """
     if isinstance(place, Path) and not place.is_dir():
         raise InputError(f"{place}: no such folder. Give the folder that contains manifest.json.")
-
-
-def print_json(value: dict[str, Any]) -> None:
-    """Print a result as JSON: ASCII, so that control characters stay exact and harmless, and valid Unicode."""
-    print(format_json(value))

@@ -14,8 +14,7 @@ import sys
 from collections.abc import Callable
 
 from shards.errors import TokenmillError, missing_extra
-from shards.terminal.arguments import print_json
-from shards.terminal.display import say
+from shards.terminal.display import print_json, say
 
 WHOLE, PROBLEMS, COULD_NOT_RUN = 0, 1, 2
 INTERRUPTED, PIPE_CLOSED = 128 + signal.SIGINT, 128 + signal.SIGPIPE

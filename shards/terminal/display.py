@@ -151,3 +151,8 @@ def format_value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.{2 if abs(value) >= 100 else 3}f}" if abs(value) >= 1 else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else printable(str(value))
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """Print a result as JSON: ASCII, so that control characters stay exact and harmless, and valid Unicode."""
+    print(format_json(value))

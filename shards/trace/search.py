@@ -22,7 +22,8 @@ import numpy as np
 from shards.format.reader import ShardSet
 from shards.format.scan import DocumentBlock, iter_blocks
 from shards.format.vocabulary import Vocabulary
-from shards.trace.locate import Excerpt, Place, cut_excerpt, find_places
+from shards.trace.excerpt import Excerpt, cut_excerpt
+from shards.trace.locate import Place, find_places
 from shards.trace.prefilter import cover_bits, may_hold
 
 if TYPE_CHECKING:
@@ -229,3 +230,24 @@ def _decode(search: Search, tokens: npt.NDArray[np.unsignedinteger]) -> tuple[by
     data = taken.buffers()[2]
     whole = cast("bytes", data.to_pybytes()) if data is not None else b""
     return whole[int(offsets[0]) : int(offsets[-1])], offsets - offsets[0]
+
+
+def check_query(query: Query, vocab_size: int) -> None:
+    """Check a query before anything is read.
+
+    Raises:
+        ValueError: the query cannot be searched for; the message says why.
+    """
+    if query.kind == "token":
+        if not 0 <= int(query.value) < vocab_size:
+            raise ValueError(f"no id {query.value}; the vocabulary has the ids 0 to {vocab_size - 1}")
+    elif query.kind == "text":
+        if not query.text:
+            raise ValueError("the text is empty. Give at least one character.")
+    else:
+        try:
+            empty = re.compile(query.value).search("")
+        except (re.error, OverflowError, RecursionError) as error:  # the latter two: too large a count, too deep
+            raise ValueError(f"not a pattern: {error}. The syntax is that of Python's re.") from error
+        if empty:
+            raise ValueError("the pattern matches the empty text, so every document. Ask for at least one character.")

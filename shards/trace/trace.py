@@ -7,7 +7,6 @@ Every shard is searched (`shards.trace.search` says how, and what it costs).
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shards.format.reader import Shard, ShardSet, open_set
-from shards.trace.locate import find_holders, read_excerpt
-from shards.trace.search import Hit, Query, prepare_search, search_shard
+from shards.trace.excerpt import read_excerpt
+from shards.trace.locate import find_holders
+from shards.trace.search import Hit, Query, check_query, prepare_search, search_shard
 from shards.workers import map_tasks
 
 if TYPE_CHECKING:
@@ -104,27 +104,6 @@ def trace(
     found.documents = len(found.hashes)
     found.hits = sum(counts.hits for counts in found.sources.values())
     return found
-
-
-def check_query(query: Query, vocab_size: int) -> None:
-    """Check a query before anything is read.
-
-    Raises:
-        ValueError: the query cannot be searched for; the message says why.
-    """
-    if query.kind == "token":
-        if not 0 <= int(query.value) < vocab_size:
-            raise ValueError(f"no id {query.value}; the vocabulary has the ids 0 to {vocab_size - 1}")
-    elif query.kind == "text":
-        if not query.text:
-            raise ValueError("the text is empty. Give at least one character.")
-    else:
-        try:
-            empty = re.compile(query.value).search("")
-        except (re.error, OverflowError, RecursionError) as error:  # the latter two: too large a count, too deep
-            raise ValueError(f"not a pattern: {error}. The syntax is that of Python's re.") from error
-        if empty:
-            raise ValueError("the pattern matches the empty text, so every document. Ask for at least one character.")
 
 
 def trace_token(shard_set: ShardSet, shard: Shard, offset: int) -> Hit:

@@ -26,12 +26,12 @@ import zstandard
 from shards.errors import Problem, ProblemKind, ShardSetError
 from shards.format import codec
 from shards.format.content_hash import split_column
-from shards.format.documents import iter_documents
+from shards.format.documents import add_source_counts, iter_documents
 from shards.format.manifest import SourceCounts
-from shards.format.reader import Shard
-from shards.format.writer import add_source_counts
+from shards.format.reader import Shard, ShardSet
 from shards.stores.files import hash_file
 from shards.stores.store import require_folder
+from shards.validation import duplicates
 from shards.validation.carried import CarriedValues
 from shards.validation.duplicates import cover_duplicates
 
@@ -313,3 +313,10 @@ def _to_problems(faults: list[_Fault], name: str, remedy: str) -> list[Problem]:
             more = f" (the first of {fault.count})" if fault.count > 1 else ""
             problems.append(Problem(fault.kind, name, f"{fault.first}{more}. {remedy}"))
     return problems
+
+
+def content_rules(shard_set: ShardSet, checksums: Mapping[str, str] | None = None) -> ContentRules:
+    """Return how the contents of a set's shards are checked; `checksums` are as there."""
+    documents = sum(shard.num_documents for shard in shard_set.shards)
+    cover = documents > duplicates.PARTITION_DOCUMENTS
+    return ContentRules(shard_set.vocab_size, shard_set.eos_id, cover, checksums or {}, shard_set.bos_id)

@@ -29,7 +29,7 @@ from shards.stores.store import Store
 from shards.validation import duplicates
 from shards.validation.files import SharedProperties, Structure, check_set_files, check_structure
 from shards.validation.findings import JoinedFindings, ShardFindings, collect_shard_findings, join_findings
-from shards.validation.shard import ContentRules
+from shards.validation.shard import content_rules
 from shards.validation.sources import compare_with_sources
 from shards.workers import map_in_threads
 
@@ -152,13 +152,6 @@ def check_in_full(store: Store, check_shards: CheckShards, compare: Compare) -> 
         report.problems += joined.problems
         report.problems += compare(joined, {source.name: source.epochs for source in shard_set.manifest.sources})
     return report, structure
-
-
-def content_rules(shard_set: ShardSet, checksums: Mapping[str, str] | None = None) -> ContentRules:
-    """Return how the contents of a set's shards are checked; `checksums` are as there."""
-    documents = sum(shard.num_documents for shard in shard_set.shards)
-    cover = documents > duplicates.PARTITION_DOCUMENTS
-    return ContentRules(shard_set.vocab_size, shard_set.eos_id, cover, checksums or {}, shard_set.bos_id)
 
 
 def _compare_here(joined: JoinedFindings, epochs: Mapping[str, int]) -> list[Problem]:

@@ -62,6 +62,7 @@ def build_sample_set(folder: Path, *, copies: int = 4) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     from shards.format import manifest, writer
+    from shards.format.documents import document_schema
 
     files = sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py"))
     texts = [file.read_text(encoding="utf-8", errors="replace") for file in files if "site-packages" not in file.parts]
@@ -79,7 +80,7 @@ def build_sample_set(folder: Path, *, copies: int = 4) -> None:
     eos_id = tokenizer.token_to_id("<|endoftext|>")
     chunks = [np.array([*encoding.ids, eos_id], "<u2") for encoding in tokenizer.encode_batch_fast(texts)]
     lengths = np.array([len(chunk) for chunk in chunks], np.uint32)
-    schema = writer.document_schema()
+    schema = document_schema()
     names = schema.field("source").type
     table = pa.Table.from_arrays(
         [

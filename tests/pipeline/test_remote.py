@@ -9,7 +9,8 @@ import pytest
 
 from pipeline.engine.remote import WorkerDiffersError, check_remote_worker, list_versions, name_node
 from shards.errors import InputError, MissingExtraError
-from shards.stores.object_client import ObjectAddress, Settings
+from shards.stores.object_address import ObjectAddress
+from shards.stores.object_client import Settings
 from shards.stores.object_errors import NoCredentialsError, StoreError, to_store_error
 
 

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from shards.__main__ import main
 from shards.audit.audit import audit, choose_rates
-from shards.audit.document_checks import check_lengths, resemblance
+from shards.audit.document_checks import check_lengths
 from shards.audit.histogram import BINS, bin_lengths, bin_middles, quantile
-from shards.audit.id_checks import check_never_seen, check_rare, expected_id_counts, rare_below
-from shards.audit.ngrams import NO_NGRAM, hash_ngrams, token_values
+from shards.audit.id_checks import check_never_seen, check_rare
+from shards.audit.ngrams import NO_NGRAM, hash_ngrams, resemblance, token_values
+from shards.audit.rules import expected_id_counts, rare_below
 from shards.audit.shard import NGRAM_TOKENS, PASSAGE_TOKENS, SampleRates, ShardTask, audit_shard
 from shards.audit.totals import Totals
 from shards.errors import ShardSetError

@@ -17,8 +17,9 @@ import pytest
 import shards
 from shards.__main__ import main
 from shards.convert import split_reader
-from shards.convert.export import ExportError, compare_split, export_set, load_layout
+from shards.convert.export import ExportError, compare_split, export_set
 from shards.convert.layouts import LAYOUTS, chunks, datatrove, layout, litdata, mds
+from shards.convert.layouts.layout import load_layout
 from shards.convert.split_reader import SplitReader
 from shards.stores.files import FolderBusyError
 from tests.support.shard_sets import Document, write_set

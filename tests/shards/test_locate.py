@@ -6,7 +6,8 @@ import pytest
 
 from shards.errors import ShardSetError
 from shards.format.reader import open_set
-from shards.trace.locate import cut_excerpt, find_holders
+from shards.trace.excerpt import cut_excerpt
+from shards.trace.locate import find_holders
 from tests.support.shard_sets import write_set
 
 

@@ -14,7 +14,8 @@ import pytest
 
 from shards.errors import InputError
 from shards.stores import object_errors, object_store
-from shards.stores.object_client import StoreAddressError, connect
+from shards.stores.object_address import StoreAddressError
+from shards.stores.object_client import connect
 from shards.stores.object_errors import RangesError, StoreError
 from shards.stores.object_store import ObjectStore, open_objects
 from shards.stores.open import absolute_place, open_store

@@ -26,10 +26,11 @@ from shards.report.audited import find_or_audit, is_audited
 from shards.report.card import size_category
 from shards.report.chart import decade_ticks, doubling_ticks, fit, round_ticks
 from shards.report.facts import ShardFacts, describe_facts
+from shards.report.markdown import code_cell, code_span, fence, sentence
+from shards.report.numbers import compact, size
 from shards.report.other_tokenizer import find_gpt2, parse_compare
 from shards.report.plots import group_plotted_shards
 from shards.report.render import render_card, render_page
-from shards.report.text import code_cell, code_span, compact, fence, sentence, size
 from shards.report.write import Report, write_report
 from shards.stores.store import local_file
 from shards.terminal.display import printable

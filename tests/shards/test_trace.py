@@ -16,8 +16,8 @@ from shards.__main__ import main
 from shards.format.reader import open_set
 from shards.trace.block_list import write_block_list
 from shards.trace.prefilter import MAX_BITS, cover_bits, may_hold
-from shards.trace.search import Query
-from shards.trace.trace import check_query, trace, trace_token
+from shards.trace.search import Query, check_query
+from shards.trace.trace import trace, trace_token
 from tests.support.shard_sets import write_set
 
 

@@ -15,6 +15,7 @@ import xxhash
 from tokenizers import Tokenizer
 
 from shards.format import writer
+from shards.format.documents import document_schema
 from shards.format.manifest import (
     Manifest,
     MixEntry,
@@ -111,7 +112,7 @@ def document_table(documents: list[Document]) -> pa.Table:
     """Return the documents' table."""
     lengths = np.array([len(document.tokens) for document in documents], np.uint32)
     starts = np.cumsum(lengths, dtype=np.uint64) - lengths
-    schema = writer.document_schema()
+    schema = document_schema()
     columns = [
         pa.array(starts, pa.uint64()),
         pa.array(lengths, pa.uint32()),

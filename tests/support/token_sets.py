@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from shards import ShardSet, open_set
 from shards.format import writer
+from shards.format.documents import document_schema
 from shards.format.manifest import (
     Manifest,
     MixEntry,
@@ -115,7 +116,7 @@ def _phase_entry(name: str, shards: Sequence[ShardEntry]) -> PhaseEntry:
 def _document_table(ids: np.ndarray) -> pa.Table:
     ends = np.flatnonzero(ids == EOS_ID) + 1
     lengths = np.diff(ends, prepend=0).astype(np.uint32)
-    schema = writer.document_schema()
+    schema = document_schema()
     names = {
         name: pa.array([name[0]] * len(ends)).dictionary_encode().cast(schema.field(name).type)
         for name in ("source", "unit")

@@ -23,6 +23,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from shards import ShardSet, open_set
 from shards.format import writer
+from shards.format.documents import document_schema
 from shards.format.manifest import (
     Manifest,
     MixEntry,
@@ -148,7 +149,7 @@ def build_set(folder: Path, *, shard_tokens: dict[Split, list[int]], seed: int =
 def document_table(documents: list[tuple[str, int, str, list[int]]]) -> pa.Table:
     """Return the table of documents given as (source, row, text, ids)."""
     lengths = np.array([len(ids) for *_, ids in documents], np.uint32)
-    schema = writer.document_schema()
+    schema = document_schema()
     sources = pa.array([source for source, *_ in documents]).dictionary_encode()
     columns = [
         pa.array(np.cumsum(lengths, dtype=np.uint64) - lengths, pa.uint64()),

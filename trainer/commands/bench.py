@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
-from shards.terminal.arguments import positive_number, print_json
+from shards.terminal.arguments import positive_number
+from shards.terminal.display import print_json
 from shards.terminal.program import called_as
-from trainer.commands.fit import add_set_of_vocabulary, expect_memory, settle_vocabulary
+from trainer.commands.fit import expect_memory
 from trainer.commands.train import wait_without_spinning
+from trainer.commands.vocabulary import add_set_of_vocabulary, settle_vocabulary
 
 if TYPE_CHECKING:
     from trainer.recipe import TrainRecipe

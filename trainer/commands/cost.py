@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
-from shards.terminal.arguments import print_json
+from shards.terminal.display import print_json
 from shards.terminal.program import called_as
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
-from shards.terminal.arguments import print_json
+from shards.terminal.display import print_json
 
 if TYPE_CHECKING:
     from torch import Tensor

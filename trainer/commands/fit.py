@@ -18,10 +18,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from shards.terminal.arguments import add_recipe, parse_place, parse_size, print_json
+from shards.terminal.arguments import add_recipe, parse_size
+from shards.terminal.display import print_json
+from trainer.commands.vocabulary import add_set_of_vocabulary, settle_vocabulary
 
 if TYPE_CHECKING:
     from trainer.recipe import TrainRecipe
@@ -35,8 +36,6 @@ MARGIN = 0.05
 DEPTHS, BATCHES = (2, 3), (16, 32)
 """Where a step is measured. With fewer sequences, temporary gradients of weights can outweigh what is linear."""
 
-ASSUMED_VOCAB_SIZE = 50_257
-"""For a recipe without a vocabulary size: GPT-2's, larger than those of our recipes, so that no estimate is too low."""
 
 Points = dict[Choice, list[float]]
 """Bytes of a step, by choice: for each layer of each sequence, for each layer, for each sequence, and once."""
@@ -49,14 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--gpu-memory", required=True, metavar="SIZE", help="memory of the GPU: 80GB, 24GB, 141GB, 79.1GiB"
     )
     add_set_of_vocabulary(parser)
-
-
-def add_set_of_vocabulary(parser: argparse.ArgumentParser) -> None:
-    """Add `--shards`, the set whose vocabulary a recipe without `model.vocab_size` gets."""
-    assumed = (
-        f"a shard set, for the vocabulary size of a recipe without one (default: {ASSUMED_VOCAB_SIZE:,}, as GPT-2)"
-    )
-    parser.add_argument("--shards", type=parse_place, metavar="SET", help=assumed)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -83,27 +74,6 @@ def run(options: argparse.Namespace) -> int:
     else:
         print("nothing fits: lower seq_len or the model's size, or choose a larger card")
     return 0 if best else 1
-
-
-def settle_vocabulary(recipe: TrainRecipe, shards: Path | str | None) -> TrainRecipe:
-    """Return the recipe with a vocabulary size: its own, a set's, or an assumed one, which is then printed.
-
-    Raises:
-        ShardSetError: the set cannot be opened.
-    """
-    from shards import open_set
-    from shards.terminal.display import say
-
-    if recipe.model.vocab_size is not None:
-        return recipe
-    vocab_size = ASSUMED_VOCAB_SIZE
-    if shards is not None:
-        vocab_size = open_set(shards).vocab_size
-    else:
-        remedy = "Name the shard set with --shards SET, or add --set model.vocab_size=N"
-        say(f"{recipe.name}: no model.vocab_size; {vocab_size:,} ids are assumed, as GPT-2 has. {remedy}.")
-    model = recipe.model.model_copy(update={"vocab_size": vocab_size})
-    return recipe.model_copy(update={"model": model})
 
 
 def measure_memory(recipe: TrainRecipe, choices: Sequence[Choice] = CHOICES) -> Points:
@@ -168,7 +138,7 @@ def estimate_memory(recipe: TrainRecipe, memory: int, points: Points) -> dict[st
     `activations` are the layers', `logits` the rest of a step: logits, their gradient, the embeddings. Recomputation is
     recommended only if nothing fits without it, since it costs a third of the speed.
     """
-    static = count_static(recipe)
+    static = _count_static(recipe)
     usable = int(memory * (1 - MARGIN))
     layers = recipe.model.num_hidden_layers
     recommended = None
@@ -212,7 +182,7 @@ def expect_memory(recipe: TrainRecipe, precision: str) -> float:
     return (total - estimate["context"]) / 1e9  # torch does not count the context
 
 
-def count_static(recipe: TrainRecipe) -> dict[str, int]:
+def _count_static(recipe: TrainRecipe) -> dict[str, int]:
     """Return the number of `parameters`, and the bytes of `weights`, `gradients` and `optimizer`, all in fp32."""
     import torch
 

@@ -98,7 +98,7 @@ def draw_plots(records: list[Record], phases: list[PhaseConfig], *, title: str) 
     from trainer.phases.mix_phases import list_stretches
 
     # Choose the panels: one for each kind of number that the run has.
-    curves = {key: read_curve(records, key) for key in ("loss", "val_loss", "lr", "tokens_per_s", "usd")}
+    curves = {key: _read_curve(records, key) for key in ("loss", "val_loss", "lr", "tokens_per_s", "usd")}
     sources = {key: read_groups(records, key) for key in SOURCE_PANELS}
     stretches = list_stretches(records)
     heights = {
@@ -161,7 +161,7 @@ def draw_plots(records: list[Record], phases: list[PhaseConfig], *, title: str) 
     return figure
 
 
-def read_curve(records: list[Record], key: str) -> Curve:
+def _read_curve(records: list[Record], key: str) -> Curve:
     """Return the values of a key over steps."""
     found = [record for record in records if record.get(key) is not None]
     return Curve([record["step"] for record in found], [record[key] for record in found])

@@ -15,7 +15,8 @@ import numpy as np
 from shards.errors import InputError
 from shards.format.order import Window, order_split, row_window
 from shards.format.reader import ShardSet
-from shards.trace.locate import Excerpt, Place, read_excerpt
+from shards.trace.excerpt import Excerpt, read_excerpt
+from shards.trace.locate import Place
 from shards.trace.window_documents import find_window_documents
 from trainer.checkpoint.folders import CheckpointError, CheckpointState, list_checkpoints, read_state
 from trainer.metrics import METRICS_FILE, read_metrics

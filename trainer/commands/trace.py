@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
-from shards.terminal.arguments import parse_place, positive_number, print_json, whole_number
+from shards.terminal.arguments import parse_place, positive_number, whole_number
+from shards.terminal.display import print_json
 
 if TYPE_CHECKING:
     from trainer.commands.step_documents import Batch
@@ -57,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     from trainer.commands.step_documents import find_step_documents, read_training_run
 
     traced = read_training_run(options.run)
-    shards = options.shards or find_set(options.run)
+    shards = options.shards or _find_set(options.run)
     if options.out is not None:
         check_block_list_path(options.out, shards if isinstance(shards, Path) else None)
     shard_set = open_set(shards)
@@ -76,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def find_set(run: Path) -> Path | str:
+def _find_set(run: Path) -> Path | str:
     """Return the place of the set that a run was trained on.
 
     Raises:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shards.errors import InputError
-from shards.terminal.arguments import add_recipe, parse_place, parse_size, print_json
-from shards.terminal.display import print_rows, print_summary, say
+from shards.terminal.arguments import add_recipe, parse_place, parse_size
+from shards.terminal.display import print_json, print_rows, print_summary, say
 from shards.terminal.progress import format_amount
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
 
     show: Callable[[str], None] = say if is_first_rank() else lambda message: None
     try:
-        cache = open_cache(options, show)
+        cache = _open_cache(options, show)
         session = open_session(
             recipe, options.shards, options.run, resume=options.resume, say=show, start=options.start, cache=cache
         )
@@ -101,7 +101,7 @@ def run(options: argparse.Namespace) -> int:
     return 128 + outcome.interrupted_by if outcome.interrupted_by else 0
 
 
-def open_cache(options: argparse.Namespace, show: Callable[[str], None]) -> Cache | None:
+def _open_cache(options: argparse.Namespace, show: Callable[[str], None]) -> Cache | None:
     """Return the cache of a set that is not on this machine; None for a set in a folder.
 
     Raises:

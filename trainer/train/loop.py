@@ -37,6 +37,7 @@ from shards.torch import TokenWindows
 from shards.trace.window_documents import trace_windows
 from trainer.checkpoint.folders import checkpoint_path, list_checkpoints, step_of_checkpoint
 from trainer.data import open_windows
+from trainer.device import wait_for_ranks
 from trainer.evaluate import evaluate, summarise_evaluation
 from trainer.metrics import MetricsLog, describe_step, last_record
 from trainer.model.generate import SamplingOptions, TrainedModel, generate_texts
@@ -44,7 +45,7 @@ from trainer.model.size import count_parameters
 from trainer.phases.ledger import summarise_phases
 from trainer.phases.mix_phases import describe_borders
 from trainer.run_folder import SAMPLES_FOLDER
-from trainer.session import Session, wait_for_ranks
+from trainer.session import Session
 from trainer.train.loss_checks import REMEDY, find_loss_fault
 from trainer.train.out_of_memory import describe_out_of_memory
 from trainer.train.step import accumulate_gradients, clip_gradients, fetch_losses, take_step
@@ -77,7 +78,7 @@ def run_training(session: Session, say: Callable[[str], None], *, go_on: bool = 
     where = f"{session.ranks} x {session.device.type}" if session.ranks > 1 else str(session.device)
     say(f"{parameters:,} parameters on {where} in {session.precision}, {torch.get_num_threads()} threads")
     began = time.perf_counter()
-    fetch_first_shard(session)
+    _fetch_first_shard(session)
     last_window = session.windows + (recipe.train.steps - session.step) * recipe.train.global_batch
     try:
         with (
@@ -97,7 +98,7 @@ def run_training(session: Session, say: Callable[[str], None], *, go_on: bool = 
         raise RunError(f"{error}\nStopped after step {session.step}. {session.describe_saved()}") from error
 
 
-def fetch_first_shard(session: Session) -> None:
+def _fetch_first_shard(session: Session) -> None:
     """Fetch the shard of the next step from a remote store, and show how far that is; training begins with no more.
 
     Raises:

@@ -31,7 +31,7 @@ from shards.format.manifest import MANIFEST_FILE
 from shards.format.vocabulary import Vocabulary, read_vocabulary
 from shards.stores.open import open_writable_store
 from shards.stores.store import Store, WritableStore
-from shards.trace.locate import cut_excerpt
+from shards.trace.excerpt import cut_excerpt
 
 TEXT_CHARACTERS = 1500
 """The beginning of a document's text that is shown."""

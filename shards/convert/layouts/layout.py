@@ -7,12 +7,13 @@ does not grow with the set, only with its longest document if the layout stores 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
-from shards.convert.layouts import LAYOUTS, UINT16_LAYOUTS
+from shards.convert.layouts import LAYOUTS, UINT16_LAYOUTS, LayoutName
 from shards.convert.split_reader import EXPORT_BLOCK_TOKENS
 
 if TYPE_CHECKING:
@@ -82,3 +83,8 @@ def split_layout_at_eos(blocks: Iterator[Tokens], eos_id: int) -> Iterator[Lengt
             last = int(ends[-1])
     if last < position:
         yield np.array([position - last], np.int64)
+
+
+def load_layout(name: LayoutName) -> Layout:
+    """Return a layout's module."""
+    return cast("Layout", import_module(f"shards.convert.layouts.{name}"))

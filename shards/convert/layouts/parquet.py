@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shards.convert.layouts.layout import longest_layout_document
-from shards.convert.split_reader import read_lengths as read_lengths_of
 from shards.format.carried import arrow_type
 from shards.format.documents import read_hashes
+from shards.format.documents import read_lengths as read_lengths_of
 from shards.stores.files import atomic_open
 
 if TYPE_CHECKING:
