@@ -32,7 +32,7 @@ COMMANDS = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; return its exit status."""
+    """Run a command of `python -m shards`; return its exit status."""
     options = _parser().parse_args(arguments)
     return run_command(lambda: options.run(options), as_json=getattr(options, "json", False), program="shards")
 
@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def run_process(arguments: Sequence[str]) -> NoReturn:
-    """Run the command line of this process and end it."""
+    """Run the command line of `python -m shards`, and end this process."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it, too, leaves no worker behind
     sys.exit(main(arguments))
 

@@ -99,7 +99,7 @@ def check_settings(
 
 
 def read_partly(model: type[ModelT], data: Any) -> ModelT:
-    """Return a model for `checks`. A refused or missing key becomes NaN, so that every `<` and `>` with it is false."""
+    """Return a config's model for `checks`; a refused or missing key is NaN, so every `<` and `>` with it is false."""
     given = cast("dict[str, Any]", data) if isinstance(data, dict) else {}
     try:
         return model.model_validate(given)
@@ -168,7 +168,7 @@ def _descend(place: Any, part: str) -> Any:
 
 
 def nearest(word: str, words: list[str]) -> str:
-    """Return ' Did you mean X?' with the nearest word, or a list of all words if no word is near."""
+    """Return the hint for a wrong word in a config: ' Did you mean X?', or a list of all words if no word is near."""
     close = difflib.get_close_matches(word, words, n=1)
     return f" Did you mean {close[0]!r}?" if close else f" Expected one of: {', '.join(sorted(words))}."
 
@@ -191,7 +191,7 @@ def _to_fault(model: type[BaseModel], detail: dict[str, Any], data: dict[str, An
 
 
 def item_names(items: list[Any]) -> list[str]:
-    """Return how messages name the items of a list: by `name`, or by index if the item has none or two share it."""
+    """Return how faults of a config name the items of a list: by `name`, or by index if that is missing or shared."""
     tables = [cast("dict[str, Any]", item) if isinstance(item, dict) else {} for item in items]
     names = [name if isinstance(name := table.get("name"), str) else "" for table in tables]
     return [name if name and names.count(name) == 1 else str(index) for index, name in enumerate(names)]

@@ -34,7 +34,7 @@ COMMANDS = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command and return its exit status."""
+    """Run a command of `python -m trainer` and return its exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
     options = argparse.Namespace(json="--json" in arguments)
 
@@ -62,7 +62,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser(arguments: list[str]) -> argparse.ArgumentParser:
-    """Return the parser of the command line, which has every command by name and the arguments of the one called."""
+    """Return the parser of `python -m trainer`, which has every command by name and the arguments of the one called."""
     parser = _Parser(prog=called_as("trainer"), description="From a shard set to a model.")
     add_version(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -78,7 +78,7 @@ def build_parser(arguments: list[str]) -> argparse.ArgumentParser:
 
 
 def run_process(arguments: list[str]) -> NoReturn:
-    """Run the command line of this process and end it."""
+    """Run the command line of `python -m trainer`, and end this process."""
     sys.exit(main(arguments))
 
 

@@ -1,5 +1,6 @@
-"""The device and the arithmetic with which the model runs."""
+"""The device and the arithmetic with which the model runs; the ranks that wait for each other."""
 
+# pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
 import os

@@ -312,7 +312,7 @@ def _one_problem_a_fault() -> Generator[None]:
 
 
 def find_changes(old: Settings, new: Settings) -> dict[str, tuple[Any, Any]]:
-    """Return the dotted keys whose values differ, each with its (old, new) values."""
+    """Return the dotted keys of a train recipe whose values differ in another, each with its (old, new) values."""
     changes: dict[str, tuple[Any, Any]] = {}
     for (key, before), (_, after) in zip(old, new, strict=True):
         if isinstance(before, Settings):

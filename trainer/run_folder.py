@@ -40,7 +40,7 @@ class StartRecord(Settings):
 
 
 def read_start_record(run: Path) -> StartRecord | None:
-    """Return the record of the checkpoint that a run began from; None if it began from step 0.
+    """Read from a run folder the record of the checkpoint that it began from; None if it began from step 0.
 
     Raises:
         SettingsError: the file is not such a record.

@@ -62,5 +62,5 @@ class Check:
 
 
 def worst_verdict(verdicts: set[Verdict]) -> Verdict:
-    """Return the worst of some verdicts; ok if there are none."""
+    """Return the worst verdict of some checks; ok if there are none."""
     return "bad" if "bad" in verdicts else "look" if "look" in verdicts else "ok"

@@ -23,7 +23,7 @@ _MIX = np.uint64(0xD6E8FEB86659FD93)  # of the "rrmxmx" family of 64-bit mixers:
 
 
 def token_values(vocab_size: int) -> npt.NDArray[np.uint64]:
-    """Return a random value for each id, uint64 `(vocab_size,)`; the values are always the same."""
+    """Return a random value for each id, from which n-grams are hashed, uint64 `(vocab_size,)`; always the same."""
     return np.asarray(np.random.PCG64(_SEED).random_raw(vocab_size), np.uint64)
 
 
@@ -66,7 +66,7 @@ def hash_ngrams(
 
 
 def finalize(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Spread every bit of each value over all bits of the result, uint64 of the same shape; one to one."""
+    """Finalize hashes of n-grams: spread every bit over all bits of the result, uint64 of one shape; one to one."""
     mixed = values ^ (values >> np.uint64(32))
     mixed *= _MIX
     mixed ^= mixed >> np.uint64(29)

@@ -188,7 +188,7 @@ def _few_tokens(share: float, of: int) -> float:
 
 
 def rare_below(tokens: int) -> int:
-    """Return the count below which an id is rare in a set of so many tokens."""
+    """Return the limit of the rule for rare ids: one is rare below this count, in a set of so many tokens."""
     return max(MIN_EXAMPLES, round(tokens * RARE_SHARE))
 
 
@@ -205,5 +205,5 @@ def expected_id_counts(tokens: int, vocab_size: int) -> npt.NDArray[np.float64]:
 
 
 def is_large_enough(tokens: int, vocab_size: int, *, below: int) -> bool:
-    """Return whether so many tokens can be expected to hold every id of a vocabulary `below` times."""
+    """Return whether a rule can expect so many tokens to hold every id of a vocabulary `below` times."""
     return bool(expected_id_counts(tokens, vocab_size)[-1] >= below)

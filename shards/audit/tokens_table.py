@@ -20,7 +20,7 @@ TOKENS_FILE = "tokens.parquet"
 
 
 def write_token_counts(path: Path, totals: Totals, vocabulary: Vocabulary) -> None:
-    """Write the counts, one row for each id, in order of ids.
+    """Write `tokens.parquet`: the counts, one row for each id, in order of ids.
 
     Columns: `id`, `bytes`, `text` (U+FFFD for bytes that are not UTF-8 alone), `special`; of training `count`,
     `documents` and `shards` that hold it, `document_bits` and `source_bits` (`id_checks.check_concentrated`); of
@@ -50,7 +50,7 @@ def write_token_counts(path: Path, totals: Totals, vocabulary: Vocabulary) -> No
 
 
 def read_column(path: Path, name: str) -> npt.NDArray[Any]:
-    """Return a column of numbers.
+    """Return a column of numbers of `tokens.parquet`.
 
     Raises:
         KeyError: the file has no such column.
@@ -59,12 +59,12 @@ def read_column(path: Path, name: str) -> npt.NDArray[Any]:
 
 
 def read_special(path: Path) -> npt.NDArray[np.bool_]:
-    """Return which ids are special, bool `(vocab_size,)`."""
+    """Return which ids are special by `tokens.parquet`, bool `(vocab_size,)`."""
     return np.array(read_values(path, "special").to_pylist(), np.bool_)
 
 
 def read_values(path: Path, name: str) -> Any:
-    """Return a column as an Arrow array in chunks."""
+    """Return a column of `tokens.parquet` as an Arrow array in chunks."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(path) as file:

@@ -35,7 +35,7 @@ def add_command(commands: Subparsers) -> None:
 
 
 def find_shard(shard_set: ShardSet, name: str, *, command: str) -> Shard:
-    """Find a shard by name, or by its place in the manifest.
+    """Find the shard that `--shard` of `inspect` and `trace` gives, by name or by place in the manifest.
 
     Raises:
         InputError: there is no such shard; the message begins with the command's name.

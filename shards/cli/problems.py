@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def print_problems(problems: Sequence[Problem]) -> None:
-    """Print a table of problems; plain lines if stdout is not a terminal."""
+    """Print a table of a set's problems; plain lines if stdout is not a terminal."""
     if not problems:
         return
     if not sys.stdout.isatty():
@@ -29,7 +29,7 @@ def print_problems(problems: Sequence[Problem]) -> None:
 
 
 def print_set_problems(problems: Sequence[Problem], *, as_json: bool) -> None:
-    """Print why a set cannot be used, as JSON or as a table."""
+    """Print the problems for which a set cannot be used, as JSON or as a table."""
     if as_json:
         print_json({"problems": [problem.to_dict() for problem in problems]})
     else:

@@ -25,7 +25,7 @@ EXPORT_BLOCK_TOKENS = 1 << 22
 
 
 def ignore_tokens(count: int) -> None:
-    """Ignore a number of tokens: the default when there is no progress to report."""
+    """Ignore a number of tokens that a split's reader has read: its default when there is no progress to report."""
 
 
 @dataclass(frozen=True)

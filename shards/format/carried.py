@@ -24,7 +24,7 @@ MAX_NAME = 200
 
 
 def find_name_faults(names: Iterable[str]) -> list[str]:
-    """Return what is wrong with the names of carried columns, each fault with its remedy.
+    """Return what is wrong with the names of carried columns of a set, each fault with its remedy.
 
     Letters' case does not distinguish names: DuckDB, for one, does not look at it.
     """
@@ -53,7 +53,7 @@ def arrow_type(kind: CarriedType) -> pa.DataType:
 
 
 def null_values(kind: CarriedType, count: int) -> Any:
-    """Return a column of a type that is all null, `(count,)`."""
+    """Return a carried column of a type that is all null, `(count,)`."""
     import pyarrow as pa
 
     dtype: Any = arrow_type(kind)

@@ -302,7 +302,7 @@ def read_into(file: StoredFile, table: SeekTable, start: int, target: memoryview
 
 
 def decompress_frame(decompressor: zstandard.ZstdDecompressor, data: bytes | memoryview, frame: Frame) -> bytes:
-    """Decompress one frame and verify its checksum. Allocates no more than the seek table says.
+    """Decompress one frame of a tokens file and verify its checksum. Allocates no more than the seek table says.
 
     Raises:
         CodecError: kind `frame_corrupt`, when it does not hold exactly what the seek table says.
@@ -316,7 +316,7 @@ def decompress_frame(decompressor: zstandard.ZstdDecompressor, data: bytes | mem
 def decompress_into(
     decompressor: zstandard.ZstdDecompressor, data: bytes | memoryview, frame: Frame, target: memoryview
 ) -> None:
-    """Decompress one frame into a buffer of its size and verify its checksum; no memory is allocated for the content.
+    """Decompress one frame of a tokens file into a buffer of its size, and verify its checksum; nothing is allocated.
 
     Raises:
         CodecError: kind `frame_corrupt`, if the frame does not hold exactly what the seek table says.

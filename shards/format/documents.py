@@ -108,7 +108,7 @@ def number_sources(
 
 
 def read_document(shard_set: ShardSet, shard: Shard, number: int) -> dict[str, Any]:
-    """Read one document.
+    """Read one document from a shard's document table, with its text.
 
     Args:
         shard_set: the set, for its tokenizer.
@@ -183,7 +183,7 @@ def _show_schema(schema: pa.Schema) -> str:
 
 
 def read_sources(shard: Shard, names: list[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return each document's length and its source as an index into `names`, both int64 `(documents,)`.
+    """Return the length of each document of a table, and its source as an index into `names`; int64 `(documents,)`.
 
     Raises:
         ShardSetError: the document table names a source that is not in `names`.
@@ -197,7 +197,7 @@ def read_sources(shard: Shard, names: list[str]) -> tuple[npt.NDArray[np.int64],
 
 
 def number_token_sources(shard: Shard, names: list[str], stop: int) -> npt.NDArray[np.int64]:
-    """Return the source of each token in [0, stop) of a shard as an index into `names`, int64 `(stop,)`.
+    """Return the source of each token in [0, stop) by the document table, as an index into `names`, int64 `(stop,)`.
 
     Raises:
         ShardSetError: the document table names a source that is not in `names`.

@@ -370,12 +370,12 @@ ModelT = TypeVar("ModelT", Manifest, Sidecar)
 
 
 def block_list_reason(file: str) -> str:
-    """Return the reason under which sources count the documents that a block list drops."""
+    """Return the reason under which a manifest's sources count the documents that a block list drops."""
     return f"{BLOCK_LIST_REASON}{file}"
 
 
 def dtype_for(vocab_size: int) -> Dtype:
-    """Return the token dtype for a vocabulary: `uint16`, or `uint32` above 65,536 entries."""
+    """Return the manifest's token dtype for a vocabulary: `uint16`, or `uint32` above 65,536 entries."""
     return "uint16" if vocab_size <= MAX_UINT16_VOCAB_SIZE else "uint32"
 
 

@@ -236,7 +236,7 @@ def order_split(shard_set: ShardSet, split: Split = "train", *, seq_len: int, se
 
 
 def row_window(step: int, row: int, *, global_batch: int) -> int:
-    """Return the global window number of a row of a step's batch; steps count from 1, rows and windows from 0."""
+    """Return the number of a row of a step's batch in the order of windows; steps count from 1, the others from 0."""
     return (step - 1) * global_batch + row
 
 
@@ -253,7 +253,7 @@ def _iter_sources(
 
 
 def account_tokens(shards: Sequence[Shard], names: list[str], order: WindowOrder, windows: int) -> dict[str, Any]:
-    """Count how many tokens were predicted, predicted again and never predicted after so many windows, by source.
+    """Count the tokens that the first windows of an order predict, predict again and never predict, by source.
 
     Reads the document table of every shard that was visited.
 

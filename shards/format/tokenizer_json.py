@@ -26,7 +26,7 @@ _KEEP_ALL = {"ByteLevel", "Metaspace", "Split", "Digits", "Punctuation", "Unicod
 
 @functools.cache
 def byte_characters() -> tuple[str, ...]:
-    """Return the character that represents each byte in a byte-level vocabulary, by byte value.
+    """Return the character with which a `tokenizer.json` writes each byte, by byte value.
 
     Source: `bytes_to_unicode` in the GPT-2 release: printable Latin-1 represents itself, the rest is U+0100 and up.
     """

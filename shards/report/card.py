@@ -89,5 +89,5 @@ def yaml_header(values: dict[str, Any]) -> str:
 
 
 def python_literal(text: str) -> str:
-    """Return a string literal of Python, ASCII only."""
+    """Return a string literal of Python for a card's code, ASCII only."""
     return ascii(text)

@@ -67,7 +67,7 @@ def find_gpt2(cache: Path | None = None) -> Path | None:
 
 
 def parse_compare(text: str) -> tuple[str, Path]:
-    """Parse `NAME=FILE`, or `FILE`, whose name is then its folder's.
+    """Parse the other tokenizer of `report --compare`: `NAME=FILE`, or `FILE`, whose name is then its folder's.
 
     Raises:
         ValueError: the file is not there.

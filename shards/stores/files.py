@@ -54,7 +54,7 @@ def atomic_open(path: Path) -> Generator[BinaryIO]:
 
 @functools.cache
 def host_name() -> str:
-    """Return a name of this host that no other host has: its host name, and a digest of its boot and process space.
+    """Return this host's part of unique file names, which no other host has: its name, and a digest of its boot.
 
     Containers and rented nodes may share a host name and count processes from 1. After a restart of the machine the
     name is another one, so that earlier processes are not mistaken for current ones.
@@ -75,10 +75,10 @@ def unique_name() -> str:
 def is_abandoned(unique: str) -> bool:
     """Return whether a `unique_name` is of a process of this host that has ended."""
     match = re.fullmatch(r"(.+)-(\d+)-[0-9a-f]{12}", unique)
-    return match is not None and match[1] == host_name() and not is_process_alive(int(match[2]))
+    return match is not None and match[1] == host_name() and not _is_process_alive(int(match[2]))
 
 
-def is_process_alive(process: int) -> bool:
+def _is_process_alive(process: int) -> bool:
     """Return whether a process of this host is alive; on Linux, a zombie that its parent has not reaped is not."""
     try:
         os.kill(process, 0)
@@ -109,13 +109,13 @@ def sync_folder(folder: Path) -> None:
 
 
 def hash_file(path: Path) -> str:
-    """Return the hex SHA-256 of a file."""
+    """Return the hex SHA-256 of a file on disk."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_room(needs: Sequence[tuple[str, Path, int]], remedy: str) -> None:
-    """Check that each disk has enough free space for what will be written to it.
+    """Check that each disk has enough free space for the files that will be written to it.
 
     Args:
         needs: (what is written, folder, bytes). Folders on one file system share its free space; they need not exist.

@@ -83,7 +83,7 @@ def hub_endpoint() -> str | None:
 
 
 def list_files(address: HubAddress) -> Listing:
-    """Resolve a revision to a commit and list the files of the folder there.
+    """Ask the Hub's client for the commit of a revision, and list the files of the folder there.
 
     Raises:
         HubError: there is no such repository or revision, or the token does not give access to it.
@@ -112,7 +112,7 @@ def list_files(address: HubAddress) -> Listing:
 
 
 def blob_id(content: bytes) -> str:
-    """Return git's id of a file's content, which the Hub lists for small files."""
+    """Return git's id of a file's content, which the Hub lists to its client for small files."""
     from huggingface_hub.utils.sha import git_hash
 
     return git_hash(content)
@@ -185,7 +185,7 @@ def hub_errors(what: str) -> Generator[None]:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds that the Hub asks to wait, from its rate limit or Retry-After; None if it does not say."""
+    """Return the seconds that the Hub tells its client to wait, by its rate limit or Retry-After; else None."""
     from huggingface_hub.utils import parse_ratelimit_headers
 
     limit = parse_ratelimit_headers(headers)

@@ -112,7 +112,7 @@ def _connect(scheme: str, bucket: str, variables: frozenset[tuple[str, str]]) ->
 
 
 def say_variables(scheme: str) -> str:
-    """Return the sentence that names the variables of a kind of store."""
+    """Return the sentence that names the variables from which the client of a kind of store takes its credentials."""
     if scheme == "s3":
         return (
             "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_REGION, AWS_ENDPOINT_URL), or AWS_PROFILE; "

@@ -254,12 +254,12 @@ def reads_at_once(store: Store) -> int:
 
 
 def local_file(path: Path) -> StoredFile:
-    """Return a file on this machine as a file of a store."""
+    """Return a file on this machine as the `StoredFile` of a store."""
     return StoredFile(FolderStore(path.parent), path.name)
 
 
 def folder_beside(store: Store, ending: str) -> Path:
-    """Return the folder next to a set's folder, for what is written about the set: `DIR.audit`.
+    """Return the folder next to a store's folder, for what is written about its set: `DIR.audit`.
 
     Raises:
         NeedsFolderError: the set is not in a folder of this machine.
@@ -271,7 +271,7 @@ def folder_beside(store: Store, ending: str) -> Path:
 
 
 def check_outside(out: Path, store: Store) -> None:
-    """Check that a file about a set is not written to the set's own folder.
+    """Check that a file about a set is not written to the folder of the set's store.
 
     Raises:
         InputError: `out` is in that folder.
@@ -281,7 +281,7 @@ def check_outside(out: Path, store: Store) -> None:
 
 
 def require_folder(store: Store) -> Path:
-    """Return the folder that holds a store's files.
+    """Return the folder of a store, for what needs its files on this machine.
 
     Raises:
         NeedsFolderError: there is no such folder on this machine; the message says how to get one.

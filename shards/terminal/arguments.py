@@ -57,7 +57,7 @@ def parse_size(flag: str, text: str, *, least: int = 1) -> int:
 
 
 def add_set(parser: argparse.ArgumentParser) -> None:
-    """Add the set's place as `options.set`: a `Path`, or an address as text."""
+    """Add the argument SET, where the set lies, as `options.set`: a `Path`, or an address as text."""
     about = "the set: a folder, or an address such as s3://BUCKET/PREFIX or hf://datasets/OWNER/NAME"
     parser.add_argument("set", type=parse_place, metavar="SET", help=about)
 
@@ -79,14 +79,14 @@ def add_workers(parser: argparse.ArgumentParser) -> None:
 
 
 def add_recipe(parser: argparse.ArgumentParser, about: str, example: str) -> None:
-    """Add a recipe and overrides of its keys, as `options.recipe` and `options.overrides`."""
+    """Add the arguments RECIPE and `--set`, as `options.recipe` and `options.overrides`."""
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help=about)
     change = f"override a key of the recipe, with a value in TOML syntax: {example}"
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help=change)
 
 
 def check_place(place: Path | str) -> None:
-    """Check that the set's folder exists. The address of a remote set is checked when it is opened.
+    """Check the argument SET: a folder must exist. The address of a remote set is checked when it is opened.
 
     Raises:
         InputError: it does not.

@@ -68,13 +68,14 @@ def _escape_strings(value: Any) -> Any:
 
 
 def say(message: str) -> None:
-    """Print a line on stderr, above the progress bar if there is one."""
+    """Print a message on stderr, escaped for display, above the progress bar if there is one."""
     print(printable(message, keep="\n\t"), file=sys.stderr, flush=True)
 
 
 def plain_table(*columns: str, right: bool = True) -> Table:
-    """Return an empty table in the style of all commands. With `right`, all columns but the first are right-aligned.
+    """Return an empty table for display, in the style of all commands.
 
+    With `right`, all columns but the first are right-aligned.
     On a narrow terminal it folds (`shards.terminal.folding_table`): no number or word is broken.
     """
     from shards.terminal.folding_table import FoldingTable
@@ -137,7 +138,7 @@ def show_values(values: dict[str, Any]) -> str:
 
 
 def describe_shown(shown: int, total: int) -> str:
-    """Return the end of a sentence that says how many of all are shown; nothing if all are."""
+    """Return the end of a sentence that a command displays: how many of all are shown; nothing if all are."""
     return "" if shown == total else f", the first {shown:,} of {total:,} shown"
 
 

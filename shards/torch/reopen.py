@@ -25,7 +25,7 @@ class SetAddress(NamedTuple):
 def open_with_cache(
     place: ShardSet | str | os.PathLike[str], cache: str | os.PathLike[str] | None, cache_limit: int | None
 ) -> ShardSet:
-    """Open a set. A set that is not on this machine gets a cache: the user's cache if no folder is given.
+    """Open a set for a dataset so that other processes can reopen it; a set not on this machine gets a cache.
 
     Raises:
         InputError: a cache is given for a set that is open already.
@@ -41,7 +41,7 @@ def open_with_cache(
 
 
 def address_of(shard_set: ShardSet) -> SetAddress:
-    """Return a set's address: right in any working directory, and on the Hub of the commit that is read."""
+    """Return the address by which another process reopens a set: right in any folder, on the Hub of the commit read."""
     store, cache = shard_set.store, None
     if isinstance(store, CacheStore):
         store, cache = store.remote, store.cache

@@ -32,7 +32,7 @@ class Excerpt:
 
 
 def read_excerpt(shard: Shard, place: Place, first: int, last: int, *, vocabulary: Vocabulary) -> tuple[int, Excerpt]:
-    """Return the tokens [first, last) of a document as a hit, and the byte of its text that they begin at.
+    """Return the excerpt around the tokens [first, last) of a document, and the byte of its text that they begin at.
 
     Args:
         shard: the shard that holds it.
@@ -58,7 +58,7 @@ def read_excerpt(shard: Shard, place: Place, first: int, last: int, *, vocabular
 
 
 def cut_excerpt(text: bytes, start: int, end: int, *, around: int = CONTEXT_BYTES) -> Excerpt:
-    """Return the bytes [start, end) of a text with `around` bytes on each side, cut between characters.
+    """Return the excerpt around the bytes [start, end) of a text: `around` bytes on each side, cut between characters.
 
     For a hit of more than `2 * around` bytes, only its beginning is returned, without the text after it; `left_out`
     counts the rest.

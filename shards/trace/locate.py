@@ -84,7 +84,7 @@ def find_places(shard: Shard, numbers: Sequence[int]) -> list[Place]:
 
 
 def find_holders(shard: Shard, ranges: Sequence[tuple[int, int]]) -> list[list[Place]]:
-    """Return the documents that hold the tokens [start, stop) of a shard, in order, for each of some ranges.
+    """Locate tokens: return the documents that hold [start, stop) of a shard, in order, for each of some ranges.
 
     Args:
         shard: the shard.

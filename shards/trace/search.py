@@ -233,7 +233,7 @@ def _decode(search: Search, tokens: npt.NDArray[np.unsignedinteger]) -> tuple[by
 
 
 def check_query(query: Query, vocab_size: int) -> None:
-    """Check a query before anything is read.
+    """Check a query before anything is searched.
 
     Raises:
         ValueError: the query cannot be searched for; the message says why.

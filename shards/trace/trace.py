@@ -107,7 +107,7 @@ def trace(
 
 
 def trace_token(shard_set: ShardSet, shard: Shard, offset: int) -> Hit:
-    """Return the document that holds a token of a shard, given the token's number in the shard.
+    """Trace a token, given by its number in a shard, to the document that holds it.
 
     Raises:
         ValueError: there is no such token, or the tokenizer is not byte-level.

@@ -89,7 +89,7 @@ class SharedProperties:
 
 
 def check_structure(store: Store) -> Structure:
-    """Check a set at the quick level.
+    """Check the files of a set at the quick level.
 
     Raises:
         OSError: the folder is absent or cannot be listed.

@@ -316,7 +316,7 @@ def _to_problems(faults: list[_Fault], name: str, remedy: str) -> list[Problem]:
 
 
 def content_rules(shard_set: ShardSet, checksums: Mapping[str, str] | None = None) -> ContentRules:
-    """Return how the contents of a set's shards are checked; `checksums` are as there."""
+    """Return the rules by which the contents of a set's shards are checked; `checksums` as in `ContentRules`."""
     documents = sum(shard.num_documents for shard in shard_set.shards)
     cover = documents > duplicates.PARTITION_DOCUMENTS
     return ContentRules(shard_set.vocab_size, shard_set.eos_id, cover, checksums or {}, shard_set.bos_id)

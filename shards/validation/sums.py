@@ -11,7 +11,7 @@ NOTHING = SourceCounts(tokens=0, documents=0)
 
 
 def add_sources(shards: Iterable[ShardEntry]) -> dict[str, SourceCounts]:
-    """Add up the tokens and documents of each source over shards, by the manifest."""
+    """Return the sums of each source over shards, by the manifest: tokens and documents."""
     sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for shard in shards:
         for name, counts in shard.sources.items():
@@ -21,7 +21,7 @@ def add_sources(shards: Iterable[ShardEntry]) -> dict[str, SourceCounts]:
 
 
 def add_counts(counts: Iterable[SourceCounts]) -> SourceCounts:
-    """Add up tokens and documents."""
+    """Return the sums of tokens and documents over several counts."""
     tokens = documents = 0
     for count in counts:
         tokens += count.tokens
@@ -30,5 +30,5 @@ def add_counts(counts: Iterable[SourceCounts]) -> SourceCounts:
 
 
 def show_counts(counts: SourceCounts) -> str:
-    """Return the counts in words, for a message."""
+    """Return sums of tokens and documents in words, for a message."""
     return f"{counts.tokens} tokens in {counts.documents} documents"

@@ -88,7 +88,7 @@ def list_checkpoints(run: Path) -> list[Path]:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint's state and check every file's checksum; no tensor is loaded yet.
+    """Read a checkpoint's folder: its state, with every file's checksum checked; no tensor is loaded yet.
 
     Raises:
         CheckpointError: it is missing, half-written or corrupt; the message names the file.
@@ -107,7 +107,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def read_state(path: Path) -> CheckpointState:
-    """Read a checkpoint's state alone; no checksum is checked.
+    """Read the state in a checkpoint's folder alone; no checksum is checked.
 
     Raises:
         CheckpointError: it is not a state that this version reads, or its step differs from the folder's name.

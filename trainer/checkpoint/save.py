@@ -90,7 +90,7 @@ def write_tensors(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[s
 
 
 def check_disk(folder: Path, needed: int, what: Path | str) -> None:
-    """Raise OSError if the folder's disk has fewer than `needed` bytes free, and 1 MiB for the small files."""
+    """Check before a checkpoint is saved that the disk has `needed` bytes free, and 1 MiB for the small files."""
     needed += 1 << 20
     free = shutil.disk_usage(folder).free
     if free < needed:

@@ -43,7 +43,7 @@ REMEDY = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of `bench`."""
     shipped = [Path(name) for name in GOALS]
     names = f"default: {', '.join(GOALS)}"
     parser.add_argument("recipes", type=Path, nargs="*", default=shipped, metavar="RECIPE", help=names)

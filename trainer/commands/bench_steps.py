@@ -51,7 +51,7 @@ SET_BATCHES, DOCUMENT_TOKENS = 32, 500
 
 
 def write_made_up_set(recipe: TrainRecipe, folder: Path) -> Path:
-    """Write a set of random tokens, about as unevenly frequent as words (Zipf), so that the loss can fall."""
+    """Write the set that `bench` steps through: random tokens, about as unevenly frequent as words (Zipf)."""
     vocab_size, train = recipe.model.vocab_size or 0, recipe.train
     eos_id = vocab_size - 1
     tokenizer = Tokenizer(models.BPE({f"{index:x}": index for index in range(eos_id)}, []))
@@ -155,7 +155,7 @@ def take_our_steps(
 
 
 def build_theirs(recipe: TrainRecipe, vocab_size: int) -> Any:
-    """Build the recipe's model with transformers, on the CPU, with the initial weights of our model."""
+    """Build the model that `bench` compares steps with: the recipe's, of transformers, with our initial weights."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = describe_export_files(recipe.model, vocab_size, 0, {"eos": 0}, "float32")["config.json"]

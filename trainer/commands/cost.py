@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of `cost`."""
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help="a train recipe (TOML)")
     about = (
         "a GPU, its price per hour, and its tokens per second or a training run that measured them: H100=2.49:400000, "

@@ -42,7 +42,7 @@ Points = dict[Choice, list[float]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of `fit`."""
     add_recipe(parser, "a train recipe (TOML)", "--set model.vocab_size=32_000")
     parser.add_argument(
         "--gpu-memory", required=True, metavar="SIZE", help="memory of the GPU: 80GB, 24GB, 141GB, 79.1GiB"

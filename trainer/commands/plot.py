@@ -59,7 +59,7 @@ class Curve:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of `plot`."""
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder; the run may still be going")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for metrics.png and metrics.svg (default: RUN)")
     parser.epilog = "If the package tensorboard is installed, training writes events to RUN/tensorboard."

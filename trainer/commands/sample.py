@@ -12,7 +12,7 @@ from trainer.model.generate import SamplingOptions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of `sample`."""
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument(
         "--prompt",
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def utf8(text: str) -> str:
-    """Return a flag's text.
+    """Return the text of a prompt to sample from.
 
     Raises:
         ValueError: its bytes are not UTF-8; Python shows these as lone surrogates.

@@ -130,7 +130,7 @@ class TracedRun:
 
 
 def read_training_run(folder: Path) -> TracedRun:
-    """Read a run folder. The tensors of its checkpoints are neither read nor checked.
+    """Read from a run's folder what decides the documents of its steps; no tensor of a checkpoint is read or checked.
 
     Raises:
         InputError: the folder is not a run's, its recipe is not the one that its checkpoint was trained with, or

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of `trace`."""
     parser.description = (
         "Find the documents of a training step's batch, with their source, unit and row, and the text that was read."
     )

@@ -26,7 +26,7 @@ OFF_RAMP = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments."""
+    """Add the arguments of `train`."""
     add_recipe(parser, "a train recipe (TOML), or the name of a shipped one", "--set train.steps=100")
     parser.add_argument(
         "--shards",
@@ -124,7 +124,7 @@ def _open_cache(options: argparse.Namespace, show: Callable[[str], None]) -> Cac
 
 
 def wait_without_spinning() -> None:
-    """Let OpenMP's threads sleep while they wait; only before torch is imported.
+    """Let OpenMP's threads of `train` and `bench` sleep while they wait; only before torch is imported.
 
     Threads of a CPU step wait for each other thousands of times. By default they spin for milliseconds, which on two
     cores shared with other processes made a step of the demo 3 to 5 times slower (means of 2.6 s against 0.7 s).
@@ -133,7 +133,7 @@ def wait_without_spinning() -> None:
 
 
 def is_first_rank() -> bool:
-    """Return whether this process speaks for all that torchrun started."""
+    """Return whether this process of `train` speaks for all that torchrun started."""
     return os.environ.get("RANK", "0") == "0"
 
 

@@ -25,7 +25,7 @@ def add_set_of_vocabulary(parser: argparse.ArgumentParser) -> None:
 
 
 def settle_vocabulary(recipe: TrainRecipe, shards: Path | str | None) -> TrainRecipe:
-    """Return the recipe with a vocabulary size: its own, a set's, or an assumed one, which is then printed.
+    """Return a recipe with a vocabulary size: its own, a set's, or an assumed one, which is then printed.
 
     Raises:
         ShardSetError: the set cannot be opened.

@@ -100,7 +100,7 @@ def cut_documents(
 def hash_documents(
     documents: ImportedDocuments, vocabulary: Vocabulary, advance: Callable[[int], None]
 ) -> npt.NDArray[np.unsignedinteger[Any]]:
-    """Return each document's content hash, of the text that its tokens stand for: uint8 `(documents, 16)`.
+    """Return each imported document's content hash, of the text its tokens stand for: uint8 `(documents, 16)`.
 
     Raises:
         TokenBinError: the vocabulary has a BOS, and a document does not begin with it or has another one.
@@ -154,7 +154,7 @@ class Repeats:
 
 
 def find_repeats(hashes: npt.NDArray[Any], num_val: int) -> Repeats:
-    """Find the documents of equal hash.
+    """Find the imported documents of equal hash.
 
     Args:
         hashes: uint8 `(val + train, 16)`, validation first.

@@ -120,7 +120,7 @@ def write_split(
 
 
 def cut_shards(ends: npt.NDArray[np.int64], shard_tokens: int) -> list[int]:
-    """Cut documents into shards of equal targets, each cut at the document boundary nearest to it (FORMAT.md, The mix).
+    """Cut imported documents into shards of equal targets, each at the nearest boundary (FORMAT.md, The mix).
 
     Args:
         ends: one past each document's last token.

@@ -27,13 +27,13 @@ USAGE = 'DatatroveFolderDataset("{out}/{split}", seq_len=2048, token_size={token
 
 
 def find_export_obstacles(reader: SplitReader) -> list[str]:
-    """Find nothing: every set fits."""
+    """Find nothing: datatrove's files hold every set."""
     del reader
     return []
 
 
 def write_split(folder: Path, reader: SplitReader) -> None:
-    """Write three files per shard."""
+    """Write a split as datatrove's three files a shard."""
     (folder / reader.split).mkdir()
     for index, shard in enumerate(reader.shards):
         path = folder / reader.split / f"{reader.split}_{index:06d}.ds"

@@ -86,5 +86,5 @@ def split_layout_at_eos(blocks: Iterator[Tokens], eos_id: int) -> Iterator[Lengt
 
 
 def load_layout(name: LayoutName) -> Layout:
-    """Return a layout's module."""
+    """Return the module of a layout by its name."""
     return cast("Layout", import_module(f"shards.convert.layouts.{name}"))

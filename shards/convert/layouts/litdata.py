@@ -29,12 +29,12 @@ _DATA_FORMATS = {2: "no_header_numpy:5", 4: "no_header_numpy:6"}
 
 
 def find_export_obstacles(reader: SplitReader) -> list[str]:
-    """Refuse a document that uint32 offsets do not hold."""
+    """Refuse a document that the uint32 offsets of LitData's chunks do not hold."""
     return find_long_document(reader, "LitData")
 
 
 def write_split(folder: Path, reader: SplitReader) -> None:
-    """Write a split's chunks and their index."""
+    """Write a split's LitData chunks and their index."""
     (folder / reader.split).mkdir()
     chunks: list[dict[str, Any]] = []
     for index, chunk in enumerate(iter_chunks(reader, _no_head, overhead=8, limit=MAX_CHUNK_BYTES)):

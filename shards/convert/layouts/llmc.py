@@ -34,7 +34,7 @@ def pack_header(num_tokens: int) -> bytes:
 
 
 def find_export_obstacles(reader: SplitReader) -> list[str]:
-    """Refuse what does not fit uint16, and shards that int32 cannot count."""
+    """Refuse ids that llm.c's uint16 does not hold, and shards that its int32 cannot count."""
     return refuse_uint32_layout(reader, "llm.c") or [
         f"{shard.name} holds {shard.num_tokens} tokens; llm.c's header counts to {MAX_TOKENS}. Build smaller shards."
         for shard in reader.shards
@@ -43,7 +43,7 @@ def find_export_obstacles(reader: SplitReader) -> list[str]:
 
 
 def write_split(folder: Path, reader: SplitReader) -> None:
-    """Write a file per shard."""
+    """Write an llm.c file a shard."""
     for path, shard in zip(_paths(folder, reader), reader.shards, strict=True):
         with atomic_open(path) as file:
             file.write(pack_header(shard.num_tokens))
@@ -52,7 +52,7 @@ def write_split(folder: Path, reader: SplitReader) -> None:
 
 
 def read_tokens(folder: Path, reader: SplitReader) -> Iterator[Tokens]:
-    """Read the files in order.
+    """Read the tokens of llm.c's files in order.
 
     Raises:
         ValueError: a header is wrong, or a file is not as long as it says.
@@ -67,7 +67,7 @@ def read_tokens(folder: Path, reader: SplitReader) -> Iterator[Tokens]:
 
 
 def read_lengths(folder: Path, reader: SplitReader) -> Iterator[Lengths]:
-    """Cut the files at EOS."""
+    """Cut llm.c's files at EOS."""
     return split_layout_at_eos(read_tokens(folder, reader), reader.shard_set.eos_id)
 
 

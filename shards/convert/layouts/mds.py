@@ -31,12 +31,12 @@ _EXTENTS = (struct.Struct("<IBB"), struct.Struct("<IBH"), struct.Struct("<IBI"))
 
 
 def find_export_obstacles(reader: SplitReader) -> list[str]:
-    """Refuse a document that is too long for uint32 offsets."""
+    """Refuse a document that is too long for the uint32 offsets of MDS."""
     return find_long_document(reader, "MDS")
 
 
 def write_split(folder: Path, reader: SplitReader) -> None:
-    """Write a split's shards and their index."""
+    """Write a split's MDS shards and their index."""
     (folder / reader.split).mkdir()
     config = _describe_columns(reader)
     text = json.dumps(config, sort_keys=True).encode()

@@ -31,7 +31,7 @@ _MAX_INT32 = (1 << 31) - 1
 
 
 def find_export_obstacles(reader: SplitReader) -> list[str]:
-    """Refuse ids and lengths that int32 does not hold."""
+    """Refuse ids and lengths that Megatron's int32 does not hold."""
     obstacles: list[str] = []
     size, longest = reader.shard_set.vocab_size, longest_layout_document(reader)
     if size - 1 > _MAX_INT32:
@@ -42,7 +42,7 @@ def find_export_obstacles(reader: SplitReader) -> list[str]:
 
 
 def write_split(folder: Path, reader: SplitReader) -> None:
-    """Write `SPLIT.bin`, then `SPLIT.idx` in one pass over the document tables for each of its arrays."""
+    """Write Megatron's `SPLIT.bin`, then `SPLIT.idx` in one pass over the document tables for each of its arrays."""
     with atomic_open(folder / f"{reader.split}.bin") as file:
         for tokens in reader.iter_tokens():
             file.write(tokens.data)
@@ -61,12 +61,12 @@ def write_split(folder: Path, reader: SplitReader) -> None:
 
 
 def read_tokens(folder: Path, reader: SplitReader) -> Iterator[Tokens]:
-    """Read `SPLIT.bin`."""
+    """Read the tokens of Megatron's `SPLIT.bin`."""
     return read_layout_array(folder / f"{reader.split}.bin", reader.dtype)
 
 
 def read_lengths(folder: Path, reader: SplitReader) -> Iterator[Lengths]:
-    """Read the lengths from `SPLIT.idx`, and check its offsets and bounds against them.
+    """Read the lengths from Megatron's `SPLIT.idx`, and check its offsets and bounds against them.
 
     Raises:
         ValueError: the index is not well formed.

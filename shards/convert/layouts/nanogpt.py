@@ -23,22 +23,22 @@ USAGE = 'np.memmap("{out}/{split}.bin", dtype=np.uint16, mode="r")'
 
 
 def find_export_obstacles(reader: SplitReader) -> list[str]:
-    """Refuse what does not fit uint16."""
+    """Refuse ids that nanoGPT's uint16 does not hold."""
     return refuse_uint32_layout(reader, "nanoGPT")
 
 
 def write_split(folder: Path, reader: SplitReader) -> None:
-    """Write `SPLIT.bin`."""
+    """Write nanoGPT's `SPLIT.bin`."""
     with atomic_open(folder / f"{reader.split}.bin") as file:
         for tokens in reader.iter_tokens():
             file.write(tokens.data)
 
 
 def read_tokens(folder: Path, reader: SplitReader) -> Iterator[Tokens]:
-    """Read `SPLIT.bin`."""
+    """Read the tokens of nanoGPT's `SPLIT.bin`."""
     return read_layout_array(folder / f"{reader.split}.bin", reader.dtype)
 
 
 def read_lengths(folder: Path, reader: SplitReader) -> Iterator[Lengths]:
-    """Cut `SPLIT.bin` at EOS."""
+    """Cut nanoGPT's `SPLIT.bin` at EOS."""
     return split_layout_at_eos(read_tokens(folder, reader), reader.shard_set.eos_id)

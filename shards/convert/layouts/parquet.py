@@ -39,7 +39,7 @@ _COLUMNS = ["source", "unit", "row", "hash"]
 
 
 def find_export_obstacles(reader: SplitReader) -> list[str]:
-    """Refuse a document that offsets of 31 bits do not hold."""
+    """Refuse a document that the 31-bit offsets of a Parquet column do not hold."""
     if (longest := longest_layout_document(reader)) <= MAX_LIST_TOKENS:
         return []
     return [f"a list of Parquet holds {MAX_LIST_TOKENS} tokens; the longest document of {reader.split} has {longest}"]
@@ -74,13 +74,13 @@ def write_split(folder: Path, reader: SplitReader) -> None:
 
 
 def read_tokens(folder: Path, reader: SplitReader) -> Iterator[Tokens]:
-    """Read the column `input_ids` of the files in order."""
+    """Read the column `input_ids` of the Parquet files in order."""
     for lists in _iter_lists(folder, reader):
         yield lists.flatten().to_numpy(zero_copy_only=False)
 
 
 def read_lengths(folder: Path, reader: SplitReader) -> Iterator[Lengths]:
-    """Yield the lengths of `input_ids` in order."""
+    """Yield the lengths of `input_ids` in the Parquet files, in order."""
     for lists in _iter_lists(folder, reader):
         yield lists.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64)
 
