@@ -57,7 +57,7 @@ def parse_size(flag: str, text: str, *, least: int = 1) -> int:
 
 
 def add_set(parser: argparse.ArgumentParser) -> None:
-    """Add the argument SET, where the set lies, as `options.set`: a `Path`, or an address as text."""
+    """Add the argument SET, the place of the set, as `options.set`: a `Path`, or an address as text."""
     about = "the set: a folder, or an address such as s3://BUCKET/PREFIX or hf://datasets/OWNER/NAME"
     parser.add_argument("set", type=parse_place, metavar="SET", help=about)
 

@@ -33,7 +33,7 @@ def find_export_obstacles(reader: SplitReader) -> list[str]:
 
 
 def write_split(folder: Path, reader: SplitReader) -> None:
-    """Write a split as datatrove's three files a shard."""
+    """Write a split as datatrove's three files per shard."""
     (folder / reader.split).mkdir()
     for index, shard in enumerate(reader.shards):
         path = folder / reader.split / f"{reader.split}_{index:06d}.ds"

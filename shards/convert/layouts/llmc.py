@@ -43,7 +43,7 @@ def find_export_obstacles(reader: SplitReader) -> list[str]:
 
 
 def write_split(folder: Path, reader: SplitReader) -> None:
-    """Write an llm.c file a shard."""
+    """Write one llm.c file per shard."""
     for path, shard in zip(_paths(folder, reader), reader.shards, strict=True):
         with atomic_open(path) as file:
             file.write(pack_header(shard.num_tokens))
