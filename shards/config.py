@@ -169,8 +169,13 @@ def _descend(place: Any, part: str) -> Any:
 
 def nearest(word: str, words: list[str]) -> str:
     """Return the hint for a wrong word in a config: ' Did you mean X?', or a list of all words if no word is near."""
+    return did_you_mean(word, words) or f" Expected one of: {', '.join(sorted(words))}."
+
+
+def did_you_mean(word: str, words: list[str]) -> str:
+    """Return ' Did you mean X?' with the nearest word; nothing if no word is near."""
     close = difflib.get_close_matches(word, words, n=1)
-    return f" Did you mean {close[0]!r}?" if close else f" Expected one of: {', '.join(sorted(words))}."
+    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def _to_fault(model: type[BaseModel], detail: dict[str, Any], data: dict[str, Any]) -> str:
@@ -187,7 +192,10 @@ def _to_fault(model: type[BaseModel], detail: dict[str, Any], data: dict[str, An
     message = str(detail["msg"]).removeprefix("Value error, ")
     message = re.sub(r"Input should be a valid dictionary or instance of \w+", "expected a table", message)
     found = repr(detail.get("input"))
-    return f"{place}: {message}; got {found if len(found) <= 80 else found[:77] + '...'}"
+    hint = ""
+    if detail["type"] == "literal_error" and isinstance(detail.get("input"), str):
+        hint = did_you_mean(detail["input"], re.findall("'([^']*)'", detail["ctx"]["expected"]))
+    return f"{place}: {message}; got {found if len(found) <= 80 else found[:77] + '...'}{hint and '.'}{hint}"
 
 
 def item_names(items: list[Any]) -> list[str]:

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.build.checked_recipe import SHIPPED, load_checked_recipe
+from pipeline.build.checked_recipe import load_checked_recipe
 from pipeline.recipe import reference as keys
 from pipeline.recipe.clean_recipe import CleanAllRecipe, NearDuplicatesRecipe
 from pipeline.recipe.evaluations import EvaluationRecipe
 from pipeline.recipe.filters import FILTERS
+from pipeline.recipe.paths import SHIPPED
 from pipeline.recipe.presets import PRESETS, Preset
 from pipeline.recipe.schema import MixRecipe, PhaseRecipe, Recipe, SourceRecipe
 from shards.errors import InputError

@@ -18,9 +18,8 @@ from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.globs import check_globs
 from shards.errors import check_extra
 from shards.stores.files import hash_file
-from shards.terminal.shipped_recipes import find_recipe, shipped_folder
+from shards.terminal.shipped_recipes import find_recipe
 
-SHIPPED = shipped_folder(Path(__file__).parents[1], "data")
 SHIPPED_PATHS_BEGIN = Path("recipes/data")
 """If a shipped recipe is given by name, its paths begin at this folder of the working directory: so
 `../../out/demo-corpus` becomes `out/demo-corpus` in the working directory."""
@@ -45,7 +44,7 @@ def load_checked_recipe(
     """
     folder = None
     if not isinstance(recipe, dict):
-        given, recipe = recipe, find_recipe(recipe, SHIPPED)
+        given, recipe = recipe, find_recipe(recipe, paths.SHIPPED)
         if recipe != Path(given):
             folder = Path.cwd() / SHIPPED_PATHS_BEGIN
             if recipe.stem == "demo":

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.cli.flags import ENGINES
@@ -93,19 +91,8 @@ def open_executor(options: argparse.Namespace) -> Executor:
             dry_run=print if options.dry_run else None,
             say=say,
         )
+    from pipeline.build.preload import find_preload
     from pipeline.engine.executors import LocalExecutor
 
-    return LocalExecutor(options.workers or len(os.sched_getaffinity(0)), find_preload(options.recipe))
-
-
-def find_preload(recipe: str) -> list[str]:
-    """Return the modules that the workers of a recipe need besides those of every build.
-
-    The recipe's text is searched, not read as it is meant: for that, the libraries would have to be loaded first.
-    """
-    try:
-        text = Path(recipe).read_text(encoding="utf-8")
-    except (OSError, ValueError):  # a shipped recipe's name, or what is refused later
-        return []
-    presets = re.search(r"\bclean\b[^=\n]*\b(gopher|c4|fineweb|code)\b", text)
-    return ["pipeline.clean.measures.loaded"] if presets else []
+    preload = find_preload(options.recipe, options.overrides)
+    return LocalExecutor(options.workers or len(os.sched_getaffinity(0)), preload)

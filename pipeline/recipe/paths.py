@@ -15,6 +15,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from pipeline.recipe.clean_table import list_clean
+from shards.terminal.shipped_recipes import shipped_folder
+
+SHIPPED = shipped_folder(Path(__file__).parents[1], "data")
+"""The folder of the data recipes that come with the distribution."""
 
 _PROTOCOL = re.compile(r"[a-z]+")
 """A link of a chained URL that fsspec takes for the name of a protocol, such as `simplecache`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import gzip
 import os
 import random
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import pipeline
 from pipeline.build.checked_recipe import load_checked_recipe
+from pipeline.build.preload import MEASURES_MODULE, find_preload
 from pipeline.clean.measures.measure import measure_documents
 from pipeline.clean.measures.names import MEASURES
 from pipeline.recipe.presets import C4, OFF, PRESETS, Code, Fineweb, Gopher, Limit, Preset
@@ -30,6 +34,7 @@ from pipeline.recipe.reference import field_docs
 from shards.errors import InputError, MissingExtraError
 from tests.support.data_like_code import KINDS, write_data_like_code
 from tests.support.slow_measures import SLOW_MEASURES, measure_slowly
+from tests.support.small_recipe import write_small_recipe
 
 WHITE = [char for char in map(chr, range(0x110000)) if char.isspace()]
 PIECES = ["a", "the", "The", "and", "#", "...", "…", "-", "•", "\n", "\n\n", " ", "  ", "\t", "\r\n", "é", "中文", "🎉"]
@@ -101,29 +106,51 @@ def test_each_phrase_is_found_wherever_it_begins() -> None:
         check_equal(texts)
 
 
+@pytest.mark.parametrize("given", ["file", "tables", "recipe"])
+@pytest.mark.parametrize("preset", PRESETS)
+def test_workers_load_the_measures_of_each_preset(preset: str, given: str, tmp_path: Path) -> None:
+    recipe = write_small_recipe(tmp_path)
+    recipe.write_text(f"{recipe.read_text()}[clean.{preset}]\n")
+    any_form = {"file": recipe, "tables": tomllib.loads(recipe.read_text()), "recipe": None}[given]
+    assert find_preload(any_form or pipeline.load_recipe(recipe)) == [MEASURES_MODULE]
+
+
 @pytest.mark.parametrize(
-    ("text", "loaded"),
+    ("tables", "overrides", "loaded"),
     [
-        ("[clean.gopher]\n", True),
-        ("[[sources]]\nname = 'a'\n[sources.clean.c4]\n", True),
-        ('{"clean": {"fineweb": {}}}', True),
-        ("clean.language.model = 'm'\nname = 'code'\n", False),
+        ({"sources": [{"name": "a"}, {"name": "b", "clean": {"c4": {}}}]}, [], True),
+        ({"name": "code", "clean": {"language": {"model": "fineweb"}}}, [], False),
+        ({"name": "x", "sources": 3, "clean": "code"}, ["mix.tokens=1M"], False),
+        ({"name": "x"}, ["clean.fineweb.max_dropped=0.5"], True),
+        ("demo", [], False),
+        ("demo", ["clean.code={}"], True),
+        ("no-such-recipe", [], False),
+        ("no-such-recipe.toml", [], False),
     ],
 )
-def test_workers_find_the_measures_loaded_where_a_recipe_has_presets(text: str, loaded: bool, tmp_path: Path) -> None:
-    (tmp_path / "recipe").write_text(text)
+def test_workers_load_the_measures_where_a_recipe_has_presets(
+    tables: dict[str, Any] | str, overrides: list[str], loaded: bool
+) -> None:
+    before = copy.deepcopy(tables)
+    assert find_preload(tables, overrides) == ([MEASURES_MODULE] if loaded else [])
+    assert tables == before
+
+
+@pytest.mark.parametrize("clean", ["[clean.gopher]\nwhen = 'off'\n", ""])
+def test_workers_of_build_set_have_the_measures_loaded(clean: str, tmp_path: Path) -> None:
+    """As those of the command: all of them have the module of the fork server, and do not load it one by one."""
+    recipe = write_small_recipe(tmp_path)
+    recipe.write_text(recipe.read_text() + clean)
     program = (
-        "import sys; from multiprocessing import get_context\n"
-        "from pipeline.cli.engines import find_preload; from pipeline.engine.executors import LocalExecutor\n"
-        "LocalExecutor(2, find_preload(sys.argv[1]))\n"
+        "import sys, pipeline; from multiprocessing import get_context\n"
+        "pipeline.build_set(sys.argv[1], out=sys.argv[2], workers=2)\n"
         "with get_context('forkserver').Pool(1) as pool:\n"
         '    print(pool.apply(eval, (\'"numba" in __import__("sys").modules\',)))\n'
     )
     measure_documents(pa.array(["compiled, if it was not"], pa.large_string()), list(MEASURES))
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "recipe")], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == f"{loaded}\n"
+    command = [sys.executable, "-c", program, str(recipe), str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{bool(clean)}\n"
 
 
 @pytest.mark.long
