@@ -30,7 +30,7 @@ exit status: 0 done, 1 failed on the way or the set has problems, 2 could not ru
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return the exit status."""
     options = _parser().parse_args(arguments)
-    interrupted = "interrupted; what is finished is kept. Run the same command again to go on."
+    interrupted = "interrupted; finished work is kept. Run the same command again to resume."
     as_json = getattr(options, "json", False)
     return run_command(lambda: options.run(options), as_json=as_json, interrupted=interrupted)
 

@@ -16,7 +16,7 @@ COULD_NOT_RUN = 2
 WAY = {
     "Build the set": {
         "plan": ("pipeline", "price a build: what it reads, writes and takes; writes nothing"),
-        "build": ("pipeline", "build a shard set from a recipe; run it again to go on"),
+        "build": ("pipeline", "build a shard set from a recipe; run it again to resume"),
         "clean-report": ("pipeline", "show what each limit of the presets drops, to choose limits"),
         "demo-corpus": ("pipeline", "gather the demo's text from this installation"),
         "keys": ("pipeline", "list every key of a data recipe"),
@@ -39,7 +39,7 @@ WAY = {
         "fit": ("trainer", "estimate which micro-batches fit in a GPU's memory"),
         "cost": ("trainer", "compare GPUs in dollars per billion tokens"),
         "bench": ("trainer", "time training steps on this machine"),
-        "train": ("trainer", "train a model on a set; run it again to go on"),
+        "train": ("trainer", "train a model on a set; run it again to resume"),
     },
     "Look at the run": {
         "plot": ("trainer", "draw loss, learning rate, throughput and dollars"),

@@ -139,7 +139,7 @@ class Session:
         """Return a sentence that names the last checkpoint, for a run that cannot go on."""
         if self.saved is None:
             return "No checkpoint had been written."
-        return f"The last checkpoint is {self.saved}; --resume auto goes on from there."
+        return f"The last checkpoint is {self.saved}; --resume auto continues from there."
 
     def close(self) -> None:
         """Release the lock of the run folder and leave the group of ranks."""

@@ -240,13 +240,13 @@ class _Inquiry:
         if not dropped and not self._masked and not unread:
             text = f"never seen: {_list(self._names)} were read whole, nothing was dropped or masked before encoding"
             return _Found([f"{text}, and no document has this hash"], data, "never seen")
-        lines = ["no document that was encoded has this hash. A hash alone does not tell which of these it is:"]
+        lines = ["no document that was encoded has this hash. A hash alone does not tell which of these applies:"]
         for name, counts in dropped.items():
             listed = ", ".join(f"{count:,} because {reason}" for reason, count in sorted(counts.items()))
             lines.append(f"  {name}: dropped before encoding: {listed}")
         if self._masked:
             listed = ", ".join(f"{count:,} with {kind}" for kind, count in sorted(self._masked.items()))
-            lines.append(f"  its personal data was masked, so that its hash is another one: documents {listed}")
+            lines.append(f"  its personal data was masked, which changed its hash: documents {listed}")
         if unread:
             lines.append(f"  it is in a part of {_list(unread)} that was not read")
         lines.append("  no source has it")

@@ -47,7 +47,7 @@ def add_command(commands: Subparsers) -> None:
         "--engine",
         choices=ENGINES,
         default="local",
-        help="where the tasks will run (default: local); the time until a cluster gives its nodes is not foreseen",
+        help="where the tasks will run (default: local); the time until a cluster gives its nodes is not included",
     )
     machines.add_argument(
         "--workers",

@@ -170,7 +170,7 @@ def _duplicates(source: SourceEstimate) -> str:
 def _time_lines(estimate: Estimate) -> list[str]:
     time, pilot = estimate.time, estimate.probe
     if time is None or pilot is None:
-        return [f"no probe: tokens are guessed at {TEXT_BYTES_PER_TOKEN} bytes each, times are not foreseen"]
+        return [f"no probe: tokens are guessed at {TEXT_BYTES_PER_TOKEN} bytes each, times are not estimated"]
     lines = [f"measured on {_size(pilot.sample_bytes)} of text in {pilot.seconds:.0f} s"]
     parts: list[str] = []
     if pilot.content_files_per_s:

@@ -5,7 +5,7 @@ time, and the slower of the two counts; near-duplicates are looked for. At last 
 time is divided by the number of workers, download time is not. On two cores shared with other work, builds of 2 to 600
 MB took 0.65 to 1.4 times the estimate. No stage uses more workers than it has tasks. If the work folder or the set is
 on an object store, a stage takes at least as long as its bytes and answers (`pipeline.estimate.traffic`). Waiting for a
-cluster to give nodes is not foreseen, and neither are pairs of near-duplicates that the sample does not show: a text
+cluster to give nodes is not included, and neither are pairs of near-duplicates that the sample does not show: a text
 with many takes longer.
 """
 

@@ -263,7 +263,7 @@ class Outcomes:
             kept = False
         elif not agrees:
             raise RunError(
-                f"{self._folder}: what it says of the document {copy.hash} does not agree with its evidence. Delete "
+                f"{self._folder}: its answer for the document {copy.hash} does not agree with its evidence. Delete "
                 "this folder, and run the same build command again."
             )
         if not kept:

@@ -83,7 +83,7 @@ def check_tokenizer(data: dict[str, Any]) -> Iterator[str]:
     if section.get("file") is not None:
         for key in _given(TokenizerRecipe, section, _KEYS_OF_TRAINING):
             yield (
-                f"tokenizer.{key}: the tokenizer `file` decides it, so that the key has no effect. Leave it out "
+                f"tokenizer.{key}: the tokenizer `file` decides it, so the key has no effect. Leave it out "
                 f"(on the command line: --set 'tokenizer={{file = \"...\"}}')"
             )
         return

@@ -35,7 +35,7 @@ def find_faults(data: dict[str, Any]) -> Iterator[str]:
     model: dict[str, Any] = data["model"]
     kind = model.get("type", "BPE")
     if kind not in ("BPE", "Unigram"):
-        why = "its entries say nothing of the white space between them, so that text would be lost"
+        why = "its entries do not record the white space between them, so text would be lost"
         yield f"has the model {kind!r}: {why}. Use a BPE or Unigram, or train one."
         return
     spelling, entries = find_spelling(data), find_entries(data)
@@ -104,7 +104,7 @@ def describe_ignored(data: dict[str, Any]) -> list[str]:
 
 
 def _find_missing(data: dict[str, Any], entries: dict[str, int], spelling: Spelling) -> Iterator[str]:
-    """Yield what the vocabulary lacks so that text would be lost and not even counted, and entries without bytes."""
+    """Yield missing entries without which text would be lost and not even counted, and entries without bytes."""
     if not spelling.space:
         tokens: list[dict[str, Any]] = data.get("added_tokens") or []
         own = entries.keys() - {token["content"] for token in tokens}

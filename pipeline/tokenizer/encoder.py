@@ -208,7 +208,7 @@ def _load_fast(text: str, expected: dict[str, list[int]]) -> tuple[Any, str]:
         return None, f"gigatoken cannot run it ({str(error).partition(chr(10))[0]})"
     for probe, ids in expected.items():
         if _encode_fast(fast, _wrap(probe))[0].tolist() != ids:
-            return None, f"gigatoken encodes {probe!r} otherwise than `tokenizers`"
+            return None, f"gigatoken encodes {probe!r} differently from `tokenizers`"
     return fast, ""
 
 

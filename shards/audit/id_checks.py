@@ -84,7 +84,7 @@ def check_never_seen(totals: Totals, vocabulary: Vocabulary) -> Check:
     if len(ids) > MAX_UNSEEN_SHARE * size and is_large_enough(tokens, size, below=MIN_EXAMPLES):
         verdict = "bad"
     summary = (
-        f"{len(ids):,} of {size:,} ids never occur in training, where a set of its size can be expected to miss "
+        f"{len(ids):,} of {size:,} ids never occur in training; a set of its size can be expected to miss "
         f"{expected:,}; {int((unseen & (lengths == 1)).sum())} single bytes are not counted"
     )
     longest_first = ids[np.argsort(-lengths[ids], kind="stable")][:MAX_FINDINGS]
@@ -108,8 +108,8 @@ def check_rare(totals: Totals, vocabulary: Vocabulary, *, below: int) -> Check:
     if share > MAX_RARE_SHARE and is_large_enough(tokens, size, below=below):
         verdict = "bad"
     summary = (
-        f"{len(rare):,} ids occur fewer than {below:,} times; with those never seen {share:.1%} of the vocabulary, "
-        f"where a set of its size can be expected to have {expected:.1%}"
+        f"{len(rare):,} ids occur fewer than {below:,} times; with those never seen, {share:.1%} of the vocabulary; "
+        f"a set of its size can be expected to have {expected:.1%}"
     )
     rarest = rare[np.argsort(counts[rare], kind="stable")][:MAX_FINDINGS]
     rows = [_id_finding(token, totals, vocabulary) for token in rarest.tolist()]

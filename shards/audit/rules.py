@@ -108,7 +108,7 @@ RULES = (
     ("special_ids", "Bad: a special id inside a document, or EOS (BOS) anywhere but once at its end (beginning)."),
     (
         "unknown_ids",
-        "Only where the tokenizer does not know every character. Worth a look: unknown tokens are more than "
+        "Only if the tokenizer does not know every character. Worth a look: unknown tokens are more than "
         f"{MAX_UNKNOWN_SHARE:.2%} of all.",
     ),
     (

@@ -137,11 +137,11 @@ def _print(found: Imported, options: argparse.Namespace) -> None:
             f"that are in val too; {'left out' if options.repeats == 'drop' else 'kept'}"
         )
         if found.epochs > 1:
-            print(
-                f"training documents occur up to {found.epochs:,} times: allowed, so validate and audit name none of it"
-            )
+            print(f"training documents occur up to {found.epochs:,} times: allowed, so validate and audit accept them")
         if options.repeats == "keep":
             print("a set without epochs may not hold them: validate and audit name them (--repeats drop, or allow)")
         elif options.repeats == "allow" and (repeats.in_val or repeats.leaked):
-            print("a set may not hold those of val and in both: validate and audit name them (--repeats drop)")
+            print(
+                "a set may not repeat documents within val or have them in both splits: validate and audit name them (--repeats drop)"
+            )
     print(printable(f"check it with {called_as('shards', 'validate')} {options.out}"))

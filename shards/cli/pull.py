@@ -19,9 +19,10 @@ def add_command(commands: Subparsers) -> None:
     """Add `pull`."""
     parser = commands.add_parser(
         "pull",
-        help="fetch a set from the Hugging Face Hub, every file verified; re-run to go on",
+        help="fetch a set from the Hugging Face Hub, every file verified; run it again to resume",
         description="Fetch a set from the Hugging Face Hub into a new folder, every file verified against the "
-        "manifest. Stopped anywhere, the same command goes on; a folder that holds the set already is verified again.",
+        "manifest. If it is stopped, run the same command again to resume; a folder that already holds the set is "
+        "verified again.",
     )
     parser.add_argument("source", metavar="SOURCE", help="OWNER/NAME[@REVISION][/FOLDER], or hf://datasets/...")
     parser.add_argument(

@@ -25,10 +25,10 @@ def add_command(commands: Subparsers) -> None:
     """Add `push`."""
     parser = commands.add_parser(
         "push",
-        help="upload a set and its card as a dataset on the Hugging Face Hub; re-run to go on",
+        help="upload a set and its card as a dataset on the Hugging Face Hub; run it again to resume",
         description="Upload a set and its data card as a dataset on the Hugging Face Hub. The files are uploaded "
         "first; one commit at the end makes the whole set visible. A set that does not pass validation is not sent. "
-        "Stopped anywhere, the same command goes on and sends nothing twice. The token is HF_TOKEN, or that of "
+        "If it is stopped, run the same command again: nothing is sent twice. The token comes from HF_TOKEN or "
         "`hf auth login`; HF_ENDPOINT names another Hub.",
     )
     add_set(parser)

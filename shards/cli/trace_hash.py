@@ -76,13 +76,13 @@ def _ask(
     if explain is None:
         if options.work is not None:
             raise InputError("--work: nothing installed reads work folders. Install the package that built the set.")
-        return None, "Why, the package that built the set can tell: install it, and give --work."
+        return None, "The package that built the set can say why: install it, and give --work."
     question = Question(
         str(options.set), shard_set.manifest_sha256, query.bounds, options.work, text, options.read_sources
     )
     with show_progress("trace", unit="bytes", show=options.read_sources) as progress:
         answer = explain(question, progress)
-    return answer, "Why, the build's work folder can tell: give it with --work. By default it is SET.work."
+    return answer, "The build's work folder can say why: give it with --work. By default it is SET.work."
 
 
 def _describe(place: dict[str, Any]) -> str:

@@ -107,7 +107,7 @@ def push(
             done.commit = comparison.listing.commit
             return done
     names = ", ".join(file.name for file in comparison.missing[:5])
-    raise HubError(f"{address}: {names}: committed, but listed otherwise. Does another program write there?")
+    raise HubError(f"{address}: {names}: committed, but the listing differs. Does another program write there?")
 
 
 def _create(comparison: Comparison, *, private: bool) -> bool:

@@ -199,5 +199,5 @@ def say_token() -> str:
     from huggingface_hub import get_token
 
     if get_token():
-        return "A token was sent; it lacks the right, or the name is wrong"
+        return "A token was sent, but it lacks the right, or the name is wrong"
     return "No token was sent: set HF_TOKEN, or log in with `hf auth login`"

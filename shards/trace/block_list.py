@@ -53,7 +53,7 @@ def check_block_list_path(path: Path, set_folder: Path | None) -> None:
         raise InputError(f"{path}: the folder {folder} cannot be written to. Give another file.")
     if path.exists() and not _is_block_list(path):
         raise InputError(
-            f"{path}: exists, and is no block list: expected its first line to begin with {_FIRST!r}. "
+            f"{path}: exists and is not a block list: expected its first line to begin with {_FIRST!r}. "
             "Give another file."
         )
 

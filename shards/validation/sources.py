@@ -166,8 +166,8 @@ def _compare_ids(sample: _Sample, text: bytes, encode: Callable[[str], list[int]
         return []
     at = next((i for i, (a, b) in enumerate(zip(held, ids, strict=False)) if a != b), min(len(held), len(ids)))
     message = (
-        f"{origin}: the tokenizer encodes its text otherwise from token {at} on: {ids[at : at + 8]}... of {len(ids)} "
-        f"tokens; the shard holds {held[at : at + 8]}... of {len(held)}. The shard comes from another build."
+        f"{origin}: the tokenizer encodes its text differently, from token {at} on: {ids[at : at + 8]}... of "
+        f"{len(ids)} tokens; the shard holds {held[at : at + 8]}... of {len(held)}. The shard comes from another build."
     )
     return [Problem("source_mismatch", sample.where, message)]
 

@@ -218,7 +218,7 @@ def test_a_private_set_needs_its_token_which_goes_nowhere_else(hub: Hub, run: Co
 def test_a_gated_set_says_what_to_do(hub: Hub, run: Command, tmp_path: Path) -> None:
     hub.gated("HuggingFaceTB/finemath")
     said = run("plan", hub_recipe(tmp_path / "hub.toml", "math"), expect=2, HF_TOKEN="hf_reader")
-    assert "to ask for access. A token was sent; it lacks the right" in said
+    assert "to ask for access. A token was sent, but it lacks the right" in said
 
 
 def test_a_branch_is_resolved_once_for_a_work_folder(hub: Hub, folder: Path, run: Command, tmp_path: Path) -> None:

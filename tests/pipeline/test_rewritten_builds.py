@@ -137,7 +137,7 @@ def test_another_tokenizer_or_source_is_found(built: Path, tmp_path: Path) -> No
     (folder / "manifest.json").write_text(json.dumps(manifest))
     problems = validate(folder, level="quick", against_sources=20).problems
     assert {"source_mismatch"} <= {problem.kind for problem in problems}
-    assert any("the tokenizer encodes its text otherwise from token" in problem.message for problem in problems)
+    assert any("the tokenizer encodes its text differently, from token" in problem.message for problem in problems)
 
 
 def test_bos_out_of_place_is_found(built: Path) -> None:

@@ -345,13 +345,13 @@ def test_no_other_file_is_overwritten(flooded, tmp_path, capsys):
     notes = tmp_path / "notes.txt"
     notes.write_text("my notes\n")
     assert run(flooded[0], "--out", tmp_path / "audit", "--write-block-list", notes) == 2
-    assert "is no block list" in capsys.readouterr().err
+    assert "is not a block list" in capsys.readouterr().err
     assert notes.read_text() == "my notes\n"
     assert not (tmp_path / "audit").exists(), "refused before anything is read"
     notes.write_text("")
     check_block_list_path(notes, None)
     notes.write_text("0123456789abcdef0123456789abcdef\n")
-    with pytest.raises(InputError, match="is no block list"):
+    with pytest.raises(InputError, match="is not a block list"):
         check_block_list_path(notes, None)
     assert run(flooded[0], "--out", tmp_path / "audit", "--listed-share", "0.3") == 2
     assert "--listed-share needs --write-block-list" in capsys.readouterr().err

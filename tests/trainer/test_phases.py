@@ -212,7 +212,7 @@ def test_a_spike_stops_the_run_at_a_good_checkpoint_and_names_the_documents(open
     with pytest.raises(RunError, match=r"step 22: loss .* a spike over .*windows \[168, 176\)") as caught:
         run_training(session, lambda line: None)
     assert "train-0000" in str(caught.value)
-    assert "step-00000012; --resume auto goes on" in str(caught.value)
+    assert "step-00000012; --resume auto continues" in str(caught.value)
     assert [path.name for path in (session.run / "checkpoints").iterdir()] == ["step-00000012"]
     session.close()
     again = open_run("eval.every_steps=24")

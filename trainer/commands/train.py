@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
         if is_first_rank():
             print_outcome(outcome, as_json=options.json)
     if outcome.off_ramp is not None:
-        show(f"stopped: {outcome.off_ramp}. {session.saved} was saved; --go-on goes on from there.")
+        show(f"stopped: {outcome.off_ramp}. {session.saved} was saved; --go-on continues from there.")
         return OFF_RAMP
     return 128 + outcome.interrupted_by if outcome.interrupted_by else 0
 
