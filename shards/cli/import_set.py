@@ -142,6 +142,7 @@ def _print(found: Imported, options: argparse.Namespace) -> None:
             print("a set without epochs may not hold them: validate and audit name them (--repeats drop, or allow)")
         elif options.repeats == "allow" and (repeats.in_val or repeats.leaked):
             print(
-                "a set may not repeat documents within val or have them in both splits: validate and audit name them (--repeats drop)"
+                "a set may not repeat documents within val, or hold them in both splits: validate and audit name them "
+                "(--repeats drop)"
             )
     print(printable(f"check it with {called_as('shards', 'validate')} {options.out}"))
