@@ -139,7 +139,8 @@ class EvalConfig(Settings):
 
 
 class CheckpointConfig(Settings):
-    """`[checkpoint]`: saving, also done at each phase's end, after the last step and when interrupted."""
+    """`[checkpoint]`: saving. A run also saves at the end of each phase, after the last step, and when it is
+    interrupted."""
 
     every_steps: PositiveInt = 250
     keep_last: PositiveInt = 2

@@ -25,7 +25,7 @@ def check_contamination_alarm(recipe: Recipe, counts: Iterable[dict[str, Any]], 
 
     Args:
         recipe: the recipe.
-        counts: what `find_contamination` counted of each set.
+        counts: the counts of `find_contamination` for each set.
         work: the work folder.
 
     Raises:

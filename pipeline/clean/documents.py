@@ -110,7 +110,7 @@ class DocumentStream:
 
     @property
     def dropped_by_preset(self) -> dict[str, int]:
-        """How many documents each preset with `when = "encode"` would have dropped alone."""
+        """How many documents each preset with `when = "encode"` would have dropped on its own."""
         return dict(self._fallen.presets)
 
     def __iter__(self) -> Iterator[tuple[npt.NDArray[np.uint32], Documents]]:

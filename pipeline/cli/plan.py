@@ -32,7 +32,7 @@ def add_command(commands: Subparsers) -> None:
     parser.add_argument(
         "--count-duplicates",
         action="store_true",
-        help="read and hash all text that the build would read, 20 bytes of memory a document; without it, documents "
+        help="read and hash all text that the build would read, 20 bytes of memory per document; without it, documents "
         "with equal text are found in small local sources, in the sample and in the set that is in --out",
     )
     parser.add_argument(

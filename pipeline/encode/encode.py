@@ -303,7 +303,8 @@ def _sort_hits(parts: list[_Encoded], order: npt.NDArray[np.int64]) -> npt.NDArr
 
 
 def _span_labels(rows: npt.NDArray[np.void], unit: Unit) -> list[str]:
-    """Label each span with the digest of its documents in row order, which serves as revision of a file without one."""
+    """Label each span with the digest of its documents in row order, which serves as the revision of a file without
+    one."""
     by_place = rows[np.lexsort((rows["row"], rows["span"]))]
     edges = np.searchsorted(by_place["span"], np.arange(len(unit.spans) + 1))
     labels: list[str] = []

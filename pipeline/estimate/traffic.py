@@ -108,7 +108,8 @@ class BuildSize:
 
     @property
     def partitions(self) -> int:
-        """Parts in which validation compares all documents: one in the driver, more as a task each."""
+        """Number of parts in which validation compares all documents: one part runs in the driver, more run as one task
+        each."""
         return max(1, -(-self.documents // PARTITION_DOCUMENTS))
 
 

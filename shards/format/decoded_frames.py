@@ -107,7 +107,7 @@ class DecodedShard:
                     self._changed.notify_all()
 
     def _decode(self, frames: npt.NDArray[np.int64]) -> None:
-        """Decode frames, several at once: each thread those that one request brings, from a disk one."""
+        """Decode several frames at once: each thread decodes the frames of one request, or one frame from a disk."""
 
         def decode(group: tuple[codec.Frame, ...]) -> None:
             start, stop = group[0].start // self._size, group[-1].stop // self._size

@@ -196,7 +196,7 @@ def group_plotted_shards(shards: Sequence[ShardFacts], slots: int) -> list[list[
 
 
 def _length_groups() -> tuple[list[int], npt.NDArray[np.int64]]:
-    """Return edges of whole lengths, about four a doubling, and the group of each of `histogram.BINS`."""
+    """Return edges of whole lengths, about four per doubling, and the group of each of `histogram.BINS`."""
     edges = sorted({math.ceil(2 ** (step / PER_DOUBLING)) for step in range(32 * PER_DOUBLING + 1)})
     groups = np.searchsorted(np.array(edges), bin_middles(), "right") - 1
     return edges, np.clip(groups, 0, len(edges) - 2)

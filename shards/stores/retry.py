@@ -135,7 +135,7 @@ class _Reporter:
         self._lock = threading.Lock()
 
     def report(self, message: str) -> None:
-        """Report what became of the request, unless a report was made a moment ago."""
+        """Report the outcome of the request, unless a report was made a moment ago."""
         if self._note is None:
             return
         with self._lock:

@@ -32,10 +32,10 @@ SAMPLE_SEED = 0x746D696C
 class ReadDocuments(Protocol):
     """A reader of one kind of source, found by entry point.
 
-    Its arguments are the source's object in recipe.json, with the `folder` added at which its paths begin; the name of
-    a unit, as in the document table; and row numbers in the unit. It returns the text of each row as UTF-8 bytes, in
-    the order of the row numbers, and None for a row that does not exist. It raises ValueError or OSError, with a
-    message for the user, if the source cannot be read.
+    Its arguments are the source's object in recipe.json, with the `folder` added that its paths are relative to; the
+    name of a unit, as in the document table; and row numbers in the unit. It returns the text of each row as UTF-8
+    bytes, in the order of the row numbers, and None for a row that does not exist. It raises ValueError or OSError,
+    with a message for the user, if the source cannot be read.
     """
 
     def __call__(self, source: dict[str, Any], unit: str, rows: list[int]) -> list[bytes | None]: ...

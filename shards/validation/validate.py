@@ -134,7 +134,7 @@ def check_in_full(store: Store, check_shards: CheckShards, compare: Compare) -> 
         compare: runs the comparison of documents over the whole set, anywhere.
 
     Returns:
-        What was found, without the time it took; and the set's files, of which `sound` may be opened.
+        The result, without the time it took; and the set's files, of which those in `sound` may be opened.
 
     Raises:
         OSError: the folder is absent or cannot be listed.

@@ -48,8 +48,8 @@ def summarise_mix(records: list[Record]) -> list[dict[str, Any]]:
 
     Returns:
         For each the `mix_phase`, the steps at which it was `from_step` and `to_step` (a step whose batch has windows of
-        two phases is in both), the training `loss` at its end (the mean of its last 50 steps, of those without another
-        phase's windows if there are any), and what the last validation in it found, None if there was none.
+        two phases is in both), the training `loss` at its end (the mean of its last 50 steps, if possible without
+        windows of another phase), and the result of the last validation in it, None if there was none.
     """
     rows: list[dict[str, Any]] = []
     for stretch in list_stretches(records):

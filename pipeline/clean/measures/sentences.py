@@ -25,7 +25,7 @@ _LAST_BYTES = mark_bytes((SENTENCE_ENDS + CLOSERS).encode())
 
 @compiled
 def measure_sentences(document: Bytes, words: Words, lines: Lines, flags: Flags) -> float:
-    """Count the words behind which a sentence ends, the last of each line always among them."""
+    """Count the words that end a sentence; the last word of a line always does."""
     count = 0
     for line in range(len(flags)):
         first, last = lines.firsts[line], lines.firsts[line + 1] - 1
@@ -53,7 +53,7 @@ def _keeps_line(document: Bytes, words: Words, first: int, last: int) -> bool:
 
 @compiled
 def _ends_sentence(document: Bytes, start: int, stop: int) -> bool:
-    """Return whether a word ends with a sentence's mark and at most `MAX_CLOSERS` quotes and brackets behind it."""
+    """Return whether a word ends with a sentence's mark, followed by at most `MAX_CLOSERS` quotes and brackets."""
     for _ in range(MAX_CLOSERS + 1):
         code, size = read_last(document, stop)
         if has_code(_ENDS, code):

@@ -36,7 +36,7 @@ _FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9,
 
 
 def _fill_orders() -> npt.NDArray[np.int64]:
-    """Return for each slot the order in which it asks all slots, always the same, `(SLOTS, SLOTS)`."""
+    """Return for each slot the fixed order in which it asks all slots, `(SLOTS, SLOTS)`."""
     draws = np.asarray(np.random.PCG64(_SEED).random_raw(SLOTS * SLOTS), np.uint64)
     return np.argsort(draws.reshape(SLOTS, SLOTS), axis=1)
 
