@@ -152,7 +152,7 @@ def check_concentrated(totals: Totals, vocabulary: Vocabulary, *, below: int) ->
 
 
 def concentration(split: SplitTotals) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return by which bits ids are checked: `document_bits` and `source_bits`, float64 `(vocab_size,)`, at least 0."""
+    """Return the bits by which the check of ids ranks them: `document_bits` and `source_bits`, float64, at least 0."""
     counts = split.counts
     tokens = counts.sum(axis=1)
     total = counts.sum(axis=0)

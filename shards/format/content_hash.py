@@ -41,7 +41,7 @@ def split_hashes(hashes: bytes | bytearray | npt.NDArray[np.uint8]) -> npt.NDArr
 
 
 def split_column(column: Any) -> npt.NDArray[np.uint64]:
-    """Return the halves of a `binary(16)` Arrow column without nulls: uint64 `(num_rows, 2)`."""
+    """Return the halves of the hashes in a `binary(16)` Arrow column without nulls: uint64 `(num_rows, 2)`."""
     size = 16
     buffer = column.buffers()[1]
     return split_hashes(memoryview(buffer)[column.offset * size : (column.offset + len(column)) * size])  # type: ignore[arg-type]

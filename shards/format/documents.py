@@ -147,7 +147,7 @@ def read_document(shard_set: ShardSet, shard: Shard, number: int) -> dict[str, A
 
 
 def read_bytes(shard: Shard, start: int, stop: int, *, vocabulary: Vocabulary) -> bytes:
-    """Return the text of a document, or of its beginning: of the tokens [start, stop), without the document's EOS.
+    """Return the text of a document of the table, or of its beginning: of the tokens [start, stop), without EOS.
 
     Raises:
         ShardSetError: the shard's files are not what the manifest says, or hold an id outside the vocabulary.

@@ -73,7 +73,7 @@ def save_checkpoint(
 
 
 def write_tensors(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file, synced to disk, that others may read as far as the umask allows.
+    """Save tensors as a safetensors file, synced to disk, that others may read as far as the umask allows.
 
     Raises:
         OSError: the disk is full or not writable.
