@@ -33,7 +33,7 @@ WAY = {
         "push": ("shards", "send a set to the Hugging Face Hub"),
         "pull": ("shards", "download a set from there, every file verified"),
         "export": ("shards", "write a set in the layout of another trainer"),
-        "import": ("shards", "make a set of another trainer's token files"),
+        "import": ("shards", "make a set from another trainer's token files"),
     },
     "Train": {
         "fit": ("trainer", "estimate which micro-batches fit in a GPU's memory"),

@@ -29,7 +29,7 @@ COMMANDS = {
     "export": "write a run's model for other libraries",
     "fit": "estimate which micro-batches fit in a GPU's memory",
     "cost": "compare GPUs in dollars per billion tokens",
-    "bench": "time training steps, and those of transformers' Trainer",
+    "bench": "time training steps of this trainer and of transformers' Trainer",
 }
 
 

@@ -57,7 +57,7 @@ def add_command(commands: Subparsers) -> None:
         "--validate",
         choices=["quick", "full"],
         default="full",
-        help="how to check the finished set (default: full; quick if this very set was found whole by full before)",
+        help="how to check the finished set (default: full; quick if full has already found this very set whole)",
     )
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     add_network(parser)

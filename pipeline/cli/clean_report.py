@@ -23,9 +23,9 @@ def add_command(commands: Subparsers) -> None:
     parser = commands.add_parser(
         "clean-report",
         help="show what cleaning drops: limits, near-duplicates, test items",
-        description="Show what the last mix dropped or reports, with documents, to decide by looking: at each limit "
-        'of presets with when = "mix", near-duplicates, and documents that hold items of evaluation sets. The build '
-        "need not have ended.",
+        description="Show what the last mix dropped or reported, with example documents, to choose limits by looking: "
+        'each limit of presets with when = "mix", near-duplicates, and documents that hold items of evaluation sets. '
+        "The build need not have finished.",
     )
     parser.add_argument(
         "place", type=parse_build_place, metavar="WORK", help="the work folder of a build, or its set (OUT)"

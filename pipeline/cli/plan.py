@@ -58,7 +58,7 @@ def add_command(commands: Subparsers) -> None:
     machines.add_argument(
         "--cpus-per-node", type=positive_number, default=1, metavar="N", help="workers of one machine (default: 1)"
     )
-    for what, about in (("node", "the machines cost"), ("gpu", "a GPU costs that waits for the build")):
+    for what, about in (("node", "the machines cost"), ("gpu", "it costs to keep a GPU waiting for the build")):
         machines.add_argument(
             f"--{what}-usd-per-hour", type=number_in(0, 10**6), metavar="USD", help=f"also estimate what {about}"
         )

@@ -126,7 +126,7 @@ RULES = (
         f"Worth a look: ids of {SUSPICIOUS_BITS:g} bits or more, which sit in few documents or in one small source. "
         "--write-block-list judges ids, and words of several tokens, more strictly: one is concentrated if documents "
         f"with few tokens hold more than half of its occurrences (few: {FEW_TOKENS:,}, or {FEW_SHARE:.3%} of a large "
-        f"set; {FILLED_FEW_SHARE:.1%} if the documents consist of it to {FILLED_SHARE:.0%}). It lists documents in "
+        f"set; {FILLED_FEW_SHARE:.1%} if it makes up {FILLED_SHARE:.0%} of them). It lists documents in "
         f"which {LISTED_SHARE:.0%} of the tokens with letters are concentrated.",
     ),
     (
@@ -137,14 +137,14 @@ RULES = (
     ),
     (
         "rare",
-        f"Worth a look: {RARE_TOLERANCE:.0%} of the ids more than the size of the set explains. "
+        f"Worth a look: more rare ids than the size of the set explains, by {RARE_TOLERANCE:.0%} of all ids. "
         f"Bad: more than {MAX_RARE_SHARE:.0%} of the ids, in a set large enough. "
         f"Rare: fewer than {MIN_EXAMPLES} times, in large sets fewer than once in {1 / RARE_SHARE:,.0f} tokens.",
     ),
     ("bytes_per_token", f"Worth a look: a source below {LOW_BYTES_PER_TOKEN:.0%} of the set's bytes per token."),
     (
         "phases",
-        "Only of a set with phases. "
+        "Only for a set with phases. "
         f"Worth a look: a phase below {LOW_BYTES_PER_TOKEN:.0%} of the set's bytes per token.",
     ),
     (

@@ -60,7 +60,7 @@ def add_command(commands: Subparsers) -> None:
         "--write-block-list",
         type=Path,
         metavar="FILE",
-        help="also look for documents full of concentrated ids and words (the set is read three times more), and write "
+        help="also look for documents full of concentrated ids and words (reads the set three more times), and write "
         "their hashes, each with the reason, as a block list for a data recipe's drop_hashes",
     )
     parser.add_argument(

@@ -46,7 +46,7 @@ def add_command(commands: Subparsers) -> None:
     parser.add_argument(
         "--dtype",
         choices=("uint16", "uint32"),
-        help="of files without a header (default: uint16 for up to 65,536 entries)",
+        help="dtype of files without a header (default: uint16 for up to 65,536 entries)",
     )
     parser.add_argument(
         "--close",

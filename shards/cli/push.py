@@ -43,7 +43,7 @@ def add_command(commands: Subparsers) -> None:
         "--level",
         choices=("quick", "full"),
         default="full",
-        help="of the validation before the push: quick reads no tokens and no document tables, so it finds neither a "
+        help="level of the validation before the push: quick reads no tokens or document tables, so it finds neither a "
         "wrong id nor a document in both splits (default: full; it takes a fraction of the time of the upload)",
     )
     add_threads(parser)

@@ -30,9 +30,9 @@ def add_command(commands: Subparsers) -> None:
         "trace",
         help="find the documents that contain a token, a text or a pattern, or say why one is not in the set",
         description="Find the documents that contain a token, a text or a pattern, with their source, unit, row and "
-        "the text around it; or those with a carried value, such as a URL; or the document with a content hash, and if "
-        "the set does not have it, why, from the build's work folder. Exit status 0 whether or not anything is found. "
-        "Patterns of --regex are those of Python's re, where \\b and \\w match Unicode; in a data recipe's "
+        "the text around it; or those with a carried value, such as a URL; or the document with a content hash. If "
+        "the set does not have that document, the build's work folder says why. Exit status 0 whether or not anything is found. "
+        "--regex takes patterns of Python's re, in which \\b and \\w match Unicode; in a data recipe's "
         "drop_if_matches (RE2) they match ASCII only, and look-around is not supported. Begin a pattern with (?a) to "
         "get RE2's \\b and \\w.",
     )
@@ -47,16 +47,18 @@ def add_command(commands: Subparsers) -> None:
         "--shard", metavar="K", help="a shard's name, or its index in the manifest, from 0; needs --offset"
     )
     what.add_argument(
-        "--hash", metavar="HASH", help="a document's content hash (XXH3-128 of its text), or its first 8 digits or more"
+        "--hash",
+        metavar="HASH",
+        help="a document's content hash (XXH3-128 of its text), or at least its first 8 digits",
     )
     what.add_argument(
-        "--document", type=Path, metavar="FILE", help="a file that holds a document's exact text: the same as its hash"
+        "--document", type=Path, metavar="FILE", help="a file with a document's exact text, instead of its hash"
     )
     what.add_argument(
         "--where",
         action="append",
         metavar="CONDITION",
-        help="a carried value: url=VALUE, url^=BEGINNING or url~=PATTERN (RE2); of several, all must hold",
+        help="a carried value: url=VALUE, url^=BEGINNING or url~=PATTERN (RE2); if repeated, all must hold",
     )
     parser.add_argument("--offset", type=whole_number, metavar="N", help="index of a token in that shard, from 0")
     parser.add_argument(
@@ -76,7 +78,7 @@ def add_command(commands: Subparsers) -> None:
     parser.add_argument(
         "--read-sources",
         action="store_true",
-        help="with --hash or --document: look for a document that was not encoded in all sources again",
+        help="with --hash or --document: search all sources again for a document that was not encoded",
     )
     add_workers(parser)
     parser.add_argument(
