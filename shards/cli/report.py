@@ -21,8 +21,8 @@ def add_command(commands: Subparsers) -> None:
         "report",
         help="write a page and a data card: mix, tokens, audit, examples, how to use the set",
         description="Write index.html, one page that needs no network, and README.md, a data card with the Hub's "
-        "header. Uses the audit of this set in SET.audit if there is one, otherwise makes one. Exit status 0 whatever the "
-        "audit says.",
+        "header. Uses the audit of this set in SET.audit if there is one, otherwise makes one. The exit status is "
+        "0 whatever the audit says.",
     )
     add_set(parser)
     parser.add_argument(

@@ -31,10 +31,10 @@ def add_command(commands: Subparsers) -> None:
         help="find the documents that contain a token, a text or a pattern, or say why one is not in the set",
         description="Find the documents that contain a token, a text or a pattern, with their source, unit, row and "
         "the text around it; or those with a carried value, such as a URL; or the document with a content hash. If "
-        "the set does not have that document, the build's work folder says why. Exit status 0 whether or not anything is found. "
-        "--regex takes patterns of Python's re, in which \\b and \\w match Unicode; in a data recipe's "
-        "drop_if_matches (RE2) they match ASCII only, and look-around is not supported. Begin a pattern with (?a) to "
-        "get RE2's \\b and \\w.",
+        "the set does not have that document, the build's work folder says why. The exit status is 0 whether or not "
+        "anything is found. --regex takes patterns of Python's re, in which \\b and \\w match Unicode; in a data "
+        "recipe's drop_if_matches (RE2) they match ASCII only, and look-around is not supported. Begin a pattern with "
+        "(?a) to get RE2's \\b and \\w.",
     )
     add_set(parser)
     what = parser.add_mutually_exclusive_group(required=True)
