@@ -3,8 +3,8 @@
 A generator seeded with (seed, split, shard) permutes the documents, starting from an order that depends on content. The
 slices of neighbouring shards are neighbours in every run. If there are many runs, a task therefore writes several
 shards: it reads the rows that all of them take of a run at once, and from a remote store the tokens, too. Memory: one
-shard's tokens, and the rows and carried values of the task's shards. Scratch: the task's shards, and from a remote
-store their tokens.
+shard's tokens, and the rows and carried values of the task's shards; from a remote store `MOST_HELD_BYTES` of their
+tokens. Scratch: the task's shards, and from a remote store the other tokens.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -53,6 +53,8 @@ MOST_TASK_BYTES = 6 << 30
 """Tokens of a task's shards: scratch on its machine."""
 MOST_ROWS_BYTES = 256 << 20
 """Rows and carried values of a task's shards, which are in memory."""
+MOST_HELD_BYTES = 32 << 20
+"""Tokens that a task has fetched and keeps in memory; more than that are in a scratch file."""
 MOST_CHECKSUMS_BYTES = 64 << 20
 """Checksums of runs in a remote store which a process keeps in memory."""
 
@@ -95,6 +97,22 @@ class _ScratchRange:
 
 
 @dataclass(frozen=True, slots=True)
+class _HeldRange:
+    """A range of a run's tokens that has been fetched into memory. It is read like a `FileRange`."""
+
+    content: memoryview
+    start: int
+    """The first byte of the content, in the run's tokens."""
+
+    extra_bytes: ClassVar[int] = 0
+
+    def read_into(self, start: int, stop: int, buffer: memoryview) -> tuple[int, int]:
+        size = stop - start
+        buffer[:size] = self.content[start - self.start : stop - self.start]
+        return 0, size
+
+
+@dataclass(frozen=True, slots=True)
 class _Part:
     """The documents that a task's shards take of one run in one epoch."""
 
@@ -106,7 +124,7 @@ class _Part:
     """The first row of each shard."""
     high: list[int]
     """One past the last row of each shard."""
-    tokens: FileRange | _ScratchRange
+    tokens: FileRange | _ScratchRange | _HeldRange
     """The run's tokens from the first row to the last."""
     carried: CarriedRows | None
     """The carried values of the run's documents from the first row to the last; None if the run has none."""
@@ -244,8 +262,10 @@ def _open_parts(folder: Path, task: AssembleTask, runs: tuple[Run, ...]) -> Gene
         return
     with tempfile.TemporaryFile(dir=folder) as file:
         lock = threading.Lock()
+        held = 0
 
         def fetch(job: tuple[int, Slice, Edges]) -> _Part | None:
+            nonlocal held
             part = open_part(*job)
             if part is None:
                 return None
@@ -253,6 +273,9 @@ def _open_parts(folder: Path, task: AssembleTask, runs: tuple[Run, ...]) -> Gene
             start, stop = runs[part.run].token_range(part.rows)
             tokens = part.tokens.read(start, stop)
             with lock:
+                if held + len(tokens) <= MOST_HELD_BYTES:
+                    held += len(tokens)
+                    return replace(part, tokens=_HeldRange(tokens, start))
                 place = file.tell()
                 file.write(tokens)
             return replace(part, tokens=_ScratchRange(file.fileno(), place - start))

@@ -8,6 +8,8 @@ answer, or what has failed and until when it is retried.
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
 import random
 import threading
 import time
@@ -151,13 +153,73 @@ class _Reporter:
         if self._note is None:
             yield
             return
-        timer = threading.Timer(SLOW_S, self.report, [f"no answer for {SLOW_S:.0f} s; waiting for it"])
-        timer.daemon = True
-        timer.start()
+        number = _watcher.add(SLOW_S, lambda: self.report(f"no answer for {SLOW_S:.0f} s; waiting for it"))
         try:
             yield
         finally:
-            timer.cancel()
+            _watcher.remove(number)
+
+
+class _Watcher:
+    """Calls functions after some time unless they are removed before, in one thread for all of them.
+
+    A thread for each request, as `threading.Timer` starts one, takes as long as a tenth of a small request. The thread
+    ends when there has been nothing to wait for.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._calls: dict[int, tuple[float, Callable[[], None]]] = {}
+        self._numbers = itertools.count()
+        self._wakes: float | None = None
+        """When the thread looks again; None if there is no thread."""
+
+    def add(self, seconds: float, call: Callable[[], None]) -> int:
+        """Call a function after so many seconds; return the number by which it is removed."""
+        due, number = time.monotonic() + seconds, next(self._numbers)
+        with self._changed:
+            self._calls[number] = due, call
+            if self._wakes is None:
+                self._wakes = due
+                threading.Thread(target=self._run, args=(seconds,), name="slow-requests", daemon=True).start()
+            elif due < self._wakes:
+                self._changed.notify()
+        return number
+
+    def remove(self, number: int) -> None:
+        """Do not call a function any more."""
+        with self._changed:
+            self._calls.pop(number, None)
+
+    def _run(self, idle_s: float) -> None:
+        idle = False
+        while True:
+            with self._changed:
+                now = time.monotonic()
+                if not self._calls and idle:
+                    self._wakes = None
+                    return
+                idle = not self._calls
+                self._wakes = min((due for due, _ in self._calls.values()), default=now + idle_s)
+                if self._wakes > now:
+                    self._changed.wait(self._wakes - now)
+                    now = time.monotonic()
+                over = [number for number, (due, _) in self._calls.items() if due <= now]
+                calls = [self._calls.pop(number)[1] for number in over]
+            for call in calls:
+                with contextlib.suppress(Exception):  # what cannot be printed keeps no later request from its report
+                    call()
+
+
+_watcher = _Watcher()
+
+
+def _begin_anew() -> None:
+    global _watcher
+    _watcher = _Watcher()  # a child has none of its parent's threads, and may have its locks
+
+
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 def _clock(seconds: float) -> str:

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from pipeline.assemble import AssembleTask, assemble_shards, group_assembled_shards
+import pipeline.assemble
+from pipeline.assemble import MOST_HELD_BYTES, AssembleTask, assemble_shards, group_assembled_shards
 from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, load_runs
 from pipeline.engine.checksums import seal
 from pipeline.engine.receipts import WorkFileDamagedError, load_receipt, write_receipt
@@ -111,11 +112,18 @@ def test_runs_and_units_change_no_token(tmp_path: Path) -> None:
         }
 
 
-@pytest.mark.parametrize("fetch", [False, True])
+@pytest.mark.parametrize(
+    ("fetch", "held"),
+    [(False, 0), (True, 0), (True, 40), (True, MOST_HELD_BYTES)],
+    ids=["read", "file", "both", "memory"],
+)
 @pytest.mark.parametrize(
     "mix", [{}, {"tokens": "max", "when_short": "repeat", "max_epochs": 3}], ids=["once", "repeated"]
 )
-def test_shards_assembled_together_are_the_same(mix: dict[str, Any], fetch: bool, tmp_path: Path) -> None:
+def test_shards_assembled_together_are_the_same(
+    mix: dict[str, Any], fetch: bool, held: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline.assemble, "MOST_HELD_BYTES", held)
     runs = write_runs(tmp_path / "runs", SOURCES, [[40], [5, 6, 30]])
     index = Index(runs, 2)
     plan = plan_mix(make_recipe([3, 1], val_tokens=60, shard_tokens=150, **{"when_short": "shrink", **mix}), index)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 import subprocess
@@ -21,6 +22,7 @@ from shards.stores.object_store import ObjectStore, open_objects
 from shards.stores.open import absolute_place, open_store
 from shards.stores.probe import probe, require_abilities
 from tests.support.servers.http11 import Request, Response
+from tests.support.servers.loopback import Server
 from tests.support.servers.objects import (
     ACCESS_KEY,
     BUCKET,
@@ -405,6 +407,26 @@ def test_the_profile_of_the_aws_command_line_is_read(server, tmp_path, monkeypat
         monkeypatch.setenv("AWS_PROFILE", profile)
         with pytest.raises(InputError, match=message):
             open_objects(PLACE)
+
+
+def test_what_nobody_can_change_on_the_way_is_sent_without_its_own_signature(monkeypatch):
+    said = []
+
+    def answer(request: Request) -> Response:
+        said.append(request.headers["x-amz-content-sha256"])
+        return Response(200, {"ETag": '"1"'})
+
+    with Server(answer) as server:
+        aws_environment(monkeypatch, server.urls()[0])
+        open_objects(PLACE).put("x", b"1")
+        monkeypatch.setenv("AWS_UNSIGNED_PAYLOAD", "false")
+        open_objects(PLACE).put("x", b"1")
+    assert said == ["UNSIGNED-PAYLOAD", hashlib.sha256(b"1").hexdigest()]
+    monkeypatch.delenv("AWS_UNSIGNED_PAYLOAD")
+    for endpoint, signed in (("https://192.0.2.1", False), ("http://192.0.2.1", True)):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+        assert ("unsigned_payload" not in connect("s3", BUCKET).single.config) == signed
 
 
 def test_secrets_are_in_no_text_and_no_pickle(store):

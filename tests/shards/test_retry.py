@@ -1,6 +1,8 @@
 """The one policy for failures that may pass: how long, how often, and what is said meanwhile."""
 
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from email.utils import formatdate
 
 import pytest
@@ -114,6 +116,27 @@ def test_an_attempt_that_hangs_is_reported_within_five_seconds(monkeypatch):
 
     assert retry("GET /x", attempt, error_type=GaveUpError, note=notes.append) == "answer"
     assert notes == ["GET /x: no answer for 0 s; waiting for it"]
+
+
+def test_one_thread_watches_all_requests_and_reports_those_that_hang(monkeypatch):
+    monkeypatch.setattr(retry_module, "SLOW_S", 0.2)
+    monkeypatch.setattr(retry_module, "_watcher", retry_module._Watcher())
+    notes = []
+    for number in range(50):
+        retry(f"GET /{number}", lambda: None, error_type=GaveUpError, note=notes.append)
+
+    def ask():
+        watching.append(sum(thread.name == "slow-requests" for thread in threading.enumerate()))
+        while len(notes) < 4:
+            time.sleep(0.01)
+
+    watching = []
+    with ThreadPoolExecutor(4) as pool:
+        for number in range(4):
+            pool.submit(retry, f"PUT /{number}", ask, error_type=GaveUpError, note=notes.append)
+    assert sorted(notes) == [f"PUT /{number}: no answer for 0 s; waiting for it" for number in range(4)]
+    assert len(watching) == 4
+    assert all(1 <= threads <= 2 for threads in watching)  # that of another test may not have ended yet
 
 
 def test_retry_after_is_a_number_or_a_date():
