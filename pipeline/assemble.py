@@ -2,7 +2,7 @@
 
 A generator seeded with (seed, split, shard) permutes the documents, starting from an order that depends on content. The
 slices of neighbouring shards are neighbours in every run. If there are many runs, a task therefore writes several
-shards: it reads the rows that all of them take of a run at once, and from a remote store the tokens, too. Memory: one
+shards: it reads the rows that all of them need from a run at once, and from a remote store the tokens, too. Memory: one
 shard's tokens, and the rows and carried values of the task's shards; from a remote store `MOST_HELD_BYTES` of their
 tokens. Scratch: the task's shards, and from a remote store the other tokens.
 """
@@ -45,8 +45,8 @@ CODE_VERSION = 1
 """Increase when the same plan would give other shards."""
 
 READ_BYTES = 5 << 18
-"""A task writes so many shards that it takes about this much of each run, as far as the limits below allow: 1.25 MiB on
-average, so that few runs give less than 1 MiB."""
+"""A task writes as many shards as it takes to read about this much of each run, as far as the limits below allow: 1.25
+MiB on average, so that few runs give less than 1 MiB."""
 LEAST_TASKS = 16
 """More shards per task leave no fewer tasks than this, so that a cluster has work for its nodes."""
 MOST_TASK_BYTES = 6 << 30
@@ -239,7 +239,7 @@ def assemble_shards(folder: Path, task: AssembleTask, report: Callable[[int, int
 
 @contextmanager
 def _open_parts(folder: Path, task: AssembleTask, runs: tuple[Run, ...]) -> Generator[list[_Part]]:
-    """Read which documents a task's shards take of each run, and prepare reading their tokens."""
+    """Read which documents a task's shards need from each run, and prepare to read their tokens."""
     kept = read_kept(open_store(task.mix), len(runs))
     # The next task of this process may use the same checksums.
     forget = task.fetch and sum(run.output.checksums_bytes for run in runs) > MOST_CHECKSUMS_BYTES
@@ -309,10 +309,10 @@ def _join_slices(shards: Sequence[ShardPlan]) -> list[tuple[Slice, Edges]]:
 
 
 def _gather(parts: list[_Part], shard: int, token_bytes: int, buffer: memoryview) -> _Documents:
-    """Read what the shard with this number in its task takes of each part.
+    """Read the tokens that the shard with this number in its task needs from each part.
 
     Args:
-        parts: what the task takes of each run.
+        parts: the task's part of each run.
         shard: the number.
         token_bytes: bytes of a token.
         buffer: where the tokens are read to, if there is enough of it: memory that is used again costs less.

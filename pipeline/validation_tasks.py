@@ -77,7 +77,7 @@ def group_validation_shards(shards: Sequence[Shard]) -> list[tuple[ShardEntry, .
 
 
 def shards_a_validation_task(shards: int, shard_bytes: int) -> int:
-    """Return how many shards one task checks, of a set of so many shards with so many bytes of tokens each."""
+    """Return how many shards one task checks, from the set's number of shards and the bytes of tokens in each."""
     return min(MOST_SHARDS, max(1, TASK_BYTES // max(1, shard_bytes), -(-shards // MOST_TASKS)))
 
 

@@ -89,9 +89,9 @@ class TrainConfig(Settings):
     """Under torchrun: a whole model on each rank, or FSDP2 (weights, gradients and optimizer state are
     split over the ranks)."""
     log_every: PositiveInt = 10
-    """Losses are fetched from the device, checked and written every so many steps."""
+    """How many steps apart losses are fetched from the device, checked and written."""
     smoke_steps: Annotated[int, Field(ge=0)] = 100
-    """The loss must begin near ln(vocabulary size) and be lower after so many steps; 0 switches the test off."""
+    """The loss must begin near ln(vocabulary size) and be lower after this many steps; 0 switches the test off."""
     spike_nats: PositiveFloat = 3.0
     """A loss that is more than this above the median of the last 50 steps stops the run."""
     seed: Annotated[int, Field(ge=0, lt=1 << 32)] = 1337

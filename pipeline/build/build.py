@@ -255,7 +255,7 @@ def _remove_empty(work: WritableStore, out: WritableStore) -> None:
 
 
 def _prune(context: BuildContext) -> None:
-    """Delete the work of earlier versions of the recipe that this build does not use, and attempts that were lost."""
+    """Delete the work of earlier versions of the recipe that this build does not use, and lost attempts."""
     for stage, used in context.used.items():
         store = context.work.child(stage)
         if store.folder is None or context.driver.scratch is not None:

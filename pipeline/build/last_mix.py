@@ -51,7 +51,7 @@ class LastMix:
     """The digest of the task that read the evaluation sets; None if the recipe names none."""
     recipe: Recipe = field(repr=False)
     manifest: str | None = None
-    """SHA-256 of the manifest of the set that came of it; None if the build stopped before."""
+    """SHA-256 of the manifest of the set made from it; None if the build stopped before."""
 
     @property
     def folder(self) -> WritableStore:

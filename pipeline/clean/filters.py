@@ -44,7 +44,7 @@ class FilteredDocument:
     row: int
     reason: str
     text: str = ""
-    """Its first characters; empty if it was dropped for what must not be shown."""
+    """Its first characters; empty if it was dropped for something that must not be shown."""
     place: str = ""
     """The label of its span."""
 

@@ -34,7 +34,7 @@ _WRITE_DOCUMENTS = 1 << 15
 
 
 def row_dtype(columns: int) -> np.dtype[np.void]:
-    """Return the type of a row of `carried.bin` with so many columns."""
+    """Return the type of a row of `carried.bin` with this many columns."""
     return np.dtype([("start", "<u8"), ("valid", "u1", (columns,)), ("value", "<u8", (columns,))])
 
 

@@ -46,8 +46,8 @@ CODE_VERSION = 1
 """Increase when the same input would give another run."""
 
 CHECK_ONE_IN = 4096
-"""One document in so many, chosen by hash, is checked against the reference. The checks take 2 % of a build with units
-of 37 MB, measured."""
+"""One document in this many, chosen by hash, is checked against the reference. The checks take 2 % of a build with
+units of 37 MB, measured."""
 CHECK_AT_LEAST = 4
 CHECK_MAX_BYTES = 1 << 20
 """Longer documents are not checked: the reference would take seconds for each."""

@@ -108,7 +108,7 @@ def open_attempt(target: Target, digest: str, *, label: str) -> Generator[Attemp
 
 
 def publish_attempt(attempt: Attempt, result: dict[str, Any]) -> None:
-    """Give an attempt's files their place, the receipt last. `result` gets what the receipt says of the files.
+    """Give an attempt's files their place, the receipt last. `result` gets the receipt's entries of the files.
 
     Raises:
         TaskDiffersError: another attempt has finished with other files.

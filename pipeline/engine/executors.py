@@ -33,7 +33,7 @@ _CALLS_AHEAD = 4
 """Calls given to the pool for each worker, so that the next one waits there when one ends."""
 
 _WORKERS_A_SENDER = 4
-"""If files are sent to a store, there is one more process for every so many workers. At most as many tasks as there are
+"""If files are sent to a store, there is one more process for this many workers. At most as many tasks as there are
 workers compute at the same time; one whose files are on their way leaves its turn to the next."""
 
 _PRELOADED = ["pipeline.encode.encode", "pipeline.assemble", "pipeline.engine.worker"]

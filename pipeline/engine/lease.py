@@ -60,7 +60,7 @@ class Lease:
             self._lost = f"it could not be renewed for {STALE_SECONDS:.0f} s"
         if self._lost:
             raise LeaseLostError(
-                f"{self._place}: this build has lost the place to another one: {self._lost}. What is finished is kept; "
+                f"{self._place}: this build has lost the place to another one: {self._lost}. Finished work is kept; "
                 "wait for the other build, or run the same command again when it has ended."
             )
 
@@ -108,7 +108,7 @@ class Lease:
                 continue  # `check` counts the time
 
     def _read_all(self) -> dict[int, dict[str, Any]]:
-        """Return the leases by number. One that is deleted meanwhile, or that is no JSON, is empty."""
+        """Return the leases by number. A lease that is deleted meanwhile, or that is not JSON, is empty."""
         found: dict[int, dict[str, Any]] = {}
         for file in self._store.list():
             if match := _NAME.fullmatch(file.name):

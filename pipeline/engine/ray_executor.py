@@ -242,7 +242,7 @@ def _check_speaks_grpc(host: str, port: int) -> None:
 
 
 def _say_death(error: Exception, call: Call) -> str:
-    """Return what Ray says of the end of a call's process; its memory monitor also writes pages of statistics."""
+    """Return what Ray says about the end of a call's process; its memory monitor also writes pages of statistics."""
     text = " ".join(str(error).split())
     node = re.search(r"\(IP: (\S+), .*? was (\S+ used / \S+ limit)", text)
     own = re.search(rf"task name={re.escape(str(call))},.*?actual memory used=([^,]+)", text)

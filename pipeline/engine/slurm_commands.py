@@ -94,7 +94,7 @@ def list_elements(job_name: str) -> list[Element]:
 
 
 def cancel(jobs: Sequence[str]) -> None:
-    """Cancel jobs or elements (`JOB_ELEMENT`); those that have ended already are no error."""
+    """Cancel jobs or elements (`JOB_ELEMENT`); jobs that have already ended are not an error."""
     if jobs:
         subprocess.run(
             ["scancel", *jobs], env=_environment(), capture_output=True, timeout=_TIMEOUT_SECONDS, check=False

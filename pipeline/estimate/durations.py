@@ -108,7 +108,7 @@ def estimate_time(
         pilot: what a sample showed.
         written: tokens of the set.
         size: how many tasks the stages have.
-        traffic: what each stage asks of an object store.
+        traffic: the requests and bytes of each stage to an object store.
         workers: tasks at once.
     """
     read_s = [own.text_bytes * ratios.read_cpu_s for own, ratios in zip(selections, pilot.sources, strict=True)]

@@ -19,7 +19,7 @@ class PhaseEstimate:
 
 
 def estimate_phases(demand: Demand, train_tokens: int) -> tuple[PhaseEstimate, ...]:
-    """Return the phases of a set of so many training tokens; none if the recipe has none."""
+    """Return the phases of a set of this many training tokens; none if the recipe has none."""
     sizes = zip(demand.phases, demand.phase_tokens(train_tokens), demand.phase_shards(train_tokens), strict=True)
     names = [source.name for source in demand.recipe.sources]
     return tuple(

@@ -101,7 +101,7 @@ class SourcePilot:
     """Of a document."""
 
     def with_mix(self, mixed: MixedPilot | None) -> SourcePilot:
-        """Return the ratios with what a mix of all samples says of the source, if there was one."""
+        """Return the ratios, with the results for the source of a mix of all samples, if there was one."""
         if mixed is None:
             return self
         dropped = self.dropped | {reason: share * self.kept for reason, share in mixed.dropped.items()}

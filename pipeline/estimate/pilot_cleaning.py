@@ -137,7 +137,7 @@ def _report_nothing(_done: int, _made: int) -> None:
 
 
 def _read_source(recipe: Recipe, number: int, result: dict[str, Any]) -> MixedPilot:
-    """Return what the result of a mix says of a source."""
+    """Return the result of a mix for one source."""
     source, step = recipe.sources[number], result["steps"][number]
     read = step["read"]["documents"]
     if not read:

@@ -58,7 +58,7 @@ class StageTraffic:
     """Requests of one task that wait for their answers at the same time."""
 
     def seconds(self, workers: int) -> float:
-        """Return how long bytes and answers take with so many workers at once."""
+        """Return how long bytes and answers take with this many workers at once."""
         bytes_s = (self.read_bytes + self.written_bytes) / STREAM_BYTES_PER_S
         answers_s = (self.reads + self.writes) * REQUEST_S / self.at_once
         return max(bytes_s, answers_s) / workers

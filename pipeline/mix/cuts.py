@@ -240,7 +240,7 @@ def _check_phases(demand: Demand, numbers: list[int]) -> None:
 def _cut_shards(
     numbers: list[int], lengths: list[int], cut: Callable[[list[int]], list[list[tuple[int, Cut]]]]
 ) -> tuple[list[list[tuple[int, Cut]]], list[int]]:
-    """Cut a split into so many shards, or into as many as it takes for none to be empty.
+    """Cut a split into this many shards, or fewer if one would be empty.
 
     A shard would be empty if every source had a document longer than the source's part of a shard.
 

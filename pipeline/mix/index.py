@@ -73,7 +73,7 @@ class Index:
         self.documents = np.zeros(num_sources, np.int64)
         self.dropped: list[Counter[str]] = [Counter() for _ in range(num_sources)]
         self.dropped_tokens: list[Counter[str]] = [Counter() for _ in range(num_sources)]
-        """Of the same documents, but for those that fall by limits: `Cleaning` counts their tokens."""
+        """Of the same documents, except those that fall by limits: `Cleaning` counts their tokens."""
         packed: list[npt.NDArray[np.uint8]] = []
         self.kept = Kept(self._partitions.edges, packed.__getitem__)
         for number in range(1 << self.bits):

@@ -71,7 +71,7 @@ def write_kept(folder: Path, kept: Kept) -> dict[str, dict[str, Any]]:
 
 
 def read_kept(store: Store, runs: int) -> Kept:
-    """Open what `write_kept` wrote of so many runs into a task's folder.
+    """Open the files that `write_kept` wrote for this many runs into a task's folder.
 
     The bits of a partition are read once, and kept in memory; from a store with costly requests, for all tasks of this
     process.

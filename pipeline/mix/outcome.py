@@ -235,7 +235,7 @@ class Outcomes:
         )
 
     def _find_near_duplicate(self, copy: Copy, places: PlaceOf) -> tuple[list[Reason], bool]:
-        """Return what the evidence says of a document, and whether it is dropped for it."""
+        """Return what the evidence says about a document, and whether it is dropped for it."""
         if self._near is None:
             return [], False
         drops = self._result["near_duplicates"]["action"] == "drop"
@@ -295,7 +295,7 @@ class Outcomes:
             if shard.split == "train" and piece.source == copy.run.source
         ]
         cut = "{:016x}{:016x}".format(*max(ends)) if ends else None
-        where = f"They are taken in the order of hashes, and end before {cut}." if cut else "None are taken."
+        where = f"Documents are taken in hash order, and end before {cut}." if cut else "None are taken."
         return Reason(
             "budget",
             f"nothing drops it, but the mix takes {totals.requested_tokens:,} training tokens of the source "

@@ -1,4 +1,4 @@
-"""Shares: how many tokens a recipe asks of each source, how many the sources allow, and what is missing.
+"""Shares: how many tokens a recipe needs from each source, how many the sources allow, and what is missing.
 
     asked    = mix.tokens x weight / sum of the weights; of split.val_tokens every source gives the same share
     allowed  = tokens left for training x passes / share; passes is mix.max_epochs if when_short is "repeat", else 1
@@ -81,11 +81,11 @@ class Demand:
         """How often a training document may occur."""
 
     def val_tokens(self, source: int) -> int:
-        """Return what validation asks of a source."""
+        """Return the tokens that validation needs from a source."""
         return self.shares.of(source, self.recipe.split.val_tokens)
 
     def tokens(self, source: int, train_tokens: int) -> int:
-        """Return what both splits ask of a source if the set has `train_tokens` training tokens."""
+        """Return the tokens that both splits need from a source if the set has `train_tokens` training tokens."""
         return self.shares.of(source, train_tokens) + self.val_tokens(source)
 
     def phase_tokens(self, train_tokens: int) -> list[int]:
@@ -190,7 +190,8 @@ class Demand:
         return "\n".join([f"mix.tokens: {too_small}. {', '.join(remedies[:-1])}, or {remedies[-1]}.", *lines])
 
     def _where_short(self, source: int, wanted: int, available: float) -> str:
-        """Return what each phase asks of a source, and in which one it runs out; empty if there are no phases."""
+        """Return the tokens that each phase needs from a source, and in which one it runs out; empty if there are no
+        phases."""
         if not self.recipe.mix.phases:
             return ""
         ends = self.train_targets(source, wanted, [1] * len(self.phases))

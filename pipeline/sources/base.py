@@ -28,8 +28,9 @@ UNIT_BYTES = 256 << 20
 PACK_BYTES = 16 << 20
 """Small spans are joined into units up to this size, so that ten thousand small files are not ten thousand tasks."""
 GROUP_FILES = 2048
-"""Of so many small files, on average, one is the last of its unit, chosen by its name. So a file that is added, removed
-or changed changes the units of its group alone, about 2,048 files or 0.5 s of encoding, not all units after it."""
+"""On average, one in this many small files is the last of its unit, chosen by its name. So a file that is added,
+removed or changed changes the units of its group alone, about 2,048 files or 0.5 s of encoding, not all units after
+it."""
 BATCH_BYTES = 8 << 20
 """Text in a batch, about. It bounds a worker's memory and keeps the text near the CPU's caches."""
 

@@ -229,7 +229,7 @@ def _wrap(text: str) -> pa.LargeStringArray:
 
 
 def describe_slow_encoder(why: str) -> str:
-    """Return what `build` and `plan` say of a tokenizer that gigatoken does not encode, from `Encoder.slow_because`."""
+    """Return what `build` and `plan` say about a tokenizer that gigatoken cannot run, from `Encoder.slow_because`."""
     return f"tokenizer: {why}, so `tokenizers` encodes, about 1 MB of text a second and core"
 
 

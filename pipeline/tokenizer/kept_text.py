@@ -167,7 +167,7 @@ def add_up_kept_text(results: Iterable[dict[str, Any]]) -> KeptText | None:
 
 
 def describe_kept(source: str, kept: KeptText) -> str:
-    """Return what `plan` and `build` say of a source whose documents the tokenizer rewrites."""
+    """Return what `plan` and `build` say about a source whose documents the tokenizer rewrites."""
     share = kept.rewritten / max(1, kept.documents)
     said = f"tokenizer: rewrites {kept.rewritten:,} of {kept.documents:,} documents of {source} ({share:.2%})"
     if kept.shown:

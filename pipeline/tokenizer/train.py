@@ -174,7 +174,7 @@ def is_trainer_to_compile(pretokenizer: str) -> bool:
 
 
 def describe_slow_trainer(pretokenizer: str) -> str:
-    """Return what `build` and `plan` say of a tokenizer that `tokenizers` trains."""
+    """Return what `build` and `plan` say about a tokenizer that `tokenizers` trains."""
     return (
         f"tokenizer: `tokenizers` learns the merges for {pretokenizer}, about 4 MB of text a second. "
         "Install what learns the same ones faster: pip install 'tokenmill[bpe]'"

@@ -42,7 +42,7 @@ _CODE_POINTS = 0x110000
 _ROOM = 1 << 16
 """Words that a table has room for at first."""
 _PACKED = 16
-"""Words of up to so many bytes are compared by their keys alone: reading them again would be a miss of the caches."""
+"""Words of up to this many bytes are compared by their keys alone: reading them again would be a miss of the caches."""
 
 Slots = npt.NDArray[np.int64]
 Symbols = npt.NDArray[np.int32]

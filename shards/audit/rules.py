@@ -179,7 +179,7 @@ def is_concentrated(held: int, tokens: int, *, of: int) -> bool:
 
 
 def most_occurrences(of: int) -> int:
-    """Return the occurrences above which no id is concentrated: half of them do not fit into few tokens."""
+    """Return the occurrences above which no id is concentrated, because half of them do not fit into few tokens."""
     return int(2 * _few_tokens(FILLED_FEW_SHARE, of))
 
 
@@ -188,12 +188,12 @@ def _few_tokens(share: float, of: int) -> float:
 
 
 def rare_below(tokens: int) -> int:
-    """Return the limit of the rule for rare ids: one is rare below this count, in a set of so many tokens."""
+    """Return the limit of the rule for rare ids: an id is rare below this count, in a set of this many tokens."""
     return max(MIN_EXAMPLES, round(tokens * RARE_SHARE))
 
 
 def expected_id_counts(tokens: int, vocab_size: int) -> npt.NDArray[np.float64]:
-    """Return the counts that Zipf's law gives the ids of a vocabulary in so many tokens, float64 `(vocab_size,)`.
+    """Return the counts that Zipf's law gives the ids of a vocabulary in this many tokens, float64 `(vocab_size,)`.
 
     The count of rank r is proportional to 1/r. The counts of a trained BPE fall more slowly, so most sets have fewer
     rare ids than this predicts, except for entries that occur only as parts of longer ones.
@@ -205,5 +205,5 @@ def expected_id_counts(tokens: int, vocab_size: int) -> npt.NDArray[np.float64]:
 
 
 def is_large_enough(tokens: int, vocab_size: int, *, below: int) -> bool:
-    """Return whether a rule can expect so many tokens to hold every id of a vocabulary `below` times."""
+    """Return whether a rule can expect this many tokens to hold every id of a vocabulary `below` times."""
     return bool(expected_id_counts(tokens, vocab_size)[-1] >= below)

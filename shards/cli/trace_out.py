@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def write_trace_out(options: argparse.Namespace, found: FoundDocuments, shard_set: ShardSet) -> dict[str, Any]:
-    """Write the block list that `trace --out` asks for, if it does; return what `--json` says of it."""
+    """Write the block list that `trace --out` asks for, if any; return its entry for `--json`."""
     from shards.trace.block_list import write_block_list
 
     if options.out is None:

@@ -44,8 +44,8 @@ permute the windows of a shard of 100 million tokens takes milliseconds."""
 
 
 FIRST_PART = 16
-"""A visit's first windows, one in so many, are placed alone: 1.5 ms for a shard of 100 million tokens. To place all its
-windows takes 15, and a run's first batch would wait for that."""
+"""A visit's first windows, one in this many, are placed alone: 1.5 ms for a shard of 100 million tokens. To place all
+its windows takes 15, and a run's first batch would wait for that."""
 
 
 def seeded_permutation(size: int, *key: int, one_in: int = 1) -> npt.NDArray[np.int64]:
@@ -56,7 +56,7 @@ def seeded_permutation(size: int, *key: int, one_in: int = 1) -> npt.NDArray[np.
     Args:
         size: the permutation's length.
         key: numbers in [0, 2**32).
-        one_in: return about one number in so many, those that come first.
+        one_in: return about one number in this many, the ones that come first.
     """
     # SeedSequence pads with zeros, so (1, 2) and (1, 2, 0) would be the same key; the length makes them differ.
     bits = np.asarray(PCG64(SeedSequence([len(key), *key])).random_raw(size), dtype=np.uint64)

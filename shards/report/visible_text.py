@@ -54,7 +54,7 @@ def _mark(text: str, keep: str) -> Markup:
 
 
 def shorten(text: str, characters: int) -> str:
-    """Return a text for a page of at most so many characters; an ellipsis replaces the middle of a longer one."""
+    """Return a text of at most this many characters for a page; an ellipsis replaces the middle of a longer one."""
     if len(text) <= characters:
         return text
     head = (characters - 1) * 2 // 3

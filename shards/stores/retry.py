@@ -223,7 +223,7 @@ os.register_at_fork(after_in_child=_begin_anew)
 
 
 def _clock(seconds: float) -> str:
-    """Return the time of day so many seconds from now."""
+    """Return the time of day this many seconds from now."""
     return time.strftime("%H:%M:%S", time.localtime(time.time() + seconds))
 
 

@@ -1,9 +1,9 @@
 """`TokenStream`: the samples of a shard set in order, shared out to ranks, resumed anywhere from one number.
 
-The state is the number of samples that all ranks together have consumed: the order's first so many. Rank r of w reads
-the samples `state + r`, `state + r + w`, ..., one by one, whatever the batch. So after every rank has taken equally
-many, what was consumed is again the order's first so many, and another run goes on from there with any number of
-ranks, workers, and samples in a batch: nothing has to divide anything.
+The state is the number of samples that all ranks together have consumed, counted from the start of the order. Rank r of
+w reads the samples `state + r`, `state + r + w`, ..., one by one, whatever the batch. So after every rank has taken
+equally many, the samples consumed are again the first ones of the order, and another run goes on from there with any
+number of ranks, workers, and samples in a batch: nothing has to divide anything.
 
 A DataLoader's workers run ahead of its consumer, so the state has to be of what the consumer has received:
 

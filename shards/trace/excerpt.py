@@ -51,7 +51,7 @@ def read_excerpt(shard: Shard, place: Place, first: int, last: int, *, vocabular
     except IndexError as error:
         message = f"holds an id that the tokenizer lacks; expected less than {len(vocabulary)}"
         raise ShardSetError([Problem("token_out_of_range", shard.name, message)]) from error
-    # BOS and the tokenizer's prefix are no text, unless the hit is BOS itself.
+    # BOS and the tokenizer's prefix do not count as text, unless the hit is BOS itself.
     hidden = len(vocabulary.decode(tokens[:begin])) + skipped if last > begin else 0
     start, stop = (max(0, at - hidden) for at in (len(before), len(before) + len(hit)))
     return start, cut_excerpt((before + hit + after)[hidden:], start, stop)

@@ -1,4 +1,4 @@
-"""Carried columns: what the manifest says of them, and whether each shard's document table agrees."""
+"""Carried columns: their entries in the manifest, and whether each shard's document table agrees."""
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations

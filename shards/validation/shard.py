@@ -6,9 +6,9 @@ shard make one problem, which says how many there are and where the first one is
 
 SHA-256 of the file and of its content is as much work as decompressing it. Whoever wrote the files may know a checksum
 that costs a tenth: the XXH3-128 of the bytes that have a SHA-256, computed of the same bytes at the same time. Then
-that one is compared. The bytes are the same if it is, but for a chance of 1 in 2^128; if it is not, the file is read
-again for its SHA-256, so that the problem is the same one. A digest in the manifest that the writer did not compute
-has no such checksum.
+that one is compared. If it is, the bytes are the same, except with a chance of 1 in 2^128; if it is not, the file is
+read again for its SHA-256, so that the problem is the same one. A digest in the manifest that the writer did not
+compute has no such checksum.
 """
 
 # pyright: reportUnknownMemberType=false

@@ -60,7 +60,7 @@ def read_clean_report(place: str) -> dict[str, Any]:
     mixed = TaskOutput(folder).result
     if "steps" not in mixed:
         raise InputError(
-            f"{work}: its last mix has cleaned nothing. Give the work folder (--work) of a build whose recipe has a "
+            f"{work}: its last mix cleaned nothing. Give the work folder (--work) of a build whose recipe has a "
             "`clean` table, such as [clean.gopher] or [clean.near_duplicates], or [[evaluations]]."
         )
     cleaning: dict[str, Any] = read_cleaning(folder) if CLEANING_FILE in mixed["files"] else {"sources": []}

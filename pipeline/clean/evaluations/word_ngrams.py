@@ -69,7 +69,7 @@ class Ngrams:
         np.cumsum(words * self._powers[: len(words)], out=self._sums[1:])
 
     def hash_all(self, size: int) -> npt.NDArray[np.uint64]:
-        """Return the hash of each n-gram of so many words, in order, `(max(0, words - size + 1),)`."""
+        """Return the hash of each n-gram of `size` words, in order, `(max(0, words - size + 1),)`."""
         if size >= len(self._sums):
             return np.zeros(0, np.uint64)
         sums = self._sums[size:] - self._sums[:-size]

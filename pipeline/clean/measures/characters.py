@@ -36,7 +36,7 @@ BEGINS_WHITE = mark_bytes(bytes([0xC2, 0xE1, 0xE2, 0xE3]))
 
 @compiled
 def find_runs(marks: Bytes) -> npt.NDArray[np.int32]:
-    """Return the positions where the longest runs of bytes marked 1, not 0, begin and end, by turns.
+    """Return the positions where the longest runs of bytes marked 1, not 0, begin and end, alternately.
 
     No branch depends on a mark: it would be predicted wrong once a word, 20 cycles.
     """

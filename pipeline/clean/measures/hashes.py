@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pipeline.clean.measures.characters import Bytes
 
     Blocks = npt.NDArray[np.uint64]
-    """A document in numbers of eight bytes, with at least eight zeros behind it."""
+    """A document in numbers of eight bytes, followed by at least eight zeros."""
     Keys = npt.NDArray[np.uint64]
     """Hashes: equal things have equal ones, and two that differ have the same once in 2^64."""
 

@@ -51,7 +51,7 @@ def _join(keys: Keys, chars_before: Ints, firsts: Ints) -> tuple[Keys, Ints]:
 
 @compiled
 def _count_repeated(keys: Keys, chars_before: Ints) -> tuple[int, int]:
-    """Return how many keys are equal to an earlier one, and the characters of those."""
+    """Return how many keys are equal to an earlier one, and their characters."""
     table = make_table(len(keys))
     repeated = chars = 0
     for index in range(len(keys)):
@@ -124,7 +124,7 @@ def _chars_of_duplicates(words: Words, at: Ints, count: Ints, size: int) -> int:
 
 @compiled
 def _lengthen(words: Words, at: Ints, keys: Keys, count: Ints, size: int) -> int:
-    """Put the n-grams of one word more that may repeat at the beginning of the arrays; return how many they are."""
+    """Move the n-grams with one more word that may repeat to the beginning of the arrays; return their number."""
     left = 0
     for index in range(len(at) - 1):
         if count[index] != 1 and count[index + 1] != 1 and at[index + 1] == at[index] + 1:

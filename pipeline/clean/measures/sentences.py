@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _ENDS = np.array([ord(char) for char in SENTENCE_ENDS])
 _CLOSERS = np.array([ord(char) for char in CLOSERS])
 _LAST_BYTES = mark_bytes((SENTENCE_ENDS + CLOSERS).encode())
-"""The bytes of both, among them the last bytes of words behind which a sentence can end: few words have one."""
+"""The bytes of both, among them the last bytes of words that can end a sentence: few words have one."""
 
 
 @compiled

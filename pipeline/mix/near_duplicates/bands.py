@@ -133,7 +133,7 @@ class BandFile:
         self._output = TaskOutput(store)
 
     def find(self, number: int, ranges: int) -> tuple[int, int]:
-        """Return the rows [first, last) of a range of keys, of so many equal ones."""
+        """Return the rows [first, last) of one of this many equal ranges of keys."""
         step = (1 << EDGE_BITS) // ranges
         places = (number * step, (number + 1) * step)
         size = _EDGE_DTYPE.itemsize

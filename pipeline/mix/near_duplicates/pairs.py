@@ -69,7 +69,7 @@ class PairsTask:
 
 
 def pairs_digest(runs: str, number: int, ranges: int) -> str:
-    """Return the digest of the pairs task of one of so many ranges; `runs` is from `digest_of_runs`."""
+    """Return the digest of the pairs task of one of this many ranges; `runs` is from `digest_of_runs`."""
     return digest_of({"code": CODE_VERSION, "runs": runs, "range": [number, ranges]})
 
 
@@ -220,7 +220,7 @@ def read_pairs(store: Store, first: int, last: int) -> npt.NDArray[np.void]:
 
 
 def count_ranges(rows: int, range_rows: int) -> int:
-    """Return into how many ranges of keys, one for each pairs task, so many rows are divided: a power of two.
+    """Return the number of ranges of keys, one for each pairs task, for this many rows: a power of two.
 
     Each range has about `range_rows` of them.
 

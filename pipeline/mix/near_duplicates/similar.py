@@ -75,13 +75,13 @@ class SimilarTask:
 
 
 def similar_digest(pairs_of: str, ranges: int, number: int, tasks: int) -> str:
-    """Return the digest of one of so many similar tasks."""
+    """Return the digest of one of this many similar tasks."""
     pairs = [pairs_digest(pairs_of, place, ranges) for place in range(ranges)]
     return digest_of({"code": CODE_VERSION, "pairs": digest_of(pairs), "partitions": [number, tasks]})
 
 
 def count_similar_tasks(pairs: int) -> int:
-    """Return how many similar tasks compare so many pairs, a power of two."""
+    """Return how many similar tasks compare this many pairs, a power of two."""
     return min(PARTITIONS, 1 << max(0, -(-pairs // TASK_PAIRS) - 1).bit_length())
 
 

@@ -39,7 +39,7 @@ _MAGIC = {
 _AS_FILES = 'or say format = "file" to make each file one document'
 _JUDGED_LINES = 20
 _LEAST_TABLE_LINES = 3
-"""A file whose first lines, this many, have the same number of separators is taken for a table."""
+"""A file is considered a table if this many of its first lines have the same number of separators."""
 
 
 def ending_of(name: str) -> str:
