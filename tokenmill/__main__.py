@@ -36,6 +36,7 @@ WAY = {
         "import": ("shards", "make a set from another trainer's token files"),
     },
     "Train": {
+        "train-keys": ("trainer", "list every key of a train recipe"),
         "fit": ("trainer", "estimate which micro-batches fit in a GPU's memory"),
         "cost": ("trainer", "compare GPUs in dollars per billion tokens"),
         "bench": ("trainer", "time training steps on this machine"),

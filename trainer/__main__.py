@@ -22,6 +22,7 @@ from shards.terminal.program import add_version, called_as
 from trainer.commands.train import is_first_rank
 
 COMMANDS = {
+    "keys": "list every key of a train recipe",
     "train": "train a model; resume where a run stopped",
     "sample": "continue prompts with a run's model",
     "trace": "find the documents that a training step was trained on",

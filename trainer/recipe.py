@@ -41,17 +41,23 @@ class ModelConfig(Settings):
     kind: Literal["llama", "gpt2"]
     """`llama`: RMSNorm, rotary positions, SwiGLU, no biases. `gpt2`: LayerNorm, learned positions, GELU, biases."""
     hidden_size: Size
+    """Features of the residual stream."""
     num_hidden_layers: Annotated[int, Field(ge=1, le=10_000)]
+    """Depth of the model."""
     num_attention_heads: Size
+    """Query heads of a layer; they divide `hidden_size`."""
     num_key_value_heads: Size = Field(default_factory=lambda model: model.get("num_attention_heads", 1))
     """Groups of query heads share a key/value head; by default, and always with `gpt2`, each has its own."""
     intermediate_size: Size = Field(default_factory=_default_feed_forward)
     """Default: `gpt2` 4 times the width; `llama` 8/3 of it (as many weights), rounded up to a multiple of 256."""
     max_position_embeddings: Size
+    """The longest sequence that the model can read, in tokens."""
     vocab_size: Size | None = None
     """Default: the shard set's. It may be larger, not smaller."""
     tie_word_embeddings: bool = False
+    """Use the weights of the token embedding for the output, too."""
     rope_theta: PositiveFloat = 10_000.0
+    """The base of the rotary positions of a `llama`."""
     rms_norm_eps: PositiveFloat = 1e-5
     """The epsilon of RMSNorm, and of LayerNorm in a `gpt2`."""
 
@@ -73,11 +79,13 @@ class TrainConfig(Settings):
     steps: Annotated[int, Field(ge=0)] = 0
     """Required, unless `until_mix_phase` gives it."""
     until_mix_phase: MixPhase | None = None
-    """A phase of the set's mix, instead of `steps`: as in `PhaseConfig`."""
+    """A phase of the set's mix, by name or by number from 1, instead of `steps`: the last step is the last one whose
+    batch has no window after that phase."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto`: a GPU if there is one."""
     precision: Precision = "auto"
-    """`bf16` is autocast over fp32 weights, with the residual stream in bf16 too. For `auto`
-    see `trainer.device.choose_precision`."""
+    """`bf16` is autocast over fp32 weights, with the residual stream in bf16 too. `auto` uses
+    it if it is faster."""
     compile: bool = False
     """Compile the model with torch.compile."""
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
@@ -102,10 +110,13 @@ class OptimizerConfig(Settings):
     """`[optimizer]`: AdamW, or Muon for the layers' matrices and AdamW for the rest."""
 
     kind: Literal["adamw", "muon"] = "adamw"
+    """`muon`: Muon updates the matrices of layers, and AdamW the rest."""
     lr: PositiveFloat
     """Peak learning rate. Muon's updates are scaled to the size of AdamW's, so that one rate fits both."""
     betas: tuple[Fraction, Fraction] = Field(default=(0.9, 0.95), strict=False)
+    """Decay of the running means."""
     eps: PositiveFloat = 1e-8
+    """Added to the denominator."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
     """Applied to matrices only, not to norms and biases."""
     grad_clip: PositiveFloat = 1.0
@@ -118,7 +129,9 @@ class ScheduleConfig(Settings):
     kind: Literal["cosine", "wsd"] = "cosine"
     """`cosine`: decay from the warm-up on. `wsd` (warm-up, stable, decay): the peak until the last `decay_steps`."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
+    """Steps until the learning rate is at its peak."""
     min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Learning rate of the last step, as a fraction of the peak."""
     decay_steps: Annotated[int, Field(ge=0)] | None = None
     """Steps of the cool-down of `wsd`; 0 for a run that others fork from for their cool-downs."""
     decay_from_mix_phase: MixPhase | None = None
@@ -132,6 +145,7 @@ class EvalConfig(Settings):
     """`[eval]`: validation, also done after the last step."""
 
     every_steps: PositiveInt = 250
+    """Steps between validations."""
     max_tokens: PositiveInt = 1_000_000
     """Tokens of the val split that are predicted each time, from its start."""
     prompts: list[Annotated[str, Field(min_length=0)]] = Field(default_factory=list)  # bounded: checks UTF-8
@@ -143,6 +157,7 @@ class CheckpointConfig(Settings):
     interrupted."""
 
     every_steps: PositiveInt = 250
+    """Steps between checkpoints."""
     keep_last: PositiveInt = 2
     """Milestones and the checkpoint with the best validation loss are kept as well."""
 
@@ -160,11 +175,12 @@ class PhaseConfig(Settings):
     """One of `[[phases]]`: from the end of the phase before it until `until_step`, with an off-ramp at the end."""
 
     name: Annotated[str, Field(min_length=1)]
+    """The name of the phase in messages and in the ledger."""
     until_step: Annotated[int, Field(ge=0)] = 0
     """Required, unless `until_mix_phase` gives it."""
     until_mix_phase: MixPhase | None = None
     """A phase of the set's mix, instead of `until_step`: until the last step whose batch has no window of the mix after
-    that phase. The recipe in the run folder says both."""
+    that phase. The recipe in the run folder has both keys."""
     budget_usd: PositiveFloat | None = None
     """The run stops when the phase has cost more than this."""
     goal: Annotated[str, Field(pattern=r"^(val_loss|loss) <=? \d+(\.\d+)?$")] | None = None
@@ -177,6 +193,7 @@ class TrainRecipe(Settings):
     """A whole train recipe, with every default filled in."""
 
     name: Annotated[str, Field(min_length=1)]
+    """The name of the recipe."""
     model: ModelConfig
     train: TrainConfig
     optimizer: OptimizerConfig

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shards.terminal.command import WHOLE
+from shards.terminal.program import called_as
 
 if TYPE_CHECKING:
     from shards.terminal.arguments import Subparsers
@@ -18,6 +19,7 @@ def add_command(commands: Subparsers) -> None:
         "keys",
         help="list every key of a data recipe",
         description="Print the tables of a data recipe's keys as Markdown, from its schema.",
+        epilog=f"`{called_as('trainer', 'keys')}` lists the keys of a train recipe.",
     )
     parser.add_argument(
         "--into", type=Path, metavar="FILE", help="write them between the markers of this file instead of stdout"

@@ -7,8 +7,12 @@ import os
 import sys
 from typing import Any, NoReturn
 
-RENAMED = {("trainer", "export"): "export-model", ("trainer", "trace"): "trace-step"}
-"""Commands with another name in `tokenmill`, because `shards` has an `export` and a `trace` too."""
+RENAMED = {
+    ("trainer", "export"): "export-model",
+    ("trainer", "keys"): "train-keys",
+    ("trainer", "trace"): "trace-step",
+}
+"""Commands with another name in `tokenmill`, because another package has a command of the same name too."""
 
 
 def called_as(package: str, command: str = "") -> str:

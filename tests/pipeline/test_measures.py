@@ -30,8 +30,8 @@ from pipeline.build.preload import MEASURES_MODULE, find_preload
 from pipeline.clean.measures.measure import measure_documents
 from pipeline.clean.measures.names import MEASURES
 from pipeline.recipe.presets import C4, OFF, PRESETS, Code, Fineweb, Gopher, Limit, Preset
-from pipeline.recipe.reference import field_docs
 from shards.errors import InputError, MissingExtraError
+from shards.terminal.key_tables import field_docs
 from tests.support.data_like_code import KINDS, write_data_like_code
 from tests.support.slow_measures import SLOW_MEASURES, measure_slowly
 from tests.support.small_recipe import write_small_recipe
