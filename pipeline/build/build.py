@@ -65,7 +65,7 @@ class BuildResult:
     unread: dict[str, Unread]
     """The unread parts of each source, by name."""
     masked: dict[str, MaskedCounts]
-    """What was masked in the documents of each source, by name; only sources with any."""
+    """Masked hits in the documents of each source, by name; only sources with any."""
     notes: tuple[str, ...]
     seconds: float
 

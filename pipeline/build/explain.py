@@ -67,7 +67,7 @@ def _find_work(question: Question) -> WritableStore | None:
 
 @dataclass
 class _Found:
-    """What is known about a text: about its copies in the runs, or about how far it got before them."""
+    """The facts known about a text: about its copies in the runs, or about how far it got before them."""
 
     lines: list[str] = field(default_factory=list[str])
     data: dict[str, Any] = field(default_factory=dict[str, Any])

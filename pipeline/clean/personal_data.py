@@ -34,7 +34,7 @@ MaskedCounts = dict[str, dict[str, int]]
 
 @dataclass(slots=True)
 class Masked:
-    """What was masked, by kind."""
+    """Masked hits, by kind."""
 
     documents: Counter[str] = field(default_factory=Counter[str])
     occurrences: Counter[str] = field(default_factory=Counter[str])

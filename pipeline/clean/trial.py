@@ -1,4 +1,4 @@
-"""What a source's cleaning makes of one document before it is encoded: dropped for a reason, masked, or left alone."""
+"""The effect of a source's cleaning on one document before encoding: dropped for a reason, masked, or left alone."""
 
 # pyright: reportUnknownMemberType=false
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pipeline.sources.base import TextBatch
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of a document."""
+    """The outcome for one document."""
 
     dropped: str | None
     """The first reason for which it is dropped, as the manifest counts it; None if it stays."""
     details: list[tuple[str, dict[str, Any]]]
-    """What was found, as text and as JSON values."""
+    """The findings, as text and as JSON values."""
     text: bytes
     """Its text as it is encoded: masked, if the source masks what it holds."""
     masked: dict[str, int] = field(default_factory=dict[str, int])

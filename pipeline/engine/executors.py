@@ -37,8 +37,8 @@ _WORKERS_A_SENDER = 4
 workers compute at the same time; one whose files are on their way leaves its turn to the next."""
 
 _PRELOADED = ["pipeline.encode.encode", "pipeline.assemble", "pipeline.engine.worker"]
-"""What the fork server loads, by name, since the engine knows no stage: the modules of the tasks that every build has
-many of, 0.15 s in each worker, and last the one that keeps the garbage collector away from what is loaded."""
+"""The modules that the fork server loads, by name, since the engine knows no stage: the modules of the tasks that every
+build has many of, 0.15 s in each worker, and last the one that keeps the garbage collector away from what is loaded."""
 
 # For the worker processes, unless the person has set them. A worker encodes on one thread: OpenBLAS's would
 # only spin. Batches come and go by megabytes: memory that malloc keeps is not zeroed by the kernel again and again,

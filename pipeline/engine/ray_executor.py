@@ -225,7 +225,7 @@ class RayExecutor:
 
 _NODE_DIED = "its node died"
 _HTTP2_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-"""What opens a connection of gRPC: HTTP/2's preface and an empty frame of settings (RFC 9113, 3.4)."""
+"""The bytes that open a gRPC connection: HTTP/2's preface and an empty frame of settings (RFC 9113, 3.4)."""
 _SETTINGS_FRAME = 4
 
 

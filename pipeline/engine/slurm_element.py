@@ -1,4 +1,4 @@
-"""What runs inside an element of a Slurm job array: its share of a stage's calls, one after the other.
+"""The program inside an element of a Slurm job array: it runs its share of a stage's calls, one after the other.
 
 The job's folder, which driver and nodes share, holds `calls` (written by the driver) and `N.results` (by element N). A
 results file is written whole after every call, when the process has grown, and at the end, when it says why the

@@ -45,7 +45,7 @@ class Task:
     size: int
     """Bytes of work, for progress and to start large tasks first."""
     name: str = ""
-    """What the task works on, for a person; the digest if it has no other name."""
+    """The subject of the task, for a person; the digest if it has no other name."""
 
     def __str__(self) -> str:
         return self.name or self.digest

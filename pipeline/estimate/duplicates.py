@@ -57,7 +57,8 @@ class Distinct:
     elsewhere: float = 0.0
     """Share of the documents that equal one of another source."""
     basis: Basis = "not counted"
-    """What was compared. With "sample", the shares of duplicates are lower bounds of what the build will find."""
+    """The texts that were compared. With "sample", the shares of duplicates are lower bounds of what the build will
+    find."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""What cleaning in the mix drops from a sample: limits on measures, near-duplicates, documents that hold test items.
+"""Documents of a sample that cleaning in the mix drops: limits on measures, near-duplicates, documents that hold test
+items.
 
 The sample's runs go through the stages of a build and a mix of their own. Near-duplicates are pairs, so a part of the
 text shows fewer than all of it has: the shares are lower bounds. Cost: 5 ms for each megabyte of the sample.
@@ -31,7 +32,7 @@ COPIES = (DUPLICATE, DUPLICATE_ELSEWHERE)
 
 @dataclass(frozen=True, slots=True)
 class LimitedPilot:
-    """What presets with `when = "mix"` leave of a source's runs, and drop, as shares of the documents."""
+    """The effect of presets with `when = "mix"` on a source's runs, as shares of the documents."""
 
     left_tokens: float = 1.0
     left_documents: float = 1.0

@@ -138,7 +138,7 @@ class Contamination:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What was found of all evaluation sets."""
+    """The findings for all evaluation sets."""
 
     dropped: list[FoundHashes]
     """The documents of each set with `action = "drop"`."""

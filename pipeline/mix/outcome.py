@@ -1,4 +1,4 @@
-"""What a mix did with the copies of one document: kept them, or dropped each for reasons that can be named.
+"""The outcome of a mix for the copies of one document: each was kept, or dropped for reasons that can be named.
 
 Everything is read from the work folder: rows of the runs, found by their hash; the bits and the evidence that the mix
 wrote; the block lists. Tokens are not read. Costs a few small reads for each run, and the evidence tables.
@@ -81,7 +81,7 @@ class Reason:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a copy."""
+    """The outcome for one copy."""
 
     copy: Copy
     state: str = "in the set"

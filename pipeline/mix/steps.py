@@ -1,4 +1,4 @@
-"""What each step of the mix drops of each source, in documents and tokens; a document counts for its first reason."""
+"""Documents and tokens that each step of the mix drops from each source; a document counts for its first reason."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ class _WordPass:
 
 @dataclass(frozen=True)
 class _ListPass:
-    """What documents are searched for: `numbers` has the term of each id, -1 for none, `words` the terms of the words
+    """The terms to search documents for: `numbers` has the term of each id, -1 for none, `words` the terms of the words
     with these `hashes`, sorted. `letters` says which ids have a letter."""
 
     shard_set: ShardSet

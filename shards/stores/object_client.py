@@ -148,7 +148,7 @@ def _make_s3(bucket: str, variables: Mapping[str, str]) -> tuple[Settings, Clien
     if variables.get("AWS_SKIP_SIGNATURE", "").lower() in ("1", "true", "yes"):
         config["skip_signature"] = True
     if "AWS_UNSIGNED_PAYLOAD" not in variables and (not endpoint.startswith("http://") or _is_loopback(endpoint)):
-        # What is sent cannot be changed on the way; signing it, too, takes half the processor time of sending it.
+        # Requests cannot be changed on the way; signing it, too, takes half the processor time of sending it.
         config["unsigned_payload"] = True
     options = _client_options(endpoint, variables.get("AWS_ALLOW_HTTP", ""), "AWS_ALLOW_HTTP")
     settings = Settings(_shown(endpoint) or f"Amazon S3 in {region}", region, source)

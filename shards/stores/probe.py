@@ -30,7 +30,7 @@ class Abilities:
 
     @property
     def problems(self) -> list[str]:
-        """What the store cannot do, one sentence each; empty if it can do everything."""
+        """The store's missing abilities, one sentence each; empty if it can do everything."""
         found: list[str] = []
         if not self.creates_once:
             found.append(

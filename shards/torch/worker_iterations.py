@@ -19,7 +19,7 @@ NONE = -1
 
 
 class WorkerInfo(Protocol):
-    """What torch tells a worker of itself."""
+    """The information that torch gives a worker about itself."""
 
     @property
     def id(self) -> int: ...

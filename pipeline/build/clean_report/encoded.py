@@ -1,4 +1,4 @@
-"""What cleaning dropped and masked before documents were encoded, from the receipts of the runs."""
+"""Documents that cleaning dropped or masked before encoding, from the receipts of the runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cleaning drops at each limit, and near-duplicates, read from a work folder: to choose limits by looking.
+"""Read from a work folder what cleaning drops at each limit, and near-duplicates, to choose limits by looking.
 
 Mixing writes counts, histograms and the places of documents into `cleaning.json`, and the places of near-duplicates
 into its receipt; the documents' text comes from the tokens of the runs. The build need not have finished: a mix whose

@@ -1,4 +1,4 @@
-"""What identifies a source in the digests of stages: the keys that decide its documents."""
+"""The identity of a source in the digests of stages: the keys that decide its documents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tells program text from data: letters and digits, encoded runs, names that are on most lines."""
+"""Measures that tell program text from data: letters and digits, encoded runs, names that are on most lines."""
 
 from __future__ import annotations
 
