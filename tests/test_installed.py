@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -58,7 +59,19 @@ def install(wheel: Path, folder: Path) -> Installed:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """Return an environment with the wheel. Read only."""
     return install(wheel, tmp_path_factory.mktemp("environment") / "env")
+
+
+@pytest.fixture
+def own(installed: Installed, tmp_path: Path) -> Installed:
+    """Return a copy of the environment, to be changed: installing again takes a second longer."""
+    copied = shutil.copytree(installed.bin.parent, tmp_path / "env", symlinks=True)
+    program = copied / "bin/tokenmill"
+    text = program.read_text()
+    assert f"{installed.bin}/python" in text
+    program.write_text(text.replace(str(installed.bin), str(copied / "bin")))
+    return Installed(copied)
 
 
 @pytest.fixture
@@ -103,38 +116,35 @@ def test_the_demo_builds_by_name_in_any_folder(installed: Installed, tmp_path: P
     assert "Did you mean 'tinystories-28m'?" in done.stderr
 
 
-def test_a_package_of_the_same_name_is_named(wheel: Path, project: Path, tmp_path: Path) -> None:
+def test_a_package_of_the_same_name_is_named(own: Installed, project: Path) -> None:
     """As after `pip install trainer`: another distribution's files lie over ours."""
-    installed = install(wheel, tmp_path / "env")
-    (installed.site / "trainer/__init__.py").write_text("from trainer.trainer import Trainer\n")
-    foreign = installed.site / "trainer-0.0.36.dist-info"
+    (own.site / "trainer/__init__.py").write_text("from trainer.trainer import Trainer\n")
+    foreign = own.site / "trainer-0.0.36.dist-info"
     foreign.mkdir()
     (foreign / "METADATA").write_text("Metadata-Version: 2.1\nName: trainer\nVersion: 0.0.36\n")
     (foreign / "RECORD").write_text("trainer/__init__.py,,\n")
-    done = installed.run(project, "tokenmill", "build", "recipe.toml", "--out", "out/small", status=2)
+    done = own.run(project, "tokenmill", "build", "recipe.toml", "--out", "out/small", status=2)
     assert "trainer/__init__.py is not the file that tokenmill installed" in done.stderr
     assert "also that of the installed distribution trainer." in done.stderr
     assert "an environment of its own" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_package_found_elsewhere_is_named(wheel: Path, project: Path, tmp_path: Path) -> None:
+def test_a_package_found_elsewhere_is_named(own: Installed, project: Path, tmp_path: Path) -> None:
     """As where another folder comes first on the path."""
-    installed = install(wheel, tmp_path / "env")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "shards.py").write_text("raise SystemExit('hijacked')\n")
-    (installed.site / "first.pth").write_text(f"import sys; sys.path.insert(0, {str(elsewhere)!r})\n")
-    done = installed.run(project, "tokenmill", "validate", "out/small", status=2)
+    (own.site / "first.pth").write_text(f"import sys; sys.path.insert(0, {str(elsewhere)!r})\n")
+    done = own.run(project, "tokenmill", "validate", "out/small", status=2)
     assert f"`import shards` finds {elsewhere / 'shards.py'}; expected" in done.stderr
 
 
-def test_a_missing_extra_is_named(wheel: Path, project: Path, tmp_path: Path) -> None:
-    installed = install(wheel, tmp_path / "env")
-    (installed.site / "torch.py").write_text("raise ModuleNotFoundError('not installed', name='torch')\n")
-    installed.run(project, "tokenmill", "build", "recipe.toml", "--out", "out/small")
+def test_a_missing_extra_is_named(own: Installed, project: Path) -> None:
+    (own.site / "torch.py").write_text("raise ModuleNotFoundError('not installed', name='torch')\n")
+    own.run(project, "tokenmill", "build", "recipe.toml", "--out", "out/small")
     train = ["train", "demo", "--shards", "out/small", "--run", "out/run"]
-    assert "pip install 'tokenmill[train]'" in installed.run(project, "tokenmill", *train, status=2).stderr
+    assert "pip install 'tokenmill[train]'" in own.run(project, "tokenmill", *train, status=2).stderr
 
 
 def test_help_and_version_need_no_package(installed: Installed, tmp_path: Path) -> None:
