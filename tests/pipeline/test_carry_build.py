@@ -19,7 +19,7 @@ from shards import open_set
 from shards.__main__ import main as shards_main
 from shards.format.documents import document_schema
 from shards.validation.validate import validate
-from tests.support.builds import build_here, digests, digests_in, run_build
+from tests.support.builds import build_here, digests, digests_in, one_worker, run_build
 from tests.support.carried_corpus import carried_recipe, rows_of, write_carried_corpus
 from tests.support.started import attempts, kill_in
 
@@ -146,8 +146,8 @@ def test_a_duplicate_has_the_values_of_the_document_that_is_kept(built: dict[str
     assert not {row["url"] for row in rows[-10:] if row["text"] in kept and row["url"]} & found
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str, expect: int = 0) -> Any:
-    status = shards_main([*arguments, "--json"])
+def run(capsys: pytest.CaptureFixture[str], command: str, *arguments: str, expect: int = 0) -> Any:
+    status = shards_main([*one_worker(command, *arguments), "--json"])
     out, err = capsys.readouterr()
     assert status == expect, out + err
     return json.loads(out)

@@ -6,8 +6,6 @@ import gzip
 import json
 import os
 import re
-import subprocess
-import sys
 import sysconfig
 import tarfile
 from pathlib import Path
@@ -17,7 +15,8 @@ import pytest
 import xxhash
 
 import shards
-from tests.support.builds import real_documents, run_build
+from shards.__main__ import main
+from tests.support.builds import build_here, call_here, one_worker, real_documents
 from tests.support.planted import LISTS, LOGS, TABLES, TRIPLES, plant
 
 pytestmark = pytest.mark.long
@@ -62,9 +61,8 @@ def hashes_of(path: Path) -> set[str]:
 
 
 def audit(path: Path, *options: str, expect: int = 0) -> Any:
-    """Run `tokenmill audit --json` as a person runs it."""
-    command = [sys.executable, "-m", "shards", "audit", str(path), *options, "--json"]
-    done = subprocess.run(command, cwd=path.parent, capture_output=True, text=True, timeout=240, check=False)
+    """Run `tokenmill audit --json` in the folder of a set."""
+    done = call_here(main, *one_worker("audit", path, *options, "--json"), cwd=path.parent)
     assert done.returncode == expect, done.stderr + done.stdout[-2000:]
     return json.loads(done.stdout)
 
@@ -78,7 +76,7 @@ def read_list(path: Path) -> dict[str, str]:
 
 def check_planted(folder: Path, recipe: Path, planted: list[str]) -> dict[str, Any]:
     """Build, audit with a block list, build with the list, and audit again. Return the first audit."""
-    run_build(recipe, folder / "set")
+    build_here(recipe, folder / "set")
     before = hashes_of(folder / "set")
     wanted = {xxhash.xxh3_128_hexdigest(text.encode()) for text in planted}
     assert len(wanted) == 60
@@ -91,7 +89,7 @@ def check_planted(folder: Path, recipe: Path, planted: list[str]) -> dict[str, A
 
     text = recipe.read_text()
     recipe.write_text(f'drop_hashes = ["block.txt"]\n{text}')
-    result = run_build(recipe, folder / "set")
+    result = build_here(recipe, folder / "set")
     assert result["ran"]["encode"] == result["ran"]["tokenizer"] == 0
     after = hashes_of(folder / "set")
     assert after == before - listed.keys()
@@ -100,14 +98,7 @@ def check_planted(folder: Path, recipe: Path, planted: list[str]) -> dict[str, A
     (check,) = [check for check in again["checks"] if check["name"] == "concentrated"]
     named |= {row["text"].strip() for row in check["rows"]}
     assert not named & {TRIPLES, LOGS, TABLES, LISTS}
-    refused = subprocess.run(
-        [sys.executable, "-m", "shards", "audit", str(folder / "set"), "--write-block-list", "block.txt"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    refused = call_here(main, *one_worker("audit", folder / "set", "--write-block-list", "block.txt"), cwd=folder)
     assert refused.returncode == 2
     assert "the set was built with this block list" in refused.stderr
     assert read_list(folder / "block.txt") == listed

@@ -16,7 +16,7 @@ from shards import open_set
 from shards.__main__ import main as shards_main
 from shards.convert.export import export_set
 from shards.validation.validate import validate
-from tests.support.builds import build_here, digests, recipe_text, run_build, write_corpus
+from tests.support.builds import build_here, digests, one_worker, recipe_text, run_build, write_corpus
 
 WEIGHTS = {"main": {"prose": 60, "docs": 30, "code": 10}, "last": {"prose": 10, "docs": 30, "code": 60}}
 
@@ -165,11 +165,11 @@ def test_validation_finds_what_is_wrong_with_phases(built: dict[str, Any], tmp_p
     has(lambda m: m["shards"][-1].update(phase="main"), "expected none outside the training split")
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: object, expect: int = 0) -> str:
+def run(capsys: pytest.CaptureFixture[str], command: str, *arguments: str | Path, expect: int = 0) -> str:
     """Run a command of the whole way, and return what it prints on stdout."""
     capsys.readouterr()
-    command = pipeline_main if arguments[0] == "plan" else shards_main
-    status = command([str(argument) for argument in arguments])
+    main = pipeline_main if command == "plan" else shards_main
+    status = main(one_worker(command, *arguments))
     output = capsys.readouterr()
     assert status == expect, output.err
     return output.out

@@ -13,7 +13,7 @@ import pytest
 
 from shards import ShardSet, open_set
 from shards.__main__ import main as shards_main
-from tests.support.builds import build_here
+from tests.support.builds import build_here, one_worker
 from tests.support.cleaned_recipe import write_cleaned_recipe
 
 WEIGHTS = {"main": {"prose": 5, "notes": 4, "code": 1}, "last": {"prose": 1, "notes": 1, "code": 8}}
@@ -46,9 +46,9 @@ def write_phases(plain: Path, main: str, last: str) -> Path:
     return path
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
+def run(capsys: pytest.CaptureFixture[str], command: str, *arguments: str | Path) -> dict[str, Any]:
     capsys.readouterr()
-    status = shards_main([*map(str, arguments), "--json"])
+    status = shards_main([*one_worker(command, *arguments), "--json"])
     output = capsys.readouterr()
     assert status == 0, output.out + output.err
     return json.loads(output.out)

@@ -16,7 +16,7 @@ import xxhash
 
 import shards
 from shards.__main__ import main
-from tests.support.builds import build_here, call_here, real_documents
+from tests.support.builds import build_here, call_here, one_worker, real_documents
 
 PLANTED = ("PersonX", "PersonY", "fefefe", "@.@")
 """What the planted documents are full of and no other document holds."""
@@ -92,9 +92,9 @@ def documents_of(path: Path, source: str) -> set[str]:
     return {row["hash"].hex() for row in rows if row["source"] == source}
 
 
-def command(*arguments: str | Path, cwd: Path) -> Any:
+def command(name: str, *arguments: str | Path, cwd: Path) -> Any:
     """Run a command of `shards` and return the JSON it prints."""
-    done = call_here(main, *arguments, "--json", cwd=cwd)
+    done = call_here(main, *one_worker(name, *arguments), "--json", cwd=cwd)
     assert done.stdout, done.stderr
     return json.loads(done.stdout) | {"exit_code": done.returncode}
 

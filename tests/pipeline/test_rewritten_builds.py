@@ -26,6 +26,7 @@ from shards.validation.validate import validate
 from tests.support.builds import (
     build_here,
     call_here,
+    one_worker,
     real_documents,
     recipe_text,
     source_documents,
@@ -108,9 +109,10 @@ def test_the_manifest_says_what_was_rewritten(corpus: Path, built: Path) -> None
     sidecar = json.loads((built / "train-00000.json").read_text())
     assert (sidecar["format_version"], sidecar["bos_id"]) == (3, BOS)
     texts, tokenizer = source_documents(corpus), Tokenizer.from_file(str(built / "tokenizer.json"))
+    encoder = plain(built)
     for source in manifest["sources"]:
         own = texts[source["name"]]
-        ids = [plain(built).encode(text.decode(), add_special_tokens=False).ids for text in own]
+        ids = [encoder.encode(text.decode(), add_special_tokens=False).ids for text in own]
         decoded = [tokenizer.decode(one, skip_special_tokens=False).encode() for one in ids]
         assert source["rewriting"] == {
             "documents": len(own),
@@ -181,23 +183,23 @@ def test_text_is_shown_and_found_without_bos_and_the_space_before_it(corpus: Pat
     texts = {text for own in source_documents(corpus).values() for text in own}
     assert document["text"].encode() in texts
     start = document["text"][:30]
-    done = call_here(shards_main, "trace", built, "--text", start, "--json")
+    done = call_here(shards_main, *one_worker("trace", built, "--text", start, "--json"))
     hits = [hit for hit in json.loads(done.stdout)["shown"] if hit["hash"] == document["hash"]]
     assert [(hit["byte"], hit["before"]) for hit in hits] == [(0, "")]
     assert hits[0]["position"] in (1, 2)  # after BOS, and after the space alone where that is a token
-    done = call_here(shards_main, "trace", built, "--token", str(BOS), "--limit", "3", "--json")
+    done = call_here(shards_main, *one_worker("trace", built, "--token", str(BOS), "--limit", "3", "--json"))
     found = json.loads(done.stdout)["shown"]
     assert {(hit["position"], hit["hits"], hit["byte"]) for hit in found} == {(0, 1, 0)}
 
 
 def test_audit_and_report_know_bos(built: Path, tmp_path: Path) -> None:
-    done = call_here(shards_main, "audit", built, "--out", tmp_path / "audit", "--json")
+    done = call_here(shards_main, *one_worker("audit", built, "--out", tmp_path / "audit", "--json"))
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert checks["special_ids"]["verdict"] == "ok"
     assert "BOS once at the beginning" in checks["special_ids"]["summary"]
     assert "unknown_ids" not in checks  # it has all bytes
     assert "of the text as the tokenizer rewrote it" in checks["bytes_per_token"]["summary"]
-    assert call_here(shards_main, "report", built, "--out", tmp_path / "report").returncode == 0
+    assert call_here(shards_main, *one_worker("report", built, "--out", tmp_path / "report")).returncode == 0
     assert "&lt;s&gt;" in (tmp_path / "report" / "index.html").read_text()
 
 
@@ -280,7 +282,7 @@ def test_a_tokenizer_that_drops_white_space_and_characters(corpus: Path, tmp_pat
     rewriting = [source.rewriting for source in shard_set.manifest.sources if source.rewriting]
     assert sum(one.unknown for one in rewriting) > 0
     assert sum(one.rewritten for one in rewriting) > 0.5 * sum(one.documents for one in rewriting)
-    done = call_here(shards_main, "audit", tmp_path / "set", "--out", tmp_path / "audit", "--json")
+    done = call_here(shards_main, *one_worker("audit", tmp_path / "set", "--out", tmp_path / "audit", "--json"))
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert checks["special_ids"]["verdict"] == "ok"
     assert checks["unknown_ids"]["verdict"] == "look"

@@ -19,6 +19,7 @@ from shards.errors import ShardSetError
 from shards.stores.object_store import open_objects
 from shards.validation.validate import validate
 from tests.support import faults_documents, faults_metadata, faults_tokens
+from tests.support.builds import one_worker
 from tests.support.faults import FAULTS
 from tests.support.servers.http11 import Request, Response
 from tests.support.servers.hub import Hub, use_hub
@@ -57,7 +58,7 @@ def remote(server, good_set) -> str:
 
 
 def run(capsys, *arguments: str | Path) -> tuple[int, str, str]:
-    status = main([str(argument) for argument in arguments])
+    status = main(one_worker(*map(str, arguments)))
     captured = capsys.readouterr()
     return status, captured.out, captured.err
 
