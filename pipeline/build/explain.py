@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from pipeline.build.api import default_work
 from pipeline.build.last_mix import LAST_FILE, LastMix, last_mix_errors, read_last_mix
+from pipeline.build.python_api import default_work
 from pipeline.clean.rows_by_hash import SourceRow, find_rows_by_hash
 from pipeline.clean.trial import try_document
 from pipeline.encode.run import CONNECTIONS, Run
-from pipeline.mix.outcome import Copy, Outcome, Outcomes, find_copies
+from pipeline.mix.copies import Copy, Outcome, Outcomes, find_copies
 from shards.errors import InputError
 from shards.format.content_hash import hash_document
 from shards.stores.open import absolute_place, open_writable_store

@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
     gc.disable()  # the imports allocate only what stays; collecting garbage meanwhile takes 0.1 s
     # Open the executor first: the local one's fork server loads the libraries while this process does.
     with closing(open_executor(options)) as executor:
-        from pipeline.build.api import SetProblemsError, build_set, default_work
+        from pipeline.build.python_api import SetProblemsError, build_set, default_work
         from pipeline.cli.build_display import build_json, print_build
         from pipeline.engine.executors import DryRunEnd
 

@@ -45,8 +45,8 @@ from pipeline.recipe.shares import Demand, Shares
 from pipeline.sources.base import Span, TextBatch, Unit
 from pipeline.sources.selection import Selection
 from pipeline.sources.software_heritage.fetched_documents import FORMAT, DocumentWriter
-from pipeline.tokenizer.checks import TokenizerError
 from pipeline.tokenizer.encoder import Encoder, TokenizerInfo, load_encoder, read_encoder_file
+from pipeline.tokenizer.given_tokenizer import TokenizerError
 from pipeline.tokenizer.kept_text import add_up_kept_text, check_unknown, describe_kept
 from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR
 from shards.stores.store import FolderStore

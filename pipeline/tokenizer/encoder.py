@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.engine.receipts import TaskOutput
-from pipeline.tokenizer.checks import TokenizerError, describe_ignored, find_bos, find_faults
+from pipeline.tokenizer.given_tokenizer import TokenizerError, describe_ignored, find_bos, find_faults
 from pipeline.tokenizer.kept_text import KeptCounter
 from shards.format.tokenizer_json import Keeps, find_entries, find_special, find_spelling, make_plain
 from shards.format.vocabulary import read_vocabulary

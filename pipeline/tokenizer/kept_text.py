@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow import wrap_texts
-from pipeline.tokenizer.checks import TokenizerError
+from pipeline.tokenizer.given_tokenizer import TokenizerError
 from shards.format.tokenizer_json import Spelling
 from shards.format.vocabulary import Vocabulary
 from shards.terminal.display import printable

@@ -24,7 +24,7 @@ from pipeline.compiled import is_to_compile
 from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.timer import Timer
 from pipeline.sources.network.counted_retries import count_retries
-from pipeline.tokenizer.checks import TokenizerError
+from pipeline.tokenizer.given_tokenizer import TokenizerError
 from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR, TokenizerTask, draw_sample, iter_sample
 from shards.format.tokenizer_json import byte_characters
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.build import api
+from pipeline.build import python_api
 from pipeline.estimate import duplicates
 from pipeline.estimate.estimate import Estimate
 from tests.support.builds import build_here, real_documents
@@ -53,7 +53,7 @@ def built(recipe: Path) -> dict[str, Any]:
 
 
 def test_duplicates_within_and_across_sources_are_not_planned(recipe: Path, built: dict[str, Any]) -> None:
-    found = api.plan_set(recipe)
+    found = python_api.plan_set(recipe)
     trained = built["splits"]["train"]["requested_tokens"]
     assert abs(found.train_tokens / trained - 1) < 0.1
     for source, entry in zip(found.sources, built["sources"], strict=True):
@@ -93,16 +93,16 @@ def test_a_large_source_is_counted_on_request_or_by_an_earlier_build(
     def shares(found: Estimate) -> list[tuple[float, float]]:
         return [(own.distinct.duplicates, own.distinct.elsewhere) for own in found.sources]
 
-    exact = shares(api.plan_set(recipe))
+    exact = shares(python_api.plan_set(recipe))
     monkeypatch.setattr(duplicates, "COUNTED_BYTES", 0)
-    sampled = api.plan_set(recipe)
+    sampled = python_api.plan_set(recipe)
     assert {own.distinct.basis for own in sampled.sources} == {"sample"}
     assert all(seen <= all_text for seen, all_text in zip(sum(shares(sampled), ()), sum(exact, ()), strict=True))
-    counted = api.plan_set(recipe, duplicates="in all text")
+    counted = python_api.plan_set(recipe, duplicates="in all text")
     assert {own.distinct.basis for own in counted.sources} == {"all text"}
     assert shares(counted) == exact
-    earlier = api.plan_set(recipe, out=recipe.with_name("set"))
+    earlier = python_api.plan_set(recipe, out=recipe.with_name("set"))
     assert {own.distinct.basis for own in earlier.sources} == {"earlier build"}
     assert shares(earlier) == exact
-    other = api.plan_set(recipe, overrides=["sources.first.min_bytes=100"], out=recipe.with_name("set"))
+    other = python_api.plan_set(recipe, overrides=["sources.first.min_bytes=100"], out=recipe.with_name("set"))
     assert {own.distinct.basis for own in other.sources} == {"sample"}, "a set of another recipe says nothing"

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from pipeline.recipe.schema import SourceRecipe, TokenizerRecipe
-from pipeline.tokenizer.checks import TokenizerError
 from pipeline.tokenizer.encoder import Encoder, load_encoder, read_encoder_file
+from pipeline.tokenizer.given_tokenizer import TokenizerError
 from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR, TokenizerTask, iter_sample
 from pipeline.tokenizer.train import PATTERNS, build_tokenizer_json, pre_tokenizer, train_merges, train_tokenizer
 from shards.format.tokenizer_json import byte_characters, find_special

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from pipeline.clean.documents import Documents
-from pipeline.tokenizer.checks import TokenizerError
 from pipeline.tokenizer.encoder import Encoder, TokenizerInfo, read_encoder_file
+from pipeline.tokenizer.given_tokenizer import TokenizerError
 from pipeline.tokenizer.kept_text import KeptText, check_unknown
 from shards.format.tokenizer_json import find_special, find_spelling
 from shards.format.vocabulary import Vocabulary, read_vocabulary

@@ -15,8 +15,8 @@ from pipeline.recipe.schema import Recipe, TokenizerRecipe
 from pipeline.recipe.shares import Shares
 from pipeline.sources.base import Span, spans_to_json
 from pipeline.tokenizer import sample, train
-from pipeline.tokenizer.checks import TokenizerError
 from pipeline.tokenizer.encoder import TokenizerInfo, read_encoder_file
+from pipeline.tokenizer.given_tokenizer import TokenizerError
 
 TokenizerChoice = Literal["recipe", "keep"]
 """Where the tokenizer comes from: what the recipe says, or the one that the work folder holds already."""
