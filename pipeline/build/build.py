@@ -37,9 +37,10 @@ from pipeline.engine.executors import Executor
 from pipeline.engine.lease import Lease
 from pipeline.engine.progress import Progress
 from pipeline.recipe.schema import Recipe
+from pipeline.sources.carried_columns import merge_carried
 from pipeline.sources.hub import pin_revisions
 from pipeline.sources.kept_spans import KeptSpans
-from pipeline.sources.selection import Unread, merge_carried, open_sources
+from pipeline.sources.selection import Unread, open_sources
 from shards.format.manifest import MANIFEST_FILE, Manifest
 from shards.stores.files import delete_path, lock_folder
 from shards.stores.open import open_writable_store
@@ -145,7 +146,7 @@ def build(
             encoded=encoded,
             unread=list(unread.values()),
             shards=entries,
-            carried=merge_carried(recipe, selections),
+            carried=merge_carried(recipe, [selection.carried for selection in selections]),
         )
         _prune(context)
 

@@ -25,7 +25,8 @@ from pipeline.clean.filters import Filtered
 from pipeline.clean.limits import Fallen
 from pipeline.estimate.duplicates import HashTable
 from pipeline.sources.base import Columns, SourceError, Span, TextBatch
-from pipeline.sources.formats.byte_io import is_compressed, open_file, read_pieces
+from pipeline.sources.formats.byte_io import open_file, read_pieces
+from pipeline.sources.formats.detect import is_compressed
 from pipeline.sources.kinds import list_spans, read_span
 from pipeline.sources.selection import Selection, seeded_place
 

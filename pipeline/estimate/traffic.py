@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline import assemble, validation_tasks
+from pipeline import validation_tasks
 from pipeline.assemble import MOST_CHECKSUMS_BYTES
+from pipeline.assemble_tasks import shards_an_assemble_task
 from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, MOST_KEPT_ROWS_BYTES
 from pipeline.engine.checksums import BLOCK_BYTES, CHECKSUM_BYTES
 from pipeline.mix.near_duplicates.bands import BANDS_BYTES, CHUNK_TOKENS
@@ -93,7 +94,7 @@ class BuildSize:
     @property
     def assemble_tasks(self) -> int:
         """Tasks that write shards."""
-        together = assemble.shards_an_assemble_task(
+        together = shards_an_assemble_task(
             self.shards,
             runs=self.runs,
             shard_bytes=self.shard_tokens_bytes,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.sources.base import UNKNOWN_TYPE, Columns, File, SourceError, Span, TextBatch
 from pipeline.sources.formats.detect import format_of_name
-from pipeline.sources.network.settings import keep_fetched
+from pipeline.sources.network.range_cache import keep_fetched
 from shards.errors import import_extra
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def list_files(source: SourceRecipe) -> list[File]:
     Raises:
         SourceError: no such configuration or split; the message lists the existing ones.
     """
-    from pipeline.sources.network.hub_file import open_cache
+    from pipeline.sources.network.range_cache import open_cache
 
     key = f"files {source.repo} {source.config} {source.split} {source.revision}"
     cache = open_cache()

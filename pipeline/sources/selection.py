@@ -25,11 +25,11 @@ from pipeline.recipe.carry import parse_carry
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.recipe.shares import Demand
 from pipeline.sources.base import UNIT_BYTES, Columns, File, SourceError, Span, Unit, make_units
+from pipeline.sources.carried_columns import find_carried_faults
 from pipeline.sources.formats.carried_types import merge_types
 from pipeline.sources.kept_spans import KeptSpans
 from pipeline.sources.kinds import list_files
 from shards.format.carried import CarriedType
-from shards.format.manifest import CarriedEntry
 from shards.terminal.display import plural
 from shards.terminal.progress import format_amount
 
@@ -279,46 +279,13 @@ def open_sources(recipe: Recipe, kept: KeptSpans | None = None) -> list[Selectio
                 selections.append(Selection(index, source, seed=recipe.seed, tokens=tokens, kept=kept))
             except SourceError as error:
                 faults.append(str(error))
-    faults = faults or [*_find_small(demand, selections), *find_carried_faults(recipe, selections)]
+    faults = faults or [
+        *_find_small(demand, selections),
+        *find_carried_faults(recipe, [selection.carried for selection in selections]),
+    ]
     if faults:
         raise SourceError("\n".join(faults))
     return selections
-
-
-def merge_carried(recipe: Recipe, selections: list[Selection]) -> list[CarriedEntry]:
-    """Return the columns that the set's document tables carry, in the order of the sources and of their `carry`.
-
-    Raises:
-        SourceError: two sources give a column different types, or names that differ in case alone.
-    """
-    if faults := find_carried_faults(recipe, selections):
-        raise SourceError("\n".join(faults))
-    found: dict[str, CarriedEntry] = {}
-    for source, selection in zip(recipe.sources, selections, strict=True):
-        for name, kind in selection.carried:
-            others = found[name].sources if name in found else []
-            found[name] = CarriedEntry(name=name, type=kind, sources=[*others, source.name])
-    return list(found.values())
-
-
-def find_carried_faults(recipe: Recipe, selections: list[Selection]) -> list[str]:
-    """Find columns that sources carry with different types, or under names that differ in case alone."""
-    first: dict[str, tuple[str, CarriedType, str]] = {}
-    faults: list[str] = []
-    for source, selection in zip(recipe.sources, selections, strict=True):
-        for name, kind in selection.carried:
-            other, expected, where = first.setdefault(name.casefold(), (name, kind, source.name))
-            if other != name:
-                faults.append(
-                    f"source {source.name!r}: carries {name!r}, and {where!r} carries {other!r}, which differs in case "
-                    "alone. Leave one out, or rename it in the files."
-                )
-            elif kind != expected:
-                faults.append(
-                    f"source {source.name!r}: column {name!r} of `carry` is {kind}, and {expected} in {where!r}; a "
-                    "column of the set has one type. State it in `carry` of both, or leave it out of one."
-                )
-    return faults
 
 
 @contextlib.contextmanager

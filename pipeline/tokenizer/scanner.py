@@ -61,14 +61,6 @@ def cut(data: Bytes, at: int, stop: int, classes: Bytes, pattern: int, spans: np
 
 
 @compiled_and_kept
-def next_document(data: Bytes, at: int) -> int:
-    """Return where the first document begins from a byte on."""
-    while at < len(data) and data[at - 1] != END_OF_TEXT:
-        at += 1
-    return at
-
-
-@compiled_and_kept
 def see(data: Bytes, at: int, stop: int, seen: npt.NDArray[np.bool_]) -> None:
     """Mark the code points that occur in a text."""
     while at < stop:

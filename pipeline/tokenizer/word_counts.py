@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from pipeline.compiled import compiled, compiled_and_kept
 from pipeline.tokenizer.scanner import (
+    END_OF_TEXT,
     LETTER,
     LOWER,
     NEWLINE,
@@ -26,7 +27,6 @@ from pipeline.tokenizer.scanner import (
     UPPER,
     Bytes,
     cut,
-    next_document,
     see,
 )
 
@@ -88,8 +88,16 @@ def _edges(data: Bytes, parts: int) -> list[int]:
     edges = [0]
     for k in range(1, parts):
         at = max(edges[-1], len(data) * k // parts)
-        edges.append(int(next_document(data, at)) if at else 0)
+        edges.append(int(_next_document(data, at)) if at else 0)
     return [*edges, len(data)]
+
+
+@compiled_and_kept
+def _next_document(data: Bytes, at: int) -> int:
+    """Return where the first document begins from a byte on."""
+    while at < len(data) and data[at - 1] != END_OF_TEXT:
+        at += 1
+    return at
 
 
 def _classes(seen: npt.NDArray[np.bool_]) -> Bytes:

@@ -29,7 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.assemble import AssembleTask, assemble_shards, group_assembled_shards
+from pipeline.assemble import AssembleTask, assemble_shards
+from pipeline.assemble_tasks import group_assembled_shards
 from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE, Run, RunList, load_runs
 from pipeline.engine.checksums import checksum_file, seal, write_checksummed
 from pipeline.engine.driver import RESULTS_FILE, Driver

@@ -13,7 +13,8 @@ import pytest
 import zstandard
 
 import pipeline.assemble
-from pipeline.assemble import MOST_HELD_BYTES, AssembleTask, assemble_shards, group_assembled_shards
+from pipeline.assemble import MOST_HELD_BYTES, AssembleTask, assemble_shards
+from pipeline.assemble_tasks import group_assembled_shards
 from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, load_runs
 from pipeline.engine.checksums import seal
 from pipeline.engine.receipts import WorkFileDamagedError, load_receipt, write_receipt

@@ -24,8 +24,8 @@ from pipeline.recipe.predicates import parse_predicate
 from pipeline.sources.base import SourceError
 from pipeline.sources.formats.columns import test_predicates as count_rejected
 from pipeline.sources.network.counted_retries import retry_counted
-from pipeline.sources.network.range_cache import RangeCache
-from pipeline.sources.network.settings import Network, is_kept, keep_fetched, network_settings
+from pipeline.sources.network.range_cache import RangeCache, is_kept, keep_fetched
+from pipeline.sources.network.settings import Network, network_settings
 from pipeline.sources.network.silence_watch import SILENT_S, SilenceWatch
 from shards.stores.retry import TransientError
 from tests.support.hub_builds import ROOT, hub_recipe

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from typing import Any
 
 PART_CHARACTERS = 1200
 """Characters of each text that are shown."""
@@ -60,3 +61,11 @@ def mark_differences(first: str, second: str, *, cut: bool) -> tuple[list[Part],
             if begin < end:
                 own.append(Part("".join(held[begin:end]), differs))
     return pieces
+
+
+def mark_pair(pair: dict[str, Any]) -> dict[str, Any]:
+    """Return the parts of both documents of a pair, in pieces with their differences marked, and which are cut."""
+    part = pair["part"]
+    cut = {end: len(part[end]) == PART_CHARACTERS for end in ("dropped", "kept")}
+    dropped, kept = mark_differences(part["dropped"], part["kept"], cut=any(cut.values()))
+    return {"start": part["start"], "dropped": dropped, "kept": kept, "cut": cut}

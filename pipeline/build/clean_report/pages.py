@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.build.clean_report.charts import plot_measure
-from pipeline.build.clean_report.differences import PART_CHARACTERS, mark_differences
+from pipeline.build.clean_report.differences import mark_pair
 from pipeline.build.clean_report.step_table import list_steps
 from pipeline.build.clean_report.wording import describe_unread, name_ends
 from shards.errors import InputError
@@ -115,11 +115,3 @@ def _draw_charts(source: dict[str, Any]) -> dict[str, dict[str, Chart]]:
                 for size, width in (("wide", WIDE), ("narrow", NARROW))
             }
     return charts
-
-
-def mark_pair(pair: dict[str, Any]) -> dict[str, Any]:
-    """Return the parts of both documents of a pair, in pieces with their differences marked, and which are cut."""
-    part = pair["part"]
-    cut = {end: len(part[end]) == PART_CHARACTERS for end in ("dropped", "kept")}
-    dropped, kept = mark_differences(part["dropped"], part["kept"], cut=any(cut.values()))
-    return {"start": part["start"], "dropped": dropped, "kept": kept, "cut": cut}

@@ -8,6 +8,7 @@ from typing import Any, cast, get_args
 import numpy as np
 
 from pipeline import assemble
+from pipeline.assemble_tasks import group_assembled_shards
 from pipeline.build.context import BuildContext
 from pipeline.build.publish import clear_output
 from pipeline.build.stages.mix import write_run_list
@@ -16,7 +17,7 @@ from pipeline.engine.receipts import RECEIPT_FILE
 from pipeline.engine.tasks import Task, digest_in, digest_of
 from pipeline.mix.plan import MixPlan, ShardPlan
 from pipeline.recipe.schema import Recipe
-from pipeline.sources.selection import merge_carried
+from pipeline.sources.carried_columns import merge_carried
 from pipeline.tokenizer.encoder import TokenizerInfo
 from shards.format.manifest import ShardEntry, Split
 from shards.format.writer import SetProperties, shard_name
@@ -33,7 +34,7 @@ def run_assemble(
     mix_folder: WritableStore,
 ) -> list[ShardEntry]:
     """Write every missing shard; return all entries in order."""
-    carried = tuple(merge_carried(recipe, context.selections))
+    carried = tuple(merge_carried(recipe, [selection.carried for selection in context.selections]))
     properties = SetProperties(
         tokenizer.vocab_size,
         tokenizer.eos_id,
@@ -64,7 +65,7 @@ def run_assemble(
     documents = sum(source.documents for source in mixed.sources) // max(1, len(mixed.shards))
     encoded = sum(run.num_documents for run in runs.runs)
     carried_bytes = sum(run.carried_bytes for run in runs.runs) * documents // max(1, encoded) if carried else 0
-    groups = assemble.group_assembled_shards(
+    groups = group_assembled_shards(
         mixed.shards,
         runs=len(runs.runs),
         shard_bytes=shard_bytes,

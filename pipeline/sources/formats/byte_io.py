@@ -38,11 +38,6 @@ def is_local(url: str) -> bool:
     return "://" not in url and "::" not in url
 
 
-def is_compressed(name: str) -> bool:
-    """Return whether a file is compressed, according to its name."""
-    return os.path.splitext(name)[1] in COMPRESSION
-
-
 @contextlib.contextmanager
 def open_file(url: str) -> Generator[BinaryIO]:
     """Open a file on any file system for reading bytes, without decompression."""

@@ -166,3 +166,8 @@ def _is_table(head: bytes) -> bool:
         if len(lines) >= _LEAST_TABLE_LINES and len(counts) == 1 and counts.pop() >= least:
             return True
     return False
+
+
+def is_compressed(name: str) -> bool:
+    """Return whether a file is compressed, according to its name."""
+    return os.path.splitext(name)[1] in COMPRESSION

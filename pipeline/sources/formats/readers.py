@@ -21,7 +21,6 @@ from pipeline.sources.formats import jsonl, parquet
 from pipeline.sources.formats.byte_io import (
     TEXT_PER_STORED_BYTE,
     find_boundaries,
-    is_compressed,
     is_local,
     open_file,
     read_blocks,
@@ -30,6 +29,7 @@ from pipeline.sources.formats.byte_io import (
     truncated,
 )
 from pipeline.sources.formats.carried_types import no_columns
+from pipeline.sources.formats.detect import is_compressed
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe

@@ -13,7 +13,6 @@ import io
 import re
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -24,8 +23,8 @@ from huggingface_hub.utils import build_hf_headers, get_session
 from pipeline.sources.base import SourceError
 from pipeline.sources.network.counted_retries import retry_counted
 from pipeline.sources.network.hub_http import install_hub_http
-from pipeline.sources.network.range_cache import RangeCache
-from pipeline.sources.network.settings import is_kept, network_settings
+from pipeline.sources.network.range_cache import is_kept, open_cache
+from pipeline.sources.network.settings import network_settings
 from shards.stores.retry import TransientError
 
 AHEAD_BYTES = 64 << 20
@@ -206,16 +205,6 @@ def _get(what: str, url: str, **options: Any) -> httpx2.Response:
         raise SourceError(f"{what}: {type(error).__name__}: {error}. Is HF_ENDPOINT right?") from error
 
 
-def open_cache() -> RangeCache | None:
-    """Return the cache in the folder that the settings name; None if they name none."""
-    return _cache(network_settings().cache, network_settings().cache_bytes)
-
-
 @functools.cache
 def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(network_settings().connections, thread_name_prefix="fetch")
-
-
-@functools.cache
-def _cache(folder: str, limit_bytes: int) -> RangeCache | None:
-    return RangeCache(Path(folder), limit_bytes) if folder else None

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import os
+from collections.abc import Generator
 from pathlib import Path
 
 import xxhash
 
+from pipeline.sources.network.settings import network_settings
 from shards.stores.files import unique_name
+
+_keepers: list[object] = []
 
 _CHECKSUM_BYTES = 16
 _SLACK = 0.9
@@ -85,3 +90,29 @@ class RangeCache:
                 if total <= self._limit_bytes * _SLACK:
                     break
         self._unchecked_bytes = 0
+
+
+@contextlib.contextmanager
+def keep_fetched() -> Generator[None]:
+    """Cache the ranges that any thread fetches inside the block, because they will be read again."""
+    keeper = object()
+    _keepers.append(keeper)
+    try:
+        yield
+    finally:
+        _keepers.remove(keeper)
+
+
+def is_kept() -> bool:
+    """Return whether ranges that are fetched now go into the cache."""
+    return bool(_keepers) or network_settings().cache_all
+
+
+def open_cache() -> RangeCache | None:
+    """Return the cache in the folder that the settings name; None if they name none."""
+    return _cache(network_settings().cache, network_settings().cache_bytes)
+
+
+@functools.cache
+def _cache(folder: str, limit_bytes: int) -> RangeCache | None:
+    return RangeCache(Path(folder), limit_bytes) if folder else None

@@ -75,22 +75,3 @@ def network_settings() -> Network:
                 f"{_PREFIX}{field.name.upper()}: expected {kind.__name__}, got {text!r}. Correct or unset it."
             ) from error
     return Network(**values)  # type: ignore[arg-type]
-
-
-_keepers: list[object] = []
-
-
-@contextlib.contextmanager
-def keep_fetched() -> Generator[None]:
-    """Cache what any thread fetches inside the block, because it will be read again."""
-    keeper = object()
-    _keepers.append(keeper)
-    try:
-        yield
-    finally:
-        _keepers.remove(keeper)
-
-
-def is_kept() -> bool:
-    """Return whether ranges that are fetched now go into the cache."""
-    return bool(_keepers) or network_settings().cache_all
