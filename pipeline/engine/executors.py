@@ -36,7 +36,7 @@ _WORKERS_A_SENDER = 4
 """If files are sent to a store, there is one more process for this many workers. At most as many tasks as there are
 workers compute at the same time; one whose files are on their way leaves its turn to the next."""
 
-_PRELOADED = ["pipeline.encode.encode", "pipeline.assemble", "pipeline.engine.worker"]
+_PRELOADED = ["pipeline.encode.encode", "pipeline.assemble.assemble", "pipeline.engine.worker"]
 """The modules that the fork server loads, by name, since the engine knows no stage: the modules of the tasks that every
 build has many of, 0.15 s in each worker, and last the one that keeps the garbage collector away from what is loaded."""
 

@@ -386,7 +386,7 @@ def _encode(
 
 def _assemble(recipe: Recipe, runs: list[Run], tokenizer: TokenizerInfo, folder: Path) -> dict[str, Any]:
     """Write one shard of the mix: the documents of each source below a hash, in proportion to its weight."""
-    from pipeline.assemble import AssembleTask, assemble_shards
+    from pipeline.assemble.assemble import AssembleTask, assemble_shards
     from shards.format.writer import SetProperties
 
     folder.mkdir()

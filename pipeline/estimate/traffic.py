@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline import validation_tasks
-from pipeline.assemble import MOST_CHECKSUMS_BYTES
-from pipeline.assemble_tasks import shards_an_assemble_task
+from pipeline.assemble.assemble import MOST_CHECKSUMS_BYTES
+from pipeline.assemble.grouping import shards_an_assemble_task
 from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, MOST_KEPT_ROWS_BYTES
 from pipeline.engine.checksums import BLOCK_BYTES, CHECKSUM_BYTES
 from pipeline.mix.near_duplicates.bands import BANDS_BYTES, CHUNK_TOKENS

@@ -29,8 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.assemble import AssembleTask, assemble_shards
-from pipeline.assemble_tasks import group_assembled_shards
+from pipeline.assemble.assemble import AssembleTask, assemble_shards
+from pipeline.assemble.grouping import group_assembled_shards
 from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE, Run, RunList, load_runs
 from pipeline.engine.checksums import checksum_file, seal, write_checksummed
 from pipeline.engine.driver import RESULTS_FILE, Driver
@@ -166,7 +166,7 @@ def _assemble(many: Path, few: Path) -> Figures:
         _, rows = run.read_between(slices[0].start, slices[-1].stop)
         start, stop = run.token_range(rows)
         taken.append(stop - start)
-    call = Call("pipeline.assemble:assemble_shards", task, FolderStore(many), FolderStore(many))
+    call = Call("pipeline.assemble.assemble:assemble_shards", task, FolderStore(many), FolderStore(many))
     return {
         "shards_a_task": len(group),
         "load_runs_s": loaded,

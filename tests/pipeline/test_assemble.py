@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-import pipeline.assemble
-from pipeline.assemble import MOST_HELD_BYTES, AssembleTask, assemble_shards
-from pipeline.assemble_tasks import group_assembled_shards
+import pipeline.assemble.assemble
+from pipeline.assemble.assemble import MOST_HELD_BYTES, AssembleTask, assemble_shards
+from pipeline.assemble.grouping import group_assembled_shards
 from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, load_runs
 from pipeline.engine.checksums import seal
 from pipeline.engine.receipts import WorkFileDamagedError, load_receipt, write_receipt
@@ -124,7 +124,7 @@ def test_runs_and_units_change_no_token(tmp_path: Path) -> None:
 def test_shards_assembled_together_are_the_same(
     mix: dict[str, Any], fetch: bool, held: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline.assemble, "MOST_HELD_BYTES", held)
+    monkeypatch.setattr(pipeline.assemble.assemble, "MOST_HELD_BYTES", held)
     runs = write_runs(tmp_path / "runs", SOURCES, [[40], [5, 6, 30]])
     index = Index(runs, 2)
     plan = plan_mix(make_recipe([3, 1], val_tokens=60, shard_tokens=150, **{"when_short": "shrink", **mix}), index)

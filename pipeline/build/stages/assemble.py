@@ -7,8 +7,8 @@ from typing import Any, cast, get_args
 
 import numpy as np
 
-from pipeline import assemble
-from pipeline.assemble_tasks import group_assembled_shards
+from pipeline.assemble import assemble
+from pipeline.assemble.grouping import group_assembled_shards
 from pipeline.build.context import BuildContext
 from pipeline.build.publish import clear_output
 from pipeline.build.stages.mix import write_run_list
@@ -98,7 +98,7 @@ def run_assemble(
 
     result = context.run_stage(
         "assemble",
-        "pipeline.assemble:assemble_shards",
+        "pipeline.assemble.assemble:assemble_shards",
         tasks,
         context.out,
         before=prepare,
