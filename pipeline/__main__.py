@@ -28,7 +28,7 @@ exit status: 0 done, 1 failed on the way or the set has problems, 2 could not ru
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command and return the exit status."""
+    """Run a command of `python -m pipeline`; return the exit status."""
     options = _parser().parse_args(arguments)
     interrupted = "interrupted; finished work is kept. Run the same command again to resume."
     as_json = getattr(options, "json", False)
@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def run_process(arguments: list[str]) -> NoReturn:
-    """Run the command line of this process and end it."""
+    """Run `python -m pipeline` in this process, and end the process."""
     signal.signal(signal.SIGTERM, _interrupt)
     gc.set_threshold(_GC_THRESHOLD)
     # OpenBLAS starts a thread for each core when numpy is loaded, and they spin: 0.1 s of processor time on two cores.

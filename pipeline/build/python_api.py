@@ -125,7 +125,7 @@ def plan_set(
     network: Network | None = None,
     progress: bool = False,
 ) -> Estimate:
-    """Estimate what a build reads, writes, takes and costs. Writes nothing.
+    """Estimate what a build reads, writes, takes and costs: `tokenmill plan` for Python programs. Writes nothing.
 
     Args:
         recipe: the recipe's file, the name of a shipped recipe, its tables as a dict, or a `Recipe`.
@@ -188,7 +188,7 @@ def load_recipe(recipe: AnyRecipe, *, overrides: Sequence[str] = (), progress: b
 
 
 def default_work(out: str) -> str:
-    """Return the work folder of a set when none is given."""
+    """Return the work folder that `build_set` uses if it is given none."""
     return f"{out}.work"
 
 

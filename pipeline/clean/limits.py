@@ -128,7 +128,7 @@ def find_kept(
     dropped: Counter[str],
     fallen: Fallen | None = None,
 ) -> npt.NDArray[np.bool_]:
-    """Find the documents that the source's presets with `when = "encode"` leave.
+    """Apply the limits of the source's presets with `when = "encode"`: find the documents that they leave.
 
     Args:
         text: the documents, `(documents,)`, without nulls, none empty.

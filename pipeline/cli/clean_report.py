@@ -52,7 +52,7 @@ def add_command(commands: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the report and return the exit status."""
+    """Print what `clean-report` shows; return the exit status."""
     from pipeline.build.clean_report.read import read_clean_report
     from pipeline.build.last_mix import last_mix_errors
 

@@ -77,7 +77,7 @@ END_HASH: HashKey = (1 << 64, 0)
 
 
 def token_dtype(vocab_size: int) -> str:
-    """Return the numpy dtype of a vocabulary's tokens, little-endian."""
+    """Return the numpy dtype of a run's tokens, little-endian, for a vocabulary of a size."""
     return "<u2" if dtype_for(vocab_size) == "uint16" else "<u4"
 
 

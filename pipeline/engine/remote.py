@@ -44,7 +44,7 @@ def list_versions() -> dict[str, str]:
 
 
 def list_settings() -> dict[str, str]:
-    """Return the environment variables that say how files are read over a network; none of them is secret."""
+    """Return the environment variables by which workers on other hosts read as the driver does; none is secret."""
     return {name: value for name, value in os.environ.items() if name.startswith("TOKENMILL_") or name in _SETTINGS}
 
 
@@ -69,7 +69,7 @@ def check_remote_worker(driver: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def name_node() -> Generator[None]:
-    """Name this host in errors whose remedy is on it: a package or credentials that it does not have.
+    """Name this remote host in errors whose remedy is on it: a package or credentials that it does not have.
 
     Raises:
         WorkerDiffersError: in the place of such an error.

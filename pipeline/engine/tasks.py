@@ -110,7 +110,7 @@ def _canonical(value: Any) -> str:
 
 
 def run_call(call: Call, report: Report, turn: AbstractContextManager[Any] | None = None) -> Outcome:
-    """Run a task unless it is done, in a folder of this attempt alone, and publish what it wrote.
+    """Run the task of a call unless it is done, in a folder of this attempt alone, and publish what it wrote.
 
     Args:
         call: the task.

@@ -78,7 +78,7 @@ def read_cleaning(folder: Store) -> dict[str, Any]:
 
 
 def read_block(number: int, run: Run, first: int, last: int) -> Block:
-    """Read the documents [first, last) of the run with a number."""
+    """Read the documents [first, last) of the run with a number, and their measures, as a block to clean."""
     rows = run.read_documents(first, last)
     hi, lo, lengths = (rows[name].copy() for name in ("hash_hi", "hash_lo", "length"))
     index = np.arange(first, last)

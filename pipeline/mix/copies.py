@@ -94,7 +94,7 @@ class Outcome:
 
 
 def find_copies(number: int, run: Run, bounds: tuple[int, int]) -> list[Copy]:
-    """Find the documents of a run with a hash.
+    """Find the copies of a document in a run: the documents with its hash.
 
     Args:
         number: the run's number.

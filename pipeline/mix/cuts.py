@@ -100,8 +100,8 @@ def find_short(recipe: Recipe, index: Index, has_more: tuple[bool, ...]) -> dict
     return short
 
 
-def plan_mix(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -> MixPlan:
-    """Decide which documents every shard holds.
+def cut_sources(recipe: Recipe, index: Index, has_more: tuple[bool, ...] = ()) -> MixPlan:
+    """Cut the sources into shards: decide which documents every shard holds.
 
     Args:
         recipe: the data recipe.
@@ -320,7 +320,7 @@ def _slices_between(source: int, start: Cut, begin: tuple[int, Cut], end: tuple[
 
 
 def mix_runs(folder: Path, task: MixTask, report: Any) -> dict[str, Any]:
-    """Run the mix stage: write which documents are kept into `folder`, and return the plan for the receipt.
+    """Run the mix stage: cut the runs into shards, write which documents are kept, return the plan for the receipt.
 
     If sources must be read further, there is no plan; `short` then lists (source, tokens needed, tokens found). If
     documents are dropped by their measures, `cleaning.json` says which, also if there is no plan; for near-duplicates
@@ -356,7 +356,7 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> dict[str, Any]:
             found = index.tokens.sum(axis=0).tolist()
             return result | {"short": [[s, needed, found[s]] for s, needed in short.items()]}
         try:
-            plan = plan_mix(task.recipe, index, task.has_more)
+            plan = cut_sources(task.recipe, index, task.has_more)
         except MixError as error:
             if not task.cleans:
                 raise

@@ -131,7 +131,10 @@ def named_tables(data: dict[str, Any], key: str) -> list[tuple[str, dict[str, An
 
 
 def kind_of(source: dict[str, Any]) -> str:
-    """Return a raw source's kind; if `kind` is wrong, which the model reports, the kind that its keys suggest."""
+    """Return the kind by which a raw source is checked.
+
+    If `kind` is wrong, which the model reports, it is the kind that its keys suggest.
+    """
     kind = source.get("kind", _default(SourceRecipe, "kind"))
     if isinstance(kind, str) and kind in _REQUIRED_KEY:
         return kind

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def list_files(source: SourceRecipe) -> list[File]:
-    """List a source's files, sorted by name. A name is relative to the files' common folder.
+    """List the files of a `files` source, sorted by name. A name is relative to the files' common folder.
 
     Raises:
         SourceError: a glob cannot be listed, or no glob matches a file any more.
@@ -54,7 +54,7 @@ def _relative(name: str, folder: str) -> str:
 
 
 def list_spans(source: SourceRecipe, file: File, unit_bytes: int | None = None) -> list[Span]:
-    """Cut one file into spans of up to `unit_bytes` of text (`UNIT_BYTES` when None).
+    """Cut one file of a `files` source into spans of up to `unit_bytes` of text (`UNIT_BYTES` when None).
 
     Raises:
         SourceError: the file cannot be read, or lacks a column.
@@ -73,7 +73,7 @@ def list_spans(source: SourceRecipe, file: File, unit_bytes: int | None = None) 
 
 
 def read(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
-    """Stream a span's batches, with the columns to carry.
+    """Stream the batches of a span of a `files` source, with the columns to carry.
 
     Raises:
         SourceError: the file is broken, or has changed since it was resolved.

@@ -73,7 +73,7 @@ def _match_local(glob: str) -> list[str]:
 
 
 def check_globs(data: dict[str, Any], folder: Path) -> Iterator[str]:
-    """Yield the faults of a raw recipe's `paths`: globs that match nothing, keys that do not fit the files."""
+    """Yield the globs of a raw recipe's `paths` that match nothing, and the keys that do not fit their files."""
     for place, source in [*named_tables(data, "sources"), *named_tables(data, "evaluations")]:
         globs = source.get("paths")
         if kind_of(source) == "files" and isinstance(globs, list):

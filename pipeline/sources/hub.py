@@ -34,7 +34,7 @@ def hub_url(repo: str, commit: str, path: str) -> str:
 
 
 def pin_revisions(recipe: Recipe, work: WritableStore | None = None) -> Recipe:
-    """Return the recipe with every Hub source pinned to a commit: the one of the work folder's first build, if any.
+    """Pin every Hub source of a recipe to a commit: the one of the work folder's first build, if any.
 
     Raises:
         SourceError: with one line for each source that cannot be resolved.
@@ -85,7 +85,7 @@ def resolve_commit(source: SourceRecipe) -> str:
 
 
 def list_files(source: SourceRecipe) -> list[File]:
-    """List the files of a source's split, in the order that `datasets` reads them.
+    """List the files of a Hub source's split, in the order that `datasets` reads them.
 
     Raises:
         SourceError: no such configuration or split; the message lists the existing ones.
@@ -155,7 +155,7 @@ def _resolve_files(source: SourceRecipe) -> Iterator[File]:
 
 
 def list_spans(source: SourceRecipe, file: File, unit_bytes: int | None = None) -> list[Span]:
-    """Cut one file into spans of up to `unit_bytes` of text (`UNIT_BYTES` when None).
+    """Cut one file of a Hub source into spans of up to `unit_bytes` of text (`UNIT_BYTES` when None).
 
     Raises:
         SourceError: the file is broken, lacks a column, or has a format that neither Tokenmill nor `datasets` reads.
@@ -176,7 +176,7 @@ def _format_of(source: SourceRecipe, name: str) -> str | None:
 
 
 def read(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
-    """Stream a span's batches, with the columns to carry.
+    """Stream the batches of a span of a Hub source, with the columns to carry.
 
     Raises:
         SourceError: the file is broken, has changed, or cannot be fetched in time.

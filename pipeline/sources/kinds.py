@@ -49,7 +49,7 @@ def _load(kind: str) -> Kind:
 
 
 def list_files(source: SourceRecipe) -> list[File]:
-    """List a source's files, in order.
+    """List a source's files, in order, as its kind does.
 
     Raises:
         SourceError: the files cannot be listed.

@@ -236,7 +236,10 @@ def _count_rows(spans: list[Span]) -> int | None:
 
 
 def part_bytes(text_bytes: int) -> int:
-    """Return the size of the parts for a share of this size: a power of two, so that similar requests share parts."""
+    """Return the size of the parts that a selection takes for a share of this size.
+
+    It is a power of two, so that similar requests share parts.
+    """
     fitting = 1 << max(0, (text_bytes // PARTS).bit_length() - 1)
     return min(UNIT_BYTES, max(LEAST_PART_BYTES, fitting))
 

@@ -31,7 +31,7 @@ class TokenizerError(InputError):
 
 
 def find_faults(data: dict[str, Any]) -> Iterator[str]:
-    """Yield the faults of a parsed `tokenizer.json`, one line each, with its remedy."""
+    """Yield the faults of a given tokenizer, a parsed `tokenizer.json`: one line each, with its remedy."""
     model: dict[str, Any] = data["model"]
     kind = model.get("type", "BPE")
     if kind not in ("BPE", "Unigram"):
@@ -65,16 +65,16 @@ def find_faults(data: dict[str, Any]) -> Iterator[str]:
 
 
 def find_bos(data: dict[str, Any]) -> str | None:
-    """Return the special token that begins documents by the file itself, or by its name; None if it is not clear."""
+    """Return the special token with which a given tokenizer begins documents, by its file or name; None if unclear."""
     special = find_special(data)
-    added = list_added(data)
+    added = _list_added(data)
     if added and added[0] in special:
         return added[0]
     known = [text for text in BOS_TEXTS if text in special]
     return known[0] if len(known) == 1 else None
 
 
-def list_added(data: dict[str, Any]) -> list[str]:
+def _list_added(data: dict[str, Any]) -> list[str]:
     """Return the tokens that a file's post-processor puts before a document."""
     added: list[str] = []
     processor: dict[str, Any] = data.get("post_processor") or {}
@@ -92,9 +92,9 @@ def list_added(data: dict[str, Any]) -> list[str]:
 
 
 def describe_ignored(data: dict[str, Any]) -> list[str]:
-    """Return what a `tokenizer.json` asks for that a set does not do: one phrase each."""
+    """Return what a given tokenizer's file asks for that a set does not do: one phrase each."""
     ignored = [f"{key} (no document is cut or padded)" for key in ("truncation", "padding") if data.get(key)]
-    if added := list_added(data):
+    if added := _list_added(data):
         ignored.append(f"a post-processor that begins documents with {', '.join(added)} (tokenizer.bos decides)")
     tokens: list[dict[str, Any]] = data.get("added_tokens") or []
     others: list[str] = [token["content"] for token in tokens if not token.get("special")]

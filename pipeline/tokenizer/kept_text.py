@@ -179,7 +179,7 @@ def describe_kept(source: str, kept: KeptText) -> str:
 
 
 def check_unknown(source: str, kept: KeptText, max_unknown: float) -> None:
-    """Check that a tokenizer knows the characters of a source.
+    """Check by the text that was kept that a tokenizer knows the characters of a source.
 
     Raises:
         TokenizerError: more of its tokens are unknown than the recipe allows; with examples.

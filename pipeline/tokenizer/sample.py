@@ -82,7 +82,7 @@ def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Callable[[int
     for _, batch in stream:
         seen += len(batch)
         for text in batch:
-            if len(text) > MAX_WORD_BYTES and longest_word_bytes(text) > MAX_WORD_BYTES:
+            if len(text) > MAX_WORD_BYTES and _longest_word_bytes(text) > MAX_WORD_BYTES:
                 left_out += 1
                 continue
             file.write(text)
@@ -104,7 +104,7 @@ def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Callable[[int
     return facts
 
 
-def longest_word_bytes(data: memoryview | bytes) -> int:
+def _longest_word_bytes(data: memoryview | bytes) -> int:
     """Return an upper bound of a document's longest pre-token: its longest run of bytes of one class."""
     classes = _BYTE_CLASS[np.frombuffer(data, np.uint8)]
     edges = np.flatnonzero(classes[1:] != classes[:-1])

@@ -190,7 +190,7 @@ def _spell_merges(pairs: list[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
 def train_merges_slowly(
     sample_path: Path, vocab_size: int, special_tokens: list[str], pretokenizer: str
 ) -> list[tuple[str, str]]:
-    """Learn the same merges with `tokenizers` alone: faster than gigatoken for a sample of a few megabytes."""
+    """Train the same merges with `tokenizers` alone: faster than gigatoken for a sample of a few megabytes."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     trainer = trainers.BpeTrainer(

@@ -221,7 +221,7 @@ def _number(words: Words, size: int) -> Slots:
 
 @compiled_and_kept
 def spell(data: Bytes, words: Words, numbers: Symbols) -> tuple[Symbols, npt.NDArray[np.int64]]:
-    """Return the numbers of the words' bytes, one word after another; and where each word begins and the last ends."""
+    """Return the bytes of counted words as numbers, word after word; and where each word begins and the last ends."""
     starts = np.zeros(len(words) + 1, np.int64)
     for word in range(len(words)):
         starts[word + 1] = starts[word] + words[word, LENGTH]

@@ -18,7 +18,7 @@ from pipeline.assemble.grouping import group_assembled_shards
 from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, load_runs
 from pipeline.engine.checksums import seal
 from pipeline.engine.receipts import WorkFileDamagedError, load_receipt, write_receipt
-from pipeline.mix.cuts import MixTask, mix_runs, plan_mix
+from pipeline.mix.cuts import MixTask, cut_sources, mix_runs
 from pipeline.mix.index import Index
 from pipeline.mix.keep_mask import write_kept
 from pipeline.mix.plan import MixPlan, ShardPlan, Slice
@@ -78,7 +78,7 @@ def _read(folder: Path, entry: dict[str, Any]) -> dict[str, Any]:
 def build(folder: Path, cuts: list[list[int]], *, seed: int = 5, **mix: Any) -> tuple[Any, Any]:
     runs = write_runs(folder / "runs", SOURCES, cuts)
     index = Index(runs, 2)
-    plan = plan_mix(make_recipe([3, 1], val_tokens=60, shard_tokens=150, when_short="shrink", **mix), index)
+    plan = cut_sources(make_recipe([3, 1], val_tokens=60, shard_tokens=150, when_short="shrink", **mix), index)
     return assemble(folder, runs, plan, index, seed=seed), place_documents(plan, runs, index)
 
 
@@ -127,7 +127,7 @@ def test_shards_assembled_together_are_the_same(
     monkeypatch.setattr(pipeline.assemble.assemble, "MOST_HELD_BYTES", held)
     runs = write_runs(tmp_path / "runs", SOURCES, [[40], [5, 6, 30]])
     index = Index(runs, 2)
-    plan = plan_mix(make_recipe([3, 1], val_tokens=60, shard_tokens=150, **{"when_short": "shrink", **mix}), index)
+    plan = cut_sources(make_recipe([3, 1], val_tokens=60, shard_tokens=150, **{"when_short": "shrink", **mix}), index)
     alone = assemble(tmp_path / "alone", runs, plan, index)
     assert len(alone) > 3
     for together in (2, 100):
@@ -149,28 +149,28 @@ def test_runs_in_a_bucket_are_read_once_for_all_shards_of_a_task(bucket: Proxy, 
         store.put(str(path.relative_to(tmp_path)), path)
     runs = [Run(f"{store}/runs/{Path(run.place).name}", run.source, run.dtype) for run in local]
     index = Index(local, 2)
-    expected = assemble(tmp_path / "local", local, plan_mix(recipe, index), index)
+    expected = assemble(tmp_path / "local", local, cut_sources(recipe, index), index)
 
     listed = RunList(store, runs)
     listed.write()
     (tmp_path / "mix").mkdir()
     mixed = mix_runs(tmp_path / "mix", MixTask(recipe, (), listed.address, fetch=True), None)
-    assert mixed["plan"] == plan_mix(recipe, index).to_dict()
+    assert mixed["plan"] == cut_sources(recipe, index).to_dict()
     assert {path.name for path in (tmp_path / "mix").iterdir()} == mixed["files"].keys()
 
     def requests(name: str) -> int:
         return sum(record.method == "GET" and record.path.endswith(name) for record in bucket.requests)
 
     assert requests("/documents.npy") == len(runs)
-    found = assemble(tmp_path / "remote", runs, plan_mix(recipe, index), index, together=100, fetch=True)
+    found = assemble(tmp_path / "remote", runs, cut_sources(recipe, index), index, together=100, fetch=True)
     assert found == expected
     once = requests("/tokens.bin")
     assert len(runs) <= once <= 2 * len(runs)  # one for each split in which a run has documents
-    assert assemble(tmp_path / "single", runs, plan_mix(recipe, index), index) == expected
+    assert assemble(tmp_path / "single", runs, cut_sources(recipe, index), index) == expected
     assert requests("/tokens.bin") - once > 2 * once
     store.put(f"runs/{Path(runs[0].place).name}/tokens.bin", b"\1" * local[0].output.size("tokens.bin"))
     with pytest.raises(WorkFileDamagedError, match=r"tokens\.bin.*differ from their checksum"):
-        assemble(tmp_path / "damaged", runs, plan_mix(recipe, index), index, together=100, fetch=True)
+        assemble(tmp_path / "damaged", runs, cut_sources(recipe, index), index, together=100, fetch=True)
 
 
 def test_a_run_that_was_written_again_is_found_in_its_new_folder(bucket: Proxy, tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_repeated_documents_are_there_once_an_epoch(tmp_path: Path) -> None:
     runs = write_runs(tmp_path / "runs", SOURCES, [[], []])
     index = Index(runs, 2)
     recipe = make_recipe([1, 3], tokens="max", when_short="repeat", max_epochs=2, shard_tokens=10_000)
-    plan = plan_mix(recipe, index)
+    plan = cut_sources(recipe, index)
     (shard,) = assemble(tmp_path, runs, plan, index).values()
     rows = [row["row"] for row in shard["table"] if row["source"] == "s1"]
     assert sorted(rows) == sorted([*range(59)] * 2)

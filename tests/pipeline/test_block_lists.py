@@ -25,7 +25,7 @@ from pipeline.mix.block_lists import (
     open_lists,
     parse_entry,
 )
-from pipeline.mix.cuts import MixError, MixTask, mix_runs, plan_mix
+from pipeline.mix.cuts import MixError, MixTask, cut_sources, mix_runs
 from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE, Index
 from pipeline.mix.plan import plan_from_dict
 from pipeline.recipe.schema import Recipe
@@ -150,7 +150,7 @@ def test_of_a_blocked_document_every_copy_goes(tmp_path: Path, monkeypatch: pyte
     assert DUPLICATE not in index.dropped[1], "copies of what is blocked count as blocked"
     assert [(item.found, item.documents) for item in index.block_lists()] == [(1, 4), (3, 4)]
     recipe = make_recipe([3, 1], val_tokens=40, shard_tokens=150, when_short="shrink")
-    plan = plan_mix(recipe, index)
+    plan = cut_sources(recipe, index)
     assert plan_from_dict(plan.to_dict()) == plan
     placed = [item for shard in place_documents(plan, runs, index).values() for item in shard]
     left = [{document.key for document in own} - gone for own in sources]
@@ -168,7 +168,7 @@ def test_a_list_that_takes_everything_stops_the_mix_with_a_word(tmp_path: Path) 
     recipe = make_recipe([1, 1]).model_copy(update={"drop_hashes": ["all.txt"]})
     index = Index(runs, 2, Blocked([block_list]))
     with pytest.raises(MixError, match=r"no document is left to mix \(43 times in block list all.txt\). Shorten"):
-        plan_mix(recipe, index)
+        cut_sources(recipe, index)
 
 
 def test_a_list_that_changes_on_the_way_stops_the_mix(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from pipeline.mix import index as index_module
 from pipeline.mix import partitions as partitions_module
 from pipeline.mix.block_lists import Blocked, BlockList
 from pipeline.mix.cleaning import EXAMPLES, Cleaning
-from pipeline.mix.cuts import MixError, plan_mix
+from pipeline.mix.cuts import MixError, cut_sources
 from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE, Index
 from pipeline.recipe.presets import PRESETS
 from pipeline.recipe.schema import Recipe
@@ -227,7 +227,7 @@ def test_a_source_of_which_nothing_is_left(tmp_path: Path) -> None:
     index, found = index_of(tmp_path, recipe, runs)
     assert found["sources"][0]["left"] == {"documents": 0, "tokens": 0}
     with pytest.raises(MixError, match=r"no document is left to mix .50 times gopher: min_words.. Move the limits of"):
-        plan_mix(recipe, index)
+        cut_sources(recipe, index)
 
 
 def test_a_preset_without_limits_is_measured_all_the_same(tmp_path: Path) -> None:

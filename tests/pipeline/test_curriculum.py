@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.mix.cuts import MixError, plan_mix
+from pipeline.mix.cuts import MixError, cut_sources
 from pipeline.mix.index import Index
 from pipeline.mix.plan import plan_from_dict
 from pipeline.recipe.read import read_recipe
@@ -79,7 +79,7 @@ def test_every_phase_keeps_its_shares(
         runs = write_runs(Path(folder), sources, [[7], [], []])
         index = Index(runs, len(sources))
         try:
-            plan = plan_mix(recipe, index)
+            plan = cut_sources(recipe, index)
         except MixError:
             return
         placed = place_documents(plan, runs, index)
@@ -120,7 +120,7 @@ def test_one_phase_gives_the_plan_of_none(tmp_path: Path) -> None:
     documents = [[Document((index << 50, 0), 10 + index % 7) for index in range(first, 400, 2)] for first in (0, 1)]
     runs = write_runs(tmp_path, documents, [[], []])
     without, with_one = (
-        plan_mix(make_recipe([3, 1], val_tokens=50, shard_tokens=300, when_short="shrink", **mix), Index(runs, 2))
+        cut_sources(make_recipe([3, 1], val_tokens=50, shard_tokens=300, when_short="shrink", **mix), Index(runs, 2))
         for mix in ({}, {"phases": [{"name": "all", "share": 1}]})
     )
     assert [shard.slices for shard in with_one.shards] == [shard.slices for shard in without.shards]

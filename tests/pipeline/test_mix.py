@@ -21,7 +21,7 @@ from pipeline.encode.run import DOCUMENT_DTYPE, END_HASH, FIRST_HASH, Edges, Run
 from pipeline.engine.receipts import write_receipt
 from pipeline.mix import partitions as partitions_module
 from pipeline.mix.block_lists import Blocked, BlockList
-from pipeline.mix.cuts import MixError, plan_mix
+from pipeline.mix.cuts import MixError, cut_sources
 from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE, Axis, Index
 from pipeline.mix.keep_mask import read_kept, write_kept
 from pipeline.mix.partitions import Partitions
@@ -57,7 +57,7 @@ CUTS = st.lists(st.lists(st.integers(0, 60), max_size=4), min_size=3, max_size=3
 
 def plan_of(recipe: Recipe, runs: list[Run]) -> tuple[MixPlan, Index]:
     index = Index(runs, len(recipe.sources))
-    return plan_mix(recipe, index), index
+    return cut_sources(recipe, index), index
 
 
 def content(shards: dict[tuple[str, int], list[Placed]]) -> dict[tuple[str, int], list[Placed]]:

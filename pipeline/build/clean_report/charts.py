@@ -113,7 +113,7 @@ def _axis(
 def count_columns(
     histogram: Histogram, edges: Sequence[float], least: float = 0.0, highest: float = math.inf
 ) -> list[float]:
-    """Return the documents of each column. Those of a bin that is in several columns are spread evenly.
+    """Return the documents of each column of a chart. Those of a bin that is in several columns are spread evenly.
 
     Args:
         histogram: bins of 1/32 of an octave.

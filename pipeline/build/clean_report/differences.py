@@ -64,7 +64,7 @@ def mark_differences(first: str, second: str, *, cut: bool) -> tuple[list[Part],
 
 
 def mark_pair(pair: dict[str, Any]) -> dict[str, Any]:
-    """Return the parts of both documents of a pair, in pieces with their differences marked, and which are cut."""
+    """Mark the differences of a pair: the part of each document in pieces, and which parts are cut."""
     part = pair["part"]
     cut = {end: len(part[end]) == PART_CHARACTERS for end in ("dropped", "kept")}
     dropped, kept = mark_differences(part["dropped"], part["kept"], cut=any(cut.values()))

@@ -15,7 +15,7 @@ def name_ends(action: str) -> dict[str, str]:
 
 
 def describe_unread(names: Sequence[str]) -> str:
-    """Return a sentence about the sources that were read in part; nothing if there are none."""
+    """Return the wording for sources that were read in part, of print and pages; nothing if there are none."""
     if not names:
         return ""
     return f"Only a part of {', '.join(names)} was read. The rest was not searched, and is not in the set."

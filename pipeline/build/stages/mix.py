@@ -30,7 +30,7 @@ from shards.terminal.program import called_as
 def run_encode_and_mix(
     context: BuildContext, recipe: Recipe, tokenizer: TokenizerInfo, evaluations: WritableStore | None
 ) -> tuple[RunList, list[dict[str, Any]], MixPlan, WritableStore]:
-    """Encode and mix; while the mix needs more of a source that has more, take more of it, encode and mix again.
+    """Encode, and run the mix stage; while it needs more of a source that has more, take more, and run both again.
 
     Returns:
         The runs in unit order, the result of encoding each, the plan, and the mix task's folder.
@@ -149,6 +149,6 @@ def _check_cleaning(
 
 
 def write_run_list(runs: RunList, pending: list[Task]) -> None:
-    """Write the list of runs if a task will run: one that is repaired later needs it too."""
+    """Write the list of the runs to mix if a task will run: one that is repaired later needs it too."""
     if pending:
         runs.write()

@@ -23,7 +23,7 @@ FIRST_WIDE = 0xC2
 
 
 def mark_bytes(chars: bytes) -> npt.NDArray[np.bool_]:
-    """Return which bytes are among some, `(256,)`."""
+    """Return which bytes are among some characters, `(256,)`."""
     return np.isin(np.arange(256), list(chars))
 
 
@@ -36,7 +36,7 @@ BEGINS_WHITE = mark_bytes(bytes([0xC2, 0xE1, 0xE2, 0xE3]))
 
 @compiled
 def find_runs(marks: Bytes) -> npt.NDArray[np.int32]:
-    """Return the positions where the longest runs of bytes marked 1, not 0, begin and end, alternately.
+    """Return where the longest runs of marked characters begin and end, alternately: of bytes marked 1, not 0.
 
     No branch depends on a mark: it would be predicted wrong once a word, 20 cycles.
     """
@@ -114,7 +114,7 @@ def has_code(codes: npt.NDArray[np.int64], code: int) -> bool:
 
 @compiled
 def begins_with(document: Bytes, at: int, stop: int, phrase: Bytes) -> bool:
-    """Return whether a phrase of small letters begins at a position and ends at most at another; A to Z in any case."""
+    """Return whether the characters from a position on, up to another, begin with a phrase; A to Z in any case."""
     if at + len(phrase) > stop:
         return False
     for index in range(len(phrase)):

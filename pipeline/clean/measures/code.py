@@ -15,7 +15,8 @@ from pipeline.clean.measures.characters import (
     is_letter,
     mark_bytes,
 )
-from pipeline.clean.measures.hashes import divide, find_first, make_table, read_stretch
+from pipeline.clean.measures.division import divide
+from pipeline.clean.measures.hashes import find_first, make_table, read_stretch
 from pipeline.clean.measures.names import ENCODED_RUN_BYTES, NAME_BYTES, NAME_LINES
 from pipeline.compiled import compiled
 
@@ -34,7 +35,7 @@ _ENCODED = _ALPHANUMERIC | mark_bytes(b"+/=\n")
 
 @compiled
 def measure_alphanumeric(document: Bytes) -> float:
-    """Measure the share of letters and digits."""
+    """Measure the share of letters and digits, which tells program code from data."""
     found = chars = wide = 0
     for at in range(len(document)):  # comparisons alone, no table: many bytes at once
         byte = document[at]
@@ -72,8 +73,8 @@ def measure_encoded(document: Bytes) -> tuple[float, float]:
 
 
 @compiled
-def measure_names(document: Bytes, blocks: Blocks, lines: Lines) -> float:
-    """Measure the share of the lines that have the name that is on most of them."""
+def measure_code_names(document: Bytes, blocks: Blocks, lines: Lines) -> float:
+    """Measure the names of program code: the share of the lines that have the name that is on most of them."""
     if lines.num_lines < NAME_LINES:
         return 0.0
     keys, feeds = _find_names(document, blocks)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.clean.measures.code import measure_alphanumeric, measure_encoded, measure_names
+from pipeline.clean.measures.code import measure_alphanumeric, measure_code_names, measure_encoded
 from pipeline.clean.measures.hashes import read_blocks
 from pipeline.clean.measures.lines import find_lines, measure_lines
 from pipeline.clean.measures.literals import measure_literals
@@ -72,7 +72,7 @@ def _measure_text(document: Bytes, wanted: npt.NDArray[np.bool_], row: Row) -> N
     if wanted[_LITERALS]:
         row[_LITERALS] = measure_literals(document, words)
     if wanted[_NAMES]:
-        row[_NAMES] = measure_names(document, blocks, lines)
+        row[_NAMES] = measure_code_names(document, blocks, lines)
     if wanted[_ENCODED]:
         _store(row, _ENCODED, measure_encoded(document))
 

@@ -35,13 +35,13 @@ def finalize(value: np.uint64) -> np.uint64:
 
 @compiled
 def chain(key: np.uint64, following: np.uint64) -> np.uint64:
-    """Return the key of a sequence and what follows it; a sequence of none has key 0."""
+    """Return the hash of a sequence and of what follows it, from those of both; a sequence of none has hash 0."""
     return finalize(key * _ODD + following)
 
 
 @compiled
 def read_blocks(document: Bytes) -> Blocks:
-    """Return a document in numbers of eight bytes."""
+    """Return a document in numbers of eight bytes, as its stretches are hashed."""
     blocks = np.zeros(len(document) // 8 + 2, np.uint64)
     copy = blocks.view(np.uint8)
     for at in range(len(document)):  # numba takes seconds to compile the assignment of a slice
@@ -100,9 +100,3 @@ def find_first(table: npt.NDArray[np.int32], keys: Keys, index: int) -> int:
         slot = (slot + 1) & last
     table[slot] = index
     return index
-
-
-@compiled
-def divide(part: float, whole: float) -> float:
-    """Return part / whole; 0 if the whole is 0."""
-    return part / whole if whole else 0.0

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pipeline.clean.measures.characters import NEWLINE, begins_with, has_code, read_last
-from pipeline.clean.measures.hashes import divide, read_stretch
+from pipeline.clean.measures.division import divide
+from pipeline.clean.measures.hashes import read_stretch
 from pipeline.clean.measures.names import PUNCTUATION, SHORT_CHARS
 from pipeline.compiled import compiled
 

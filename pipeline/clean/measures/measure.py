@@ -23,7 +23,7 @@ _MOST_BYTES = (1 << 31) - 1
 
 
 def compile_measures(say: Callable[[str], None]) -> None:
-    """Compile the measures here, unless this machine keeps them or cannot: else each of many processes would.
+    """Compile `measure_documents` here, unless this machine keeps it compiled: else each of many processes would.
 
     Args:
         say: prints a line for a person, before.

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.clean.measures.hashes import chain, divide, find_first, make_table
+from pipeline.clean.measures.division import divide
+from pipeline.clean.measures.hashes import chain, find_first, make_table
 from pipeline.clean.measures.names import DUPLICATE_SIZES, TOP_SIZES
 from pipeline.compiled import compiled
 

@@ -48,7 +48,7 @@ PART_PAIRS = 1 << 21
 PAIRS_FILE = "pairs.bin"
 EDGES_FILE = "edges.bin"
 PAIR_DTYPE = np.dtype([("longer", "<u8"), ("shorter", "<u8")])
-"""Two documents, as `document_number` gives them; of equally long ones the first has the lower hash."""
+"""Two documents, as `_document_number` gives them; of equally long ones the first has the lower hash."""
 PARTITIONS = 256
 """Pairs are divided by their longer document, evenly."""
 _EDGE_DTYPE = np.dtype("<u8")
@@ -131,7 +131,7 @@ def _read_repeated(
     del keys
     places_found = np.flatnonzero(_is_among(rows["key"], repeated))
     found = rows[places_found]
-    return found, document_number(np.searchsorted(ends, places_found, "right"), found["index"])
+    return found, _document_number(np.searchsorted(ends, places_found, "right"), found["index"])
 
 
 def _is_among(keys: npt.NDArray[np.uint64], listed: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
@@ -141,7 +141,7 @@ def _is_among(keys: npt.NDArray[np.uint64], listed: npt.NDArray[np.uint64]) -> n
     return listed[np.minimum(np.searchsorted(listed, keys), len(listed) - 1)] == keys
 
 
-def document_number(run: npt.NDArray[np.integer[Any]], index: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.uint64]:
+def _document_number(run: npt.NDArray[np.integer[Any]], index: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.uint64]:
     """Return the numbers that pairs have for documents, from the numbers of their runs and their places in these."""
     return (run.astype(np.uint64) << np.uint64(32)) | index.astype(np.uint64)
 

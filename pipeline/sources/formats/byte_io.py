@@ -82,7 +82,7 @@ def read_file_version(url: str) -> str:
 
 
 def version_of_status(status: os.stat_result) -> str:
-    """Return the version of a local file."""
+    """Return the version of a local file whose bytes are read, from its status."""
     return f"{status.st_size} bytes, modified {status.st_mtime_ns}"
 
 

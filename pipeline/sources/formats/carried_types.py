@@ -70,7 +70,7 @@ def types_in_records(records: Iterable[Any], source: SourceRecipe, where: str) -
 
 
 def no_columns(source: SourceRecipe, where: str, format_: str) -> SourceError:
-    """Return the refusal of a format without columns."""
+    """Return the refusal of `carry` for a format whose values have no types."""
     return SourceError(
         f"{where}: is read as {format_} and has no columns; `carry` of {source.name!r} needs parquet or jsonl. "
         "Leave `carry` out."

@@ -115,7 +115,7 @@ def check_predicates(schema: pa.Schema, predicates: list[Predicate], where: str)
 
 
 def test_predicates(table: pa.Table | pa.RecordBatch, predicates: list[Predicate]) -> tuple[np.ndarray, dict[str, int]]:
-    """Test predicates one after the other.
+    """Test predicates on the columns of a table, one after the other.
 
     Returns:
         mask: bool `(num_rows,)`, rows that hold all; and the rows rejected by each reason, each row counted once.
@@ -140,7 +140,7 @@ def test_predicates(table: pa.Table | pa.RecordBatch, predicates: list[Predicate
 
 
 def kind_of_type(kind: pa.DataType) -> CarriedType | Literal[""] | None:
-    """Return the type of a column to carry, `UNKNOWN_TYPE` if all is null; None if such a column is not carried."""
+    """Return the type of a table's column to carry, `UNKNOWN_TYPE` if all is null; None if it cannot be carried."""
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
     return next((name for tests, name in _KINDS if any(test(value) for test in tests)), None)
 

@@ -27,7 +27,7 @@ _BATCH_ROWS = 1000
 _BUILDERS = {".jsonl": "json", ".json": "json", ".ndjson": "json", ".csv": "csv", ".arrow": "arrow", ".txt": "text"}
 
 
-def builder_of(path: str) -> str | None:
+def _builder_of(path: str) -> str | None:
     """Return the name of the builder in `datasets` for a file; None if no supported builder fits."""
     for suffix in _COMPRESSED:
         path = path.removesuffix(suffix)
@@ -35,12 +35,12 @@ def builder_of(path: str) -> str | None:
 
 
 def whole_file(file: File) -> Span:
-    """Return the only span of a file, the whole file.
+    """Return the only span of a file that `datasets` streams: the whole file.
 
     Raises:
         SourceError: no supported builder of `datasets` fits the file.
     """
-    if builder_of(file.name) is None:
+    if _builder_of(file.name) is None:
         raise SourceError(
             f"{file.name}: expected parquet, or one of {', '.join(_BUILDERS)}, compressed or not. Choose another split."
         )
@@ -59,7 +59,7 @@ def stream_rows(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iter
     install_hub_http()
     import datasets
 
-    builder = builder_of(span.name)
+    builder = _builder_of(span.name)
     assert builder is not None  # `whole_file` refuses other files
     predicates = parse_keep(source.keep)
     row = 0

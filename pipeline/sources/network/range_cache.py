@@ -104,12 +104,12 @@ def keep_fetched() -> Generator[None]:
 
 
 def is_kept() -> bool:
-    """Return whether ranges that are fetched now go into the cache."""
+    """Return whether ranges that are fetched now go into the range cache."""
     return bool(_keepers) or network_settings().cache_all
 
 
 def open_cache() -> RangeCache | None:
-    """Return the cache in the folder that the settings name; None if they name none."""
+    """Return the cache of ranges in the folder that the settings name; None if they name none."""
     return _cache(network_settings().cache, network_settings().cache_bytes)
 
 
