@@ -19,11 +19,11 @@ from shards.config import apply_override, read_document
 from shards.errors import InputError
 from shards.terminal.shipped_recipes import find_recipe
 
-MEASURES_MODULE = "pipeline.clean.measures.loaded"
+MEASURES_MODULE = "pipeline.clean.measures.warm_up"
 
 
 def find_preload(recipe: str | Path | dict[str, Any] | BaseModel, overrides: Sequence[str] = ()) -> list[str]:
-    """Return the modules, in the order in which to load them.
+    """Return the modules to load before the recipe is read, in their order.
 
     Args:
         recipe: the recipe's file, the name of a shipped recipe, its tables, or the recipe.
