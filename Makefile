@@ -1,6 +1,6 @@
 # The commands a person needs. Each sets up .venv first when it is missing or older than what defines it.
 PYTHON ?= python3
-# Kept bytecode: without it each process of pytest takes 17 s of a processor to collect the tests, with it 8.
+# Kept bytecode: with it each process of pytest takes 4 s of a processor to collect the tests, instead of compiling them.
 export PYTHONDONTWRITEBYTECODE :=
 VENV := .venv
 BIN := $(VENV)/bin

@@ -14,6 +14,9 @@ import pytest
 from tests.support.servers.objects import ObjectServer, moto_store
 from tests.support.temporary import find_ram_folder
 
+# Tests run side by side, also the processes that they start: threads of torch and BLAS would spin in each other's way.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Such a shell has SIGINT ignored, which every process that a test starts would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
