@@ -104,7 +104,7 @@ def validate_shards(folder: Path, task: ValidateTask, report: Callable[[int, int
 
 
 def compare_documents(folder: Path, task: CompareTask, report: Callable[[int, int], None]) -> dict[str, Any]:
-    """Compare the documents of one partition.
+    """Run a task of validation: compare the documents of one partition, to find equal ones.
 
     Returns:
         `faults`, for `read_faults`.

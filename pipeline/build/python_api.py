@@ -170,7 +170,7 @@ def plan_set(
 
 
 def load_recipe(recipe: AnyRecipe, *, overrides: Sequence[str] = (), progress: bool = False) -> Recipe:
-    """Return a data recipe, checked together with the files that it names.
+    """Load a data recipe for `build_set` and `plan_set`: checked together with the files that it names.
 
     Args:
         recipe: the recipe's file, the name of a shipped recipe, its tables as a dict, or a `Recipe`.

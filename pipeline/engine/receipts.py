@@ -316,7 +316,7 @@ def check_task_files(result: dict[str, Any], store: Store, outputs: Store | None
 
 
 def version_of(facts: dict[str, Any]) -> str:
-    """Return the version of a file as it was written. Older receipts have a file's time as a number."""
+    """Return the version of a file as a receipt has it. Older receipts have a file's time as a number."""
     return facts["version"] if "version" in facts else str(facts["mtime_ns"])
 
 

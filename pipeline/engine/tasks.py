@@ -143,7 +143,7 @@ def run_call(call: Call, report: Report, turn: AbstractContextManager[Any] | Non
 
 
 def call_to_json(call: Call) -> str:
-    """Return a call as JSON; `call_from_json` makes an equal one of it, on any host."""
+    """Return a call of a task as JSON; `call_from_json` makes an equal one of it, on any host."""
     task = call.task
     return json.dumps(
         {
@@ -160,7 +160,7 @@ def call_to_json(call: Call) -> str:
 
 
 def call_from_json(text: str) -> Call:
-    """Return the call that `call_to_json` wrote."""
+    """Return the call of a task that `call_to_json` wrote."""
     data = json.loads(text)
     payload = _adapter(data["function"]).validate_python(data["payload"], strict=False)
     task = Task(data["digest"], payload, data["size"], data["name"])

@@ -26,11 +26,11 @@ from pipeline.encode.run import END_HASH, FIRST_HASH, fetched_documents, load_ru
 from pipeline.mix.block_lists import Blocked, BlockList
 from pipeline.mix.cleaning import Cleaning, cleaned_when_mixed
 from pipeline.mix.contamination import Findings, find_contamination
+from pipeline.mix.drop_counts import count_steps
 from pipeline.mix.index import Axis, Cut, Index
 from pipeline.mix.keep_mask import write_kept
 from pipeline.mix.near_duplicates.drop import NearDuplicates, SimilarPairs
 from pipeline.mix.plan import MixPlan, ShardPlan, Slice, SourceTotals
-from pipeline.mix.steps import count_steps
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
 from shards.errors import InputError

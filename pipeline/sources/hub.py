@@ -29,7 +29,7 @@ _REVISIONS_FILE = "revisions.json"
 
 
 def hub_url(repo: str, commit: str, path: str) -> str:
-    """Return the address of a file at a commit, as fsspec writes it."""
+    """Return the address of a Hub source's file at a commit, as fsspec writes it."""
     return f"hf://datasets/{repo}@{commit}/{path}"
 
 

@@ -58,7 +58,7 @@ def list_files(source: SourceRecipe) -> list[File]:
 
 
 def list_spans(source: SourceRecipe, files: list[File], unit_bytes: int | None = None) -> list[Span]:
-    """List the spans of several files at once, in the files' order.
+    """List the spans of several files of a source of any kind at once, in the files' order.
 
     Raises:
         SourceError: with one line for each file that cannot be read, or does not fit the recipe.

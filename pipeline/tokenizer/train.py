@@ -128,7 +128,7 @@ def pre_tokenizer(name: str) -> tokenizers.pre_tokenizers.PreTokenizer:
 def train_merges(
     sample_path: Path, vocab_size: int, special_tokens: list[str], pretokenizer: str
 ) -> list[tuple[str, str]]:
-    """Learn BPE merges from a sample file of documents with `DOCUMENT_SEPARATOR` between them.
+    """Train BPE: learn the merges from a sample file of documents with `DOCUMENT_SEPARATOR` between them.
 
     Args:
         sample_path: the sample.
@@ -174,7 +174,7 @@ def is_trainer_to_compile(pretokenizer: str) -> bool:
 
 
 def describe_slow_trainer(pretokenizer: str) -> str:
-    """Return what `build` and `plan` say about a tokenizer that `tokenizers` trains."""
+    """Return what `build` and `plan` say if `tokenizers` trains the tokenizer."""
     return (
         f"tokenizer: `tokenizers` learns the merges for {pretokenizer}, about 4 MB of text a second. "
         "Install what learns the same ones faster: pip install 'tokenmill[bpe]'"

@@ -36,7 +36,7 @@ def bin_middles() -> npt.NDArray[np.float64]:
 
 
 def quantile(counts: npt.NDArray[np.int64], share: float, *, shortest: int, longest: int) -> int:
-    """Return the length that about this share of the documents is shorter than; 0 if there are no documents.
+    """Return a quantile of a histogram: the length that this share of the documents is shorter than; 0 for none.
 
     Args:
         counts: documents by bin, int64 `(BINS,)`.

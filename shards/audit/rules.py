@@ -193,7 +193,7 @@ def rare_below(tokens: int) -> int:
 
 
 def expected_id_counts(tokens: int, vocab_size: int) -> npt.NDArray[np.float64]:
-    """Return the counts that Zipf's law gives the ids of a vocabulary in this many tokens, float64 `(vocab_size,)`.
+    """Return the counts that the rules expect of ids: Zipf's law in this many tokens, float64 `(vocab_size,)`.
 
     The count of rank r is proportional to 1/r. The counts of a trained BPE fall more slowly, so most sets have fewer
     rare ids than this predicts, except for entries that occur only as parts of longer ones.

@@ -226,7 +226,7 @@ def _parse_entries(table: bytes, count: int, entry_size: int, *, data_bytes: int
 
 
 def iter_frames(file: StoredFile, frames: tuple[Frame, ...]) -> Iterator[bytes]:
-    """Yield the decompressed content of consecutive frames.
+    """Decompress consecutive frames of a shard's file; yield the content of each.
 
     Memory: one frame of content, and the compressed frames of one request (`request_bytes` of the store).
 

@@ -147,7 +147,7 @@ def read_document(shard_set: ShardSet, shard: Shard, number: int) -> dict[str, A
 
 
 def read_bytes(shard: Shard, start: int, stop: int, *, vocabulary: Vocabulary) -> bytes:
-    """Return the text of a document of the table, or of its beginning: of the tokens [start, stop), without EOS.
+    """Read the text of a document, or of its beginning: of the tokens [start, stop) of its shard, without EOS.
 
     Raises:
         ShardSetError: the shard's files are not what the manifest says, or hold an id outside the vocabulary.
@@ -284,7 +284,7 @@ def count_sources(documents: pa.Table) -> dict[str, SourceCounts]:
 
 
 def add_source_counts(batch: pa.RecordBatch, sums: dict[str, list[int]]) -> None:
-    """Add a batch's documents to `sums`: tokens, documents and the longest document's tokens of each source.
+    """Add a batch of a document table to `sums`: tokens, documents and the longest document's tokens of each source.
 
     Arrow's own `group_by` would work, but it loads pandas and the query engine: 0.4 s in each process, measured.
     """

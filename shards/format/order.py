@@ -236,7 +236,7 @@ def order_split(shard_set: ShardSet, split: Split = "train", *, seq_len: int, se
 
 
 def row_window(step: int, row: int, *, global_batch: int) -> int:
-    """Return the number of a row of a step's batch in the order of windows; steps count from 1, the others from 0."""
+    """Return the place in the order of windows of a row of a step's batch; steps count from 1, the others from 0."""
     return (step - 1) * global_batch + row
 
 

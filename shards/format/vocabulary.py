@@ -126,7 +126,7 @@ def read_vocabulary(tokenizer_json: Path | bytes) -> Vocabulary:
 
 
 def check_tokenizer(data: bytes, manifest: Manifest) -> list[Problem]:
-    """Check the vocabulary of a tokenizer file against the manifest: digest, size, EOS and special tokens."""
+    """Check that a tokenizer file has the vocabulary that the manifest says: digest, size, EOS and special tokens."""
     entry = manifest.tokenizer
     problems: list[Problem] = []
 

@@ -62,12 +62,12 @@ class SetProperties:
 
 
 def shard_name(split: Split, index: int) -> str:
-    """Return the name that a shard is written under, such as `train-00000`."""
+    """Return the name that the writer gives a shard, such as `train-00000`."""
     return f"{split}-{index:05d}"
 
 
 def shard_file_names(name: str) -> tuple[str, str, str]:
-    """Return the names that a shard's files are written under: tokens, document table and sidecar."""
+    """Return the names that the writer gives a shard's files: tokens, document table and sidecar."""
     return f"{name}.bin.zst", f"{name}.docs.parquet", f"{name}.json"
 
 

@@ -83,7 +83,7 @@ def _license(stated: list[str | None]) -> dict[str, Any]:
 
 
 def yaml_header(values: dict[str, Any]) -> str:
-    """Return a card's header between its two lines; ASCII only, so that every character is exact and visible."""
+    """Return a data card's header between its two lines; ASCII only, so that every character is exact and visible."""
     body = yaml.safe_dump(values, sort_keys=False, allow_unicode=False, default_flow_style=False, width=1 << 30)
     return f"---\n{body}---\n"
 

@@ -56,7 +56,7 @@ class TokenizerComparison:
 
 
 def find_gpt2(cache: Path | None = None) -> Path | None:
-    """Return GPT-2's tokenizer.json in the Hub's cache (where it is by default), or None; nothing is downloaded."""
+    """Return the default other tokenizer, GPT-2's, in the Hub's cache, or None; nothing is downloaded."""
     from huggingface_hub import try_to_load_from_cache
 
     for repository in _GPT2_REPOSITORIES:

@@ -37,7 +37,7 @@ positive_number = number_in(1, math.inf, int)
 
 
 def parse_place(text: str) -> Path | str:
-    """Return the place of a set: an address (`s3://...`) as it is, anything else as a path."""
+    """Parse an argument that is the place of a set: an address (`s3://...`) as it is, anything else as a path."""
     return text if "://" in text else Path(text)
 
 

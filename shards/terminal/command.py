@@ -82,7 +82,7 @@ def run_command(
 
 
 def discard_output() -> int:
-    """Discard further output, since its reader has gone (`| head`), and return the exit status for that."""
+    """Discard a command's further output, since its reader has gone (`| head`), and return the exit status for that."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return PIPE_CLOSED

@@ -22,7 +22,7 @@ def positions_in_documents(documents: Tensor) -> Tensor:
 
 
 def cumulative_lengths(documents: Tensor) -> Tensor:
-    """Return where documents begin in rows laid end to end, and the end of the last, int32 `(documents + 1,)`.
+    """Return the boundaries of documents in rows laid end to end, with the last end, int32 `(documents + 1,)`.
 
     Takes their numbers, `(batch, length)`. A row begins a document, also in the middle of one.
     """

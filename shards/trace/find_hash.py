@@ -47,7 +47,7 @@ class HashQuery:
 
 
 def parse_hash(text: str) -> HashQuery:
-    """Return the query for a hash that a person gives.
+    """Return the query with which `find_hash` searches for a hash that a person gives.
 
     Raises:
         InputError: it is not hexadecimal, or has too few or too many digits.
@@ -111,6 +111,6 @@ def _search(shared: tuple[ShardSet, HashQuery], number: int) -> list[Place]:
 
 
 def describe_found_hash(shard_set: ShardSet, place: Place) -> dict[str, Any]:
-    """Return a place as JSON values, with its split and the file of its unit."""
+    """Return a place that `find_hash` found as JSON values, with its split and the file of its unit."""
     splits = {entry.name: entry.split for entry in shard_set.manifest.shards}
     return {"split": splits[place.shard], "file": place.unit.rpartition("@")[0] or place.unit} | place.to_dict()

@@ -37,7 +37,7 @@ def collect_shard_findings(
     rules: ContentRules,
     advance: Callable[[int], None] | None = None,
 ) -> ShardFindings:
-    """Check one shard: its files, then what is in them.
+    """Collect the findings of one shard: of its files, then of their content.
 
     Args:
         shard: the shard.

@@ -18,7 +18,7 @@ SHARE_PRECISION = 1e-9
 
 
 def check_phases_and_mix(manifest: Manifest) -> list[Problem]:
-    """Check the weights, and the mix's rows against the weights or the phases, and against the training split."""
+    """Check phases and mix: the weights, and the mix's rows against weights or phases and the training split."""
     problems: list[Problem] = []
     train = manifest.splits.get("train")
     weights = {source.name: source.weight for source in manifest.sources}

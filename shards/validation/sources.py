@@ -242,7 +242,7 @@ def read_sources(shard_set: ShardSet) -> dict[str, dict[str, Any]]:
 
 
 def load_reader(kind: str) -> ReadDocuments | None:
-    """Return the reader of a kind of source; None if none is installed."""
+    """Return the reader with which validation reads a kind of source again; None if none is installed."""
     from importlib.metadata import entry_points
 
     found = [point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name == kind]

@@ -52,7 +52,7 @@ _KEPT_OPERATIONS = [
 
 
 def padded_vocab_size(vocab_size: int) -> int:
-    """Return the number of rows of the embedding for a vocabulary."""
+    """Return the number of rows of the decoder's embedding for a vocabulary."""
     return -(-vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
 

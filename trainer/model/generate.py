@@ -74,7 +74,7 @@ def generate_texts(
     options: SamplingOptions,
     on_text: Callable[[str], None] | None = None,
 ) -> list[Completion]:
-    """Continue prompts. The same arguments give the same texts on the same machine.
+    """Generate texts that continue prompts. The same arguments give the same texts on the same machine.
 
     Args:
         trained: the model and its tokenizer.

@@ -28,7 +28,7 @@ class Stretch:
 
 
 def list_stretches(records: list[Record]) -> list[Stretch]:
-    """Return the stretches of a run in order; none if its set has no phases."""
+    """Return the stretches of a run, each in one mix phase, in order; none if its set has no phases."""
     stretches: list[Stretch] = []
     for record in records:
         counts: list[tuple[str, int]] = record.get("mix_phases") or []

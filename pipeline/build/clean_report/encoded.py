@@ -17,7 +17,7 @@ EXAMPLES = 20
 
 
 def count_encoded(last: LastMix) -> list[dict[str, Any]]:
-    """Return for each source what was `dropped` by reason, `masked` by kind, and some of what was dropped, `examples`.
+    """Count what was done as each source was encoded: `dropped` by reason, `masked` by kind, and some `examples`.
 
     Raises:
         WorkFileDamagedError: a run's receipt is not as it was written.

@@ -95,7 +95,7 @@ def run_encode(
 
 
 def prepare_measures(context: BuildContext, recipe: Recipe) -> None:
-    """Compile the measures of presets before worker processes of this machine would each do so at the same time."""
+    """Compile the presets' measures before the encode stage: its worker processes would each do so at the same time."""
     if isinstance(context.driver.executor, LocalExecutor) and any(source.clean.presets() for source in recipe.sources):
         measure.compile_measures(context.say)
 

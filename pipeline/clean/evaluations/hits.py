@@ -121,7 +121,7 @@ class HitFinder:
 
 @lru_cache(maxsize=1)
 def load_finder(task: str) -> HitFinder:
-    """Return the finder of the items that a task has read; it is made once per process.
+    """Return the finder of hits for the items that a task has read; it is made once per process.
 
     Raises:
         WorkFileDamagedError: as `load_items`.

@@ -85,7 +85,7 @@ class Items:
 
 
 def source_of(evaluation: EvaluationRecipe, folder: str) -> SourceRecipe:
-    """Return the source whose documents are an evaluation set's items."""
+    """Return an evaluation set as a source, whose documents are the items."""
     given = evaluation.model_dump(include={"name", "paths", "format", "text", "separator"})
     return SourceRecipe(weight=1.0, **given).in_folder(Path(folder))
 
@@ -110,7 +110,7 @@ def _in_own_words(evaluation: EvaluationRecipe, error: SourceError) -> SourceErr
 
 
 def make_items_task(recipe: Recipe) -> EvaluationsTask:
-    """List the files whose rows are the items of evaluation sets, for the task that reads these items.
+    """Make the task that reads items: list the files whose rows are the items of evaluation sets.
 
     Raises:
         SourceError: a file cannot be read, or has no such column.

@@ -105,7 +105,7 @@ def read_last(document: Bytes, stop: int) -> tuple[int, int]:
 
 @compiled
 def has_code(codes: npt.NDArray[np.int64], code: int) -> bool:
-    """Return whether a code point is among some."""
+    """Return whether a character is among some, by its code point."""
     for known in codes:  # noqa: SIM110  numba compiles no generators
         if known == code:
             return True

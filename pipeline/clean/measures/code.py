@@ -52,7 +52,7 @@ def measure_alphanumeric(document: Bytes) -> float:
 
 @compiled
 def measure_encoded(document: Bytes) -> tuple[float, float]:
-    """Measure the runs of at least `ENCODED_RUN_BYTES` letters, digits, +, / and =, and line feeds between them.
+    """Measure data encoded in code: runs of at least `ENCODED_RUN_BYTES` letters, digits, +, / and =, with line feeds.
 
     Between runs, only one byte of `ENCODED_RUN_BYTES` is checked: every run has such a byte, and is followed from it
     to both ends.

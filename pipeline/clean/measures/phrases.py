@@ -158,7 +158,7 @@ def measure_phrases(document: Bytes, phrases: Phrases) -> tuple[float, ...]:
 
 @compiled
 def measure_generated(document: Bytes, phrases: Phrases) -> float:
-    """Count the marks of a generated file in a document's head; a mark begins after the one before it."""
+    """Count the phrases that mark a generated file in a document's head; one begins after the one before it."""
     if phrases.first_stem == len(document):
         return 0.0
     stop = _find_head(document)

@@ -45,7 +45,7 @@ _ORDERS = _fill_orders()
 
 
 def band_keys(hashes: npt.NDArray[np.uint64], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """Return the keys of the documents' bands: equal if all slots of a band are equal.
+    """Return the keys of the bands of signatures: equal if all slots of a band are equal.
 
     Memory: about 1.5 KB a document, and 20 bytes a shingle.
 

@@ -146,7 +146,7 @@ def kind_of_type(kind: pa.DataType) -> CarriedType | Literal[""] | None:
 
 
 def take_carried(table: pa.Table | pa.RecordBatch, carried: Columns, where: str) -> pa.Table:
-    """Return the carried columns of a table, of our types.
+    """Take the columns to carry out of a table's columns, with our types.
 
     Raises:
         SourceError: a column is absent, is of another type, or holds values that the type does not.

@@ -79,7 +79,7 @@ def _read_footer(file: RangeFile) -> pq.FileMetaData:
 
 
 def cut_file(source: SourceRecipe, url: str, name: str, version: str, unit_bytes: int | None = None) -> list[Span]:
-    """Cut a file into spans of whole row groups with up to `unit_bytes` (`UNIT_BYTES` when None) of text each."""
+    """Cut a Parquet file into spans of whole row groups with up to `unit_bytes` (None: `UNIT_BYTES`) of text each."""
     with open_parquet(url, name, version) as (file, _):
         schema, metadata = file.schema_arrow, file.metadata
         check_text_type(schema, source, name)

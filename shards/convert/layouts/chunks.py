@@ -96,7 +96,7 @@ def iter_chunks(
 
 
 def find_long_document(reader: SplitReader, name: str) -> list[str]:
-    """Refuse a document that offsets of 32 bits do not hold."""
+    """Refuse a document that a chunk does not hold, since its offsets have 32 bits."""
     longest = longest_layout_document(reader)
     if longest * reader.dtype.itemsize + _HEADROOM < 1 << 32:
         return []
