@@ -16,7 +16,7 @@ from pipeline.clean.limits import CleaningError
 from pipeline.encode.run import RunList
 from pipeline.engine.receipts import WorkFileDamagedError
 from pipeline.engine.tasks import Task, digest_in, digest_of
-from pipeline.mix import cleaning, steps
+from pipeline.mix import cleaning, drop_counts
 from pipeline.mix import cuts as mix
 from pipeline.mix.block_lists import open_lists
 from pipeline.mix.near_duplicates.drop import SimilarPairs
@@ -98,7 +98,7 @@ def run_mix(
         evaluations=str(evaluations) if evaluations else None,
     )
     if payload.cleans:
-        identity["steps"] = steps.CODE_VERSION
+        identity["steps"] = drop_counts.CODE_VERSION
     task = Task(digest_of(identity), payload, 0, recipe.name)
     before = partial(write_run_list, runs)
     result = context.run_stage("mix", "pipeline.mix.cuts:mix_runs", [task], before=before).results[0]
