@@ -210,8 +210,8 @@ def test_a_good_file(trained: dict[str, str], tmp_path: Path) -> None:
 
 
 FAULTY_FILES: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
-    ("has the model 'WordPiece': its entries say nothing of", lambda d: d["model"].update(type="WordPiece")),
-    ("has the model 'WordLevel': its entries say nothing of", lambda d: d["model"].update(type="WordLevel")),
+    ("has the model 'WordPiece': its entries do not record the", lambda d: d["model"].update(type="WordPiece")),
+    ("has the model 'WordLevel': its entries do not record the", lambda d: d["model"].update(type="WordLevel")),
     ("expected a byte-level or SentencePiece", lambda d: d.update(pre_tokenizer={"type": "Whitespace"})),
     ("expected a byte-level or SentencePiece", lambda d: d.update(pre_tokenizer=None)),
     ("has no byte_fallback and no unknown token", lambda d: d.update(pre_tokenizer={"type": "Metaspace"})),
