@@ -3,6 +3,6 @@
     python -m trainer train recipes/train/demo.toml --shards out/demo --run out/run
     python -m trainer sample out/run --prompt "The "
 
-Reads shard sets through `shards`; knows nothing of how they were built. Nothing is done at import time, and torch,
+Reads shard sets through `shards`; knows nothing of how they were built. Importing it has no side effects: torch,
 tokenizers and pydantic are imported by the commands that need them.
 """

@@ -1,6 +1,6 @@
 """`build_set` and `plan_set`: what `tokenmill build` and `tokenmill plan` do, for Python programs.
 
-Errors are exceptions, results are objects, nothing is printed unless `progress=True`. The environment, the signal
+Errors are exceptions, results are objects, and nothing is printed unless `progress=True`. The environment, the signal
 handlers and the main module of the program stay as they are: a script needs no `if __name__ == "__main__"`, and a
 notebook works. One build or plan at a time in a process.
 """

@@ -228,7 +228,7 @@ class _Slots:
             return self._taken.value - 1
 
     def set(self, row: int, number: int, done: int, made: int) -> None:
-        """Say how far a call is; -1: the process is idle."""
+        """Record how far a call has got; -1: the process is idle."""
         peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         self._rows[row * self._ROW : (row + 1) * self._ROW] = [number + 1, done, made, peak_kib]
 

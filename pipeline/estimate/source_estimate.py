@@ -63,7 +63,7 @@ class SourceEstimate:
 
 
 def guess_source(selection: Selection) -> SourcePilot:
-    """Return ratios for English text, for a plan without a pilot."""
+    """Estimate a source without a pilot, by ratios for English text."""
     spans = [span for unit in selection.units for span in unit.spans]
     rows = [span.rows if span.rows is not None else span.text_bytes // GUESSED_DOCUMENT_BYTES + 1 for span in spans]
     per_byte = sum(rows) / max(1, selection.text_bytes)

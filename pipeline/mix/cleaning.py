@@ -225,7 +225,7 @@ class _SourceTally:
         self.histograms = {name: (_Histogram(), _Histogram()) for name in self.measures}
 
     def add(self, block: Block, dropped: Counter[str]) -> npt.NDArray[np.bool_]:
-        """Count a block; return which of its documents fall."""
+        """Add a block to the counts; return which of its documents are dropped."""
         fallen = find_fallen(block.values, self.measures, self.limits)
         first, reasons = find_first_limit(fallen), fallen.sum(axis=0)
         gone = first >= 0

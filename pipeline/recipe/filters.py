@@ -148,7 +148,7 @@ class DatatroveFilter(Filter):
 
 
 def distinct_filters(filters: list[DatatroveFilter]) -> list[DatatroveFilter]:
-    """Refuse a filter that is listed twice."""
+    """Return the filters of a recipe, or refuse a list that has one twice."""
     distinct([item.filter for item in filters])
     return filters
 

@@ -136,7 +136,7 @@ def _literal(text: str) -> Any:
     return text
 
 
-def checked_keep(keep: dict[str, JsonValue]) -> dict[str, JsonValue]:
+def checked_predicates(keep: dict[str, JsonValue]) -> dict[str, JsonValue]:
     """Return the predicates of `keep`, or refuse one that cannot be parsed."""
     for column, condition in keep.items():
         parse_predicate(column, condition)

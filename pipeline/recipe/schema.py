@@ -15,7 +15,7 @@ from pipeline.recipe import paths
 from pipeline.recipe.carry import checked_carry
 from pipeline.recipe.clean_recipe import CleanAllRecipe, CleanRecipe
 from pipeline.recipe.evaluations import EvaluationRecipe
-from pipeline.recipe.predicates import checked_keep
+from pipeline.recipe.predicates import checked_predicates
 from pipeline.recipe.values import Count, Name, Patterns, SizeBytes, distinct, known_encoding, no_empty_token
 from shards.config import Settings
 from shards.format.zstd_parameters import Compression, CompressionName
@@ -87,7 +87,7 @@ class SourceRecipe(Settings):
     max_malformed: Annotated[float, Field(ge=0, le=1)] = 0.0
     """`files`: the share of JSON lines that may be malformed: not JSON, not an object, or without a value of the
     expected type. Malformed records are dropped, counted and shown; with 0, the first one stops the build."""
-    keep: Annotated[dict[str, JsonValue], AfterValidator(checked_keep)] = Field(default_factory=dict)
+    keep: Annotated[dict[str, JsonValue], AfterValidator(checked_predicates)] = Field(default_factory=dict)
     """Predicates on columns: `{ int_score = ">= 3" }`. A row is kept if all of them hold; none holds for a null."""
     min_bytes: SizeBytes = 1
     """Shorter documents are dropped, in bytes of UTF-8; empty ones always are."""

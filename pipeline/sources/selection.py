@@ -143,7 +143,7 @@ class Selection:
 
     @property
     def carried(self) -> Columns:
-        """The columns that the source carries, with their types in the files listed so far."""
+        """The columns that the source carries, with their types as found in the files listed so far."""
         names = (item.name for item in map(parse_carry, self.source.carry))
         return tuple((name, self._types[name][0]) for name in names if name in self._types)
 

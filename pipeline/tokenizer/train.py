@@ -1,9 +1,9 @@
 """The tokenizer stage: a byte-level BPE trained on a sample of the sources.
 
 Merges are the ones that `tokenizers` learns, learned 4 to 9 times faster: with gigatoken for the GPT-2 pre-tokenizer,
-which is the only one it trains with; for the others by `word_counts.py` and `merges.py`, which numba compiles; without
-numba by `tokenizers` itself. The result is a `tokenizer.json` as `tokenizers` writes it: special tokens first, then the
-256 bytes, then the merges.
+which is the only one it trains with; for the others by `word_counts.py` and `compiled_merges.py`, which numba
+compiles; without numba by `tokenizers` itself. The result is a `tokenizer.json` as `tokenizers` writes it: special
+tokens first, then the 256 bytes, then the merges.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -152,7 +152,7 @@ def train_merges(
         if not _is_exhausted(sample_path, merges):
             return merges
     elif trainer == "numba":
-        from pipeline.tokenizer.merges import learn_merges
+        from pipeline.tokenizer.compiled_merges import learn_merges
         from pipeline.tokenizer.word_counts import count_words
 
         with _native_training():
@@ -169,7 +169,7 @@ def find_trainer(pretokenizer: str) -> Literal["gigatoken", "numba", "tokenizers
 
 
 def is_trainer_to_compile(pretokenizer: str) -> bool:
-    """Return whether what learns the merges for a pre-tokenizer is yet to be compiled on this machine."""
+    """Return whether the trainer for a pre-tokenizer still has to be compiled on this machine."""
     return find_trainer(pretokenizer) == "numba" and is_to_compile(Path(__file__).parent)
 
 

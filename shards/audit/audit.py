@@ -60,7 +60,7 @@ from shards.stores.store import check_outside, folder_beside
 from shards.terminal.display import format_json
 from shards.trace.excerpt import cut_excerpt
 from shards.trace.locate import Place, find_places
-from shards.validation.files import check_structure
+from shards.validation.files import check_files
 from shards.workers import map_tasks
 
 SAMPLED_DOCUMENTS = 1 << 15
@@ -163,7 +163,7 @@ def audit(
     store = open_store(path)
     out = folder_beside(store, "audit") if out is None else out
     check_outside(out, store)
-    structure = check_structure(store)
+    structure = check_files(store)
     shard_set = structure.shard_set
     if structure.problems or shard_set is None:
         raise ShardSetError(structure.problems)

@@ -352,7 +352,7 @@ def _cache_set(shard_set: ShardSet, cache: Cache) -> ShardSet:
 
 
 def read_listed_file(store: Store, name: str, sha256: str) -> bytes:
-    """Return the whole content of a file, checked against the SHA-256 in the manifest.
+    """Read a whole file that a set's manifest lists, and check it against its SHA-256.
 
     Raises:
         ShardSetError: its bytes do not have that digest.

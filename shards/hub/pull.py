@@ -30,7 +30,7 @@ from shards.stores.hub_client import HubError
 from shards.stores.hub_store import HubStore, open_hub
 from shards.stores.retry import retry
 from shards.stores.store import FolderStore
-from shards.validation.files import check_structure
+from shards.validation.files import check_files
 
 PART_SUFFIX = ".part"
 CONNECTIONS = 4
@@ -105,7 +105,7 @@ def pull(address: HubAddress, out: Path, *, progress: Progress | None = None, no
         _remove_others(staging, {file.name for file in wanted})
         with atomic_open(staging / MANIFEST_FILE) as file:
             file.write(content)
-        problems = check_structure(FolderStore(staging)).problems
+        problems = check_files(FolderStore(staging)).problems
         if problems:
             raise ShardSetError(problems)
     done.bytes += len(content)
@@ -164,7 +164,7 @@ def _verify(manifest: Manifest, done: Pulled, progress: Progress | None) -> Pull
     Raises:
         ShardSetError: the set is not whole.
     """
-    problems = check_structure(FolderStore(done.path)).problems
+    problems = check_files(FolderStore(done.path)).problems
     files = {} if problems else manifest.digests
     sizes = {name: (done.path / name).stat().st_size for name in files}
     total = sum(sizes.values())

@@ -30,7 +30,7 @@ from shards.report.vocabulary import describe_vocabulary
 from shards.stores.files import atomic_open
 from shards.stores.open import open_store
 from shards.stores.store import FolderStore, check_outside, folder_beside
-from shards.validation.files import check_structure
+from shards.validation.files import check_files
 
 PAGE_FILE, CARD_FILE = "index.html", "README.md"
 _MARKS = {PAGE_FILE: b": a token set</title>", CARD_FILE: b"| manifest, SHA-256 | `"}
@@ -105,7 +105,7 @@ def write_report(
     _check_replaceable(out)
     if audit is None:
         audit = folder_beside(store if store.folder is not None else FolderStore(out), "audit")
-    structure = check_structure(store)
+    structure = check_files(store)
     shard_set = structure.shard_set
     if structure.problems or shard_set is None:
         raise ShardSetError(structure.problems)

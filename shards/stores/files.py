@@ -115,7 +115,7 @@ def hash_file(path: Path) -> str:
 
 
 def check_room(needs: Sequence[tuple[str, Path, int]], remedy: str) -> None:
-    """Check that each disk has enough free space for the files that will be written to it.
+    """Check that the file system has room for files that will be written, on each disk.
 
     Args:
         needs: (what is written, folder, bytes). Folders on one file system share its free space; they need not exist.

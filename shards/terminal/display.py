@@ -115,7 +115,7 @@ def print_rows(rows: list[dict[str, Any]], *, title: str = "", header: bool = Tr
 
 
 def print_lines(lines: Sequence[str]) -> None:
-    """Print lines on stdout; a terminal gets them wrapped at words, except those with a word longer than it is wide."""
+    """Print lines on stdout. A terminal gets them wrapped between words, except lines with a word wider than it."""
     console = stdout_console()
     for line in map(printable, lines):
         console.print(line, soft_wrap=max(map(len, line.split()), default=0) > console.width)

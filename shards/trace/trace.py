@@ -46,7 +46,7 @@ class Trace:
 
     @property
     def asked(self) -> str:
-        """The command's flag and value for this query."""
+        """The flag of `trace` that makes this query, and its value."""
         return f"--{self.query.kind} {self.query.value}"
 
     def to_dict(self) -> dict[str, Any]:

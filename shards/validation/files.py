@@ -4,7 +4,7 @@ Compares a listing of the set's folder, or of its place in a store, with the man
 shard's own metadata with the manifest, and the tokenizer with the manifest. Reads metadata files, the tokenizer and the
 ends of tokens files: on a disk milliseconds per shard, in a store two requests per shard. The manifest is not trusted:
 none of its numbers decides how much is allocated. `check_set_files` checks what the set has once, `check_shard_files`
-one shard; `check_structure` does both.
+one shard; `check_files` does both.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class SharedProperties:
         return cls(manifest.dtype, manifest.vocab_size, tokenizer.eos_id, tokenizer.sha256, bos_id, carried)
 
 
-def check_structure(store: Store) -> Structure:
+def check_files(store: Store) -> Structure:
     """Check the files of a set at the quick level.
 
     Raises:

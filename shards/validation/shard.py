@@ -249,7 +249,7 @@ def _read_tokens(
 
 
 class _Digest:
-    """The digest of bytes as they are read: their SHA-256, or the XXH3-128 of bytes with the expected SHA-256."""
+    """The digest of bytes as they are read: SHA-256, or XXH3-128 if its right value is known, too."""
 
     def __init__(self, kind: ProblemKind, name: str, sha256_hex: str, xxh3_hex: str | None):
         self._place = kind, name
@@ -279,7 +279,7 @@ def _check_mark(
     fault: _Fault,
     words: tuple[str, str],
 ) -> None:
-    """Compare the places of an id in one frame with the ends (or beginnings) of documents in the table."""
+    """Check that an id occurs in a frame exactly where documents end (or begin) by the table."""
     low, high = np.searchsorted(places, [first, first + len(tokens)])
     here = places[low:high] - first
     is_mark = tokens == mark

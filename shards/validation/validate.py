@@ -27,7 +27,7 @@ from shards.format.reader import Shard, ShardSet
 from shards.stores.open import open_store
 from shards.stores.store import Store
 from shards.validation import duplicates
-from shards.validation.files import SharedProperties, Structure, check_set_files, check_structure
+from shards.validation.files import SharedProperties, Structure, check_files, check_set_files
 from shards.validation.findings import JoinedFindings, ShardFindings, collect_shard_findings, join_findings
 from shards.validation.shard import content_rules
 from shards.validation.sources import compare_with_sources
@@ -111,7 +111,7 @@ def validate(
     if level == "full":
         report, structure = check_in_full(store, _threaded(threads, progress), _compare_here)
     else:
-        structure = check_structure(store)
+        structure = check_files(store)
         report = ValidationResult(store.folder or str(store), level, structure.problems)
         shards = structure.shard_set.shards if structure.shard_set is not None else ()
         report.shards = len(shards)

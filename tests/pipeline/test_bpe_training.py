@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tokenizers import Regex, pre_tokenizers
 
 from pipeline.tokenizer import train
-from pipeline.tokenizer.merges import learn_merges
+from pipeline.tokenizer.compiled_merges import learn_merges
 from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR, iter_sample
 from pipeline.tokenizer.scanner import END_OF_TEXT
 from pipeline.tokenizer.train import PATTERNS, train_merges, train_merges_slowly

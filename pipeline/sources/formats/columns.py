@@ -115,7 +115,7 @@ def check_predicates(schema: pa.Schema, predicates: list[Predicate], where: str)
 
 
 def test_predicates(table: pa.Table | pa.RecordBatch, predicates: list[Predicate]) -> tuple[np.ndarray, dict[str, int]]:
-    """Test predicates on the columns of a table, one after the other.
+    """Test predicates on the columns of a table of any format, one after the other.
 
     Returns:
         mask: bool `(num_rows,)`, rows that hold all; and the rows rejected by each reason, each row counted once.

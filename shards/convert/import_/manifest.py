@@ -1,4 +1,4 @@
-"""The manifest of an imported set: one source of weight 1, whose share of every shard is all of it."""
+"""The manifest of an imported set: a single source of weight 1, which makes up the whole of every shard."""
 
 from __future__ import annotations
 
