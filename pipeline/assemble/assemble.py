@@ -67,7 +67,8 @@ class AssembleTask:
     seed: int
     properties: SetProperties
     fetch: bool = False
-    """Whether the runs are read once for all shards, into a scratch file: a request takes longer than its bytes."""
+    """Whether the runs are read once for all shards, into memory or a scratch file: a request takes longer than its
+    bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +235,8 @@ def _open_parts(folder: Path, task: AssembleTask, runs: tuple[Run, ...]) -> Gene
             with lock:
                 if held + len(tokens) <= MOST_HELD_BYTES:
                     held += len(tokens)
-                    return replace(part, tokens=_HeldRange(tokens, start))
+                    # A copy: `tokens` is a part of whole blocks, which it would keep.
+                    return replace(part, tokens=_HeldRange(memoryview(bytes(tokens)), start))
                 place = file.tell()
                 file.write(tokens)
             return replace(part, tokens=_ScratchRange(file.fileno(), place - start))

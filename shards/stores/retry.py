@@ -90,7 +90,8 @@ def retry(
         error_type: makes the error of the last failure from its message.
         give_up_s: seconds after the first attempt; `GIVE_UP_S` when None. A failure may have a smaller bound.
         note: called with a sentence for the user when the first attempt fails or has no answer after `SLOW_S`, and then
-            at most every `NOTE_EVERY_S` seconds. Another thread may call it.
+            at most every `NOTE_EVERY_S` seconds. Another thread, which watches all requests, may call it: it must not
+            wait for long.
         sleep: waits that many seconds; `time.sleep` when None, or a wait that `stop_on` ends.
         on_failure: called after each failure that may pass, to count them.
 
@@ -176,12 +177,15 @@ class _Watcher:
 
     def add(self, seconds: float, call: Callable[[], None]) -> int:
         """Call a function after so many seconds; return the number by which it is removed."""
-        due, number = time.monotonic() + seconds, next(self._numbers)
+        due = time.monotonic() + seconds
         with self._changed:
+            number = next(self._numbers)
             self._calls[number] = due, call
             if self._wakes is None:
-                self._wakes = due
-                threading.Thread(target=self._run, args=(seconds,), name="slow-requests", daemon=True).start()
+                # Without room for a thread the request is made unwatched, and a later one tries again.
+                with contextlib.suppress(RuntimeError):
+                    threading.Thread(target=self._run, args=(seconds,), name="slow-requests", daemon=True).start()
+                    self._wakes = due
             elif due < self._wakes:
                 self._changed.notify()
         return number

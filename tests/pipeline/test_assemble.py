@@ -13,7 +13,7 @@ import pytest
 import zstandard
 
 import pipeline.assemble.assemble
-from pipeline.assemble.assemble import MOST_HELD_BYTES, AssembleTask, assemble_shards
+from pipeline.assemble.assemble import MOST_HELD_BYTES, AssembleTask, _HeldRange, assemble_shards
 from pipeline.assemble.grouping import group_assembled_shards
 from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, load_runs
 from pipeline.engine.checksums import seal
@@ -124,14 +124,24 @@ def test_runs_and_units_change_no_token(tmp_path: Path) -> None:
 def test_shards_assembled_together_are_the_same(
     mix: dict[str, Any], fetch: bool, held: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    kept: list[memoryview] = []
+
+    def hold(content: memoryview, start: int) -> Any:
+        kept.append(content)
+        return _HeldRange(content, start)
+
     monkeypatch.setattr(pipeline.assemble.assemble, "MOST_HELD_BYTES", held)
+    monkeypatch.setattr(pipeline.assemble.assemble, "_HeldRange", hold)
     runs = write_runs(tmp_path / "runs", SOURCES, [[40], [5, 6, 30]])
     index = Index(runs, 2)
     plan = cut_sources(make_recipe([3, 1], val_tokens=60, shard_tokens=150, **{"when_short": "shrink", **mix}), index)
     alone = assemble(tmp_path / "alone", runs, plan, index)
     assert len(alone) > 3
     for together in (2, 100):
+        kept.clear()
         assert assemble(tmp_path / f"{together}", runs, plan, index, together=together, fetch=fetch) == alone
+        assert bool(kept) == (held > 0)
+        assert all(len(content.obj) == len(content) for content in kept)  # no whole blocks
 
 
 @pytest.fixture

@@ -283,7 +283,7 @@ def test_an_endpoint_that_is_not_an_address_is_not_repeated(monkeypatch):
     assert SECRET_KEY not in f"{error.value}"
 
 
-@pytest.mark.parametrize("endpoint", ["host:9000", "garbage", "https://", "ftp://host"])
+@pytest.mark.parametrize("endpoint", ["host:9000", "garbage", "https://", "ftp://host", "http://[::1", "https://[::1"])
 def test_an_endpoint_that_is_no_url(monkeypatch, endpoint):
     aws_environment(monkeypatch, endpoint)
     with pytest.raises(InputError, match="the endpoint is not an address like https://HOST:PORT"):

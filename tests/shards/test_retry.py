@@ -127,7 +127,8 @@ def test_one_thread_watches_all_requests_and_reports_those_that_hang(monkeypatch
 
     def ask():
         watching.append(sum(thread.name == "slow-requests" for thread in threading.enumerate()))
-        while len(notes) < 4:
+        until = time.monotonic() + 60
+        while len(notes) < 4 and time.monotonic() < until:
             time.sleep(0.01)
 
     watching = []
@@ -137,6 +138,27 @@ def test_one_thread_watches_all_requests_and_reports_those_that_hang(monkeypatch
     assert sorted(notes) == [f"PUT /{number}: no answer for 0 s; waiting for it" for number in range(4)]
     assert len(watching) == 4
     assert all(1 <= threads <= 2 for threads in watching)  # that of another test may not have ended yet
+
+
+def test_a_request_is_made_without_room_for_a_thread_and_a_later_one_is_watched(monkeypatch):
+    monkeypatch.setattr(retry_module, "SLOW_S", 0.05)
+    monkeypatch.setattr(retry_module, "_watcher", retry_module._Watcher())
+    notes = []
+
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refuse)
+        assert retry("GET /x", lambda: "answer", error_type=GaveUpError, note=notes.append) == "answer"
+
+    def attempt():
+        until = time.monotonic() + 60
+        while not notes and time.monotonic() < until:
+            time.sleep(0.01)
+
+    retry("GET /y", attempt, error_type=GaveUpError, note=notes.append)
+    assert notes == ["GET /y: no answer for 0 s; waiting for it"]
 
 
 def test_retry_after_is_a_number_or_a_date():

@@ -76,7 +76,7 @@ def answer_with(applications: dict[str, Any], request: Request) -> Response:
         "wsgi.run_once": False,
     }
     for name, value in request.headers.items():
-        if not name.startswith("content-"):
+        if name not in ("content-type", "content-length"):
             environ["HTTP_" + name.upper().replace("-", "_")] = value
     said: list[Any] = []
 
