@@ -148,7 +148,7 @@ def _make_s3(bucket: str, variables: Mapping[str, str]) -> tuple[Settings, Clien
     if variables.get("AWS_SKIP_SIGNATURE", "").lower() in ("1", "true", "yes"):
         config["skip_signature"] = True
     options = _client_options(endpoint, variables.get("AWS_ALLOW_HTTP", ""), "AWS_ALLOW_HTTP")
-    if "AWS_UNSIGNED_PAYLOAD" not in variables and (not options["allow_http"] or _is_loopback(endpoint)):
+    if "AWS_UNSIGNED_PAYLOAD" not in variables and (not options.get("allow_http") or _is_loopback(endpoint)):
         # The content cannot be changed on the way; to sign it, too, takes half the processor time of sending it.
         config["unsigned_payload"] = True
     settings = Settings(_shown(endpoint) or f"Amazon S3 in {region}", region, source)

@@ -267,7 +267,7 @@ def test_the_report_shows_pairs(small: Corpus) -> None:
     assert "near-duplicates by 0.8 or more: dropped" in done.stdout
     assert done.stdout.count("similar by") == 4
     assert done.stdout.count("  stays    ") == 4
-    assert "shares are of the documents that came to this step" in done.stdout
+    assert "shares are of the documents that reached this step" in done.stdout
     assert len(re.findall(r"  dropped  (odd|even)\.jsonl@\w+#\S+ row \d+, ", done.stdout)) == 4
 
 
