@@ -169,7 +169,7 @@ class Shard:
             columns: only these columns, or all when None.
 
         Raises:
-            ShardSetError: kind `document_table`: the table cannot be read, or lacks a column.
+            ShardSetError: kind `document_table`: the table cannot be read.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -177,6 +177,8 @@ class Shard:
         source = self.documents_source()
         try:
             return pq.ParquetFile(source).read(columns=columns, use_threads=False)
+        except MemoryError:  # Arrow's own is an ArrowException, too
+            raise
         except (pa.ArrowException, OSError, ValueError) as error:
             found = f"not a readable Parquet file: {error}"
             raise self.damaged("document_table", self.entry.files.documents, found) from error

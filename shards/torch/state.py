@@ -38,7 +38,7 @@ class StreamState:
 
 
 def is_integer(value: object) -> bool:
-    """Return whether a value of a state is an integer, of Python or numpy, and no bool."""
+    """Return whether a value, of a state or an argument, is an integer of Python or numpy, and no bool."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 

@@ -12,7 +12,7 @@ A DataLoader's workers run ahead of its consumer, so the state has to be of what
 - In torchdata's StatefulDataLoader, each worker's state travels with its batch, and the loader keeps those of the
   batches that it has handed out. `load_state_dict` also takes the state of such a loader, to go on with another
   number of workers.
-- In a plain DataLoader with workers, nothing tells this object what was received: `state_dict(received=...)` does.
+- In a plain DataLoader with workers nothing tells this object what was received: `state_dict(received=...)` does.
 
 Workers: batches that the stream makes (`batch_size=`) are dealt out to the workers, whole and in order. A stream of
 single samples cannot know which of them will be a batch, so the first worker reads them all and the others end at
@@ -27,6 +27,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
+import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from shards.errors import InputError
@@ -34,7 +35,6 @@ from shards.format.manifest import Split
 from shards.format.reader import ShardSet
 from shards.torch.state import StateError, is_integer, parse_states
 from shards.torch.windows import DEFAULT_SEED, Field, Labels, Sample, TokenWindows
-from shards.torch.worker_iterations import WorkerIterations
 
 UnevenEnd = Literal["keep", "drop"]
 
@@ -43,8 +43,7 @@ class TokenStream(IterableDataset[Sample]):
     """The samples [0, n) of a set's order for one rank. See `__init__`.
 
     An iteration begins at the first sample or, once after `load_state_dict`, where that state ends; it ends after the
-    last sample. So for three epochs give `epochs=3`, and iterate once. The workers of a DataLoader tell their
-    iterations apart by its base seed: two with the same random state after a `load_state_dict` are refused.
+    last sample. So for three epochs give `epochs=3`, and iterate once.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class TokenStream(IterableDataset[Sample]):
             ShardSetError: there is no set at the place.
         """
         self.rank, self.world_size = _check(rank, world_size, batch_size, uneven_end)
-        self.batch_size, self.uneven_end = batch_size, uneven_end
+        self.batch_size, self.uneven_end = None if batch_size is None else int(batch_size), uneven_end
         self.windows = TokenWindows(
             shard_set,
             seq_len=seq_len,
@@ -104,22 +103,29 @@ class TokenStream(IterableDataset[Sample]):
         """Where the next iteration begins, after `load_state_dict`."""
         self._own_place = False
         """Whether that is the place of this worker alone."""
-        self._worker_iterations = WorkerIterations()
-        """Those after the last `load_state_dict` or iteration of this process."""
+        self._worker_iterations = torch.zeros((), dtype=torch.int64).share_memory_()
+        """Iterations begun by workers since the last `load_state_dict`, in memory that they share with this process."""
+        self._loads, self._all_loads = 0, torch.zeros((), dtype=torch.int64).share_memory_()
+        """How often a state was loaded in this process: as this copy of the stream knows, and in shared memory."""
 
     def __len__(self) -> int:
         """Return the samples, or batches, that this rank gets from where the iteration began or will begin."""
-        return -(-self._count_own(self._current_begin() or 0) // (self.batch_size or 1))
+        begin = self._begin if self._loaded is None else self._loaded
+        return -(-self._count_own(begin) // (self.batch_size or 1))
 
     def __iter__(self) -> Iterator[Sample]:
         info = get_worker_info()
         worker, workers = (info.id, info.num_workers) if info is not None else (0, 1)
-        own_place = self._own_place
-        if info is not None:
-            begin = self._worker_iterations.start(info, self._loaded, own_place=own_place)
-        else:
-            begin = 0 if self._worker_iterations.begun else self._loaded or 0
-            self._worker_iterations.load(0)
+        begin, own_place = self._loaded or 0, self._own_place
+        if info is not None and self._all_loads.item() != self._loads:
+            message = "load_state_dict was called after the DataLoader's workers had started, which would not follow it"
+            return _refuse(InputError(f"{message}. Call it before iter(loader), and without persistent_workers."))
+        if info is not None and worker == 0:
+            if begin and not own_place and self._worker_iterations.item():
+                message = f"the workers of an earlier iteration have read on from sample {begin}"
+                remedy = "Call load_state_dict before each iteration; to begin at the first sample, with samples = 0"
+                raise InputError(f"{message}; this one would read the same again. {remedy} in the state.")
+            self._worker_iterations += 1
         self._loaded, self._own_place = None, False  # for one iteration
         self._begin, end = begin, self._end(begin)
         readers = 1 if self.batch_size is None else workers
@@ -137,21 +143,18 @@ class TokenStream(IterableDataset[Sample]):
                 DataLoader read the stream.
 
         Raises:
-            InputError: workers have read the stream, and `received` is not given; it is more than this rank gets; or
-                they have gone on from the state of a StatefulDataLoader, which alone knows where.
+            InputError: workers have read the stream, and `received` is not given, or is more than this rank gets.
         """
         info = get_worker_info()
         if received is not None:
-            begin = self._current_begin()
-            if begin is None:
-                found = "the workers have gone on from the state of a StatefulDataLoader"
-                raise InputError(f"received = {received!r}: {found}. Save the state of that loader instead.")
+            begin = self._begin if self._loaded is None else self._loaded
             most = self._count_own(begin)
             if not is_integer(received) or not 0 <= received <= most:
                 expected = f"expected an integer from 0 to {most}, the samples of this rank in this iteration"
                 raise InputError(f"received = {received!r}: {expected}. Count them from where it began.")
-            return {"samples": min(begin + received * self.world_size, len(self.windows)), **self.windows.identity}
-        if info is None and self._worker_iterations.begun:
+            samples = min(begin + int(received) * self.world_size, len(self.windows))
+            return {"samples": samples, **self.windows.identity}
+        if info is None and self._worker_iterations.item():
             remedy = "Give received= (samples that this rank has received), or use StatefulDataLoader or num_workers=0"
             raise InputError(
                 f"a DataLoader's workers read this stream, ahead of what your loop has received. {remedy}."
@@ -196,17 +199,13 @@ class TokenStream(IterableDataset[Sample]):
             raise StateError(problems)
         self._loaded, self._own_place = samples, here and worker is not None
         if not here:
-            self._worker_iterations.load(samples)
+            self._worker_iterations.zero_()
+            self._loads += 1
+            self._all_loads.fill_(self._loads)
 
     def close(self) -> None:
         """Stop the thread that decodes ahead, and free the shards."""
         self.windows.close()
-
-    def _current_begin(self) -> int | None:
-        """Return where the iteration began or will begin; None if workers began at places of their own."""
-        if get_worker_info() is None and self._worker_iterations.begun:
-            return self._worker_iterations.begin
-        return self._begin if self._loaded is None else self._loaded
 
     def _end(self, begin: int) -> int:
         """Return one past the last sample of an iteration."""
@@ -237,6 +236,12 @@ class TokenStream(IterableDataset[Sample]):
                 yield self.windows.read(numbers) if self.batch_size else self.windows[int(numbers[0])]
 
 
+def _refuse(error: InputError) -> Iterator[Sample]:
+    """Raise an error at the first sample: if `iter` raises it, a persistent worker ends and does not hand it on."""
+    raise error
+    yield
+
+
 def _check(rank: int | None, world_size: int | None, batch_size: int | None, uneven_end: str) -> tuple[int, int]:
     """Refuse arguments that cannot be used; return the rank and the number of ranks."""
     problems: list[str] = []
@@ -261,4 +266,4 @@ def _check(rank: int | None, world_size: int | None, batch_size: int | None, une
         problems.append(f"uneven_end = {uneven_end!r}: expected 'keep' or 'drop'.")
     if problems:
         raise InputError(problems)
-    return rank or 0, world_size or 1
+    return int(rank or 0), int(world_size or 1)

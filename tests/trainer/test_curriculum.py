@@ -351,7 +351,7 @@ def test_the_cool_down_begins_with_the_first_batch_that_crosses_the_border(curri
         (
             ["schedule.decay_from_mix_phase=last", "train.steps=29"],
             "begins in step 17, and the run ends after the epoch, train.steps = 29: step 29 has windows of 'main', of "
-            "the next epoch. Lower steps to 28, or give decay_steps = 13 instead.",
+            "the next epoch. Lower steps to 28, or give decay_steps, the last steps of the run, instead.",
         ),
         (
             ["schedule.decay_from_mix_phase=last", "schedule.warmup_steps=18"],

@@ -92,7 +92,7 @@ class _Pins:
             self.problems.append(f"{found}, before the end of {warm_up}. Lower warmup_steps or name a later phase.")
         elif steps > (whole := self.order.per_epoch // self.global_batch):
             next_epoch = f"step {whole + 1} has windows of {self.order.phases[0].name!r}, of the next epoch"
-            remedy = f"Lower steps to {whole}, or give decay_steps = {decay_steps} instead"
+            remedy = f"Lower steps to {whole}, or give decay_steps, the last steps of the run, instead"
             self.problems.append(
                 f"{found}, and the run ends after the epoch, train.steps = {steps}: {next_epoch}. {remedy}."
             )
