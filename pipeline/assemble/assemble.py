@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow import wrap_numbers, wrap_texts
+from pipeline.arrow_arrays import wrap_numbers, wrap_texts
 from pipeline.encode.carried import CarriedRows
 from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, Edges, Run, load_runs, token_dtype
 from pipeline.engine.receipts import FileRange

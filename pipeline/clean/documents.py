@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow import as_large_binary, unwrap_mask, wrap_mask, wrap_numbers
+from pipeline.arrow_arrays import as_large_binary, unwrap_mask, wrap_mask, wrap_numbers
 from pipeline.clean.datatrove_filters import FilterError
 from pipeline.clean.filters import Filtered, apply_filters, apply_personal_data_filter
 from pipeline.clean.limits import Fallen, FallenDocument, find_kept

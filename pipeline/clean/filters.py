@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipeline.arrow import wrap_mask
+from pipeline.arrow_arrays import wrap_mask
 from pipeline.clean import personal_kinds
 from pipeline.clean.datatrove_filters import find_rejected, versions
 from pipeline.clean.language import find_other_languages, identity_of_model

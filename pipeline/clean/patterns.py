@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow import unwrap_mask, wrap_texts
+from pipeline.arrow_arrays import unwrap_mask, wrap_texts
 from pipeline.recipe.pattern_syntax import MATCH_GROUP, in_group
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from pipeline.arrow import unwrap_mask, wrap_numbers
+from pipeline.arrow_arrays import unwrap_mask, wrap_numbers
 from pipeline.clean.personal_kinds import GROUPS, Kind, kinds_of
 from shards.format.content_hash import hash_document
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow import as_large_binary, unwrap_mask
+from pipeline.arrow_arrays import as_large_binary, unwrap_mask
 from pipeline.clean.documents import Documents
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import Span, TextBatch

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow import wrap_numbers
+from pipeline.arrow_arrays import wrap_numbers
 from pipeline.engine.checksums import ChecksummedWriter
 from pipeline.sources.base import Columns
 from shards.format.carried import CarriedType, arrow_type, null_values

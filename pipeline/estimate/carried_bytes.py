@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.arrow import wrap_numbers
+from pipeline.arrow_arrays import wrap_numbers
 from pipeline.encode.carried import row_dtype
 from pipeline.recipe.schema import SourceRecipe
 

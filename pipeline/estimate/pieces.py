@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow import as_large_binary, wrap_texts
+from pipeline.arrow_arrays import as_large_binary, wrap_texts
 from pipeline.clean.documents import Documents, DocumentStream, clean_batch
 from pipeline.clean.filters import Filtered
 from pipeline.clean.limits import Fallen

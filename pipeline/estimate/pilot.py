@@ -28,7 +28,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow import wrap_texts
+from pipeline.arrow_arrays import wrap_texts
 from pipeline.clean.documents import clean_batch
 from pipeline.clean.evaluations import items
 from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, token_dtype

@@ -16,7 +16,7 @@ def check_pattern(pattern: str) -> str:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from pipeline.arrow import unwrap_mask, wrap_texts
+    from pipeline.arrow_arrays import unwrap_mask, wrap_texts
 
     empty = wrap_texts(pa.large_string(), [b""])
     try:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.compiled import compiled, compiled_and_kept
+from pipeline.numba_compiler import compiled, compiled_and_kept
 from pipeline.tokenizer.word_counts import COUNT, LENGTH, Words, spell
 from shards.format.tokenizer_json import byte_characters
 

@@ -223,7 +223,7 @@ def _encode_fast(fast: Any, text: pa.LargeStringArray) -> tuple[npt.NDArray[np.u
 def _wrap(text: str) -> pa.LargeStringArray:
     import pyarrow as pa
 
-    from pipeline.arrow import wrap_texts
+    from pipeline.arrow_arrays import wrap_texts
 
     return wrap_texts(pa.large_string(), [text.encode()])
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow import wrap_texts
+from pipeline.arrow_arrays import wrap_texts
 from pipeline.tokenizer.given_tokenizer import TokenizerError
 from shards.format.tokenizer_json import Spelling
 from shards.format.vocabulary import Vocabulary

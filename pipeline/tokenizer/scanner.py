@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.compiled import compiled, compiled_and_kept
+from pipeline.numba_compiler import compiled, compiled_and_kept
 
 Bytes = npt.NDArray[np.uint8]
 """Text, or the table of what each character is."""

@@ -20,9 +20,9 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pipeline.compiled import is_to_compile
 from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.timer import Timer
+from pipeline.numba_compiler import is_to_compile
 from pipeline.sources.network.counted_retries import count_retries
 from pipeline.tokenizer.given_tokenizer import TokenizerError
 from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR, TokenizerTask, draw_sample, iter_sample

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.compiled import compiled, compiled_and_kept
+from pipeline.numba_compiler import compiled, compiled_and_kept
 from pipeline.tokenizer.scanner import (
     END_OF_TEXT,
     LETTER,

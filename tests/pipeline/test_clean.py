@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.arrow import as_large_binary
+from pipeline.arrow_arrays import as_large_binary
 from pipeline.clean.documents import EMPTY, INVALID, LONG, NULL, SHORT, clean_batch
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import TextBatch

@@ -18,7 +18,7 @@ from pipeline.clean.measures.characters import (
 from pipeline.clean.measures.division import divide
 from pipeline.clean.measures.hashes import find_first, make_table, read_stretch
 from pipeline.clean.measures.names import ENCODED_RUN_BYTES, NAME_BYTES, NAME_LINES
-from pipeline.compiled import compiled
+from pipeline.numba_compiler import compiled
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.compiled import compiled
+from pipeline.numba_compiler import compiled
 
 
 @compiled

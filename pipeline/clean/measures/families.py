@@ -16,7 +16,7 @@ from pipeline.clean.measures.phrases import find_phrases, measure_generated, mea
 from pipeline.clean.measures.repetition import measure_ngrams, measure_repeated_lines
 from pipeline.clean.measures.sentences import measure_sentences
 from pipeline.clean.measures.words import find_words, measure_words
-from pipeline.compiled import compiled, compiled_and_kept
+from pipeline.numba_compiler import compiled, compiled_and_kept
 
 if TYPE_CHECKING:
     import numpy.typing as npt

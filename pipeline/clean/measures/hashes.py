@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipeline.compiled import compiled
+from pipeline.numba_compiler import compiled
 
 if TYPE_CHECKING:
     import numpy.typing as npt

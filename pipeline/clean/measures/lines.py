@@ -10,7 +10,7 @@ from pipeline.clean.measures.characters import NEWLINE, begins_with, has_code, r
 from pipeline.clean.measures.division import divide
 from pipeline.clean.measures.hashes import read_stretch
 from pipeline.clean.measures.names import PUNCTUATION, SHORT_CHARS
-from pipeline.compiled import compiled
+from pipeline.numba_compiler import compiled
 
 if TYPE_CHECKING:
     import numpy.typing as npt

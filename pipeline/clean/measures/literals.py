@@ -17,7 +17,7 @@ import numpy as np
 from pipeline.clean.measures.characters import ASCII_LETTERS, DIGITS, FIRST_WIDE, NEWLINE, is_letter, mark_bytes
 from pipeline.clean.measures.code import NAME
 from pipeline.clean.measures.division import divide
-from pipeline.compiled import compiled
+from pipeline.numba_compiler import compiled
 
 if TYPE_CHECKING:
     from pipeline.clean.measures.characters import Bytes

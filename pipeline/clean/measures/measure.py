@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipeline.clean.measures.names import FAMILIES, MEASURES
-from pipeline.compiled import is_to_compile
+from pipeline.numba_compiler import is_to_compile
 from shards.errors import InputError, check_extra
 
 if TYPE_CHECKING:

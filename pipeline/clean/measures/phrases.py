@@ -13,7 +13,7 @@ import numpy as np
 from pipeline.clean.measures.characters import ASCII_LETTERS, DIGITS, NEWLINE, begins_with
 from pipeline.clean.measures.division import divide
 from pipeline.clean.measures.names import HEAD_LINES
-from pipeline.compiled import compiled
+from pipeline.numba_compiler import compiled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

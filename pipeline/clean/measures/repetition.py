@@ -12,7 +12,7 @@ import numpy as np
 from pipeline.clean.measures.division import divide
 from pipeline.clean.measures.hashes import chain, find_first, make_table
 from pipeline.clean.measures.names import DUPLICATE_SIZES, TOP_SIZES
-from pipeline.compiled import compiled
+from pipeline.numba_compiler import compiled
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -9,7 +9,7 @@ import numpy as np
 from pipeline.clean.measures.characters import has_code, mark_bytes, read_last
 from pipeline.clean.measures.lines import is_punctuated, trails_off
 from pipeline.clean.measures.names import CLOSERS, MAX_CLOSERS, MAX_WORD_CHARS, MIN_LINE_WORDS, SENTENCE_ENDS
-from pipeline.compiled import compiled
+from pipeline.numba_compiler import compiled
 
 if TYPE_CHECKING:
     from pipeline.clean.measures.characters import Bytes

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.clean.measures.names import MEASURES
-from pipeline.compiled import is_to_compile
+from pipeline.numba_compiler import is_to_compile
 
 if not is_to_compile(Path(__file__).parent):
     from pipeline.clean.measures.families import measure_families

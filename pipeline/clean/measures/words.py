@@ -10,7 +10,7 @@ from pipeline.clean.measures.characters import ASCII_LETTERS, BEGINS_WHITE, NEWL
 from pipeline.clean.measures.division import divide
 from pipeline.clean.measures.hashes import read_block, read_stretch
 from pipeline.clean.measures.names import STOP_WORDS
-from pipeline.compiled import compiled
+from pipeline.numba_compiler import compiled
 
 if TYPE_CHECKING:
     import numpy.typing as npt

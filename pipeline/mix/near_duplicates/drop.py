@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow import wrap_numbers, wrap_texts
+from pipeline.arrow_arrays import wrap_numbers, wrap_texts
 from pipeline.engine.checksums import checksum_file
 from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, read_similar
 from pipeline.mix.near_duplicates.survivors import SimilarDocuments, choose_dropped

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow import unwrap_mask, wrap_mask
+from pipeline.arrow_arrays import unwrap_mask, wrap_mask
 from pipeline.recipe.predicates import Predicate
 from pipeline.sources.base import UNKNOWN_TYPE, Columns, SourceError, TextBatch
 from shards.format.carried import CarriedType, arrow_type

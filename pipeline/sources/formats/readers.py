@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.arrow import wrap_texts
+from pipeline.arrow_arrays import wrap_texts
 from pipeline.sources.base import UNIT_BYTES, Columns, SourceError, Span, TextBatch
 from pipeline.sources.formats import jsonl, parquet
 from pipeline.sources.formats.byte_io import (

@@ -20,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.arrow import as_large_binary
+from pipeline.arrow_arrays import as_large_binary
 from pipeline.engine.checksums import checksum_file
 from pipeline.engine.tasks import JsonText, Task, digest_of
 from pipeline.engine.timer import Timer

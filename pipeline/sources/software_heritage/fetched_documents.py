@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.arrow import wrap_numbers, wrap_texts
+from pipeline.arrow_arrays import wrap_numbers, wrap_texts
 from pipeline.engine.receipts import TaskOutput
 from pipeline.sources.base import BATCH_BYTES, Span, TextBatch, Unit
 from shards.stores.store import FolderStore

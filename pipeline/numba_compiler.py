@@ -1,4 +1,4 @@
-"""Compiles functions on arrays to machine code with numba, and keeps the code for later processes.
+"""The compiler numba: functions on arrays become machine code, which is kept for later processes.
 
 Only what is called from Python is kept, with all that it calls: in a folder whose name is a digest of every source file
 beside its own, so that no change of any of them runs old code. A compiled function calls compiled functions of its own
@@ -25,7 +25,7 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
 def compiled(function: FunctionT) -> FunctionT:
-    """Compile a function that compiled functions of its folder call."""
+    """Compile with numba a function that compiled functions of its folder call."""
     import numba
 
     # Python calls none of these: without wrappers for it they are compiled sooner.
@@ -33,15 +33,15 @@ def compiled(function: FunctionT) -> FunctionT:
 
 
 def compiled_and_kept(function: FunctionT) -> FunctionT:
-    """Compile a function that Python calls, or load what an earlier process has compiled; other threads run meanwhile.
+    """Compile with numba a function that Python calls, or load the code that an earlier process has compiled.
 
-    It is compiled when it is first called, for the types of its arguments.
+    Other threads run meanwhile. It is compiled when it is first called, for the types of its arguments.
     """
     import numba
     from numba.core import config
 
     settings = cast("Any", config)  # numba's own types are incomplete
-    before, folder = settings.CACHE_DIR, find_folder(Path(function.__code__.co_filename).parent)
+    before, folder = settings.CACHE_DIR, find_numba_folder(Path(function.__code__.co_filename).parent)
     try:
         settings.CACHE_DIR = folder  # read when the function is decorated
         return cast("Any", numba).njit(cache=bool(folder), nogil=True, error_model="numpy")(function)
@@ -49,8 +49,8 @@ def compiled_and_kept(function: FunctionT) -> FunctionT:
         settings.CACHE_DIR = before
 
 
-def find_folder(sources: Path) -> str:
-    """Return a folder that can be written for the code of a folder of sources, "" if there is none."""
+def find_numba_folder(sources: Path) -> str:
+    """Return a folder that can be written for numba's code of a folder of sources, "" if there is none."""
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     try:
         base = Path(os.environ.get("NUMBA_CACHE_DIR") or f"{home}/tokenmill").expanduser()
@@ -63,8 +63,8 @@ def find_folder(sources: Path) -> str:
 
 
 def is_to_compile(sources: Path) -> bool:
-    """Return whether this machine can keep the compiled code of a folder of sources, and has none yet."""
-    folder = find_folder(sources)
+    """Return whether numba is to compile a folder of sources: this machine can keep the code, and has none yet."""
+    folder = find_numba_folder(sources)
     return bool(folder) and next(Path(folder).rglob("*.nbc"), None) is None
 
 

@@ -22,7 +22,7 @@ def wrap_numbers(kind: pa.DataType, values: npt.NDArray[Any]) -> Any:
 
 
 def wrap_mask(mask: npt.NDArray[np.bool_]) -> Any:
-    """Turn a numpy mask into Arrow's bits, which `filter` expects."""
+    """Wrap a numpy mask as a boolean Arrow array, which `filter` expects."""
     bits = np.packbits(mask, bitorder="little")
     return pa.Array.from_buffers(pa.bool_(), len(mask), [None, pa.py_buffer(bits.data)])
 
@@ -36,7 +36,7 @@ def unwrap_mask(values: Any) -> npt.NDArray[np.bool_]:
 
 
 def wrap_texts(kind: pa.DataType, texts: list[bytes]) -> Any:
-    """Join a few texts into a string or binary array; offsets have 32 bits, or 64 bits for large kinds."""
+    """Join a few texts into an Arrow array of strings or bytes; offsets have 32 bits, or 64 bits for large kinds."""
     large = kind in (pa.large_binary(), pa.large_string())
     offsets = np.array([0, *itertools.accumulate(map(len, texts))], np.int64 if large else np.int32)
     data = texts[0] if len(texts) == 1 else b"".join(texts)
@@ -44,7 +44,7 @@ def wrap_texts(kind: pa.DataType, texts: list[bytes]) -> Any:
 
 
 def as_large_binary(column: pa.Array[Any]) -> pa.LargeBinaryArray:
-    """Return a text column of any Arrow type as large_binary; string data is not copied, only its offsets are."""
+    """Return an Arrow array of text of any type as large_binary; string data is not copied, only its offsets are."""
     if column.type == pa.large_binary():
         return cast("pa.LargeBinaryArray", column)  # a cast takes 5 µs, which counts for small files
     if isinstance(column, pa.DictionaryArray):

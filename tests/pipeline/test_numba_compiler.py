@@ -11,15 +11,15 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from pipeline import compiled
+from pipeline import numba_compiler
 from pipeline.clean.measures import measure
 from pipeline.clean.measures.names import MEASURES
 from pipeline.tokenizer import train
 from tests.support.small_recipe import write_small_recipe
 
-CALLER = "from pipeline.compiled import compiled_and_kept\nfrom own.callee import one\n"
+CALLER = "from pipeline.numba_compiler import compiled_and_kept\nfrom own.callee import one\n"
 CALLER += "@compiled_and_kept\ndef add(number):\n    return number + one()\nprint(add(1), dict(add.stats.cache_hits))\n"
-CALLEE = "from pipeline.compiled import compiled\n@compiled\ndef one():\n    return 1\n"
+CALLEE = "from pipeline.numba_compiler import compiled\n@compiled\ndef one():\n    return 1\n"
 
 
 def run(code: str, cwd: Path | None = None) -> str:
@@ -42,24 +42,24 @@ def test_a_change_of_a_called_function_is_compiled(tmp_path: Path, monkeypatch: 
 def test_where_code_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sources = Path(measure.__file__).parent
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kept"))
-    folder = Path(compiled.find_folder(sources))
+    folder = Path(numba_compiler.find_numba_folder(sources))
     assert folder.parent == tmp_path / "kept"
     assert folder.name.startswith("measures-")
     monkeypatch.delenv("NUMBA_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert Path(compiled.find_folder(sources)) == tmp_path / "tokenmill" / folder.name
+    assert Path(numba_compiler.find_numba_folder(sources)) == tmp_path / "tokenmill" / folder.name
 
 
 def test_without_a_folder_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file/below"))
-    assert compiled.find_folder(tmp_path) == ""
-    assert not compiled.is_to_compile(tmp_path)  # not beforehand: each process does
+    assert numba_compiler.find_numba_folder(tmp_path) == ""
+    assert not numba_compiler.is_to_compile(tmp_path)  # not beforehand: each process does
 
     def add_one(number: int) -> int:
         return number + 1
 
-    assert compiled.compiled_and_kept(add_one)(1) == 2
+    assert numba_compiler.compiled_and_kept(add_one)(1) == 2
 
 
 def test_a_build_says_what_it_compiles_before(
@@ -79,12 +79,12 @@ def test_a_build_says_what_it_compiles_before(
     assert said.index("tokenizer: compiling what learns merges, once") < said.index("tokenizer: trained")
     assert said.index("compiling the measures, once") < said.index("tokenizer: trained")  # its sample is cleaned
     for sources in (Path(measure.__file__), Path(train.__file__)):
-        (Path(compiled.find_folder(sources.parent)) / "code.nbc").touch()
+        (Path(numba_compiler.find_numba_folder(sources.parent)) / "code.nbc").touch()
     said = run_cli("build", recipe, "--out", "second", "--workers", "1").stderr
     assert "tokenizer: trained" in said
     assert "compiling" not in said
 
 
 def test_a_build_without_presets_does_not_load_numba() -> None:
-    code = "import sys; import pipeline.build.build, pipeline.engine.worker, pipeline.compiled"
+    code = "import sys; import pipeline.build.build, pipeline.engine.worker, pipeline.numba_compiler"
     assert run(f"{code}; print('numba' in sys.modules)") == "False\n"
