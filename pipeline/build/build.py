@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.build.context import BuildContext
 from pipeline.build.last_mix import note_set
 from pipeline.build.publish import OutputError, check_output, publish
+from pipeline.build.running_build import RunningBuild
 from pipeline.build.stages.assemble import run_assemble
 from pipeline.build.stages.evaluations import run_evaluations
 from pipeline.build.stages.fetch import needs_fetch, run_fetch
@@ -124,15 +124,15 @@ def build(
         driver = Driver(
             work_store, executor, progress, scratch=str(scratch.absolute()) if scratch else None, check=check
         )
-        context = BuildContext(units, out_store, driver, selections)
-        evaluations = run_evaluations(context, recipe)
-        run_fetch(context, recipe)
-        tokenizer, recipe = run_tokenizer(context, recipe, tokenizer_choice)
-        if any(stage.ran for stage in context.stages.values()):  # a dry run runs nothing, and writes nothing
+        running = RunningBuild(units, out_store, driver, selections)
+        evaluations = run_evaluations(running, recipe)
+        run_fetch(running, recipe)
+        tokenizer, recipe = run_tokenizer(running, recipe, tokenizer_choice)
+        if any(stage.ran for stage in running.stages.values()):  # a dry run runs nothing, and writes nothing
             kept_spans.save()
-        runs, encoded, mixed, mix_folder = run_encode_and_mix(context, recipe, tokenizer, evaluations)
+        runs, encoded, mixed, mix_folder = run_encode_and_mix(running, recipe, tokenizer, evaluations)
         kept_spans.save()  # of the parts that were taken since
-        entries = run_assemble(context, recipe, tokenizer, mixed, runs, mix_folder)
+        entries = run_assemble(running, recipe, tokenizer, mixed, runs, mix_folder)
 
         # Write the manifest, and delete what an earlier recipe left.
         unread = {selection.source.name: selection.unread() for selection in selections}
@@ -148,18 +148,18 @@ def build(
             shards=entries,
             carried=merge_carried(recipe, [selection.carried for selection in selections]),
         )
-        _prune(context)
+        _prune(running)
 
         # Validate the finished set, each shard in a task of its own stage.
-        assembled = context.stages["assemble"].results
+        assembled = running.stages["assemble"].results
         digest = hashlib.sha256(out_store.read(MANIFEST_FILE)).hexdigest()
         note_set(work_store, digest)
-        known_valid = not any(stage.ran for stage in context.stages.values()) and _is_known_valid(work_store, digest)
+        known_valid = not any(stage.ran for stage in running.stages.values()) and _is_known_valid(work_store, digest)
         level = "quick" if known_valid else level
         validating, used = time.perf_counter(), time.process_time()
         if level == "full":
             checksums = {key: value for item in assembled for key, value in item.get("checksums", {}).items()}
-            validation, core_seconds = run_validation(context, checksums)
+            validation, core_seconds = run_validation(running, checksums)
         else:
             validation = validate(str(out_store), level=level)
             core_seconds = time.process_time() - used
@@ -167,7 +167,7 @@ def build(
         why = ", since this set was found whole by the full level before" if known_valid else ""
         progress.note(f"validate: {level} level in {now - validating:.1f} s{why}")
         masked = _count_masked(recipe, runs, encoded)
-        report = BuildResult(manifest, validation, context.stages, unread, masked, tuple(context.notes), now - started)
+        report = BuildResult(manifest, validation, running.stages, unread, masked, tuple(running.notes), now - started)
         valid = not validation.problems and (known_valid or level == "full")
         spent = {"seconds": now - validating, "core_seconds": core_seconds}
         _write_summary(work_store, executor.workers, report, validating=spent, valid=digest if valid else "")
@@ -255,28 +255,28 @@ def _remove_empty(work: WritableStore, out: WritableStore) -> None:
                 folder.rmdir()
 
 
-def _prune(context: BuildContext) -> None:
+def _prune(running: RunningBuild) -> None:
     """Delete the work of earlier versions of the recipe that this build does not use, and lost attempts."""
-    for stage, used in context.used.items():
-        store = context.work.child(stage)
-        if store.folder is None or context.driver.scratch is not None:
-            _prune_attempts(context, stage, used)
+    for stage, used in running.used.items():
+        store = running.work.child(stage)
+        if store.folder is None or running.driver.scratch is not None:
+            _prune_attempts(running, stage, used)
         if store.folder is not None and store.folder.is_dir():
             for path in store.folder.iterdir():
                 if path.name not in used:
                     delete_path(path)
-    if context.work.folder is not None:
-        for path in context.work.folder.glob("encoder-*.json"):  # of version 0.1.0
+    if running.work.folder is not None:
+        for path in running.work.folder.glob("encoder-*.json"):  # of version 0.1.0
             path.unlink()
 
 
-def _prune_attempts(context: BuildContext, stage: str, used: set[str]) -> None:
+def _prune_attempts(running: RunningBuild, stage: str, used: set[str]) -> None:
     """Delete a stage's files, except files of tasks in use; of these tasks, delete only attempts that do not count."""
-    store = context.work.child(stage)
+    store = running.work.child(stage)
     for file in list(store.list()):
         task, _, rest = file.name.partition("/")
         attempt, _, inner = rest.partition("/")
-        result = context.driver.result_of(stage, task)
+        result = running.driver.result_of(stage, task)
         lost = inner and result is not None and attempt != result.get("attempt")
         if task not in used or lost:
             store.delete(file.name)

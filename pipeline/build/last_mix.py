@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pipeline.build.context import BuildContext
+from pipeline.build.running_build import RunningBuild
 from pipeline.encode.run import Run, RunList
 from pipeline.engine.checksums import seal, unseal
 from pipeline.engine.receipts import WorkFileDamagedError
@@ -64,7 +64,7 @@ class LastMix:
 
 
 def note_mix(
-    context: BuildContext,
+    running: RunningBuild,
     mix: str,
     recipe: Recipe,
     runs: RunList,
@@ -74,7 +74,7 @@ def note_mix(
     """Note a mix in the work folder; leave the note alone if it is of this very mix.
 
     Args:
-        context: the build.
+        running: the build.
         mix: the digest of the mix task.
         recipe: the recipe.
         runs: the runs that were mixed.
@@ -86,15 +86,15 @@ def note_mix(
         "dtype": runs.runs[0].dtype if runs.runs else "<u2",
         "sources": [run.source for run in runs.runs],
         "digests": [run.digest for run in runs.runs],
-        "unread": [selection.has_more for selection in context.selections],
+        "unread": [selection.has_more for selection in running.selections],
         "tokenizer": tokenizer.path,
         "tokenizer_task": tokenizer.task and tokenizer.task.rpartition("/")[2],
         "evaluations": evaluations and str(evaluations).rpartition("/")[2],
         "recipe": json.loads(recipe.moved_to(Path("/")).to_json()),
     }
-    context.used["mix"].add(LAST_FILE)
-    if _read_whole(context.work) | {"manifest": None} != note | {"manifest": None}:
-        _write(context.work, note)
+    running.used["mix"].add(LAST_FILE)
+    if _read_whole(running.work) | {"manifest": None} != note | {"manifest": None}:
+        _write(running.work, note)
 
 
 def note_set(work: WritableStore, manifest: str) -> None:

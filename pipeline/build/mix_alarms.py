@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pipeline.build.context import BuildContext
 from pipeline.build.encode_alarms import check_dropped
+from pipeline.build.running_build import RunningBuild
 from pipeline.clean.limits import SHOWN, TEXT_CHARACTERS, CleaningError, FallenDocument
 from pipeline.encode.run import Run, RunList
 from pipeline.encode.run_text import read_run_start
@@ -103,7 +103,7 @@ def _show_documents(
 
 
 def check_near_duplicates(
-    context: BuildContext,
+    running: RunningBuild,
     recipe: Recipe,
     tokenizer: TokenizerInfo,
     runs: RunList,
@@ -114,7 +114,7 @@ def check_near_duplicates(
     """Raise an alarm if the mix drops more of a source as near-duplicates than its recipe allows.
 
     Args:
-        context: the build.
+        running: the build.
         recipe: the recipe.
         tokenizer: the tokenizer.
         runs: the runs that were mixed.
@@ -135,7 +135,7 @@ def check_near_duplicates(
         share = count / source["read"]
         counted = f"{count:,} of {source['read']:,} documents ({share:.2%}, {tokens:,} tokens)"
         if settings.action == "report" and note:
-            context.note(
+            running.note(
                 f"near-duplicates: {source['name']}: {counted} are similar to one that stays, by "
                 f'{settings.min_jaccard} or more; action = "report" keeps them'
             )
@@ -146,7 +146,7 @@ def check_near_duplicates(
                     [
                         f"source {source['name']!r}: clean.near_duplicates drops {counted}, more than "
                         f"max_dropped = {settings.max_dropped} allows. Examples:",
-                        *_show(context, tokenizer, runs, source["shown"][:SHOWN]),
+                        *_show(running, tokenizer, runs, source["shown"][:SHOWN]),
                         f"Raise min_jaccard, then the set is mixed again; or set max_dropped = {enough} in "
                         "[clean.near_duplicates] to go on without them. Nothing is encoded again.",
                     ]
@@ -156,7 +156,7 @@ def check_near_duplicates(
         raise CleaningError("\n".join(faults))
 
 
-def _show(context: BuildContext, tokenizer: TokenizerInfo, runs: RunList, shown: list[dict[str, Any]]) -> Iterator[str]:
+def _show(running: RunningBuild, tokenizer: TokenizerInfo, runs: RunList, shown: list[dict[str, Any]]) -> Iterator[str]:
     """Yield lines that show near-duplicates with the documents that stay."""
     vocabulary = read_vocabulary(tokenizer.text.encode())
     by_digest = {run.digest: run for run in runs.runs}
@@ -168,5 +168,5 @@ def _show(context: BuildContext, tokenizer: TokenizerInfo, runs: RunList, shown:
         return f"{printable(run.labels[int(row['span'])])} row {row['row']} ({document['hash']}): {printable(text)}"
 
     for pair in shown:
-        dropped, kept = (context.driver.read(partial(show, pair[end])) for end in ("dropped", "kept"))
+        dropped, kept = (running.driver.read(partial(show, pair[end])) for end in ("dropped", "kept"))
         yield f"  {dropped}\n    similar by {pair['jaccard']:.3f} to {kept}"

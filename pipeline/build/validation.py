@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline import validation_tasks
-from pipeline.build.context import BuildContext
+from pipeline.build.running_build import RunningBuild
 from pipeline.engine.driver import StageResult
 from pipeline.engine.tasks import Task, digest_of
 from shards.errors import Problem
@@ -41,7 +41,7 @@ STAGE = "validate"
 class _Run:
     """One validation."""
 
-    context: BuildContext
+    running: RunningBuild
     name: str
     """That no other validation has."""
     core_seconds: float = 0.0
@@ -49,7 +49,7 @@ class _Run:
 
     def run(self, function: str, tasks: list[Task]) -> list[dict[str, Any]]:
         used = time.process_time()
-        stage: StageResult = self.context.driver.run_stage(STAGE, f"pipeline.validation_tasks:{function}", tasks)
+        stage: StageResult = self.running.driver.run_stage(STAGE, f"pipeline.validation_tasks:{function}", tasks)
         self.core_seconds -= time.process_time() - used
         self.core_seconds += sum(sum(result["core_seconds"].values()) for result in stage.results)
         return stage.results
@@ -58,25 +58,25 @@ class _Run:
         return digest_of({"validation": self.name, what: names})
 
 
-def run_validation(context: BuildContext, checksums: Mapping[str, str]) -> tuple[ValidationResult, float]:
+def run_validation(running: RunningBuild, checksums: Mapping[str, str]) -> tuple[ValidationResult, float]:
     """Check the finished set in full.
 
     Args:
-        context: the build, whose set is published.
+        running: the build, whose set is published.
         checksums: of the tokens, by SHA-256, as the tasks that wrote them have computed them; see `ContentRules`.
 
     Returns:
         What was found, and the processor's seconds that it took, in all processes.
     """
     began, used = time.perf_counter(), time.process_time()
-    run = _Run(context, unique_name())
-    folder = context.work.child(STAGE)
+    run = _Run(running, unique_name())
+    folder = running.work.child(STAGE)
     folder.delete_all()  # of a build that was killed
 
     def check_shards(shard_set: ShardSet, structure: Structure) -> list[ShardFindings]:
         tasks = [
             Task(run.digest("shards", [entry.name for entry in entries]), payload, _bytes_of(entries), entries[0].name)
-            for entries, payload in _make_payloads(context.out, shard_set, structure, checksums)
+            for entries, payload in _make_payloads(running.out, shard_set, structure, checksums)
         ]
         return [
             found for result in run.run("validate_shards", tasks) for found in validation_tasks.read_findings(result)
@@ -91,7 +91,7 @@ def run_validation(context: BuildContext, checksums: Mapping[str, str]) -> tuple
             entries = tuple(shard.entry for shard in shards)
             dtype = shards[0].dtype.name if shards else ""
             carried = shards[0].carried_columns if shards else ()
-            payload = validation_tasks.CompareTask(str(context.out), entries, dtype, epochs, partition, carried)
+            payload = validation_tasks.CompareTask(str(running.out), entries, dtype, epochs, partition, carried)
             size = sum(entry.files.documents.bytes for entry in entries)
             name = f"documents {partition.number + 1} of {partition.count}"
             tasks.append(Task(run.digest("documents", [name]), payload, size, name))
@@ -100,7 +100,7 @@ def run_validation(context: BuildContext, checksums: Mapping[str, str]) -> tuple
         )
 
     try:
-        report, _ = check_in_full(context.out, check_shards, compare)
+        report, _ = check_in_full(running.out, check_shards, compare)
     finally:
         folder.delete_all()
     report.seconds = time.perf_counter() - began

@@ -9,7 +9,7 @@ import xxhash
 import zstandard
 
 import shards
-from pipeline.build.context import BuildContext
+from pipeline.build.running_build import RunningBuild
 from pipeline.build.validation import run_validation
 from pipeline.engine.driver import Driver
 from pipeline.engine.progress import Progress
@@ -26,7 +26,7 @@ def validate_as_tasks(
     """Check a set in full, by calls that have been JSON; return what was found, and the calls."""
     executor = JsonExecutor()
     driver = Driver(FolderStore(work), executor, Progress(quiet=True))
-    report, _ = run_validation(BuildContext([], open_writable_store(place), driver, []), checksums or {})
+    report, _ = run_validation(RunningBuild([], open_writable_store(place), driver, []), checksums or {})
     assert not (work / "validate").exists()
     return report, executor
 

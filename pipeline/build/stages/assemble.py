@@ -9,8 +9,8 @@ import numpy as np
 
 from pipeline.assemble import assemble
 from pipeline.assemble.grouping import group_assembled_shards
-from pipeline.build.context import BuildContext
 from pipeline.build.publish import clear_output
+from pipeline.build.running_build import RunningBuild
 from pipeline.build.stages.mix import write_run_list
 from pipeline.encode.run import RunList
 from pipeline.engine.receipts import RECEIPT_FILE
@@ -26,7 +26,7 @@ from shards.stores.store import WritableStore
 
 
 def run_assemble(
-    context: BuildContext,
+    running: RunningBuild,
     recipe: Recipe,
     tokenizer: TokenizerInfo,
     mixed: MixPlan,
@@ -34,7 +34,7 @@ def run_assemble(
     mix_folder: WritableStore,
 ) -> list[ShardEntry]:
     """Write every missing shard; return all entries in order."""
-    carried = tuple(merge_carried(recipe, [selection.carried for selection in context.selections]))
+    carried = tuple(merge_carried(recipe, [selection.carried for selection in running.selections]))
     properties = SetProperties(
         tokenizer.vocab_size,
         tokenizer.eos_id,
@@ -80,7 +80,7 @@ def run_assemble(
             tuple(source.name for source in recipe.sources),
             recipe.seed,
             properties,
-            fetch=context.driver.work.folder is None,
+            fetch=running.driver.work.folder is None,
         )
         digest = digest_with(properties.compression, shards)
         ends = [shard_name(cast("Split", shard.split), shard.index) for shard in shards]
@@ -90,17 +90,17 @@ def run_assemble(
     def prepare(pending: list[Task]) -> None:
         if len(pending) == len(tasks):
             for earlier in (*get_args(CompressionName), LEVEL_BEFORE):
-                if context.work.child("assemble").find(f"{digest_with(earlier, groups[0])}/{RECEIPT_FILE}"):
+                if running.work.child("assemble").find(f"{digest_with(earlier, groups[0])}/{RECEIPT_FILE}"):
                     now, before = map(describe_compression, (properties.compression, earlier))
-                    context.say(f"assemble: writes the shards again, with {now}; they were written with {before}")
+                    running.say(f"assemble: writes the shards again, with {now}; they were written with {before}")
         write_run_list(runs, pending)
-        clear_output(context.out, mixed.shards, whole=not pending)
+        clear_output(running.out, mixed.shards, whole=not pending)
 
-    result = context.run_stage(
+    result = running.run_stage(
         "assemble",
         "pipeline.assemble.assemble:assemble_shards",
         tasks,
-        context.out,
+        running.out,
         before=prepare,
     )
     return [ShardEntry.model_validate(entry) for item in result.results for entry in item["entries"]]

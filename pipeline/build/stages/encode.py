@@ -6,8 +6,8 @@ from collections import Counter
 from importlib.metadata import version
 from typing import Any
 
-from pipeline.build.context import BuildContext
 from pipeline.build.encode_alarms import check_encoded, check_filtered, check_malformed, check_pattern_matches
+from pipeline.build.running_build import RunningBuild
 from pipeline.build.stages.source_identity import identify_source
 from pipeline.clean.measures import measure
 from pipeline.encode import encode
@@ -23,14 +23,14 @@ from shards.stores.store import WritableStore
 
 
 def run_encode(
-    context: BuildContext, recipe: Recipe, tokenizer: TokenizerInfo, evaluations: WritableStore | None
+    running: RunningBuild, recipe: Recipe, tokenizer: TokenizerInfo, evaluations: WritableStore | None
 ) -> tuple[list[Run], list[dict[str, Any]]]:
     """Encode every unit; return the runs in unit order, and the result of encoding each."""
     dtype = token_dtype(tokenizer.vocab_size)
     libraries = [version(name) for name in ("gigatoken", "pyarrow", "xxhash")]
     special_tokens = tuple(tokenizer.special_tokens.items())
     tasks: list[Task] = []
-    for own, source, selection in zip(context.units, recipe.sources, context.selections, strict=True):
+    for own, source, selection in zip(running.units, recipe.sources, running.selections, strict=True):
         for unit in own:
             payload = encode.EncodeTask(
                 unit,
@@ -62,19 +62,19 @@ def run_encode(
     def check_disk(pending: list[Task]) -> None:
         left = {task.digest for task in pending}
         if done := sum(task.digest not in left for task in tasks):
-            context.say(f"encode: {done} of {len(tasks)} units were already encoded")
-        context.check_disk(recipe, [task.payload.unit for task in pending])
+            running.say(f"encode: {done} of {len(tasks)} units were already encoded")
+        running.check_disk(recipe, [task.payload.unit for task in pending])
         if pending:
-            prepare_measures(context, recipe)
+            prepare_measures(running, recipe)
 
     # Two sources may read the same files in the same way, and then share a run.
     distinct = list({task.digest: task for task in tasks}.values())
-    results = context.run_stage("encode", "pipeline.encode.encode:encode_unit", distinct, before=check_disk).results
+    results = running.run_stage("encode", "pipeline.encode.encode:encode_unit", distinct, before=check_disk).results
     if why := next((result["slow_encoder"] for result in results if result.get("slow_encoder")), ""):
-        context.driver.progress.note_once(describe_slow_encoder(why))
+        running.driver.progress.note_once(describe_slow_encoder(why))
     by_digest = {task.digest: result for task, result in zip(distinct, results, strict=True)}
     encoded = [by_digest[task.digest] for task in tasks]
-    folder = context.work.child("encode")
+    folder = running.work.child("encode")
     runs = [
         Run(str(folder.child(task.digest)), task.payload.unit.source, dtype, result)
         for task, result in zip(tasks, encoded, strict=True)
@@ -82,27 +82,27 @@ def run_encode(
     for index, source in enumerate(recipe.sources):
         own = [done for run, done in zip(runs, encoded, strict=True) if run.source == index]
         if dropped := check_malformed(source, own):
-            context.driver.progress.note_once(dropped)
+            running.driver.progress.note_once(dropped)
         check_pattern_matches(source, own)
         check_encoded(source, own)
         if edited := check_filtered(source, own):
-            context.driver.progress.note_once(edited)
+            running.driver.progress.note_once(edited)
         if kept := add_up_kept_text(own):
-            context.driver.progress.note_once(describe_kept(source.name, kept))
+            running.driver.progress.note_once(describe_kept(source.name, kept))
             check_unknown(source.name, kept, recipe.tokenizer.max_unknown)
-    _check_sources_left(context, recipe, runs, encoded)
+    _check_sources_left(running, recipe, runs, encoded)
     return runs, encoded
 
 
-def prepare_measures(context: BuildContext, recipe: Recipe) -> None:
+def prepare_measures(running: RunningBuild, recipe: Recipe) -> None:
     """Compile the presets' measures before the encode stage: its worker processes would each do so at the same time."""
-    if isinstance(context.driver.executor, LocalExecutor) and any(source.clean.presets() for source in recipe.sources):
-        measure.compile_measures(context.say)
+    if isinstance(running.driver.executor, LocalExecutor) and any(source.clean.presets() for source in recipe.sources):
+        measure.compile_measures(running.say)
 
 
-def _check_sources_left(context: BuildContext, recipe: Recipe, runs: list[Run], encoded: list[dict[str, Any]]) -> None:
+def _check_sources_left(running: RunningBuild, recipe: Recipe, runs: list[Run], encoded: list[dict[str, Any]]) -> None:
     for index, source in enumerate(recipe.sources):
-        if context.selections[index].has_more:
+        if running.selections[index].has_more:
             continue
         own = [result for run, result in zip(runs, encoded, strict=True) if run.source == index]
         if not any(result["documents"] for result in own):

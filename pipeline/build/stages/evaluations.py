@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
-from pipeline.build.context import BuildContext
+from pipeline.build.running_build import RunningBuild
 from pipeline.build.stages.source_identity import identify_source
 from pipeline.clean.evaluations import items
 from pipeline.engine.tasks import JsonText, Task, digest_of
@@ -14,14 +14,14 @@ from shards.stores.store import WritableStore
 from shards.terminal.display import plural
 
 
-def run_evaluations(context: BuildContext, recipe: Recipe) -> WritableStore | None:
+def run_evaluations(running: RunningBuild, recipe: Recipe) -> WritableStore | None:
     """Read the items of the recipe's evaluation sets; return the folder of the task, or None if there are none.
 
     Raises:
         SourceError: a file cannot be read as the recipe says, or a set holds no item.
     """
     if not recipe.evaluations:
-        context.used["evaluations"] = set()
+        running.used["evaluations"] = set()
         return None
     payload = items.make_items_task(recipe)
     identity = {
@@ -33,11 +33,11 @@ def run_evaluations(context: BuildContext, recipe: Recipe) -> WritableStore | No
     }
     size = sum(span.text_bytes for own in payload.spans for span in own)
     task = Task(digest_of(identity), payload, size)
-    stage = context.run_stage("evaluations", "pipeline.clean.evaluations.items:read_items", [task])
+    stage = running.run_stage("evaluations", "pipeline.clean.evaluations.items:read_items", [task])
     for counts in stage.results[0]["evaluations"]:
         if left_out := counts["too_short"] + sum(counts["dropped"].values()):
-            context.note(
+            running.note(
                 f"evaluation set {counts['name']!r}: {left_out:,} of {plural(counts['items'], 'item')} not searched "
                 f"for: empty, or shorter than {items.LEAST_WORDS} words"
             )
-    return context.work.child("evaluations").child(task.digest)
+    return running.work.child("evaluations").child(task.digest)

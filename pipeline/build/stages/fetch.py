@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pipeline.build.context import BuildContext
+from pipeline.build.running_build import RunningBuild
 from pipeline.engine.receipts import RECEIPT_FILE, read_receipt
 from pipeline.engine.tasks import Task
 from pipeline.estimate import disk
@@ -16,7 +16,7 @@ from shards.stores.files import check_room
 from shards.stores.store import FolderStore, require_folder
 
 
-def run_fetch(context: BuildContext, recipe: Recipe) -> None:
+def run_fetch(running: RunningBuild, recipe: Recipe) -> None:
     """Fetch the files that a source's rows name; afterwards its units read local documents.
 
     The digests do not include the archive's address or the number of connections: SHA-1 identifies each file.
@@ -25,16 +25,16 @@ def run_fetch(context: BuildContext, recipe: Recipe) -> None:
         SourceError: more files are missing than `max_missing` allows. The files fetched so far are kept.
     """
     if not needs_fetch(recipe):
-        context.used["fetch"] = set()
+        running.used["fetch"] = set()
         return
-    folder = require_folder(context.work) / "fetch"
+    folder = require_folder(running.work) / "fetch"
     # With the clients of the network, which most builds do without:
     from pipeline.sources.software_heritage import fetch
     from pipeline.sources.software_heritage.fetched_documents import local_unit
     from pipeline.sources.software_heritage.journal import delete_journals
 
     by_source = {
-        index: [fetch.make_fetch_task(unit, source, folder) for unit in context.units[index]]
+        index: [fetch.make_fetch_task(unit, source, folder) for unit in running.units[index]]
         for index, source in enumerate(recipe.sources)
         if source.content != "column"
     }
@@ -48,12 +48,12 @@ def run_fetch(context: BuildContext, recipe: Recipe) -> None:
         check_room([("fetched files", folder, scratch_bytes)], disk.REMEDY)
 
     function = "pipeline.sources.software_heritage.fetch:fetch_unit"
-    results = context.run_stage("fetch", function, distinct, unit="files", before=check_disk).results
+    results = running.run_stage("fetch", function, distinct, unit="files", before=check_disk).results
     delete_journals(folder)
     by_digest = {task.digest: result for task, result in zip(distinct, results, strict=True)}
     for index, tasks in by_source.items():
         check_missing(recipe.sources[index], [by_digest[task.digest] for task in tasks])
-        context.units[index] = [
+        running.units[index] = [
             local_unit(task.payload.unit, folder / task.digest, by_digest[task.digest]) for task in tasks
         ]
 

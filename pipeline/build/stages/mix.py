@@ -6,9 +6,9 @@ from dataclasses import astuple
 from functools import partial
 from typing import Any
 
-from pipeline.build.context import BuildContext
 from pipeline.build.last_mix import note_mix
 from pipeline.build.mix_alarms import check_contamination_alarm, check_mix_alarms, check_near_duplicates
+from pipeline.build.running_build import RunningBuild
 from pipeline.build.stages.encode import run_encode
 from pipeline.build.stages.fetch import run_fetch
 from pipeline.build.stages.near_duplicates import find_similar_pairs
@@ -28,7 +28,7 @@ from shards.terminal.program import called_as
 
 
 def run_encode_and_mix(
-    context: BuildContext, recipe: Recipe, tokenizer: TokenizerInfo, evaluations: WritableStore | None
+    running: RunningBuild, recipe: Recipe, tokenizer: TokenizerInfo, evaluations: WritableStore | None
 ) -> tuple[RunList, list[dict[str, Any]], MixPlan, WritableStore]:
     """Encode, and run the mix stage; while it needs more of a source that has more, take more, and run both again.
 
@@ -36,24 +36,24 @@ def run_encode_and_mix(
         The runs in unit order, the result of encoding each, the plan, and the mix task's folder.
     """
     while True:
-        own, encoded = run_encode(context, recipe, tokenizer, evaluations)
-        runs = RunList(context.work.child("encode"), own)
-        context.used["encode"].add(runs.name)
-        similar = find_similar_pairs(context, recipe, tokenizer, runs, partial(write_run_list, runs))
-        planned, folder = run_mix(context, recipe, runs, tokenizer, similar, evaluations)
+        own, encoded = run_encode(running, recipe, tokenizer, evaluations)
+        runs = RunList(running.work.child("encode"), own)
+        running.used["encode"].add(runs.name)
+        similar = find_similar_pairs(running, recipe, tokenizer, runs, partial(write_run_list, runs))
+        planned, folder = run_mix(running, recipe, runs, tokenizer, similar, evaluations)
         if planned is not None:
-            for selection in context.selections:
+            for selection in running.selections:
                 if selection.has_more:
-                    context.note(
+                    running.note(
                         f"{selection.source.name}: read in part, as mix.tokens asks; not read: {selection.unread()}"
                     )
             return runs, encoded, planned, folder
-        context.units = [selection.units for selection in context.selections]
-        run_fetch(context, recipe)
+        running.units = [selection.units for selection in running.selections]
+        run_fetch(running, recipe)
 
 
 def run_mix(
-    context: BuildContext,
+    running: RunningBuild,
     recipe: Recipe,
     runs: RunList,
     tokenizer: TokenizerInfo,
@@ -68,7 +68,7 @@ def run_mix(
         CleaningError: a preset, or near-duplicates, drop more of a source than the recipe allows.
         MixError: the sources cannot give what the recipe asks for.
     """
-    has_more = tuple(selection.has_more for selection in context.selections)
+    has_more = tuple(selection.has_more for selection in running.selections)
     identity: dict[str, Any] = {
         "code": mix.CODE_VERSION,
         "runs": [[run.source, run.digest] for run in runs.runs],
@@ -93,7 +93,7 @@ def run_mix(
         tuple(open_lists(recipe)),
         runs.address,
         has_more,
-        fetch=context.driver.work.folder is None,
+        fetch=running.driver.work.folder is None,
         similar=similar,
         evaluations=str(evaluations) if evaluations else None,
     )
@@ -101,31 +101,31 @@ def run_mix(
         identity["steps"] = drop_counts.CODE_VERSION
     task = Task(digest_of(identity), payload, 0, recipe.name)
     before = partial(write_run_list, runs)
-    result = context.run_stage("mix", "pipeline.mix.cuts:mix_runs", [task], before=before).results[0]
-    folder = context.work.child("mix").child(task.digest)
-    note_mix(context, task.digest, recipe, runs, tokenizer, evaluations)
+    result = running.run_stage("mix", "pipeline.mix.cuts:mix_runs", [task], before=before).results[0]
+    folder = running.work.child("mix").child(task.digest)
+    note_mix(running, task.digest, recipe, runs, tokenizer, evaluations)
     if cleaned:
-        _check_cleaning(context, recipe, runs, tokenizer, folder)
+        _check_cleaning(running, recipe, runs, tokenizer, folder)
     if evaluations:
-        check_contamination_alarm(recipe, result["contamination"], str(context.work))
+        check_contamination_alarm(recipe, result["contamination"], str(running.work))
     if "near_duplicates" in result:
-        check_near_duplicates(context, recipe, tokenizer, runs, result["near_duplicates"], note="plan" in result)
+        check_near_duplicates(running, recipe, tokenizer, runs, result["near_duplicates"], note="plan" in result)
     if "fault" in result:
         raise mix.MixError(result["fault"])
     for source, needed, found in result["short"]:
-        selection = context.selections[int(source)]
-        context.say(f"{selection.source.name}: {found:,} of {needed:,} tokens so far; taking more of it")
+        selection = running.selections[int(source)]
+        running.say(f"{selection.source.name}: {found:,} of {needed:,} tokens so far; taking more of it")
         selection.take_for(needed, found)
     if result["short"]:
         return None, folder
     planned = plan_from_dict(result["plan"])
     for note in planned.notes:
-        context.note(f"mix: {note}")
+        running.note(f"mix: {note}")
     return planned, folder
 
 
 def _check_cleaning(
-    context: BuildContext, recipe: Recipe, runs: RunList, tokenizer: TokenizerInfo, folder: WritableStore
+    running: RunningBuild, recipe: Recipe, runs: RunList, tokenizer: TokenizerInfo, folder: WritableStore
 ) -> None:
     """Stop the build if a preset drops too much in a mix.
 
@@ -142,9 +142,9 @@ def _check_cleaning(
             raise
 
     try:
-        context.driver.read(check)
+        running.driver.read(check)
     except CleaningError as error:
-        command = f"{called_as('pipeline', 'clean-report')} {context.work}"
+        command = f"{called_as('pipeline', 'clean-report')} {running.work}"
         raise CleaningError(f"{error}\n`{command}` shows what falls at each limit.") from None
 
 

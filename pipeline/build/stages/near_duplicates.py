@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pipeline.build.context import BuildContext
+from pipeline.build.running_build import RunningBuild
 from pipeline.encode.run import RunList, distinct_runs
 from pipeline.engine.tasks import Task
 from pipeline.estimate import disk
@@ -19,7 +19,7 @@ STAGES = ("bands", "pairs", "similar")
 
 
 def find_similar_pairs(
-    context: BuildContext,
+    running: RunningBuild,
     recipe: Recipe,
     tokenizer: TokenizerInfo,
     runs: RunList,
@@ -28,7 +28,7 @@ def find_similar_pairs(
     """Find the pairs of similar documents in the runs; return what the mix needs to read them.
 
     Args:
-        context: the build.
+        running: the build.
         recipe: the recipe.
         tokenizer: the tokenizer.
         runs: the runs in unit order.
@@ -40,7 +40,7 @@ def find_similar_pairs(
     settings = recipe.clean.near_duplicates
     if settings is None:
         for stage in STAGES:
-            context.used[stage] = set()
+            running.used[stage] = set()
         return None
     distinct = distinct_runs(runs.runs)
     tasks = [
@@ -56,15 +56,15 @@ def find_similar_pairs(
     def check_disk(pending: list[Task]) -> None:
         documents = {bands.bands_digest(run.digest): run.num_documents for run in distinct}
         needed = sum(documents[task.digest] for task in pending) * bands.BANDS_BYTES
-        if context.work.folder is not None and needed:
-            check_room([("near-duplicates", context.work.folder, needed)], disk.REMEDY)
+        if running.work.folder is not None and needed:
+            check_room([("near-duplicates", running.work.folder, needed)], disk.REMEDY)
 
     function = "pipeline.mix.near_duplicates.bands:write_bands"
-    banded = context.run_stage("bands", function, tasks, before=check_disk).results
+    banded = running.run_stage("bands", function, tasks, before=check_disk).results
     rows = sum(result["rows"] for result in banded)
 
     ranges, runs_digest = pairs.count_ranges(rows, pairs.RANGE_ROWS), pairs.digest_of_runs(runs.runs)
-    folder = {stage: str(context.work.child(stage)) for stage in STAGES}
+    folder = {stage: str(running.work.child(stage)) for stage in STAGES}
     tasks = [
         Task(
             pairs.pairs_digest(runs_digest, number, ranges),
@@ -74,8 +74,8 @@ def find_similar_pairs(
         )
         for number in range(ranges)
     ]
-    paired = context.run_stage("pairs", "pipeline.mix.near_duplicates.pairs:find_pairs", tasks, before=before).results
-    _note_cut(context, paired)
+    paired = running.run_stage("pairs", "pipeline.mix.near_duplicates.pairs:find_pairs", tasks, before=before).results
+    _note_cut(running, paired)
     found = sum(result["pairs"] for result in paired)
 
     parts = similar.count_similar_tasks(found)
@@ -91,7 +91,7 @@ def find_similar_pairs(
         for number in range(parts)
     ]
     function = "pipeline.mix.near_duplicates.similar:compare_pairs"
-    compared = context.run_stage("similar", function, tasks, before=before).results
+    compared = running.run_stage("similar", function, tasks, before=before).results
     return SimilarPairs(
         tuple(f"{folder['similar']}/{task.digest}" for task in tasks),
         sum(result["pairs"] for result in compared),
@@ -100,13 +100,13 @@ def find_similar_pairs(
     )
 
 
-def _note_cut(context: BuildContext, results: list[dict[str, Any]]) -> None:
+def _note_cut(running: RunningBuild, results: list[dict[str, Any]]) -> None:
     """Say how many pairs were not compared."""
     buckets, documents, left_out = (
         sum(result["cut"][name] for result in results) for name in ("buckets", "documents", "pairs")
     )
     if buckets:
-        context.note(
+        running.note(
             f"near-duplicates: {buckets:,} buckets of more than {pairs.MOST_MEMBERS} documents, {documents:,} in all: "
             f"compared with the {pairs.CENTERS} longest of each; {left_out:,} pairs left out"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any, Literal
 
-from pipeline.build.context import BuildContext
+from pipeline.build.running_build import RunningBuild
 from pipeline.build.stages.encode import prepare_measures
 from pipeline.build.stages.source_identity import identify_source
 from pipeline.engine.driver import StageResult
@@ -29,7 +29,7 @@ _LASTING_KEYS = ("vocab_size", "special_tokens", "pretokenizer")
 """Keys of the recipe that a kept tokenizer must agree with."""
 
 
-def run_tokenizer(context: BuildContext, recipe: Recipe, choice: TokenizerChoice) -> tuple[TokenizerInfo, Recipe]:
+def run_tokenizer(running: RunningBuild, recipe: Recipe, choice: TokenizerChoice) -> tuple[TokenizerInfo, Recipe]:
     """Provide the build's tokenizer.
 
     A change of the mix trains no new tokenizer: the task's digest does not depend on the mix's weights. The receipt
@@ -44,52 +44,52 @@ def run_tokenizer(context: BuildContext, recipe: Recipe, choice: TokenizerChoice
     """
     section = recipe.tokenizer
     if recipe.tokenizer_file is not None:
-        context.say(f"tokenizer: {recipe.tokenizer_file}, as the recipe says")
+        running.say(f"tokenizer: {recipe.tokenizer_file}, as the recipe says")
         given = read_encoder_file(recipe.tokenizer_file, eos_token=section.eos_token, bos=section.bos)
         if given.ignored:
-            context.note(f"tokenizer: its file also asks for what a set does not do: {'; '.join(given.ignored)}")
+            running.note(f"tokenizer: its file also asks for what a set does not do: {'; '.join(given.ignored)}")
         return given, recipe
-    task, size = _make_task(context, recipe)
+    task, size = _make_task(running, recipe)
     if choice == "keep":
-        digest = _find_kept(context, section)
+        digest = _find_kept(running, section)
         if digest != task.digest:
-            return _keep(context, recipe, digest)
+            return _keep(running, recipe, digest)
 
     def check_disk(pending: list[Task]) -> None:
         if pending:
             if train.find_trainer(section.pretokenizer) == "tokenizers":
-                context.note(train.describe_slow_trainer(section.pretokenizer))
+                running.note(train.describe_slow_trainer(section.pretokenizer))
             elif train.is_trainer_to_compile(section.pretokenizer):
-                context.say("tokenizer: compiling what learns merges, once on this machine: about 5 s")
-            context.check_disk(recipe, [unit for own in context.units for unit in own])
-            prepare_measures(context, recipe)
+                running.say("tokenizer: compiling what learns merges, once on this machine: about 5 s")
+            running.check_disk(recipe, [unit for own in running.units for unit in own])
+            prepare_measures(running, recipe)
 
-    stage = context.run_stage("tokenizer", "pipeline.tokenizer.train:train_tokenizer", [task], before=check_disk)
+    stage = running.run_stage("tokenizer", "pipeline.tokenizer.train:train_tokenizer", [task], before=check_disk)
     result = stage.results[0]
     drawn = sum(facts["text_bytes"] for facts in result["sample"].values())
     if stage.ran:
-        context.say(f"tokenizer: trained on {drawn / 1e6:,.1f} MB of text")
+        running.say(f"tokenizer: trained on {drawn / 1e6:,.1f} MB of text")
     else:
-        context.say(f"tokenizer: kept from {context.work}/tokenizer/{task.digest}, trained on the same sample")
+        running.say(f"tokenizer: kept from {running.work}/tokenizer/{task.digest}, trained on the same sample")
     if drawn < _SAMPLE_SHORT * size:
         sizes = f"{drawn / 1e6:,.1f} MB, not {size / 1e6:,.1f}"
-        context.note(f"tokenizer: sampled {sizes}: `keep`, `clean` or the bounds reject much")
-    _note_drops(context, recipe, result["sample"])
+        running.note(f"tokenizer: sampled {sizes}: `keep`, `clean` or the bounds reject much")
+    _note_drops(running, recipe, result["sample"])
     used, wanted = result["sample_weights"], _weights(recipe)
     if used != wanted:
-        context.note(
+        running.note(
             f"tokenizer: kept as trained, on a sample with weights {used}. "
             "Set tokenizer.sample_weights to train another."
         )
     resolved = recipe.model_copy(update={"tokenizer": section.model_copy(update={"sample_weights": used})})
-    return _load_trained(context, task.digest, section), resolved
+    return _load_trained(running, task.digest, section), resolved
 
 
 def _weights(recipe: Recipe) -> dict[str, float]:
     return recipe.tokenizer.sample_weights or {source.name: source.weight for source in recipe.sources}
 
 
-def _make_task(context: BuildContext, recipe: Recipe) -> tuple[Task, int]:
+def _make_task(running: RunningBuild, recipe: Recipe) -> tuple[Task, int]:
     """Return the training task, and the bytes of text that it should draw."""
     section, weights = recipe.tokenizer, _weights(recipe)
     located = [source.located() for source in recipe.sources]
@@ -97,7 +97,7 @@ def _make_task(context: BuildContext, recipe: Recipe) -> tuple[Task, int]:
     payload = sample.TokenizerTask(
         section,
         sources,
-        _sample_spans(context, section.sample_bytes, weights),
+        _sample_spans(running, section.sample_bytes, weights),
         tuple(weights[source.name] for source in recipe.sources),
         recipe.seed,
     )
@@ -112,13 +112,13 @@ def _make_task(context: BuildContext, recipe: Recipe) -> tuple[Task, int]:
     return Task(digest_of(identity), payload, size), size
 
 
-def _find_kept(context: BuildContext, section: TokenizerRecipe) -> str:
+def _find_kept(running: RunningBuild, section: TokenizerRecipe) -> str:
     """Return the digest of the task of the tokenizer to keep: the output folder's, else the last one trained.
 
     Raises:
         TokenizerError: there is none, or the recipe asks for another kind.
     """
-    stage = context.work.child("tokenizer")
+    stage = running.work.child("tokenizer")
     names = (file.name for file in stage.list() if file.name.count("/") == 1)
     digests = sorted(digest for digest, _, name in (name.partition("/") for name in names) if name == RECEIPT_FILE)
     trained = {digest: result for digest in digests if (result := read_receipt(stage.child(digest))) is not None}
@@ -126,7 +126,7 @@ def _find_kept(context: BuildContext, section: TokenizerRecipe) -> str:
         raise TokenizerError(f"{stage}: holds no trained tokenizer to keep. Build without --keep-tokenizer.")
     order = sorted(trained, key=lambda digest: trained[digest].get("finished", 0.0))
     texts = {digest: bytes(TaskOutput(stage.child(digest)).read(train.TOKENIZER_FILE)) for digest in order}
-    published = context.out.read(train.TOKENIZER_FILE) if context.out.find(train.TOKENIZER_FILE) else None
+    published = running.out.read(train.TOKENIZER_FILE) if running.out.find(train.TOKENIZER_FILE) else None
     digest = next((digest for digest in order if texts[digest] == published), order[-1])
     wanted = section.model_dump()
     for key in _LASTING_KEYS:
@@ -139,62 +139,62 @@ def _find_kept(context: BuildContext, section: TokenizerRecipe) -> str:
     return digest
 
 
-def _keep(context: BuildContext, recipe: Recipe, digest: str) -> tuple[TokenizerInfo, Recipe]:
+def _keep(running: RunningBuild, recipe: Recipe, digest: str) -> tuple[TokenizerInfo, Recipe]:
     """Use a tokenizer that was trained on other files than the recipe's sample has now.
 
     The set's recipe names the set's own tokenizer.json as its tokenizer's file, since training again from that recipe
     would give another one.
     """
-    home = context.work.child("tokenizer").child(digest)
-    context.used["tokenizer"] = {digest}
-    context.stages["tokenizer"] = StageResult([TaskOutput(home).result], 0, 0.0)
-    context.note(
+    home = running.work.child("tokenizer").child(digest)
+    running.used["tokenizer"] = {digest}
+    running.stages["tokenizer"] = StageResult([TaskOutput(home).result], 0, 0.0)
+    running.note(
         f"tokenizer: kept from {home}, trained on another sample than the recipe draws now; "
         f"the set's recipe.json names {train.TOKENIZER_FILE} as its tokenizer.file"
     )
     section = TokenizerRecipe(file=train.TOKENIZER_FILE, eos_token=recipe.tokenizer.eos_token, bos=recipe.tokenizer.bos)
     resolved = recipe.model_copy(update={"tokenizer": section})
-    return _load_trained(context, digest, section), resolved
+    return _load_trained(running, digest, section), resolved
 
 
-def _load_trained(context: BuildContext, digest: str, section: TokenizerRecipe) -> TokenizerInfo:
-    home = context.work.child("tokenizer").child(digest)
-    content = context.driver.read(lambda: bytes(TaskOutput(home).read(train.TOKENIZER_FILE)))
+def _load_trained(running: RunningBuild, digest: str, section: TokenizerRecipe) -> TokenizerInfo:
+    home = running.work.child("tokenizer").child(digest)
+    content = running.driver.read(lambda: bytes(TaskOutput(home).read(train.TOKENIZER_FILE)))
     path = f"{home}/{train.TOKENIZER_FILE}"
     return read_encoder_file(path, eos_token=section.eos_token, bos=section.bos, content=content, task=str(home))
 
 
-def _note_drops(context: BuildContext, recipe: Recipe, drawn: dict[str, Any]) -> None:
+def _note_drops(running: RunningBuild, recipe: Recipe, drawn: dict[str, Any]) -> None:
     """Say which documents the sample left out, if that points to a wrong pattern or odd data."""
     for source in recipe.sources:
         facts = drawn[source.name]
         if facts.get("matched", 0) > source.max_dropped * facts.get("looked_at", 0):
             share = facts["matched"] / facts["looked_at"]
-            context.note(
+            running.note(
                 f"tokenizer: drop_if_matches drops {share:.2%} of what was read of {source.name} for the sample; "
                 f"the build stops after encoding if it does so of all (max_dropped = {source.max_dropped})"
             )
         if facts.get("fell", 0) > _SAMPLE_FALLEN * facts.get("measured", 0):
             published = '; presets with when = "mix" apply their published numbers there, whatever the recipe says'
-            context.note(
+            running.note(
                 f"tokenizer: clean leaves {facts['fell'] / facts['measured']:.2%} of what was read of {source.name} "
                 f"out of the sample{published if source.clean.presets('mix') else ''}"
             )
     if left_out := sum(facts["left_out"] for facts in drawn.values()):
         longest = f"{sample.MAX_WORD_BYTES:,} bytes"
-        context.note(f"tokenizer: {left_out} documents with words over {longest} were not sampled")
+        running.note(f"tokenizer: {left_out} documents with words over {longest} were not sampled")
 
 
-def _sample_spans(context: BuildContext, sample_bytes: int, weights: dict[str, float]) -> tuple[tuple[Span, ...], ...]:
+def _sample_spans(running: RunningBuild, sample_bytes: int, weights: dict[str, float]) -> tuple[tuple[Span, ...], ...]:
     """Return what the sample may be drawn from: the first files of each source, in its order, that hold far more.
 
     So the sample depends on the seed, the files, `sample_bytes` and the sample's weights, not on the size of the set.
     If the rows only name the text, the sample is drawn from the text that was fetched.
     """
-    shares = Shares(tuple(weights[selection.source.name] for selection in context.selections))
+    shares = Shares(tuple(weights[selection.source.name] for selection in running.selections))
     return tuple(
         tuple(selection.sample_spans(shares.of(s, sample_bytes)))
         if selection.source.content == "column"
-        else tuple(span for unit in context.units[s] for span in unit.spans)
-        for s, selection in enumerate(context.selections)
+        else tuple(span for unit in running.units[s] for span in unit.spans)
+        for s, selection in enumerate(running.selections)
     )

@@ -18,7 +18,7 @@ from shards.stores.store import WritableStore
 
 
 @dataclass
-class BuildContext:
+class RunningBuild:
     """The state of a running build: its folders, and the results of its stages."""
 
     units: list[list[Unit]]
