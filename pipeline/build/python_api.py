@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 from pipeline.build.build import BuildResult, build
 from pipeline.build.checked_recipe import load_checked_recipe
-from pipeline.build.preload import find_preload
+from pipeline.build.preloaded_modules import find_preloaded_modules
 from pipeline.build.stages.tokenizer import TokenizerChoice
 from pipeline.engine.attempts import default_scratch
 from pipeline.engine.executors import Executor, LocalExecutor
@@ -93,7 +93,7 @@ def build_set(
     work = absolute_place(work) if work else default_work(out)
     with contextlib.ExitStack() as stack:
         if executor is None:
-            local = LocalExecutor(workers or _count_cores(), find_preload(recipe, overrides))
+            local = LocalExecutor(workers or _count_cores(), find_preloaded_modules(recipe, overrides))
             executor = stack.enter_context(contextlib.closing(local))
         stack.enter_context(_network_settings(network, cache=_cache_folder(work, scratch)))
         result = build(

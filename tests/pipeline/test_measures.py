@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 import pipeline
 from pipeline.build.checked_recipe import load_checked_recipe
-from pipeline.build.preload import MEASURES_MODULE, find_preload
+from pipeline.build.preloaded_modules import MEASURES_MODULE, find_preloaded_modules
 from pipeline.clean.measures.measure import measure_documents
 from pipeline.clean.measures.names import MEASURES
 from pipeline.recipe.presets import C4, OFF, PRESETS, Code, Fineweb, Gopher, Limit, Preset
@@ -112,7 +112,7 @@ def test_workers_load_the_measures_of_each_preset(preset: str, given: str, tmp_p
     recipe = write_small_recipe(tmp_path)
     recipe.write_text(f"{recipe.read_text()}[clean.{preset}]\n")
     any_form = {"file": recipe, "tables": tomllib.loads(recipe.read_text()), "recipe": None}[given]
-    assert find_preload(any_form or pipeline.load_recipe(recipe)) == [MEASURES_MODULE]
+    assert find_preloaded_modules(any_form or pipeline.load_recipe(recipe)) == [MEASURES_MODULE]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_workers_load_the_measures_where_a_recipe_has_presets(
     tables: dict[str, Any] | str, overrides: list[str], loaded: bool
 ) -> None:
     before = copy.deepcopy(tables)
-    assert find_preload(tables, overrides) == ([MEASURES_MODULE] if loaded else [])
+    assert find_preloaded_modules(tables, overrides) == ([MEASURES_MODULE] if loaded else [])
     assert tables == before
 
 

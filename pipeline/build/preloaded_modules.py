@@ -19,10 +19,10 @@ from shards.config import apply_override, read_document
 from shards.errors import InputError
 from shards.terminal.shipped_recipes import find_recipe
 
-MEASURES_MODULE = "pipeline.clean.measures.warm_up"
+MEASURES_MODULE = "pipeline.clean.measures.preloaded_measures"
 
 
-def find_preload(recipe: str | Path | dict[str, Any] | BaseModel, overrides: Sequence[str] = ()) -> list[str]:
+def find_preloaded_modules(recipe: str | Path | dict[str, Any] | BaseModel, overrides: Sequence[str] = ()) -> list[str]:
     """Return the modules to load before the recipe is read, in their order.
 
     Args:
