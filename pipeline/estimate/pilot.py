@@ -1,6 +1,6 @@
 """Pilot: run a small sample of every source through the build's own steps, so that a plan rests on measurements.
 
-Some parts of each source are read (`pipeline.estimate.pieces`), chosen by the recipe's seed. The shares of rows and of
+Some parts of each source are read (`pipeline.estimate.pilot_pieces`), chosen by the recipe's seed. The shares of rows and of
 text that cleaning keeps are counted on everything that was read. About `SAMPLE_BYTES` of it, divided by the weights,
 are encoded, mixed into a shard and compressed by one process, and timed.
 
@@ -36,8 +36,8 @@ from pipeline.engine.checksums import checksum_file
 from pipeline.engine.receipts import write_receipt
 from pipeline.estimate.carried_bytes import CarriedBytes, measure_carried
 from pipeline.estimate.duplicates import Distinct, find_distinct, read_earlier
-from pipeline.estimate.pieces import Extract, read_source_pieces
 from pipeline.estimate.pilot_cleaning import MixedPilot, limit_pilot, mix_pilot
+from pipeline.estimate.pilot_pieces import Extract, read_pilot_pieces
 from pipeline.mix.keep_mask import Kept, write_kept
 from pipeline.mix.plan import ShardPlan, Slice
 from pipeline.recipe.schema import Recipe, SourceRecipe
@@ -165,7 +165,7 @@ def measure_pilot(
     # Read parts of each source.
     started = time.perf_counter()
     wanted = [max(LEAST_SOURCE_BYTES, int(SAMPLE_BYTES * share)) for share in Demand(recipe).shares.fractions]
-    samples = [read_source_pieces(*arguments) for arguments in zip(selections, wanted, strict=True)]
+    samples = [read_pilot_pieces(*arguments) for arguments in zip(selections, wanted, strict=True)]
 
     # Train, encode and assemble, as a build does.
     with tempfile.TemporaryDirectory(prefix="tokenmill-plan-") as name:

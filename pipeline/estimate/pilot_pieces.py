@@ -103,7 +103,7 @@ class Extract:
         return [text for piece in self.pieces for text in piece.texts]
 
 
-def read_source_pieces(selection: Selection, text_bytes: int) -> Extract:
+def read_pilot_pieces(selection: Selection, text_bytes: int) -> Extract:
     """Read parts of a source until they give `text_bytes` of text; of a remote source, a quarter of that suffices.
 
     Raises:
