@@ -63,7 +63,7 @@ def find_numba_folder(sources: Path) -> str:
 
 
 def is_to_compile(sources: Path) -> bool:
-    """Return whether numba is to compile a folder of sources: this machine can keep the code, and has none yet."""
+    """Return whether numba has to compile a folder of sources: this machine can keep the code, and has none yet."""
     folder = find_numba_folder(sources)
     return bool(folder) and next(Path(folder).rglob("*.nbc"), None) is None
 

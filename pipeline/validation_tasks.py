@@ -67,7 +67,7 @@ class CompareTask:
 
 
 def group_validation_shards(shards: Sequence[Shard]) -> list[tuple[ShardEntry, ...]]:
-    """Divide the shards of a set among tasks, neighbours together."""
+    """Divide the shards of a set among validation tasks, neighbours together."""
     if not shards:
         return []
     shard_bytes = sum(shard.num_tokens * shard.dtype.itemsize for shard in shards) // len(shards)
@@ -77,12 +77,12 @@ def group_validation_shards(shards: Sequence[Shard]) -> list[tuple[ShardEntry, .
 
 
 def shards_a_validation_task(shards: int, shard_bytes: int) -> int:
-    """Return how many shards one task checks, from the set's number of shards and the bytes of tokens in each."""
+    """Return how many shards one validation task checks, from the set's number of shards and the bytes of tokens in each."""
     return min(MOST_SHARDS, max(1, TASK_BYTES // max(1, shard_bytes), -(-shards // MOST_TASKS)))
 
 
 def validate_shards(folder: Path, task: ValidateTask, report: Callable[[int, int], None]) -> dict[str, Any]:
-    """Check a task's shards, one after the other.
+    """Run a validation task: check its shards, one after the other.
 
     Returns:
         `findings`, for `read_findings`.
@@ -104,7 +104,7 @@ def validate_shards(folder: Path, task: ValidateTask, report: Callable[[int, int
 
 
 def compare_documents(folder: Path, task: CompareTask, report: Callable[[int, int], None]) -> dict[str, Any]:
-    """Run a task of validation: compare the documents of one partition, to find equal ones.
+    """Run a validation task: compare the documents of one partition, to find equal ones.
 
     Returns:
         `faults`, for `read_faults`.
@@ -118,12 +118,12 @@ def compare_documents(folder: Path, task: CompareTask, report: Callable[[int, in
 
 
 def read_findings(result: dict[str, Any]) -> list[ShardFindings]:
-    """Return the findings of a task's shards, in order."""
+    """Return the findings that a validation task wrote for its shards, in order."""
     return _findings().validate_python(result["findings"])
 
 
 def read_faults(result: dict[str, Any]) -> PartitionFaults:
-    """Return the faults of a task's partition."""
+    """Return the faults that a validation task wrote for its partition."""
     return TypeAdapter(PartitionFaults).validate_python(result["faults"])
 
 

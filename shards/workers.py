@@ -29,7 +29,7 @@ ResultT = TypeVar("ResultT")
 def map_tasks(
     function: Callable[[SharedT, TaskT], ResultT], shared: SharedT, tasks: Sequence[TaskT], workers: int
 ) -> Iterator[tuple[TaskT, ResultT]]:
-    """Yield each task with `function(shared, task)`, in order. At most `2 * workers` results wait.
+    """Yield each task with `function(shared, task)`, computed by worker processes, in order. At most `2 * workers` results wait.
 
     Args:
         function: a function at the top level of a module, so that it can be pickled by name.
@@ -73,7 +73,7 @@ def map_tasks(
 
 
 def map_in_threads(function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT], threads: int) -> list[ResultT]:
-    """Return `function(task)` for each task, in order, computed by `threads` threads of this process.
+    """Return `function(task)` for each task, in order, computed by `threads` worker threads of this process.
 
     Raises:
         Exception: whatever the function raised for a task.
@@ -87,7 +87,7 @@ def map_in_threads(function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT],
 
 @contextlib.contextmanager
 def hide_main_module() -> Generator[None]:
-    """Prevent processes that are started in this block from importing the program's main module again.
+    """Prevent worker processes that are started in this block from importing the program's main module again.
 
     Our tasks are functions of our own modules, so they do not need the main module. A user's script then needs no
     `if __name__ == "__main__"`, its top-level code does not run in each process, and a process starts sooner.

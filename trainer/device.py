@@ -100,6 +100,6 @@ def autocast(precision: Literal["fp32", "bf16"], device: torch.device) -> torch.
 
 
 def wait_for_ranks() -> None:
-    """Wait until every rank has reached this call."""
+    """Wait until every rank, with its own device, has reached this call."""
     if dist.is_initialized():
         dist.barrier()

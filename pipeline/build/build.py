@@ -35,7 +35,7 @@ from pipeline.encode.run import RunList
 from pipeline.engine.driver import Driver, StageResult
 from pipeline.engine.executors import Executor
 from pipeline.engine.lease import Lease
-from pipeline.engine.progress import Progress
+from pipeline.engine.stage_progress import Progress
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.carried_columns import merge_carried
 from pipeline.sources.hub import pin_revisions

@@ -9,7 +9,7 @@ from typing import Any, cast
 from pipeline.clean.datatrove_filters import check_filter
 from pipeline.clean.language import check_model
 from pipeline.demo.corpus import gather_missing_corpus
-from pipeline.engine.progress import Progress
+from pipeline.engine.stage_progress import Progress
 from pipeline.mix.block_lists import check_entries, pin_entries
 from pipeline.recipe import paths
 from pipeline.recipe.clean_table import list_clean

@@ -146,7 +146,7 @@ def check_dropped(
     dropped: Mapping[str, int],
     show: Callable[[str], Sequence[object]],
 ) -> None:
-    """Raise an alarm if a preset drops more of a source, when it is encoded or mixed, than its recipe allows.
+    """Raise the alarm of encoding, and of mixing too, if a preset drops more of a source than its recipe allows.
 
     Args:
         source: the source.

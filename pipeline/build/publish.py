@@ -56,7 +56,7 @@ class OutputError(InputError):
 
 
 def check_output(out: WritableStore, recipe: Recipe) -> None:
-    """Refuse a folder that holds anything but an earlier version of this set.
+    """Refuse to publish into an output folder that holds anything but an earlier version of this set.
 
     Raises:
         OutputError: with the names of the files in the way.
@@ -84,7 +84,7 @@ def check_output(out: WritableStore, recipe: Recipe) -> None:
 
 
 def clear_output(out: WritableStore, shards: tuple[ShardPlan, ...], *, whole: bool) -> None:
-    """Delete shards that the new plan does not have. Unless all its shards are whole, delete the manifest first."""
+    """Delete shards that the set to publish does not have. Unless all its shards are whole, delete the manifest first."""
     names = {name for shard in shards for name in shard_file_names(shard_name(shard.split, shard.index))}  # type: ignore[arg-type]
     stale = [file.name for file in out.list() if _SHARD_FILE.fullmatch(file.name) and file.name not in names]
     if stale or not whole:
@@ -110,7 +110,7 @@ def publish(
     shards: list[ShardEntry],
     carried: list[CarriedEntry],
 ) -> Manifest:
-    """Write the tokenizer, the resolved recipe and, last of all, the manifest.
+    """Publish a built set: write the tokenizer, the resolved recipe and, last of all, the manifest.
 
     Args:
         out: the set's folder; its shards are there.

@@ -21,7 +21,7 @@ from pipeline.build.preloaded_modules import find_preloaded_modules
 from pipeline.build.stages.tokenizer import TokenizerChoice
 from pipeline.engine.attempts import default_scratch
 from pipeline.engine.executors import Executor, LocalExecutor
-from pipeline.engine.progress import Progress
+from pipeline.engine.stage_progress import Progress
 from pipeline.estimate.estimate import Estimate, Nodes, estimate
 from pipeline.estimate.pilot import measure_pilot
 from pipeline.recipe.schema import Recipe

@@ -59,7 +59,7 @@ class _Run:
 
 
 def run_validation(running: RunningBuild, checksums: Mapping[str, str]) -> tuple[ValidationResult, float]:
-    """Check the finished set in full.
+    """Run the validation stage: check the finished set in full.
 
     Args:
         running: the build, whose set is published.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def build_json(report: BuildResult, out: str, work: str) -> dict[str, Any]:
-    """Return a build's result as JSON values."""
+    """Return the result of `build` as it is displayed with `--json`."""
     manifest = report.manifest
     return {
         "out": out,

@@ -289,8 +289,8 @@ def load_runs(address: str) -> tuple[Run, ...]:
 
 
 @contextmanager
-def fetched_documents(runs: Sequence[Run], scratch: Path) -> Generator[list[Run]]:
-    """Give runs whose files, except tokens and carried values, were fetched from a remote store into scratch.
+def runs_in_scratch(runs: Sequence[Run], scratch: Path) -> Generator[list[Run]]:
+    """Give runs whose files, except tokens and carried values, are in scratch: fetched from a remote store.
 
     A reader of many small ranges would wait for each: a request takes longer than its bytes. Scratch: 36 bytes a
     document, 4 for each of its measures, and the hits of evaluation items.

@@ -83,7 +83,7 @@ def checksum_file(path: Path) -> dict[str, Any]:
 
 
 def block_bytes_of(facts: dict[str, Any]) -> int:
-    """Return the bytes of a block of a file, from its entry of its task's result."""
+    """Return how many bytes of a file each checksum covers, from the file's entry of its task's result."""
     return facts.get("block_bytes", FORMER_BLOCK_BYTES)
 
 

@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 from pipeline.engine.attempts import attempt_contents, delete_abandoned_attempts
 from pipeline.engine.checksums import seal, unseal
 from pipeline.engine.executors import Executor
-from pipeline.engine.progress import Progress, Tally
 from pipeline.engine.receipts import (
     RECEIPT_FILE,
     ReceiptOutdatedError,
@@ -27,6 +26,7 @@ from pipeline.engine.receipts import (
     check_task_files,
     load_receipt,
 )
+from pipeline.engine.stage_progress import Progress, Tally
 from pipeline.engine.tasks import Call, Task
 from shards.errors import RunError
 from shards.stores.store import ListedFile, WritableStore, reads_at_once

@@ -1,7 +1,7 @@
 """Executors: run calls in worker processes, on this machine or elsewhere. The set's bytes do not depend on the choice.
 
 Every executor runs `pipeline.engine.tasks.run_call`. The local executor is the standard library's process pool on a
-fork server that has loaded the libraries (`pipeline.engine.worker`). It lives as long as the build, which saves 0.17 s
+fork server that has loaded the libraries (`pipeline.engine.local_worker`). It lives as long as the build, which saves 0.17 s
 of imports in each process and stage.
 """
 
@@ -36,7 +36,7 @@ _WORKERS_A_SENDER = 4
 """If files are sent to a store, there is one more process for this many workers. At most as many tasks as there are
 workers compute at the same time; one whose files are on their way leaves its turn to the next."""
 
-_PRELOADED = ["pipeline.encode.encode", "pipeline.assemble.assemble", "pipeline.engine.worker"]
+_PRELOADED = ["pipeline.encode.encode", "pipeline.assemble.assemble", "pipeline.engine.local_worker"]
 """The modules that the fork server loads, by name, since the engine knows no stage: the modules of the tasks that every
 build has many of, 0.15 s in each worker, and last the one that keeps the garbage collector away from what is loaded."""
 
@@ -298,7 +298,7 @@ def _join_build(build: int, environment: dict[str, str], slots: _Slots) -> None:
     If the user's own program started the fork server, it may be older than the build, and may not have loaded the
     libraries of the tasks.
     """
-    from pipeline.engine.worker import end_with
+    from pipeline.engine.local_worker import end_with
 
     os.environ.clear()
     os.environ.update(environment)

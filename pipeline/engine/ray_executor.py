@@ -25,7 +25,7 @@ from typing import Any
 
 from pipeline.engine.executors import Advance, say_nothing
 from pipeline.engine.receipts import WorkFileDamagedError
-from pipeline.engine.remote import (
+from pipeline.engine.remote_workers import (
     Losses,
     check_remote_folders,
     check_remote_worker,
@@ -254,7 +254,7 @@ def _say_death(error: Exception, call: Call) -> str:
 
 def _check_node(versions: dict[str, str]) -> None:
     check_remote_worker(versions)
-    import pipeline.engine.worker  # loads the libraries, so that the first call need not  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    import pipeline.engine.local_worker  # loads the libraries, so that the first call need not  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
 
 def _run_on_node(

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Literal, cast
 
-from pipeline.engine.remote import check_remote_folders, check_remote_worker, name_node
+from pipeline.engine.remote_workers import check_remote_folders, check_remote_worker, name_node
 from pipeline.engine.tasks import Outcome, call_from_json, run_call
 from shards.errors import InputError, TokenmillError
 from shards.stores.open import open_store

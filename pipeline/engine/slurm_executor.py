@@ -24,7 +24,7 @@ from typing import NoReturn
 from pipeline.engine import slurm_commands as slurm
 from pipeline.engine.executors import Advance, DryRunEnd, say_nothing
 from pipeline.engine.receipts import WorkFileDamagedError
-from pipeline.engine.remote import Losses, list_versions
+from pipeline.engine.remote_workers import Losses, list_versions
 from pipeline.engine.slurm_element import (
     CALLS_FILE,
     WARNING_SECONDS,

@@ -48,6 +48,6 @@ def most_output_bytes(recipe: Recipe, text_bytes: list[int]) -> int:
 
 
 def token_size(recipe: Recipe) -> int:
-    """Return the bytes of a token before compression."""
+    """Return the bytes of a token on disk before compression."""
     vocab_size = recipe.tokenizer.vocab_size
     return 4 if vocab_size is not None and dtype_for(vocab_size) == "uint32" else 2

@@ -85,7 +85,7 @@ class HashTable:
 def find_distinct(
     selections: list[Selection], samples: list[HashTable], *, read_everything: bool = False
 ) -> list[Distinct]:
-    """Find how much of each source is left without duplicates.
+    """Estimate how much of each source is left without duplicates.
 
     Args:
         selections: the parts of the sources that the build would read.
@@ -122,7 +122,7 @@ def find_distinct(
 
 
 def read_earlier(out: Path, recipe: Recipe) -> list[Distinct] | None:
-    """Return the duplicates that the build of the set in `out` found; None if there is no set of the same sources.
+    """Return, for an estimate, the duplicates that an earlier build of the set in `out` found; None if there is no set of the same sources.
 
     Weights, tokens and tokenizer may differ: equality of documents does not depend on them.
     """

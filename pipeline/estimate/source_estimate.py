@@ -84,6 +84,7 @@ def guess_source(selection: Selection) -> SourcePilot:
 
 
 def estimate_source(share: float, selection: Selection, ratios: SourcePilot) -> SourceEstimate:
+    """Estimate a source by the ratios that a pilot measured."""
     spans = [span for unit in selection.units for span in unit.spans]
     text_bytes = selection.text_bytes
     stored_bytes = sum(span.stored_bytes + span.carried_bytes for span in spans)
@@ -129,4 +130,5 @@ def estimate_tokens(selection: Selection, ratios: SourcePilot) -> int:
 
 
 def estimate_documents(sources: Sequence[SourceEstimate]) -> int:
+    """Return the documents of several sources, by the estimate of each."""
     return sum(source.documents or source.text_bytes // GUESSED_DOCUMENT_BYTES for source in sources)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pipeline.encode.run import END_HASH, FIRST_HASH, fetched_documents, load_runs
+from pipeline.encode.run import END_HASH, FIRST_HASH, load_runs, runs_in_scratch
 from pipeline.mix.block_lists import Blocked, BlockList
 from pipeline.mix.cleaning import Cleaning, cleaned_when_mixed
 from pipeline.mix.contamination import Findings, find_contamination
@@ -69,7 +69,7 @@ class MixTask:
 
 
 def find_short(recipe: Recipe, index: Index, has_more: tuple[bool, ...]) -> dict[int, int]:
-    """Find the sources that must be read further before the set can be mixed.
+    """Find the sources that are too short to be cut into shards, and must be read further before that.
 
     Nothing is repeated or shrunk while a source has more to read. Sources that were read whole bound the set; if they
     stop the build anyway, nothing more is read.
@@ -320,7 +320,7 @@ def _slices_between(source: int, start: Cut, begin: tuple[int, Cut], end: tuple[
 
 
 def mix_runs(folder: Path, task: MixTask, report: Any) -> dict[str, Any]:
-    """Run the mix stage: cut the runs into shards, write which documents are kept, return the plan for the receipt.
+    """Mix the runs: cut them into shards, write which documents are kept, return the plan for the receipt.
 
     If sources must be read further, there is no plan; `short` then lists (source, tokens needed, tokens found). If
     documents are dropped by their measures, `cleaning.json` says which, also if there is no plan; for near-duplicates
@@ -333,7 +333,7 @@ def mix_runs(folder: Path, task: MixTask, report: Any) -> dict[str, Any]:
         BlockListError: a block list was changed or deleted after the recipe was read.
     """
     runs = load_runs(task.runs)
-    with fetched_documents(runs, folder) if task.fetch else nullcontext(runs) as own:
+    with runs_in_scratch(runs, folder) if task.fetch else nullcontext(runs) as own:
         contamination = Findings([], [], [], {})
         if task.evaluations:
             contamination = find_contamination(folder, task.evaluations, task.recipe, runs, own)

@@ -62,7 +62,7 @@ class Kept:
 
 
 def write_kept(folder: Path, kept: Kept) -> dict[str, dict[str, Any]]:
-    """Write the bits and the edges, and return the files' entries for the receipt."""
+    """Write the keep mask: its bits and the edges; return the files' entries for the receipt."""
     with ChecksummedWriter(folder / KEPT_FILE) as file:
         for part in range(len(kept.edges) - 1):
             file.write(kept.bits_of(part).tobytes())
@@ -71,7 +71,7 @@ def write_kept(folder: Path, kept: Kept) -> dict[str, dict[str, Any]]:
 
 
 def read_kept(store: Store, runs: int) -> Kept:
-    """Open the files that `write_kept` wrote for this many runs into a task's folder.
+    """Open the keep mask that `write_kept` wrote for this many runs into a task's folder.
 
     The bits of a partition are read once, and kept in memory; from a store with costly requests, for all tasks of this
     process.

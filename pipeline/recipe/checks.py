@@ -38,7 +38,7 @@ def check_sources(data: dict[str, Any]) -> Iterator[str]:
 
 
 def check_phases(data: dict[str, Any]) -> Iterator[str]:
-    """Yield the faults between phases, and between phases and sources. A phase that the model refuses is left out."""
+    """Yield the faults between the keys of phases, and between phases and sources. A phase that the model refuses is left out."""
     phases = [(place, phase) for place, phase in named_tables(data, "mix.phases") if _is_phase(phase)]
     if not phases:
         return
@@ -121,7 +121,7 @@ def check_shards(data: dict[str, Any]) -> Iterator[str]:
 
 
 def named_tables(data: dict[str, Any], key: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return the tables of a key such as `sources` in a raw recipe of any shape, with places: `sources.prose`."""
+    """Return the tables to check of a key such as `sources`, with places such as `sources.prose`; any shape will do."""
     tables: Any = data
     for part in key.split("."):
         tables = cast("dict[str, Any]", tables).get(part) if isinstance(tables, dict) else None

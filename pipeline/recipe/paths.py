@@ -65,7 +65,7 @@ def list_path_keys(data: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]
 
 
 def move_path_value(value: Any, *, old: Path, new: Path) -> Any:
-    """Return the value of such a key, a path or a list of them, as `move_path` does; other values stay."""
+    """Return the value of a key that names paths, one or a list, as `move_path` does; other values stay."""
     if isinstance(value, list):
         return [move_path_value(item, old=old, new=new) for item in cast("list[Any]", value)]
     return move_path(value, old=old, new=new) if isinstance(value, str) else value

@@ -8,7 +8,7 @@ MATCH_GROUP = "the_match"
 
 
 def check_pattern(pattern: str) -> str:
-    """Return a pattern that can be used.
+    """Check the syntax of a pattern, and return it.
 
     Raises:
         ValueError: with RE2's message, or because the pattern matches everything.

@@ -204,7 +204,7 @@ class Demand:
 
 
 def small_phases(recipe: Recipe, train_tokens: int) -> list[str]:
-    """Return a fault for each phase with fewer tokens than a shard."""
+    """Return a fault for each phase whose share of the training tokens is smaller than a shard."""
     shard_tokens = recipe.shards.tokens
     phases = zip(recipe.mix.phases, Demand(recipe).phase_tokens(train_tokens), strict=False)
     return [

@@ -18,7 +18,7 @@ _COUNT_SCALE = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**
 
 
 def parse_size(value: Any) -> Any:
-    """Turn `"1 GB"`, `"512 MiB"` or a plain number into bytes; other values are left for the model to refuse."""
+    """Turn a key's value, `"1 GB"`, `"512 MiB"` or a number, into bytes; leave other values for the model to refuse."""
     if not isinstance(value, str):
         return value
     match = _SIZE.fullmatch(value)
@@ -30,7 +30,7 @@ def parse_size(value: Any) -> Any:
 
 
 def parse_count(value: Any) -> Any:
-    """Turn `"1B"`, `"500M"`, `"1e9"` or the number 1e9 into a whole number; leave other values to the model.
+    """Turn a key's value, `"1B"`, `"500M"`, `"1e9"` or 1e9, into a whole number; leave other values to the model.
 
     Raises:
         ValueError: a text that begins with a digit and is not a count.
@@ -47,7 +47,7 @@ def parse_count(value: Any) -> Any:
 
 
 def distinct(values: list[str]) -> list[str]:
-    """Refuse a list with equal items."""
+    """Refuse a key's value that is a list with equal items."""
     repeated = sorted({value for value in values if values.count(value) > 1})
     if repeated:
         raise ValueError(f"listed more than once: {', '.join(map(repr, repeated))}. Keep one of each")
@@ -55,14 +55,14 @@ def distinct(values: list[str]) -> list[str]:
 
 
 def no_empty_token(values: list[str]) -> list[str]:
-    """Refuse a list with an empty token."""
+    """Refuse a key's value that is a list with an empty token."""
     if "" in values:
         raise ValueError("an empty string is not a token")
     return values
 
 
 def known_encoding(name: str) -> str:
-    """Refuse a text encoding that Python does not know."""
+    """Refuse a key's value that is a text encoding unknown to Python."""
     try:
         b"".decode(name)
     except LookupError as error:

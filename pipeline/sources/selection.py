@@ -258,7 +258,7 @@ def _group_files(files: list[File], seed: int) -> list[list[File]]:
 
 
 def seeded_place(seed: int, text: str) -> tuple[int, str]:
-    """Return the sort key of something in the seeded order."""
+    """Return the sort key of a part in the seeded order in which a selection takes parts."""
     return xxhash.xxh3_64_intdigest(f"{seed}\0{text}".encode()), text
 
 

@@ -35,7 +35,7 @@ PATTERN_NUMBERS = {"llama3": LLAMA3, "qwen2": QWEN2, "o200k": O200K}
 
 @compiled_and_kept
 def cut(data: Bytes, at: int, stop: int, classes: Bytes, pattern: int, spans: npt.NDArray[np.int64]) -> tuple[int, int]:
-    """Cut text into pre-tokens until it ends or there is no room for more.
+    """Scan text and cut it into pre-tokens until it ends or there is no room for more.
 
     Args:
         data: the text.
@@ -62,7 +62,7 @@ def cut(data: Bytes, at: int, stop: int, classes: Bytes, pattern: int, spans: np
 
 @compiled_and_kept
 def see(data: Bytes, at: int, stop: int, seen: npt.NDArray[np.bool_]) -> None:
-    """Mark the code points that occur in a text."""
+    """Scan a text, and mark the code points that occur in it."""
     while at < stop:
         code = np.int64(data[at])
         at += 1

@@ -214,7 +214,7 @@ def _is_exhausted(sample_path: Path, merges: list[tuple[str, str]]) -> bool:
 
 
 def build_tokenizer_json(merges: list[tuple[str, str]], special_tokens: list[str], pretokenizer: str) -> str:
-    """Return the text of the `tokenizer.json` that these merges make.
+    """Return the text of the `tokenizer.json` that training ends with: of these merges.
 
     Raises:
         TokenizerError: a special token is also an ordinary entry, so that text could produce its id.

@@ -211,7 +211,7 @@ def _part_of(progress: Progress | None, before: int, factor: float) -> Progress 
 
 
 def choose_rates(shard_set: ShardSet) -> SampleRates:
-    """Choose the rates at which `audit_set` samples a set of this size: its samples have a fixed maximum size."""
+    """Choose the rates at which `audit` samples a set of this size: its samples have a fixed maximum size."""
     splits = shard_set.manifest.splits
     train, val = splits.get("train"), splits.get("val")
     tokens, documents = (train.tokens, train.documents) if train else (0, 0)

@@ -117,7 +117,7 @@ MAX_MISPLACED = 20
 
 
 def audit_shard(shard_set: ShardSet, task: ShardTask) -> ShardFigures:
-    """Read one shard and return its figures.
+    """Audit one shard: read it in one pass, and return its figures.
 
     Raises:
         ShardSetError: the shard's files are not what the manifest says.

@@ -380,7 +380,7 @@ def dtype_for(vocab_size: int) -> Dtype:
 
 
 def parse_json(model: type[ModelT], text: bytes, *, where: str) -> ModelT:
-    """Parse metadata into a model.
+    """Parse the JSON of a manifest or sidecar into its model.
 
     Raises:
         ShardSetError: with one problem per fault: `format_unknown`, `version_unknown`, `path_unsafe` or
@@ -394,7 +394,7 @@ def parse_json(model: type[ModelT], text: bytes, *, where: str) -> ModelT:
 
 
 def read_metadata(model: type[ModelT], file: StoredFile) -> ModelT:
-    """Read a metadata file into a model.
+    """Read a manifest or sidecar into its model.
 
     Raises:
         ShardSetError: as `parse_json`, and when the file is larger than its limit.

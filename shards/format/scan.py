@@ -1,4 +1,4 @@
-"""Read a shard's tokens in blocks of whole documents. The audit and the trace read sets this way.
+"""Blocks of whole documents, in which a shard is read. The audit and the trace read sets this way.
 
 One pass reads the tokens file and the document table together. Memory does not depend on the size of the shard: a
 frame, a block (`BLOCK_TOKENS`, or the longest document if that is longer) and a batch of the table. The pass checks
@@ -51,7 +51,7 @@ class DocumentBlock:
 
 
 def iter_blocks(shard_set: ShardSet, shard: Shard) -> Iterator[DocumentBlock]:
-    """Yield a shard's documents, in order, in blocks of about `BLOCK_TOKENS`.
+    """Yield a shard's documents, in order, in document blocks of about `BLOCK_TOKENS`.
 
     Raises:
         ShardSetError: the shard's files are not what the manifest says, or an id is outside the vocabulary.
@@ -129,7 +129,7 @@ def _broken(shard: Shard, message: str) -> ShardSetError:
 
 
 def cut_blocks(ends: npt.NDArray[np.int64], block_tokens: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges [first, last) of documents of at most `block_tokens` tokens; a longer document has its own range.
+    """Yield the document blocks as ranges [first, last) of at most `block_tokens` tokens; a longer document is a block.
 
     Args:
         ends: one past each document's last token, int64 `(documents,)`, ascending; the first document begins at 0.

@@ -187,7 +187,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def write_entry(path: Path, text: str) -> FileEntry:
-    """Write a small text file atomically and return its entry."""
+    """Write a small text file of a set atomically, and return its entry for the manifest."""
     with atomic_open(path) as file:
         hashing = HashingFile(file)
         hashing.write(text.encode())
@@ -195,7 +195,7 @@ def write_entry(path: Path, text: str) -> FileEntry:
 
 
 class HashingFile(io.RawIOBase):
-    """A write-only file object that keeps the size and SHA-256 of what passes through it.
+    """The file object of a writer, which keeps the size and SHA-256 of what passes through it.
 
     Closing it does not close the underlying file; the caller that opened the file closes it.
     """

@@ -31,13 +31,13 @@ class Audited:
 
 
 def rows_of(found: dict[str, Any], check: str) -> list[dict[str, Any]]:
-    """Return the findings of a check in an audit.json, worst first; empty if it has no such check."""
+    """Return the findings of a check of a set that was audited, from its audit.json, worst first; empty without the check."""
     nothing: list[dict[str, Any]] = []
     return next((entry["rows"] for entry in found["checks"] if entry["name"] == check), nothing)
 
 
 def find_or_audit(shard_set: ShardSet, folder: Path, *, workers: int, progress: Progress | None) -> Audited:
-    """Return the set's audit. Make it now unless `folder` has one of this set.
+    """Return the audit of a set that is reported. Make it now unless `folder` has one of this set.
 
     Raises:
         ShardSetError: the set is not whole.

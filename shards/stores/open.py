@@ -70,7 +70,7 @@ def absolute_place(place: str | os.PathLike[str]) -> str:
 
 
 def scheme_of(place: str | os.PathLike[str]) -> str | None:
-    """Return the part before `://` if a place is an address; None if it is a folder.
+    """Return the part before `://`, by which a store is opened; None if the place is a folder.
 
     A `Path` of an address is recognised too, although it has one slash: no folder of a user is called `s3:`.
     """

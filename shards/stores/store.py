@@ -249,7 +249,7 @@ class FolderStore:
 
 
 def reads_at_once(store: Store) -> int:
-    """Return how many threads read small files: one if a request costs nothing."""
+    """Return how many threads read small files of a store: one if a request costs nothing."""
     return READS_AT_ONCE if store.request_bytes else 1
 
 

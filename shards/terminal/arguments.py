@@ -42,7 +42,7 @@ def parse_place(text: str) -> Path | str:
 
 
 def parse_size(flag: str, text: str, *, least: int = 1) -> int:
-    """Return the bytes of a size such as `80GB` (powers of ten) or `80GiB`.
+    """Parse a flag's size such as `80GB` (powers of ten) or `80GiB`.
 
     Raises:
         InputError: it is not a size, or less than `least` bytes.

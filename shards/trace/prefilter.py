@@ -21,7 +21,7 @@ MAX_BITS = 48
 
 
 def cover_bits(text: bytes, table: Sequence[bytes]) -> npt.NDArray[np.uint64]:
-    """Return which bytes of `text` (its first `MAX_BITS`) each id can cover, one bit a byte, uint64 `(ids,)`."""
+    """Filter the ids: return which bytes of `text` (its first `MAX_BITS`) each can cover, a bit a byte, uint64 `(ids,)`."""
     text = text[:MAX_BITS]
     size = len(text)
     letters = set(text)
@@ -44,7 +44,7 @@ def may_hold(
     tokens: npt.NDArray[np.unsignedinteger],
     starts: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.bool_]:
-    """Return whether each document may hold the text, bool `(documents,)`: False is certain, True is not.
+    """Filter documents: return whether each may hold the text, bool `(documents,)`: False is certain, True is not.
 
     Args:
         bits: from `cover_bits`.

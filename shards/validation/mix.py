@@ -22,7 +22,7 @@ ROUNDING_TOKENS = 2
 
 
 def check_mix_shares(manifest: Manifest, longest: Mapping[str, int]) -> list[Problem]:
-    """Check every source's share.
+    """Check every source's share of the mix.
 
     Args:
         manifest: the set's manifest; the tokens of a source are added up over its shards.

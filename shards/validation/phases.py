@@ -39,7 +39,7 @@ def check_phases_and_mix(manifest: Manifest) -> list[Problem]:
 
 
 def check_phases(manifest: Manifest) -> list[Problem]:
-    """Check the phases against each other, against the order of the shards, and each against its shards."""
+    """Check a manifest's phases against each other, against the order of the shards, and each against its shards."""
     names = [phase.name for phase in manifest.phases]
     train = [shard for shard in manifest.shards if shard.split == "train"]
     messages = [f"phase {name!r} is listed {count} times" for name, count in Counter(names).items() if count > 1]

@@ -35,8 +35,8 @@ from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, TOKENS_FILE, Run
 from pipeline.engine.checksums import checksum_file, seal, write_checksummed
 from pipeline.engine.driver import RESULTS_FILE, Driver
 from pipeline.engine.executors import LocalExecutor
-from pipeline.engine.progress import Progress
 from pipeline.engine.receipts import RECEIPT_FILE, write_receipt
+from pipeline.engine.stage_progress import Progress
 from pipeline.engine.tasks import Call, Task, call_to_json
 from pipeline.mix.cuts import MixTask, mix_runs
 from pipeline.mix.plan import ShardPlan, plan_from_dict

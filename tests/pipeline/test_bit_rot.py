@@ -16,7 +16,7 @@ from pipeline.build.build import build
 from pipeline.build.checked_recipe import load_checked_recipe
 from pipeline.engine.driver import DiskFailingError, Driver
 from pipeline.engine.executors import LocalExecutor
-from pipeline.engine.progress import Progress
+from pipeline.engine.stage_progress import Progress
 from pipeline.engine.tasks import Task
 from shards.stores.store import FolderStore
 from tests.support import stage_tasks

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from pipeline.build.build import build
 from pipeline.build.checked_recipe import load_checked_recipe
 from pipeline.engine.executors import LocalExecutor
-from pipeline.engine.progress import Progress
+from pipeline.engine.stage_progress import Progress
 from pipeline.sources.network.settings import Network
 from tests.support.builds import digests, recipe_text, write_corpus
 from tests.support.json_executor import JsonExecutor

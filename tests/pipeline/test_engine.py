@@ -29,8 +29,8 @@ from pipeline.engine.checksums import (
 )
 from pipeline.engine.driver import Driver
 from pipeline.engine.executors import LocalExecutor, WorkerLostError
-from pipeline.engine.progress import Progress
 from pipeline.engine.receipts import RECEIPT_FILE, TaskOutput, WorkFileDamagedError, read_receipt, write_receipt
+from pipeline.engine.stage_progress import Progress
 from pipeline.engine.tasks import Call, JsonText, Task, digest_of, run_call
 from pipeline.engine.timer import Timer
 from shards.stores.files import FolderBusyError, host_name, lock_folder, unique_name

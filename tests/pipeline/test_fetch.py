@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.engine.progress import Progress
 from pipeline.engine.receipts import write_receipt
+from pipeline.engine.stage_progress import Progress
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import SourceError, Unit, make_units, spans_to_json
 from pipeline.sources.kinds import read_span
@@ -601,7 +601,7 @@ def test_a_source_on_the_hub_names_files_too(tmp_path: Path) -> None:
 @pytest.fixture
 def quick_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shards.terminal.progress.LINE_SECONDS", 0.1)
-    monkeypatch.setattr("pipeline.engine.progress.POLL_SECONDS", 0.1)
+    monkeypatch.setattr("pipeline.engine.stage_progress.POLL_SECONDS", 0.1)
 
 
 @pytest.mark.usefixtures("quick_lines")

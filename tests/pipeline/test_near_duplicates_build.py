@@ -24,8 +24,8 @@ from pipeline.build.build import BuildResult, build
 from pipeline.build.checked_recipe import load_checked_recipe
 from pipeline.clean.limits import CleaningError
 from pipeline.engine.executors import LocalExecutor
-from pipeline.engine.progress import Progress
 from pipeline.engine.receipts import TaskOutput
+from pipeline.engine.stage_progress import Progress
 from pipeline.mix.near_duplicates.drop import EVIDENCE_FILE
 from pipeline.mix.near_duplicates.similar import SIMILAR_DTYPE, SIMILAR_FILE
 from shards.stores.store import FolderStore

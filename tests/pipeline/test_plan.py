@@ -21,7 +21,7 @@ from pipeline.build.build import build
 from pipeline.build.checked_recipe import load_checked_recipe
 from pipeline.cli.plan_display import print_plan
 from pipeline.engine.executors import LocalExecutor
-from pipeline.engine.progress import Progress
+from pipeline.engine.stage_progress import Progress
 from pipeline.estimate.disk import REMEDY
 from pipeline.estimate.durations import TimeEstimate
 from pipeline.estimate.estimate import Estimate, estimate

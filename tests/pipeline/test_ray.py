@@ -13,7 +13,7 @@ import pytest
 from pipeline.engine import ray_executor
 from pipeline.engine.executors import WorkerLostError
 from pipeline.engine.ray_executor import RayExecutor
-from pipeline.engine.remote import WorkerDiffersError
+from pipeline.engine.remote_workers import WorkerDiffersError
 from pipeline.engine.tasks import Call, Task, digest_of
 from shards.stores.store import FolderStore
 from shards.validation.validate import validate

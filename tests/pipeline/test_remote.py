@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 import pytest
 
-from pipeline.engine.remote import WorkerDiffersError, check_remote_worker, list_versions, name_node
+from pipeline.engine.remote_workers import WorkerDiffersError, check_remote_worker, list_versions, name_node
 from shards.errors import InputError, MissingExtraError
 from shards.stores.object_address import ObjectAddress
 from shards.stores.object_client import Settings
@@ -29,7 +29,7 @@ def test_a_package_of_an_extra_may_be_on_one_side_alone(monkeypatch: pytest.Monk
     with_numba = list_versions()
     without = {name: found for name, found in with_numba.items() if name != "numba"}
     check_remote_worker(without)
-    monkeypatch.setattr("pipeline.engine.remote.list_versions", lambda: without)
+    monkeypatch.setattr("pipeline.engine.remote_workers.list_versions", lambda: without)
     check_remote_worker(with_numba)
 
 

@@ -15,7 +15,7 @@ import pytest
 import shards
 from pipeline.build.build import BuildResult, build
 from pipeline.engine.executors import LocalExecutor
-from pipeline.engine.progress import Progress
+from pipeline.engine.stage_progress import Progress
 from pipeline.mix.cuts import MixError
 from pipeline.recipe.schema import Recipe
 from pipeline.sources import files, selection

@@ -12,7 +12,7 @@ import shards
 from pipeline.build.running_build import RunningBuild
 from pipeline.build.validation import run_validation
 from pipeline.engine.driver import Driver
-from pipeline.engine.progress import Progress
+from pipeline.engine.stage_progress import Progress
 from shards.errors import ShardSetError
 from shards.stores.open import open_writable_store
 from shards.stores.store import FolderStore

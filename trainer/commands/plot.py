@@ -181,7 +181,7 @@ def read_groups(records: list[Record], key: str) -> dict[str, Curve]:
 
 
 def smooth(values: list[float], width: int) -> npt.NDArray[np.float64]:
-    """Return the mean of `width` values around each one, float64 `(len(values),)`.
+    """Smooth a plot's values: return the mean of `width` values around each one, float64 `(len(values),)`.
 
     Near the beginning, where a loss falls steeply, as few values follow as come before; near the end fewer follow.
     """

@@ -123,7 +123,7 @@ def _fetch_first_shard(session: Session) -> None:
 
 @contextlib.contextmanager
 def catch_signals(say: Callable[[str], None]) -> Generator[list[int]]:
-    """Put the first SIGINT or SIGTERM into the list that this yields; a second one is handled as before."""
+    """Let the loop end by the first SIGINT or SIGTERM, which goes into the list that this yields; a second one is handled as before."""
     received: list[int] = []
 
     def receive(number: int, _frame: FrameType | None) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def name_ends(action: str) -> dict[str, str]:
-    """Return what becomes of both documents of a pair of near-duplicates: `dropped` and `kept` of the report.
+    """Return the words for what becomes of both near-duplicates of a pair: `dropped` and `kept` of the report.
 
     Args:
         action: `drop`, or `report`, which drops nothing.
@@ -15,7 +15,7 @@ def name_ends(action: str) -> dict[str, str]:
 
 
 def describe_unread(names: Sequence[str]) -> str:
-    """Return the wording for sources that were read in part, of print and pages; nothing if there are none."""
+    """Return the words for sources that were read in part, in print and on pages; nothing if there are none."""
     if not names:
         return ""
     return f"Only a part of {', '.join(names)} was read. The rest was not searched, and is not in the set."

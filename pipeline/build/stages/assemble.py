@@ -33,7 +33,7 @@ def run_assemble(
     runs: RunList,
     mix_folder: WritableStore,
 ) -> list[ShardEntry]:
-    """Write every missing shard; return all entries in order."""
+    """Run the assemble stage: write every missing shard; return all entries in order."""
     carried = tuple(merge_carried(recipe, [selection.carried for selection in running.selections]))
     properties = SetProperties(
         tokenizer.vocab_size,

@@ -25,7 +25,7 @@ from shards.stores.store import WritableStore
 def run_encode(
     running: RunningBuild, recipe: Recipe, tokenizer: TokenizerInfo, evaluations: WritableStore | None
 ) -> tuple[list[Run], list[dict[str, Any]]]:
-    """Encode every unit; return the runs in unit order, and the result of encoding each."""
+    """Run the encode stage: encode every unit; return the runs in unit order, and the result of encoding each."""
     dtype = token_dtype(tokenizer.vocab_size)
     libraries = [version(name) for name in ("gigatoken", "pyarrow", "xxhash")]
     special_tokens = tuple(tokenizer.special_tokens.items())

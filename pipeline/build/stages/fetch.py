@@ -17,7 +17,7 @@ from shards.stores.store import FolderStore, require_folder
 
 
 def run_fetch(running: RunningBuild, recipe: Recipe) -> None:
-    """Fetch the files that a source's rows name; afterwards its units read local documents.
+    """Run the fetch stage: fetch the files that a source's rows name; afterwards its units read local documents.
 
     The digests do not include the archive's address or the number of connections: SHA-1 identifies each file.
 
@@ -59,7 +59,7 @@ def run_fetch(running: RunningBuild, recipe: Recipe) -> None:
 
 
 def needs_fetch(recipe: Recipe) -> bool:
-    """Return whether rows of a source only name their text."""
+    """Return whether a source needs the fetch stage: its rows only name their text."""
     return any(source.content != "column" for source in recipe.sources)
 
 
@@ -88,7 +88,7 @@ def check_missing(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> No
 
 
 def ask_again(source: SourceRecipe, folder: Path, tasks: list[Task]) -> None:
-    """Delete the receipts of fetch tasks with missing files if the source misses too many, so that they run again."""
+    """Let the fetch stage run again for files that it missed, if a source misses too many: delete the receipts."""
     results = [result for task in tasks if (result := read_receipt(FolderStore(folder / task.digest))) is not None]
     if len(results) == len(tasks) and _too_many(source, *_count(results)):
         for task, result in zip(tasks, results, strict=True):

@@ -60,7 +60,7 @@ def run_mix(
     similar: SimilarPairs | None,
     evaluations: WritableStore | None,
 ) -> tuple[MixPlan | None, WritableStore]:
-    """Decide which documents go to which shard; return the plan and the folder of the mix task.
+    """Run the mix stage: decide which documents go to which shard; return the plan and the folder of the task.
 
     If a source is too short and has more, the plan is None, and more of the source has been taken.
 
@@ -149,6 +149,6 @@ def _check_cleaning(
 
 
 def write_run_list(runs: RunList, pending: list[Task]) -> None:
-    """Write the list of the runs to mix if a task will run: one that is repaired later needs it too."""
+    """Write the list of the runs for the mix stage if a task will run: one that is repaired later needs it too."""
     if pending:
         runs.write()

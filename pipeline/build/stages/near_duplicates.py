@@ -25,7 +25,7 @@ def find_similar_pairs(
     runs: RunList,
     before: Callable[[list[Task]], None],
 ) -> SimilarPairs | None:
-    """Find the pairs of similar documents in the runs; return what the mix needs to read them.
+    """Run the three stages that find near-duplicates; return what the mix needs to read the similar pairs.
 
     Args:
         running: the build.

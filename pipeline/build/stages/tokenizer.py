@@ -30,7 +30,7 @@ _LASTING_KEYS = ("vocab_size", "special_tokens", "pretokenizer")
 
 
 def run_tokenizer(running: RunningBuild, recipe: Recipe, choice: TokenizerChoice) -> tuple[TokenizerInfo, Recipe]:
-    """Provide the build's tokenizer.
+    """Run the tokenizer stage: provide the build's tokenizer.
 
     A change of the mix trains no new tokenizer: the task's digest does not depend on the mix's weights. The receipt
     has the weights that the sample was drawn with.

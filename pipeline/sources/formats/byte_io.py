@@ -51,7 +51,7 @@ def open_file(url: str) -> Generator[BinaryIO]:
 
 
 def read_head(url: str, count: int) -> bytes:
-    """Return a file's first bytes, fewer if it ends before; by three calls of the system, as there may be many."""
+    """Read a file's first bytes, fewer if it ends before; by three calls of the system, as there may be many."""
     if not is_local(url):
         with open_file(url) as file:
             return file.read(count)
@@ -122,7 +122,7 @@ def read_blocks(raw: BinaryIO, span: Span) -> Iterator[bytes]:
 
 
 def truncated(span: Span, missing: int) -> SourceError:
-    """Return the error of a file that ends before its span does."""
+    """Return the error of a file whose bytes end before its span does."""
     return SourceError(f"{span.name}: ends {missing} bytes early. The file is truncated; restore it.")
 
 

@@ -140,7 +140,7 @@ def test_predicates(table: pa.Table | pa.RecordBatch, predicates: list[Predicate
 
 
 def kind_of_type(kind: pa.DataType) -> CarriedType | Literal[""] | None:
-    """Return the type of a table's column to carry, `UNKNOWN_TYPE` if all is null; None if it cannot be carried."""
+    """Return the type that a column of a table is carried as: `UNKNOWN_TYPE` if all is null, None if it cannot be."""
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
     return next((name for tests, name in _KINDS if any(test(value) for test in tests)), None)
 

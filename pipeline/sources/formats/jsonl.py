@@ -33,7 +33,7 @@ _MOST_BYTES = (1 << 31) - 2
 
 
 def read_records(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
-    """Stream a span's records, with the columns to carry; empty lines are not records.
+    """Stream the JSON lines of a span as records, with the columns to carry; empty lines are not records.
 
     Raises:
         SourceError: a record is malformed and the source's `max_malformed` is 0.
@@ -57,7 +57,7 @@ def read_records(source: SourceRecipe, span: Span, carried: Columns = ()) -> Ite
 
 
 def check_head(source: SourceRecipe, span: Span) -> tuple[str, ...]:
-    """Check that the file's first records have the columns that the recipe names, with the expected types.
+    """Check that the first records of a JSON lines file have the columns that the recipe names, with the expected types.
 
     Returns:
         The type there of each column that the source carries.

@@ -54,7 +54,7 @@ def read_file(source: Path | pa.NativeFile) -> Iterator[TextBatch]:
 
 
 class DocumentWriter:
-    """Writes a file of documents in row groups of about `BATCH_BYTES`."""
+    """Writes a file of fetched documents in row groups of about `BATCH_BYTES`."""
 
     def __init__(self, path: Path):
         # No dictionary and no statistics: texts rarely repeat, and nobody searches for them by value.

@@ -1,4 +1,4 @@
-"""A client of an object store over HTTP, without an account: one connection that requests whole objects.
+"""One HTTP connection to the archive's object store, without an account: it requests whole objects.
 
 Threads with the standard library's client fetch 4,800 objects of 4 KB per second from a loopback server on the same two
 cores, measured; urllib3 2,800, httpx2 1,600, aiohttp 4,700, obstore (Rust) 4,800. A real network gives hundreds.
@@ -33,7 +33,7 @@ class TooLargeError(Exception):
 
 
 def resolve_endpoint(text: str) -> SplitResult:
-    """Return the HTTP address of a store; `s3://bucket/prefix` becomes HTTPS, or the address in AWS_ENDPOINT_URL.
+    """Return the address for an HTTP connection to a store; `s3://bucket/prefix` becomes HTTPS, or the address in AWS_ENDPOINT_URL.
 
     Raises:
         SourceError: the text is not an address of these forms.
@@ -58,7 +58,7 @@ _large = threading.Lock()
 
 
 class ObjectClient:
-    """One connection to a store, which is opened again after a failure. Not thread-safe."""
+    """One HTTP connection to a store, which is opened again after a failure. Not thread-safe."""
 
     def __init__(self, endpoint: SplitResult, timeout_s: float):
         self.endpoint = endpoint

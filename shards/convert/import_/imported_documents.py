@@ -51,7 +51,7 @@ class ImportedDocuments:
 def cut_documents(
     stream: BinStream, *, vocab_size: int, eos_id: int, close: bool, advance: Callable[[int], None]
 ) -> ImportedDocuments:
-    """Read a stream once, check its ids, and cut it into documents.
+    """Read an imported stream once, check its ids, and cut it into documents.
 
     Args:
         stream: the tokens.

@@ -41,7 +41,7 @@ def make_manifest(
     vocab_size: int,
     digests: dict[Split, list[str]],
 ) -> Manifest:
-    """Return the manifest.
+    """Return the manifest of an imported set.
 
     Args:
         name: the set's name.

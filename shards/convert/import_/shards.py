@@ -92,7 +92,7 @@ def write_split(
     shard_tokens: int,
     advance: Callable[[int], None],
 ) -> list[ShardEntry]:
-    """Write a split in shards of about equal size, in the files' order."""
+    """Write an imported split in shards of about equal size, in the files' order."""
     numbers = np.flatnonzero(keep).astype(np.int64)
     dtype = "<u2" if dtype_for(properties.vocab_size) == "uint16" else "<u4"
     entries: list[ShardEntry] = []

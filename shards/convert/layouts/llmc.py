@@ -29,7 +29,7 @@ _HEAD = struct.Struct("<3i")
 
 
 def pack_header(num_tokens: int) -> bytes:
-    """Return a file's 1,024 bytes of header."""
+    """Return the 1,024 bytes of header of an llm.c file."""
     return _HEAD.pack(MAGIC, VERSION, num_tokens).ljust(HEADER_BYTES, b"\0")
 
 

@@ -1,4 +1,4 @@
-"""Progress of a build: notes, and the counters of a stage's tasks, shown by `shards.terminal.progress`."""
+"""Progress of a build's stages: notes, and the counters of a stage's tasks, shown by `shards.terminal.progress`."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Progress:
         self._said: set[str] = set()
 
     def note(self, message: str) -> None:
-        """Print one line for a person."""
+        """Print one line for a person, above the progress of the stage."""
         if not self._quiet:
             say(message)
 
     def note_once(self, message: str) -> None:
-        """Print one line for a person, unless it has been printed before."""
+        """Print one line above the progress of the stage, unless it has been printed before."""
         if message not in self._said:
             self._said.add(message)
             self.note(message)
