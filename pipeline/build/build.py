@@ -39,8 +39,8 @@ from pipeline.engine.stage_progress import Progress
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.carried_columns import merge_carried
 from pipeline.sources.hub import pin_revisions
-from pipeline.sources.kept_spans import KeptSpans
 from pipeline.sources.selection import Unread, open_sources
+from pipeline.sources.span_cache import SpanCache
 from shards.format.manifest import MANIFEST_FILE, Manifest
 from shards.stores.files import delete_path, lock_folder
 from shards.stores.open import open_writable_store
@@ -117,7 +117,7 @@ def build(
     out_store, work_store = open_writable_store(out), open_writable_store(work)
     _check_places(out_store, work_store, recipe)
     recipe = pin_revisions(recipe, work_store)
-    selections = open_sources(recipe, kept_spans := KeptSpans(work_store))
+    selections = open_sources(recipe, span_cache := SpanCache(work_store))
     with _held(work_store, out_store) as check:
         # Run the stages.
         units = [selection.units for selection in selections]
@@ -129,9 +129,9 @@ def build(
         run_fetch(running, recipe)
         tokenizer, recipe = run_tokenizer(running, recipe, tokenizer_choice)
         if any(stage.ran for stage in running.stages.values()):  # a dry run runs nothing, and writes nothing
-            kept_spans.save()
+            span_cache.save()
         runs, encoded, mixed, mix_folder = run_encode_and_mix(running, recipe, tokenizer, evaluations)
-        kept_spans.save()  # of the parts that were taken since
+        span_cache.save()  # of the parts that were taken since
         entries = run_assemble(running, recipe, tokenizer, mixed, runs, mix_folder)
 
         # Write the manifest, and delete what an earlier recipe left.

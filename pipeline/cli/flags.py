@@ -98,7 +98,7 @@ def parse_build_place(text: str) -> str:
 
 
 def _size(text: str) -> int:
-    from pipeline.recipe.values import parse_size
+    from pipeline.recipe.key_values import parse_size
 
     try:
         return parse_size(text)
@@ -107,7 +107,7 @@ def _size(text: str) -> int:
 
 
 def _tokens(text: str) -> str:
-    from pipeline.recipe.values import parse_count
+    from pipeline.recipe.key_values import parse_count
 
     if text != "max" and (not isinstance(parse_count(text), int) or parse_count(text) < 1):
         raise argparse.ArgumentTypeError(f"expected a number of tokens such as 1e9, 1B, 500M, or max; got {text!r}")

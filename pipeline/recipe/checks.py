@@ -12,8 +12,8 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
+from pipeline.recipe.key_values import parse_count
 from pipeline.recipe.schema import NUM_BYTES, ShardsRecipe, SourceRecipe, TokenizerRecipe
-from pipeline.recipe.values import parse_count
 from shards.config import item_names
 
 _KEYS_OF_KIND = {"files": ("paths", "max_malformed"), "hub": ("repo", "config", "split", "revision")}

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pipeline.recipe.values import Name
+from pipeline.recipe.key_values import Name
 from shards.config import Settings
 
 

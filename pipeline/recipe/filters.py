@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self, get_args
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from pipeline.recipe.clean_table import CleanTable
-from pipeline.recipe.values import SizeBytes, distinct
+from pipeline.recipe.key_values import SizeBytes, distinct
 
 PersonalKind = Literal[
     "private_key",

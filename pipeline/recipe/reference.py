@@ -10,9 +10,9 @@ from pathlib import Path
 
 from pipeline.recipe.clean_recipe import CleanAllRecipe, NearDuplicatesRecipe
 from pipeline.recipe.filters import FILTERS
+from pipeline.recipe.key_values import Name, parse_count, parse_size
 from pipeline.recipe.presets import PRESETS, Preset
 from pipeline.recipe.schema import MixRecipe, PhaseRecipe, Recipe
-from pipeline.recipe.values import Name, parse_count, parse_size
 from shards.errors import InputError
 from shards.terminal.key_tables import KeyTables, field_docs, find_section
 

@@ -15,8 +15,8 @@ from pipeline.recipe import paths
 from pipeline.recipe.carry import checked_carry
 from pipeline.recipe.clean_recipe import CleanAllRecipe, CleanRecipe
 from pipeline.recipe.evaluations import EvaluationRecipe
+from pipeline.recipe.key_values import Count, Name, Patterns, SizeBytes, distinct, known_encoding, no_empty_token
 from pipeline.recipe.predicates import checked_predicates
-from pipeline.recipe.values import Count, Name, Patterns, SizeBytes, distinct, known_encoding, no_empty_token
 from shards.config import Settings
 from shards.format.zstd_parameters import Compression, CompressionName
 

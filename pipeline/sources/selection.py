@@ -27,8 +27,8 @@ from pipeline.recipe.shares import Demand
 from pipeline.sources.base import UNIT_BYTES, Columns, File, SourceError, Span, Unit, make_units
 from pipeline.sources.carried_columns import find_carried_faults
 from pipeline.sources.formats.carried_types import merge_types
-from pipeline.sources.kept_spans import KeptSpans
 from pipeline.sources.kinds import list_files
+from pipeline.sources.span_cache import SpanCache
 from shards.format.carried import CarriedType
 from shards.terminal.display import plural
 from shards.terminal.progress import format_amount
@@ -81,7 +81,7 @@ class Selection:
     """The parts of one source that are read: `units`. Grows by `take`."""
 
     def __init__(
-        self, index: int, source: SourceRecipe, *, seed: int, tokens: int | None, kept: KeptSpans | None = None
+        self, index: int, source: SourceRecipe, *, seed: int, tokens: int | None, kept: SpanCache | None = None
     ):
         """List the files, and only the spans that are needed.
 
@@ -96,7 +96,7 @@ class Selection:
             SourceError: a file cannot be read, or does not fit the recipe.
         """
         self.index, self.source = index, source
-        self._kept = kept or KeptSpans()
+        self._kept = kept or SpanCache()
         self.files: list[File] = list_files(source)
         small = source.content == "column" and sum(file.stored_bytes for file in self.files) <= WHOLE_BYTES
         self.whole = tokens is None or small  # a small file may name millions of others
@@ -262,7 +262,7 @@ def seeded_place(seed: int, text: str) -> tuple[int, str]:
     return xxhash.xxh3_64_intdigest(f"{seed}\0{text}".encode()), text
 
 
-def open_sources(recipe: Recipe, kept: KeptSpans | None = None) -> list[Selection]:
+def open_sources(recipe: Recipe, kept: SpanCache | None = None) -> list[Selection]:
     """Select the parts of every source that the recipe needs, as far as is known before text is read.
 
     Args:

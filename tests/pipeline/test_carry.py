@@ -19,9 +19,9 @@ from pipeline.encode.run import Run
 from pipeline.engine.receipts import write_receipt
 from pipeline.recipe.read import read_recipe
 from pipeline.sources.base import SourceError
-from pipeline.sources.kept_spans import KeptSpans
 from pipeline.sources.kinds import list_files, list_spans, read_span
 from pipeline.sources.selection import open_sources
+from pipeline.sources.span_cache import SpanCache
 from shards.errors import InputError
 from shards.format.carried import arrow_type
 from shards.stores.store import FolderStore
@@ -203,13 +203,13 @@ def test_kept_spans_keep_the_types(tmp_path: Path) -> None:
     write_parquet(tmp_path / "a.parquet", url=["x"])
     (source,) = read_recipe(recipe_of(tmp_path, "*.parquet", 'carry = ["url"]')).sources
     files = list_files(source)
-    kept = KeptSpans(FolderStore(tmp_path))
+    kept = SpanCache(FolderStore(tmp_path))
     first = kept.list_spans(source, files)
     kept.save()
     assert first[0].carried == ("string",)
     assert first[0].carried_bytes > 0
     (tmp_path / "a.parquet").unlink()  # the kept ones do not open it
-    assert KeptSpans(FolderStore(tmp_path)).list_spans(source, files) == first
+    assert SpanCache(FolderStore(tmp_path)).list_spans(source, files) == first
     plain = source.model_copy(update={"carry": []})
     write_parquet(tmp_path / "a.parquet", url=["x"])
     (span,) = list_spans(plain, list_files(plain))

@@ -11,8 +11,8 @@ import pytest
 
 from pipeline.__main__ import main
 from pipeline.build.checked_recipe import load_checked_recipe
+from pipeline.recipe.key_values import parse_size
 from pipeline.recipe.schema import Recipe
-from pipeline.recipe.values import parse_size
 from shards.config import SettingsError
 from tests.support.good_recipe import GOOD, faults_of
 

@@ -15,9 +15,9 @@ from pipeline.build.build import BuildResult
 from pipeline.build.python_api import build_set, load_recipe
 from pipeline.clean.documents import DocumentStream
 from pipeline.sources.base import Span, Unit, make_units
-from pipeline.sources.kept_spans import SPANS_FILE, KeptSpans
 from pipeline.sources.kinds import list_files, list_spans
 from pipeline.sources.selection import open_sources
+from pipeline.sources.span_cache import SPANS_FILE, SpanCache
 from shards.stores.store import FolderStore
 from tests.support.builds import digests
 from tests.support.opened import record_opened
@@ -88,7 +88,7 @@ def opened_by_listing(tmp_path: Path) -> Callable[[Path], list[str]]:
     """Return a function that lists a glob as a build does, and gives the files of the glob that it opened."""
 
     def run(glob: Path) -> list[str]:
-        recipe, kept = load_recipe(recipe_of(glob)), KeptSpans(FolderStore(tmp_path / "set.work"))
+        recipe, kept = load_recipe(recipe_of(glob)), SpanCache(FolderStore(tmp_path / "set.work"))
         with record_opened() as opened:
             open_sources(recipe, kept)
         return [Path(path).name for path in opened if Path(path).suffix == glob.suffix]
@@ -146,7 +146,7 @@ def test_kept_spans_are_of_one_way_to_read(files: Any, source: Any, tmp_path: Pa
     glob = files("jsonl")
     store = FolderStore(tmp_path / "work")
     whole = source(glob)
-    kept = KeptSpans(store)
+    kept = SpanCache(store)
     spans = kept.list_spans(whole, list_files(whole))
     kept.save()
     for recipe, unit_bytes, expected in (
@@ -157,7 +157,7 @@ def test_kept_spans_are_of_one_way_to_read(files: Any, source: Any, tmp_path: Pa
         (whole, 1 << 20, FILES),
     ):
         with record_opened() as opened:
-            found = KeptSpans(store).list_spans(recipe, list_files(recipe), unit_bytes)
+            found = SpanCache(store).list_spans(recipe, list_files(recipe), unit_bytes)
         assert sum(path.endswith(".jsonl") for path in opened) == expected
         assert found == list_spans(recipe, list_files(recipe), unit_bytes)
     assert spans == list_spans(whole, list_files(whole))

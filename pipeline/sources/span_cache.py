@@ -30,7 +30,7 @@ carries columns, `carried` and `carried_bytes`."""
 _FIELDS = 7
 
 
-class KeptSpans:
+class SpanCache:
     """Lists spans, and keeps them in a work folder. Memory: about 0.5 KB a file."""
 
     def __init__(self, work: WritableStore | None = None):
