@@ -25,12 +25,12 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_numbers, wrap_texts
-from pipeline.encode.carried import CarriedRows
 from pipeline.encode.run import CONNECTIONS, DOCUMENT_DTYPE, Edges, Run, load_runs, token_dtype
+from pipeline.encode.run_carried import CarriedRows
 from pipeline.engine.receipts import FileRange
 from pipeline.engine.timer import Timer
 from pipeline.mix.keep_mask import read_kept
-from pipeline.mix.plan import ShardPlan, Slice
+from pipeline.mix.mix_plan import ShardPlan, Slice
 from shards.format.carried import null_values
 from shards.format.content_hash import join_hashes
 from shards.format.documents import document_schema

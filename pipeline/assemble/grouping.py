@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from pipeline.encode.run import DOCUMENT_DTYPE
-from pipeline.mix.plan import ShardPlan
+from pipeline.mix.mix_plan import ShardPlan
 
 READ_BYTES = 5 << 18
 """A task writes as many shards as it takes to read about this much of each run, as far as the limits below allow: 1.25

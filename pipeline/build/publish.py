@@ -15,7 +15,7 @@ from typing import Any
 import xxhash
 
 from pipeline.encode.run import Run
-from pipeline.mix.plan import MixPlan, ShardPlan
+from pipeline.mix.mix_plan import MixPlan, ShardPlan
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand, Shares
 from pipeline.sources.selection import Unread

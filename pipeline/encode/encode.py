@@ -20,7 +20,6 @@ import xxhash
 from pipeline.clean.documents import Documents, DocumentStream
 from pipeline.clean.evaluations.hits import HIT_DTYPE, load_finder
 from pipeline.clean.measures.measure import measure_documents
-from pipeline.encode.carried import write_carried
 from pipeline.encode.run import (
     DOCUMENT_DTYPE,
     DOCUMENTS_FILE,
@@ -29,6 +28,7 @@ from pipeline.encode.run import (
     MEASURES_FILE,
     TOKENS_FILE,
 )
+from pipeline.encode.run_carried import write_carried
 from pipeline.engine.checksums import ChecksummedWriter, write_checksummed
 from pipeline.engine.timer import Timer
 from pipeline.recipe.schema import SourceRecipe

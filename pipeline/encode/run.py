@@ -4,7 +4,7 @@
 document, in the same order. Because runs are sorted, any range of hashes is one contiguous slice of both files. If the
 source is cleaned when the set is mixed, `measures.bin` holds each document's measures, again in that order. If the
 recipe names evaluation sets, `hits.bin` holds where their n-grams occur, document by document. The values of columns to
-carry are in two files (`pipeline.encode.carried`).
+carry are in two files (`pipeline.encode.run_carried`).
 The list of runs has what their receipts say; every range of the files is compared with its checksums as it is read.
 """
 
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipeline.clean.evaluations.hits import HIT_DTYPE
-from pipeline.encode.carried import CARRIED_FILE, CARRIED_TEXT_FILE, CarriedRows, read_carried
+from pipeline.encode.run_carried import CARRIED_FILE, CARRIED_TEXT_FILE, CarriedRows, read_carried
 from pipeline.engine.checksums import seal, unseal, write_checksummed
 from pipeline.engine.receipts import FileRange, TaskOutput, write_receipt
 from pipeline.sources.base import Columns

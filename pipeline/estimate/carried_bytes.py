@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.arrow_arrays import wrap_numbers
-from pipeline.encode.carried import row_dtype
+from pipeline.encode.run_carried import row_dtype
 from pipeline.recipe.schema import SourceRecipe
 
 GUESSED_BYTES = 100

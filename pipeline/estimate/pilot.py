@@ -39,7 +39,7 @@ from pipeline.estimate.duplicates import Distinct, find_distinct, read_earlier
 from pipeline.estimate.pilot_cleaning import MixedPilot, limit_pilot, mix_pilot
 from pipeline.estimate.pilot_pieces import Extract, read_pilot_pieces
 from pipeline.mix.keep_mask import Kept, write_kept
-from pipeline.mix.plan import ShardPlan, Slice
+from pipeline.mix.mix_plan import ShardPlan, Slice
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.recipe.shares import Demand, Shares
 from pipeline.sources.base import Span, TextBatch, Unit

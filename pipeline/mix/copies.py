@@ -23,8 +23,8 @@ from pipeline.engine.receipts import TaskOutput
 from pipeline.mix.block_lists import BlockListError, open_lists
 from pipeline.mix.contamination import CONTAMINATION_FILE
 from pipeline.mix.keep_mask import Kept, read_kept
+from pipeline.mix.mix_plan import MixPlan, plan_from_dict
 from pipeline.mix.near_duplicates.drop import EVIDENCE_FILE
-from pipeline.mix.plan import MixPlan, plan_from_dict
 from pipeline.recipe.schema import Recipe
 from shards.errors import RunError
 from shards.format.writer import shard_name

@@ -29,8 +29,8 @@ from pipeline.mix.contamination import Findings, find_contamination
 from pipeline.mix.drop_counts import count_steps
 from pipeline.mix.index import Axis, Cut, Index
 from pipeline.mix.keep_mask import write_kept
+from pipeline.mix.mix_plan import MixPlan, ShardPlan, Slice, SourceTotals
 from pipeline.mix.near_duplicates.drop import NearDuplicates, SimilarPairs
-from pipeline.mix.plan import MixPlan, ShardPlan, Slice, SourceTotals
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
 from shards.errors import InputError

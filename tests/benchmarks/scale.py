@@ -39,7 +39,7 @@ from pipeline.engine.receipts import RECEIPT_FILE, write_receipt
 from pipeline.engine.stage_progress import Progress
 from pipeline.engine.tasks import Call, Task, call_to_json
 from pipeline.mix.cuts import MixTask, mix_runs
-from pipeline.mix.plan import ShardPlan, plan_from_dict
+from pipeline.mix.mix_plan import ShardPlan, plan_from_dict
 from pipeline.recipe.schema import Recipe
 from shards.format.manifest import MANIFEST_FILE
 from shards.format.reader import open_set

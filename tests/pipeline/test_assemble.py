@@ -21,7 +21,7 @@ from pipeline.engine.receipts import WorkFileDamagedError, load_receipt, write_r
 from pipeline.mix.cuts import MixTask, cut_sources, mix_runs
 from pipeline.mix.index import Index
 from pipeline.mix.keep_mask import write_kept
-from pipeline.mix.plan import MixPlan, ShardPlan, Slice
+from pipeline.mix.mix_plan import MixPlan, ShardPlan, Slice
 from shards.format.writer import SetProperties
 from shards.stores.open import open_writable_store
 from shards.stores.store import FolderStore

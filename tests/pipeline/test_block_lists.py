@@ -27,7 +27,7 @@ from pipeline.mix.block_lists import (
 )
 from pipeline.mix.cuts import MixError, MixTask, cut_sources, mix_runs
 from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE, Index
-from pipeline.mix.plan import plan_from_dict
+from pipeline.mix.mix_plan import plan_from_dict
 from pipeline.recipe.schema import Recipe
 from shards.stores.store import FolderStore
 from tests.support.good_recipe import GOOD, faults_of

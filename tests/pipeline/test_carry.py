@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.__main__ import main
-from pipeline.encode.carried import write_carried
 from pipeline.encode.run import Run
+from pipeline.encode.run_carried import write_carried
 from pipeline.engine.receipts import write_receipt
 from pipeline.recipe.read import read_recipe
 from pipeline.sources.base import SourceError

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from pipeline.mix.cuts import MixError, cut_sources
 from pipeline.mix.index import Index
-from pipeline.mix.plan import plan_from_dict
+from pipeline.mix.mix_plan import plan_from_dict
 from pipeline.recipe.read import read_recipe
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand

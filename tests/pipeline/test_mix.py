@@ -24,8 +24,8 @@ from pipeline.mix.block_lists import Blocked, BlockList
 from pipeline.mix.cuts import MixError, cut_sources
 from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE, Axis, Index
 from pipeline.mix.keep_mask import read_kept, write_kept
+from pipeline.mix.mix_plan import MixPlan, plan_from_dict
 from pipeline.mix.partitions import Partitions
-from pipeline.mix.plan import MixPlan, plan_from_dict
 from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Shares
 from shards.errors import RunError

@@ -150,7 +150,7 @@ def test_a_set_of_an_earlier_version_is_found_from_the_working_directory(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its recipe.json names paths relative to where the build ran."""
-    from pipeline.clean.read_back import read_documents_again
+    from pipeline.clean.provenance import read_documents_again
 
     size = (project / "texts/a.jsonl").stat().st_size
     source = {"name": "s", "weight": 1, "paths": ["texts/*.jsonl"], "folder": str(project / "out/a")}

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from pipeline.clean.read_back import read_documents_again
+from pipeline.clean.provenance import read_documents_again
 from pipeline.sources import base
 from pipeline.sources.base import SourceError
 from tests.support.builds import list_spans_of

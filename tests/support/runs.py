@@ -15,7 +15,7 @@ from pipeline.encode.run import DOCUMENT_DTYPE, DOCUMENTS_FILE, MEASURES_FILE, T
 from pipeline.engine.checksums import checksum_file, write_checksummed
 from pipeline.engine.receipts import write_receipt
 from pipeline.mix.index import Index
-from pipeline.mix.plan import MixPlan
+from pipeline.mix.mix_plan import MixPlan
 from pipeline.recipe.schema import Recipe
 
 EOS = 7

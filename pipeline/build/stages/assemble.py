@@ -15,7 +15,7 @@ from pipeline.build.stages.mix import write_run_list
 from pipeline.encode.run import RunList
 from pipeline.engine.receipts import RECEIPT_FILE
 from pipeline.engine.tasks import Task, digest_in, digest_of
-from pipeline.mix.plan import MixPlan, ShardPlan
+from pipeline.mix.mix_plan import MixPlan, ShardPlan
 from pipeline.recipe.schema import Recipe
 from pipeline.sources.carried_columns import merge_carried
 from pipeline.tokenizer.encoder import TokenizerInfo

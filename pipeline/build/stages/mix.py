@@ -19,8 +19,8 @@ from pipeline.engine.tasks import Task, digest_in, digest_of
 from pipeline.mix import cleaning, drop_counts
 from pipeline.mix import cuts as mix
 from pipeline.mix.block_lists import open_lists
+from pipeline.mix.mix_plan import MixPlan, plan_from_dict
 from pipeline.mix.near_duplicates.drop import SimilarPairs
-from pipeline.mix.plan import MixPlan, plan_from_dict
 from pipeline.recipe.schema import Recipe
 from pipeline.tokenizer.encoder import TokenizerInfo
 from shards.stores.store import WritableStore

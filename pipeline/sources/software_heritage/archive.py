@@ -20,7 +20,12 @@ from typing import TYPE_CHECKING
 
 from pipeline.sources.network.counted_retries import retry_counted
 from pipeline.sources.network.settings import network_settings
-from pipeline.sources.software_heritage.http_objects import MAX_BYTES, ObjectClient, TooLargeError, resolve_endpoint
+from pipeline.sources.software_heritage.http_connection import (
+    MAX_BYTES,
+    HttpConnection,
+    TooLargeError,
+    resolve_endpoint,
+)
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
@@ -96,7 +101,7 @@ def fetch_archive_objects(keys: Iterable[bytes]) -> Generator[tuple[bytes, Outco
     slots = threading.Semaphore(2 * settings.content_connections)  # objects requested and not yet yielded
 
     def work() -> None:
-        client = ObjectClient(endpoint, settings.timeout_s)
+        client = HttpConnection(endpoint, settings.timeout_s)
         try:
             while True:
                 slots.acquire()
@@ -135,7 +140,7 @@ class _StoppedError(Exception):
     """Another connection failed for good, or the caller wants no more objects."""
 
 
-def _fetch(client: ObjectClient, key: bytes, give_up_s: float, stop: threading.Event) -> Outcome:
+def _fetch(client: HttpConnection, key: bytes, give_up_s: float, stop: threading.Event) -> Outcome:
     """Fetch one object; retry transient failures and bodies that are wrong."""
 
     def attempt() -> bytes | None:

@@ -57,7 +57,7 @@ def resolve_endpoint(text: str) -> SplitResult:
 _large = threading.Lock()
 
 
-class ObjectClient:
+class HttpConnection:
     """One HTTP connection to a store, which is opened again after a failure. Not thread-safe."""
 
     def __init__(self, endpoint: SplitResult, timeout_s: float):
