@@ -23,7 +23,7 @@ MEASURES_MODULE = "pipeline.clean.measures.preloaded_measures"
 
 
 def find_preloaded_modules(recipe: str | Path | dict[str, Any] | BaseModel, overrides: Sequence[str] = ()) -> list[str]:
-    """Return the modules to load before the recipe is read, in their order.
+    """Return the modules that workers load before the recipe is read, in their order.
 
     Args:
         recipe: the recipe's file, the name of a shipped recipe, its tables, or the recipe.

@@ -1,4 +1,4 @@
-"""Read documents back by their provenance: as their source has them, or as a set holds them (`--against-sources`).
+"""Documents by their provenance: as their source has them, or as a set holds them (`--against-sources`).
 
 The package's entry points of the group `tokenmill.sources` name `read_documents`.
 """
@@ -15,14 +15,14 @@ from pipeline.sources.kinds import list_files, list_spans, read_span
 
 
 def read_documents(source: dict[str, Any], unit: str, rows: list[int]) -> list[bytes | None]:
-    """Read documents back as the set holds them: `read_documents_again`, and what the recipe masks is masked."""
+    """Read documents by their provenance, as the set holds them: what the recipe masks is masked."""
     recipe = _parse_source(source)
     found = read_documents_again(source, unit, rows)
     return [None if text is None else apply_mask(recipe, text) for text in found]
 
 
 def read_documents_again(source: dict[str, Any], unit: str, rows: list[int]) -> list[bytes | None]:
-    """Read documents back by their provenance, as their source has them.
+    """Read documents by their provenance, as their source has them.
 
     Args:
         source: the source's object in the set's recipe.json, with the folder at which its paths begin as `folder`.

@@ -1,4 +1,4 @@
-"""Parts that executors with workers on other hosts share: the check of a worker, and the count of lost calls."""
+"""Remote workers, on other hosts than the driver: what is checked of them, and how often each call is lost with one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class WorkerDiffersError(InputError):
 
 
 def list_versions() -> dict[str, str]:
-    """Return the versions that driver and workers must share: Python's without the last number, and packages'."""
+    """Return the versions that driver and remote workers must share: Python's without the last number, and packages'."""
     versions = {"Python": ".".join(platform.python_version_tuple()[:2])}
     for package in _PACKAGES:
         try:
@@ -44,12 +44,12 @@ def list_versions() -> dict[str, str]:
 
 
 def list_settings() -> dict[str, str]:
-    """Return the environment variables by which workers on other hosts read as the driver does; none is secret."""
+    """Return the environment variables by which remote workers read as the driver does; none is secret."""
     return {name: value for name, value in os.environ.items() if name.startswith("TOKENMILL_") or name in _SETTINGS}
 
 
 def check_remote_worker(driver: Mapping[str, str]) -> None:
-    """Check that this process has the versions of the driver; an extra's package may be missing on either side.
+    """Check that this remote worker has the versions of the driver; an extra's package may be missing on either side.
 
     Raises:
         WorkerDiffersError: it does not; the message names both.
@@ -69,7 +69,7 @@ def check_remote_worker(driver: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def name_node() -> Generator[None]:
-    """Name this remote host in errors whose remedy is on it: a package or credentials that it does not have.
+    """Name the node of this remote worker in errors whose remedy is there: a package or credentials that it does not have.
 
     Raises:
         WorkerDiffersError: in the place of such an error.
@@ -81,7 +81,7 @@ def name_node() -> Generator[None]:
 
 
 def check_remote_folders(call: Call) -> None:
-    """Check that this host sees the work folder and the set's folder; the driver has made them.
+    """Check that this remote worker sees the work folder and the set's folder; the driver has made them.
 
     Raises:
         WorkerDiffersError: it does not.
@@ -99,13 +99,13 @@ def check_remote_folders(call: Call) -> None:
 
 
 class Losses:
-    """How often each call has been lost: its process ended, and nobody knows why."""
+    """How often each call has been lost with a remote worker: its process ended, and nobody knows why."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
 
     def add(self, call: Call, how: str, remedy: str) -> None:
-        """Count a loss.
+        """Count the loss of a call.
 
         Raises:
             WorkerLostError: the call has been lost `MAX_LOSSES` times; `how` is the last one.

@@ -1,8 +1,8 @@
 """Pilot: run a small sample of every source through the build's own steps, so that a plan rests on measurements.
 
-Some parts of each source are read (`pipeline.estimate.pilot_pieces`), chosen by the recipe's seed. The shares of rows and of
-text that cleaning keeps are counted on everything that was read. About `SAMPLE_BYTES` of it, divided by the weights,
-are encoded, mixed into a shard and compressed by one process, and timed.
+Some parts of each source are read (`pipeline.estimate.pilot_pieces`), chosen by the recipe's seed. The shares of rows
+and of text that cleaning keeps are counted on everything that was read. About `SAMPLE_BYTES` of it, divided by the
+weights, are encoded, mixed into a shard and compressed by one process, and timed.
 
 Tokens: a tokenizer file in the recipe is used. Otherwise a BPE of the recipe's size is trained on every second document
 of the sample, in the sample's proportions, and encodes all of it. A BPE trained on all of the sample overfits: 0.4 to

@@ -1,4 +1,4 @@
-"""Pieces: a few parts of a source, read to measure their content, the share that is kept, and the speed of reading.
+"""The pilot's pieces: a few parts of a source, read to measure their content, the share that is kept, and the speed of reading.
 
 A part is a row group, a file, or the first block of a span of text. The recipe's seed decides which parts are read. If
 a source's rows name files of Software Heritage's archive, some of these files are fetched.
@@ -104,7 +104,7 @@ class Extract:
 
 
 def read_pilot_pieces(selection: Selection, text_bytes: int) -> Extract:
-    """Read parts of a source until they give `text_bytes` of text; of a remote source, a quarter of that suffices.
+    """Read pieces of a source for the pilot until they give `text_bytes` of text; of a remote one, a quarter suffices.
 
     Raises:
         SourceError: a part cannot be read as the recipe says.

@@ -66,7 +66,7 @@ class MixPlan:
 
 
 def plan_from_dict(data: dict[str, Any]) -> MixPlan:
-    """Return the plan that `to_dict` wrote."""
+    """Return the mix plan that `to_dict` wrote."""
 
     def slice_from(item: dict[str, Any]) -> Slice:
         return Slice(item["source"], item["epoch"], tuple(item["start"]), tuple(item["stop"]))

@@ -1,4 +1,4 @@
-"""The spans of files, kept in the work folder: a re-run lists its sources, and opens only the files that have changed.
+"""A cache of the spans of files, in the work folder: a re-run lists its sources, and opens only the files that have changed.
 
 A file's spans are a function of its content, the recipe's keys of the source and our code. The kept ones are used for a
 file of the same address, name and version, which is what decides whether its unit is encoded again, too.
@@ -31,7 +31,7 @@ _FIELDS = 7
 
 
 class SpanCache:
-    """Lists spans, and keeps them in a work folder. Memory: about 0.5 KB a file."""
+    """Lists spans, and caches them in a work folder. Memory: about 0.5 KB a file."""
 
     def __init__(self, work: WritableStore | None = None):
         """Use the spans that an earlier build kept in `work`; None: keep nothing."""
@@ -47,7 +47,7 @@ class SpanCache:
             return {}  # absent or damaged: each file is opened
 
     def list_spans(self, source: SourceRecipe, files: list[File], unit_bytes: int | None = None) -> list[Span]:
-        """List the spans of several files, in the files' order, as `kinds.list_spans` does.
+        """List the spans of several files, in the files' order; only files without a cached entry are opened.
 
         Raises:
             SourceError: with one line for each file that cannot be read, or does not fit the recipe.
@@ -73,7 +73,7 @@ class SpanCache:
         return spans
 
     def save(self) -> None:
-        """Keep the spans that were listed since this was made, and no others, if some of them are new.
+        """Write the cache: the spans that were listed since this was made, and no others, if some of them are new.
 
         Raises:
             OSError: the work folder cannot be written.

@@ -7,5 +7,5 @@ from pipeline.numba_compiler import compiled
 
 @compiled
 def divide(part: float, whole: float) -> float:
-    """Return the division of a part by the whole, a share; 0 if the whole is 0."""
+    """Return the division of a part of a document by the whole; 0 if the whole is 0."""
     return part / whole if whole else 0.0
