@@ -10,8 +10,8 @@ import sys
 from typing import Any, NoReturn
 
 from pipeline.cli import build, clean_report, demo_corpus, keys, plan
-from shards.terminal.command import run_command
-from shards.terminal.program import add_version, called_as
+from shards.terminal.command_names import add_version, called_as
+from shards.terminal.exit_status import run_command
 
 _GC_THRESHOLD = 50_000
 """New objects before the garbage collector runs. With Python's 700, it goes through all modules again and again while

@@ -27,7 +27,7 @@ from shards.stores.open import open_store
 from shards.validation.duplicates import Partition, PartitionFaults, compare_duplicates
 from shards.validation.files import ListedEntry, SharedProperties
 from shards.validation.findings import ShardFindings, collect_shard_findings
-from shards.validation.shard import ContentRules
+from shards.validation.shard_contents import ContentRules
 
 TASK_BYTES = 32 << 20
 """Tokens of a task's shards, about: 40 ms of work, ten times what the task itself costs."""
@@ -77,7 +77,7 @@ def group_validation_shards(shards: Sequence[Shard]) -> list[tuple[ShardEntry, .
 
 
 def shards_a_validation_task(shards: int, shard_bytes: int) -> int:
-    """Return how many shards one validation task checks, from the set's number of shards and the bytes of tokens in each."""
+    """Return how many shards one validation task checks, from the set's number of shards and the bytes of each."""
     return min(MOST_SHARDS, max(1, TASK_BYTES // max(1, shard_bytes), -(-shards // MOST_TASKS)))
 
 

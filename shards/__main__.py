@@ -1,7 +1,7 @@
 """`python -m shards`: check a shard set, look into it, print its schema.
 
 Results go to stdout, progress and errors to stderr. Each command is a module of `shards.cli`; exit statuses and the
-JSON of a failure are those of `shards.terminal.command`.
+JSON of a failure are those of `shards.terminal.exit_status`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from shards.cli import audit, export_set, import_set, inspect_set, pull, push, report, schema, trace, validate
-from shards.terminal.command import run_command
-from shards.terminal.program import add_version, called_as
+from shards.terminal.command_names import add_version, called_as
+from shards.terminal.exit_status import run_command
 
 COMMANDS = (
     validate,

@@ -29,7 +29,7 @@ ResultT = TypeVar("ResultT")
 def map_tasks(
     function: Callable[[SharedT, TaskT], ResultT], shared: SharedT, tasks: Sequence[TaskT], workers: int
 ) -> Iterator[tuple[TaskT, ResultT]]:
-    """Yield each task with `function(shared, task)`, computed by worker processes, in order. At most `2 * workers` results wait.
+    """Yield each task with `function(shared, task)`, by worker processes, in order; at most `2 * workers` results wait.
 
     Args:
         function: a function at the top level of a module, so that it can be pickled by name.

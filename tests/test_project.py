@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from shards.errors import EXTRAS
-from shards.terminal import program
+from shards.terminal import command_names
 from tokenmill import __main__ as tokenmill
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -133,7 +133,7 @@ def test_tokenmill_has_every_command_of_the_packages() -> None:
             r"^    ([a-z][a-z-]*)\b", usage.partition("COMMAND\n")[2].partition("\n\n")[0], re.MULTILINE
         )
         assert len(commands) >= 4, usage
-        expected |= {program.RENAMED.get((package, command), command) for command in commands}
+        expected |= {command_names.RENAMED.get((package, command), command) for command in commands}
     assert set(tokenmill.COMMANDS) == expected
     for name in tokenmill.COMMANDS:
         assert f"\n  {name} " in tokenmill.help_text()

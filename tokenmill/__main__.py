@@ -88,7 +88,7 @@ def main(arguments: list[str]) -> int:
     if clashes := find_clashes():
         print("\n".join(f"error: {clash}" for clash in clashes), file=sys.stderr)
         return COULD_NOT_RUN
-    from shards.terminal.program import RENAMED
+    from shards.terminal.command_names import RENAMED
 
     package = COMMANDS[name]
     own_names = {ours: theirs for (owner, theirs), ours in RENAMED.items() if owner == package}

@@ -17,8 +17,8 @@ import sys
 from typing import NoReturn
 
 from shards.errors import InputError, missing_extra
-from shards.terminal.command import PROBLEMS, run_command
-from shards.terminal.program import add_version, called_as
+from shards.terminal.command_names import add_version, called_as
+from shards.terminal.exit_status import PROBLEMS, run_command
 from trainer.commands.train import is_first_rank
 
 COMMANDS = {

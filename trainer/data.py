@@ -10,7 +10,7 @@ from trainer.recipe import TrainConfig
 
 
 def open_windows(shard_set: ShardSet, train: TrainConfig, *, stop: int) -> TokenWindows:
-    """Open the windows of a training run, of the train split; nothing is read yet. Use as a context manager, or close it.
+    """Open the windows of a training run; nothing is read yet. Use as a context manager, or close it.
 
     Args:
         shard_set: the set.

@@ -33,7 +33,7 @@ from shards.stores.cache import Cache
 from shards.stores.files import atomic_open, lock_folder, write_text
 from shards.stores.open import Place
 from shards.stores.retry import retry
-from shards.terminal.program import called_as
+from shards.terminal.command_names import called_as
 from shards.validation.listing import check_listed_set
 from shards.validation.validate import validate
 from trainer.checkpoint.folders import Checkpoint, CheckpointState, clear_leftovers

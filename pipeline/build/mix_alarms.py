@@ -16,8 +16,8 @@ from pipeline.encode.run_text import read_run_start
 from pipeline.recipe.schema import Recipe
 from pipeline.tokenizer.encoder import TokenizerInfo
 from shards.format.vocabulary import read_vocabulary
+from shards.terminal.command_names import called_as
 from shards.terminal.display import printable
-from shards.terminal.program import called_as
 
 
 def check_contamination_alarm(recipe: Recipe, counts: Iterable[dict[str, Any]], work: str) -> None:

@@ -84,7 +84,7 @@ def check_output(out: WritableStore, recipe: Recipe) -> None:
 
 
 def clear_output(out: WritableStore, shards: tuple[ShardPlan, ...], *, whole: bool) -> None:
-    """Delete shards that the set to publish does not have. Unless all its shards are whole, delete the manifest first."""
+    """Delete shards that the set to publish does not have; first the manifest, unless all its shards are whole."""
     names = {name for shard in shards for name in shard_file_names(shard_name(shard.split, shard.index))}  # type: ignore[arg-type]
     stale = [file.name for file in out.list() if _SHARD_FILE.fullmatch(file.name) and file.name not in names]
     if stale or not whole:

@@ -47,7 +47,7 @@ class RunningBuild:
         unit: str = "bytes",
         before: Callable[[list[Task]], None] | None = None,
     ) -> StageResult:
-        """Run a stage's missing tasks and keep its result in the running build; counts and times of repeated stages add up."""
+        """Run a stage's missing tasks and keep its result in the running build; repeated stages add up."""
         self.used.setdefault(name, {RESULTS_FILE}).update(task.digest for task in tasks)
         result = self.driver.run_stage(name, function, tasks, outputs, unit=unit, before=before)
         if result.ran and (retries := sum(done.get("retries", 0) for done in result.results)):
@@ -66,7 +66,7 @@ class RunningBuild:
         self.say(message)
 
     def check_disk(self, recipe: Recipe, pending: list[Unit]) -> None:
-        """Refuse a disk too small for the files that the running build has still to write. If nothing is left to encode, check nothing."""
+        """Refuse a disk too small for what the running build has still to write; check nothing if all is encoded."""
         if not pending:
             return
         output_bytes = disk.most_output_bytes(recipe, [sum(unit.text_bytes for unit in own) for own in self.units])

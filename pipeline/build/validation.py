@@ -30,7 +30,7 @@ from shards.stores.store import WritableStore
 from shards.validation.duplicates import check_duplicates, divide_for_duplicates, join_duplicate_faults
 from shards.validation.files import SharedProperties, Structure
 from shards.validation.findings import JoinedFindings, ShardFindings
-from shards.validation.shard import content_rules
+from shards.validation.shard_contents import content_rules
 from shards.validation.validate import ValidationResult, check_in_full
 
 STAGE = "validate"

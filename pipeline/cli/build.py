@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from pipeline.cli.engines import add_engine, open_executor
 from pipeline.cli.flags import add_network, add_recipe, parse_build_place, read_network
-from shards.terminal.command import PROBLEMS, WHOLE
 from shards.terminal.display import say
+from shards.terminal.exit_status import PROBLEMS, WHOLE
 
 if TYPE_CHECKING:
     from shards.terminal.arguments import Subparsers

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.cli.flags import parse_build_place
-from shards.terminal.command import WHOLE
 from shards.terminal.display import format_json, plural, print_lines, print_rows
+from shards.terminal.exit_status import WHOLE
 
 if TYPE_CHECKING:
     from shards.terminal.arguments import Subparsers

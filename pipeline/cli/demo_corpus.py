@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shards.terminal.command import WHOLE
+from shards.terminal.exit_status import WHOLE
 
 if TYPE_CHECKING:
     from shards.terminal.arguments import Subparsers

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shards.terminal.command import WHOLE
-from shards.terminal.program import called_as
+from shards.terminal.command_names import called_as
+from shards.terminal.exit_status import WHOLE
 
 if TYPE_CHECKING:
     from shards.terminal.arguments import Subparsers

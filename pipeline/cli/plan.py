@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from pipeline.cli.flags import ENGINES, add_network, add_recipe, read_network
 from shards.errors import InputError
 from shards.terminal.arguments import number_in, positive_number
-from shards.terminal.command import COULD_NOT_RUN, WHOLE
 from shards.terminal.display import say
+from shards.terminal.exit_status import COULD_NOT_RUN, WHOLE
 
 if TYPE_CHECKING:
     from shards.terminal.arguments import Subparsers

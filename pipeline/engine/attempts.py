@@ -88,7 +88,7 @@ class Attempt:
 
 
 def default_scratch() -> Path:
-    """Return the scratch folder of attempts if none is chosen: this user's, in the system's folder for temporary files."""
+    """Return the scratch folder of attempts if none is chosen: this user's, among the system's temporary files."""
     return Path(tempfile.gettempdir()) / f"tokenmill-{os.getuid()}"
 
 

@@ -1,8 +1,8 @@
 """Executors: run calls in worker processes, on this machine or elsewhere. The set's bytes do not depend on the choice.
 
 Every executor runs `pipeline.engine.tasks.run_call`. The local executor is the standard library's process pool on a
-fork server that has loaded the libraries (`pipeline.engine.local_worker`). It lives as long as the build, which saves 0.17 s
-of imports in each process and stage.
+fork server that has loaded the libraries (`pipeline.engine.local_worker`). It lives as long as the build, which saves
+0.17 s of imports in each process and stage.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _POLL_SECONDS = 0.1
 
 
 def end_with(build: int) -> None:
-    """End this local worker when the build's process ends. The fork server is no substitute: it waits for its children."""
+    """End this local worker when the build's process ends. The fork server does not: it waits for its children."""
 
     def watch() -> None:
         _wait_for_end(build)

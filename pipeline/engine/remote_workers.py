@@ -30,7 +30,7 @@ class WorkerDiffersError(InputError):
 
 
 def list_versions() -> dict[str, str]:
-    """Return the versions that driver and remote workers must share: Python's without the last number, and packages'."""
+    """Return the versions that driver and remote workers share: Python's without the last number, and packages'."""
     versions = {"Python": ".".join(platform.python_version_tuple()[:2])}
     for package in _PACKAGES:
         try:
@@ -69,7 +69,7 @@ def check_remote_worker(driver: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def name_node() -> Generator[None]:
-    """Name the node of this remote worker in errors whose remedy is there: a package or credentials that it does not have.
+    """Name this remote worker's node in errors whose remedy is there: a package or credentials that it does not have.
 
     Raises:
         WorkerDiffersError: in the place of such an error.

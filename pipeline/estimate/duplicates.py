@@ -122,7 +122,7 @@ def find_distinct(
 
 
 def read_earlier(out: Path, recipe: Recipe) -> list[Distinct] | None:
-    """Return, for an estimate, the duplicates that an earlier build of the set in `out` found; None if there is no set of the same sources.
+    """Estimate duplicates by those that an earlier build in `out` found; None if there is no set of the same sources.
 
     Weights, tokens and tokenizer may differ: equality of documents does not depend on them.
     """

@@ -1,4 +1,4 @@
-"""The pilot's pieces: a few parts of a source, read to measure their content, the share that is kept, and the speed of reading.
+"""The pilot's pieces: a few parts of a source, read to measure content, the share that is kept, and speed.
 
 A part is a row group, a file, or the first block of a span of text. The recipe's seed decides which parts are read. If
 a source's rows name files of Software Heritage's archive, some of these files are fetched.

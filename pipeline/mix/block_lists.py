@@ -21,8 +21,8 @@ from shards.errors import InputError
 from shards.format.content_hash import split_hashes
 from shards.format.manifest import block_list_reason
 from shards.stores.files import hash_file
+from shards.terminal.command_names import called_as
 from shards.terminal.display import printable
-from shards.terminal.program import called_as
 
 if TYPE_CHECKING:
     import numpy.typing as npt

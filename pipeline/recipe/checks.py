@@ -38,7 +38,7 @@ def check_sources(data: dict[str, Any]) -> Iterator[str]:
 
 
 def check_phases(data: dict[str, Any]) -> Iterator[str]:
-    """Yield the faults between the keys of phases, and between phases and sources. A phase that the model refuses is left out."""
+    """Yield the faults between the keys of phases and of sources. A phase that the model refuses is left out."""
     phases = [(place, phase) for place, phase in named_tables(data, "mix.phases") if _is_phase(phase)]
     if not phases:
         return

@@ -1,4 +1,4 @@
-"""A cache of the spans of files, in the work folder: a re-run lists its sources, and opens only the files that have changed.
+"""A cache of the spans of files, in the work folder: a re-run opens only the files that have changed.
 
 A file's spans are a function of its content, the recipe's keys of the source and our code. The kept ones are used for a
 file of the same address, name and version, which is what decides whether its unit is encoded again, too.

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from shards.audit.check import Check, Example, worst_verdict
+from shards.audit.check_result import Check, Example, worst_verdict
 from shards.audit.concentrated_documents import PASSES, Concentrated, find_concentrated
 from shards.audit.document_checks import (
     check_lengths,
@@ -48,7 +48,7 @@ from shards.audit.id_checks import (
 )
 from shards.audit.ngrams import hash_ngrams, token_values
 from shards.audit.rules import Verdict, rare_below
-from shards.audit.shard import NGRAM_RATE, PASSAGE_TOKENS, SampleRates, ShardTask, audit_shard
+from shards.audit.shard_figures import NGRAM_RATE, PASSAGE_TOKENS, SampleRates, ShardTask, audit_shard
 from shards.audit.tokens_table import TOKENS_FILE, write_token_counts
 from shards.audit.totals import Totals
 from shards.errors import ShardSetError

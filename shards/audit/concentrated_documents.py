@@ -24,7 +24,7 @@ import numpy as np
 from shards.audit.rules import LOOK_LISTED_SHARE, MIN_LISTED, is_concentrated, most_occurrences
 from shards.audit.spread import Half, Spread, count_spread_pairs
 from shards.audit.word_finder import Candidates, WordFinder, Words
-from shards.format.scan import iter_blocks
+from shards.format.document_blocks import iter_blocks
 from shards.trace.locate import find_places
 from shards.workers import map_tasks
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from shards.audit.totals import Totals
+    from shards.format.document_blocks import DocumentBlock
     from shards.format.reader import ShardSet
-    from shards.format.scan import DocumentBlock
     from shards.format.vocabulary import Vocabulary
 
 PASSES = 3

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shards.audit.check import Check, Example, Finding
+from shards.audit.check_result import Check, Example, Finding
 from shards.audit.histogram import bin_middles, quantile
 from shards.audit.ngrams import resemblance
 from shards.audit.rules import (
@@ -29,7 +29,7 @@ from shards.audit.rules import (
     SHORT_TOKENS,
     Verdict,
 )
-from shards.audit.shard import NGRAM_TOKENS, PASSAGE_TOKENS, SampleRates, Sketch
+from shards.audit.shard_figures import NGRAM_TOKENS, PASSAGE_TOKENS, SampleRates, Sketch
 from shards.audit.totals import Totals
 from shards.format.reader import ShardSet
 from shards.validation.duplicates import check_duplicates

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shards.audit.check import Check, Example, Finding
+from shards.audit.check_result import Check, Example, Finding
 from shards.audit.histogram import bin_middles
 from shards.audit.rules import (
     LOW_BYTES_PER_TOKEN,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shards.audit.histogram import BINS
-from shards.audit.shard import ShardFigures, Sketch
+from shards.audit.shard_figures import ShardFigures, Sketch
 from shards.format.manifest import Split
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from shards.format.vocabulary import Vocabulary
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from shards.format.scan import DocumentBlock
+    from shards.format.document_blocks import DocumentBlock
 
 WORD_SHARE = 0.01
 """A word is a candidate in documents in which it makes up this share of the tokens."""

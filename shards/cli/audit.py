@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, cast
 from shards.audit.rules import LISTED_SHARE, RULES, VERDICT_ADVICE, VERDICT_WORDS
 from shards.errors import InputError
 from shards.terminal.arguments import add_set, add_workers, check_place, number_in, positive_number
-from shards.terminal.command import PROBLEMS, WHOLE
 from shards.terminal.display import plain_table, print_json, print_lines, print_rows, printable, stdout_console
+from shards.terminal.exit_status import PROBLEMS, WHOLE
 
 if TYPE_CHECKING:
     from shards.audit.audit import AuditResult
-    from shards.audit.check import Check, Finding
+    from shards.audit.check_result import Check, Finding
     from shards.audit.concentrated_documents import Concentrated
     from shards.terminal.arguments import Subparsers
 

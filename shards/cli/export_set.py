@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from shards.convert.layouts import LAYOUTS
 from shards.errors import InputError
 from shards.terminal.arguments import add_set, check_place
-from shards.terminal.command import PROBLEMS, WHOLE
 from shards.terminal.display import print_json
+from shards.terminal.exit_status import PROBLEMS, WHOLE
 
 if TYPE_CHECKING:
     from shards.terminal.arguments import Subparsers

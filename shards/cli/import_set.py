@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
 from shards.terminal.arguments import positive_number, whole_number
-from shards.terminal.command import WHOLE
+from shards.terminal.command_names import called_as
 from shards.terminal.display import print_json
-from shards.terminal.program import called_as
+from shards.terminal.exit_status import WHOLE
 
 if TYPE_CHECKING:
     from shards.convert.import_.import_set import Imported

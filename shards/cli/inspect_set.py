@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from shards.cli.mix_table import mix_rows, mix_warnings, phase_rows
 from shards.errors import InputError
 from shards.terminal.arguments import add_set, check_place, whole_number
-from shards.terminal.command import PROBLEMS, WHOLE
 from shards.terminal.display import plain_table, print_json, print_lines, print_rows, printable, stdout_console
+from shards.terminal.exit_status import PROBLEMS, WHOLE
 
 if TYPE_CHECKING:
     from shards.format.manifest import Manifest

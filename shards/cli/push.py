@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
 from shards.terminal.arguments import add_set, add_threads, check_place
-from shards.terminal.command import PROBLEMS, WHOLE
+from shards.terminal.command_names import called_as
 from shards.terminal.display import print_json
-from shards.terminal.program import called_as
+from shards.terminal.exit_status import PROBLEMS, WHOLE
 
 if TYPE_CHECKING:
     from shards.hub.compare import Comparison

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from shards.errors import InputError
 from shards.terminal.arguments import add_set, add_workers, check_place
-from shards.terminal.command import PROBLEMS, WHOLE
 from shards.terminal.display import print_json
+from shards.terminal.exit_status import PROBLEMS, WHOLE
 
 if TYPE_CHECKING:
     from shards.terminal.arguments import Subparsers

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from shards.terminal.command import WHOLE
 from shards.terminal.display import print_json
+from shards.terminal.exit_status import WHOLE
 
 if TYPE_CHECKING:
     from shards.terminal.arguments import Subparsers

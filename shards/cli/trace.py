@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from shards.cli.trace_out import print_trace_out, write_trace_out
 from shards.errors import InputError
 from shards.terminal.arguments import add_set, add_workers, check_place, whole_number
-from shards.terminal.command import PROBLEMS, WHOLE
 from shards.terminal.display import describe_shown, print_json, print_rows, printable, show_values
+from shards.terminal.exit_status import PROBLEMS, WHOLE
 
 if TYPE_CHECKING:
     from shards.terminal.arguments import Subparsers

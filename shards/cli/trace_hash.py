@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
-from shards.terminal.command import WHOLE
 from shards.terminal.display import print_json, print_lines, show_values
+from shards.terminal.exit_status import WHOLE
 
 if TYPE_CHECKING:
     from shards.format.reader import ShardSet

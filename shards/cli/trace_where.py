@@ -6,8 +6,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from shards.cli.trace_out import print_trace_out, write_trace_out
-from shards.terminal.command import WHOLE
 from shards.terminal.display import describe_shown, print_json, print_rows, printable, show_values
+from shards.terminal.exit_status import WHOLE
 
 if TYPE_CHECKING:
     from shards.trace.find_carried import CarriedHits

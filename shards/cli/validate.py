@@ -7,8 +7,8 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from shards.terminal.arguments import add_set, add_threads, check_place, whole_number
-from shards.terminal.command import COULD_NOT_RUN, PROBLEMS, WHOLE
 from shards.terminal.display import plural, print_json, printable
+from shards.terminal.exit_status import COULD_NOT_RUN, PROBLEMS, WHOLE
 
 if TYPE_CHECKING:
     from shards.terminal.arguments import Subparsers

@@ -18,7 +18,7 @@ from shards.format.carried import OWN_COLUMNS, CarriedType, carried_fields
 from shards.format.manifest import SourceCounts
 from shards.format.reader import Shard, ShardSet
 from shards.format.vocabulary import Vocabulary
-from shards.terminal.program import called_as
+from shards.terminal.command_names import called_as
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -39,7 +39,7 @@ from shards.stores.cache import Cache
 from shards.stores.cache_store import CacheStore
 from shards.stores.open import open_store
 from shards.stores.store import Store, StoredFile, require_folder
-from shards.terminal.program import called_as
+from shards.terminal.command_names import called_as
 
 if TYPE_CHECKING:
     import numpy.typing as npt

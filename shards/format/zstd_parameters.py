@@ -68,7 +68,7 @@ def describe_compression(compression: Compression) -> str:
 
 
 class FrameCompressor:
-    """Compresses the frames of one file with the Zstandard parameters of a choice; frames share the tables of one context.
+    """Compresses the frames of one file with the Zstandard parameters of a choice, in one context.
 
     With `balanced` the first frame is compressed twice: with level 3, too. If the fast parameters give more than
     `MOST_LARGER` of that, as on mathematics and code, level 3 compresses the whole file. A shard's documents are in

@@ -31,7 +31,7 @@ class Audited:
 
 
 def rows_of(found: dict[str, Any], check: str) -> list[dict[str, Any]]:
-    """Return the findings of a check of a set that was audited, from its audit.json, worst first; empty without the check."""
+    """Return the findings of a check of an audited set, from its audit.json, worst first; empty without the check."""
     nothing: list[dict[str, Any]] = []
     return next((entry["rows"] for entry in found["checks"] if entry["name"] == check), nothing)
 

@@ -17,7 +17,7 @@ from typing import BinaryIO, Protocol, Self
 
 from shards.errors import InputError
 from shards.stores.files import atomic_open, sync_folder
-from shards.terminal.program import called_as
+from shards.terminal.command_names import called_as
 
 READS_AT_ONCE = 16
 """Small files that are read at the same time from a store with costly requests."""

@@ -21,7 +21,7 @@ MAX_BITS = 48
 
 
 def cover_bits(text: bytes, table: Sequence[bytes]) -> npt.NDArray[np.uint64]:
-    """Filter the ids: return which bytes of `text` (its first `MAX_BITS`) each can cover, a bit a byte, uint64 `(ids,)`."""
+    """Filter ids: return which bytes of `text` (its first `MAX_BITS`) each can cover, a bit a byte, uint64 `(ids,)`."""
     text = text[:MAX_BITS]
     size = len(text)
     letters = set(text)

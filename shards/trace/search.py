@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
+from shards.format.document_blocks import DocumentBlock, iter_blocks
 from shards.format.reader import ShardSet
-from shards.format.scan import DocumentBlock, iter_blocks
 from shards.format.vocabulary import Vocabulary
 from shards.trace.excerpt import Excerpt, cut_excerpt
 from shards.trace.locate import Place, find_places

@@ -16,7 +16,7 @@ from shards.format.manifest import Manifest
 from shards.format.reader import Shard
 from shards.validation.files import Listing, SharedProperties, check_shard_files
 from shards.validation.mix import check_mix_shares
-from shards.validation.shard import ContentRules, ShardContents, check_shard_contents
+from shards.validation.shard_contents import ContentRules, ShardContents, check_shard_contents
 
 
 @dataclass(frozen=True, slots=True)

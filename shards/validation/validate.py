@@ -29,7 +29,7 @@ from shards.stores.store import Store
 from shards.validation import duplicates
 from shards.validation.files import SharedProperties, Structure, check_files, check_set_files
 from shards.validation.findings import JoinedFindings, ShardFindings, collect_shard_findings, join_findings
-from shards.validation.shard import content_rules
+from shards.validation.shard_contents import content_rules
 from shards.validation.sources import compare_with_sources
 from shards.workers import map_in_threads
 

@@ -43,7 +43,7 @@ def bench_audit(set_path: Path, work: Path) -> dict[str, Any]:
     Raises:
         RuntimeError: an audit failed.
     """
-    from shards.audit.shard import SampleRates, ShardTask, audit_shard
+    from shards.audit.shard_figures import SampleRates, ShardTask, audit_shard
     from shards.format.reader import open_set
     from shards.trace.search import Query
     from shards.trace.trace import trace

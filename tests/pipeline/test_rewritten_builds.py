@@ -21,7 +21,7 @@ from shards.convert.import_.import_set import ImportOptions, import_set
 from shards.errors import ShardSetError
 from shards.format.documents import read_document
 from shards.torch import TokenWindows
-from shards.validation.shard import check_shard_contents, content_rules
+from shards.validation.shard_contents import check_shard_contents, content_rules
 from shards.validation.validate import validate
 from tests.support.builds import (
     build_here,

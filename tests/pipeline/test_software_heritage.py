@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.sources.base import SourceError
-from pipeline.sources.software_heritage import archive
-from pipeline.sources.software_heritage import http_objects as objects
+from pipeline.sources.software_heritage import archive, http_connection
 from pipeline.sources.software_heritage.journal import Journal
 from tests.support.servers import corpora as stand_ins
 from tests.support.servers.bucket import Bucket, refusal
@@ -121,12 +120,12 @@ def test_no_more_than_the_bound_is_taken(
     size: int,
     packed: str,
 ) -> None:
-    monkeypatch.setattr(objects, "MAX_BYTES", 1 << 21)
+    monkeypatch.setattr(http_connection, "MAX_BYTES", 1 << 21)
     monkeypatch.setattr(archive, "MAX_BYTES", 1 << 21)
     content = bytes(size) if packed == "well" else b"".join(hashlib.sha1(b"%d" % i).digest() for i in range(size // 20))
     if packed == "badly":
         content += b"x" * (size - len(content))
-        monkeypatch.setattr(objects, "MAX_BYTES", (1 << 21) + 1000)  # the gzip is larger than what is in it
+        monkeypatch.setattr(http_connection, "MAX_BYTES", (1 << 21) + 1000)  # the gzip is larger than what is in it
     outcome = only(fetch(bucket.put(content)))
     assert (outcome == archive.TOO_LARGE) is (size > 1 << 21)
     assert size > 1 << 21 or gzip.decompress(bytes(outcome)) == content  # type: ignore[arg-type]
@@ -136,7 +135,7 @@ def test_no_more_than_the_bound_is_taken(
 def test_a_body_longer_than_the_bound_is_not_read(
     bucket: Bucket, fetch: Callable[..., dict[bytes, archive.Outcome]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "MAX_BYTES", 1000)
+    monkeypatch.setattr(http_connection, "MAX_BYTES", 1000)
     keys = [bucket.put(b"".join(hashlib.sha1(b"%d" % i).digest() for i in range(n))) for n in (200, 20)]
     outcomes = fetch(*keys, content_connections=1)
     assert outcomes[bytes.fromhex(keys[0])] == archive.TOO_LARGE

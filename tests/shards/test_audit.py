@@ -17,12 +17,12 @@ from shards.audit.histogram import BINS, bin_lengths, bin_middles, quantile
 from shards.audit.id_checks import check_never_seen, check_rare
 from shards.audit.ngrams import NO_NGRAM, hash_ngrams, resemblance, token_values
 from shards.audit.rules import expected_id_counts, rare_below
-from shards.audit.shard import NGRAM_TOKENS, PASSAGE_TOKENS, SampleRates, ShardTask, audit_shard
+from shards.audit.shard_figures import NGRAM_TOKENS, PASSAGE_TOKENS, SampleRates, ShardTask, audit_shard
 from shards.audit.totals import Totals
 from shards.errors import ShardSetError
-from shards.format import scan
+from shards.format import document_blocks
+from shards.format.document_blocks import iter_blocks
 from shards.format.reader import open_set
-from shards.format.scan import iter_blocks
 from shards.format.vocabulary import Vocabulary, read_vocabulary
 from shards.validation.validate import validate
 from tests.support.shard_sets import write_set
@@ -365,7 +365,7 @@ def test_rates_bound_the_samples(good_set):
 
 def test_stretches_are_whole_documents(good_set, plan, monkeypatch):
     for size in (1, 1000, 1 << 16):
-        monkeypatch.setattr(scan, "BLOCK_TOKENS", size)
+        monkeypatch.setattr(document_blocks, "BLOCK_TOKENS", size)
         shard_set = open_set(good_set)
         for shard, documents in zip(shard_set.splits["train"], plan.documents["train"], strict=True):
             number = start = 0

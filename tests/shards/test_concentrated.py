@@ -19,8 +19,8 @@ from shards.audit.rules import LISTED_SHARE, MIN_LISTED, is_concentrated, most_o
 from shards.audit.spread import Spread, count_spread_pairs
 from shards.audit.word_finder import WORD_SHARE, Candidates, WordFinder, Words
 from shards.errors import InputError
+from shards.format.document_blocks import iter_blocks
 from shards.format.reader import open_set
-from shards.format.scan import iter_blocks
 from shards.trace.block_list import check_block_list_path
 from tests.support.shard_sets import write_set
 

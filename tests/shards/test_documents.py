@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shards.errors import ShardSetError
+from shards.format.document_blocks import cut_blocks
 from shards.format.documents import read_sources
 from shards.format.reader import open_set
-from shards.format.scan import cut_blocks
 
 
 @given(lengths=st.lists(st.integers(1, 40), max_size=30), block_tokens=st.integers(1, 60))

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
 from shards.terminal.arguments import positive_number
+from shards.terminal.command_names import called_as
 from shards.terminal.display import print_json
-from shards.terminal.program import called_as
 from trainer.commands.fit import expect_memory
 from trainer.commands.train import wait_without_spinning
 from trainer.commands.vocabulary import add_set_of_vocabulary, settle_vocabulary

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
+from shards.terminal.command_names import called_as
 from shards.terminal.display import print_json
-from shards.terminal.program import called_as
 
 if TYPE_CHECKING:
     from trainer.recipe import TrainRecipe

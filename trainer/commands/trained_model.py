@@ -9,7 +9,7 @@ import tokenizers
 
 from shards.errors import InputError
 from shards.stores.files import hash_file
-from shards.terminal.program import called_as
+from shards.terminal.command_names import called_as
 from trainer.checkpoint.folders import find_newest_checkpoint, read_checkpoint
 from trainer.checkpoint.load_tensors import load_weights
 from trainer.device import choose_device

@@ -30,8 +30,8 @@ from shards import ShardSetError
 from shards.errors import RunError
 from shards.stores.cache_store import CacheStore, FetchError
 from shards.stores.files import write_text
+from shards.terminal.command_names import called_as
 from shards.terminal.display import format_value
-from shards.terminal.program import called_as
 from shards.terminal.progress import Meter, show_progress
 from shards.torch import TokenWindows
 from shards.trace.window_documents import trace_windows
@@ -123,7 +123,7 @@ def _fetch_first_shard(session: Session) -> None:
 
 @contextlib.contextmanager
 def catch_signals(say: Callable[[str], None]) -> Generator[list[int]]:
-    """Let the loop end by the first SIGINT or SIGTERM, which goes into the list that this yields; a second one is handled as before."""
+    """Put the first SIGINT or SIGTERM into a list, at which the loop ends; a second one is handled as before."""
     received: list[int] = []
 
     def receive(number: int, _frame: FrameType | None) -> None:

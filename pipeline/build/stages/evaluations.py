@@ -15,7 +15,7 @@ from shards.terminal.display import plural
 
 
 def run_evaluations(running: RunningBuild, recipe: Recipe) -> WritableStore | None:
-    """Run the stage that reads the items of the recipe's evaluation sets; return the folder of the task, or None if there are none.
+    """Run the stage that reads the items of evaluation sets; return the folder of the task, None if there are none.
 
     Raises:
         SourceError: a file cannot be read as the recipe says, or a set holds no item.

@@ -11,7 +11,7 @@ from pipeline.build.mix_alarms import check_contamination_alarm, check_mix_alarm
 from pipeline.build.running_build import RunningBuild
 from pipeline.build.stages.encode import run_encode
 from pipeline.build.stages.fetch import run_fetch
-from pipeline.build.stages.near_duplicates import find_similar_pairs
+from pipeline.build.stages.near_duplicates import run_near_duplicates
 from pipeline.clean.limits import CleaningError
 from pipeline.encode.run import RunList
 from pipeline.engine.receipts import WorkFileDamagedError
@@ -24,7 +24,7 @@ from pipeline.mix.near_duplicates.drop import SimilarPairs
 from pipeline.recipe.schema import Recipe
 from pipeline.tokenizer.encoder import TokenizerInfo
 from shards.stores.store import WritableStore
-from shards.terminal.program import called_as
+from shards.terminal.command_names import called_as
 
 
 def run_encode_and_mix(
@@ -39,7 +39,7 @@ def run_encode_and_mix(
         own, encoded = run_encode(running, recipe, tokenizer, evaluations)
         runs = RunList(running.work.child("encode"), own)
         running.used["encode"].add(runs.name)
-        similar = find_similar_pairs(running, recipe, tokenizer, runs, partial(write_run_list, runs))
+        similar = run_near_duplicates(running, recipe, tokenizer, runs, partial(write_run_list, runs))
         planned, folder = run_mix(running, recipe, runs, tokenizer, similar, evaluations)
         if planned is not None:
             for selection in running.selections:

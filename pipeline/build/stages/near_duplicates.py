@@ -18,7 +18,7 @@ from shards.stores.files import check_room
 STAGES = ("bands", "pairs", "similar")
 
 
-def find_similar_pairs(
+def run_near_duplicates(
     running: RunningBuild,
     recipe: Recipe,
     tokenizer: TokenizerInfo,

@@ -57,7 +57,7 @@ def read_records(source: SourceRecipe, span: Span, carried: Columns = ()) -> Ite
 
 
 def check_head(source: SourceRecipe, span: Span) -> tuple[str, ...]:
-    """Check that the first records of a JSON lines file have the columns that the recipe names, with the expected types.
+    """Check that the first records of JSON lines have the columns that the recipe names, with the expected types.
 
     Returns:
         The type there of each column that the source carries.

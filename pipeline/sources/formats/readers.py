@@ -40,7 +40,7 @@ _CONTENT_PER_LINE_BYTE = 25  # a line of 200 bytes names a source file of 5,000;
 def cut_file(
     source: SourceRecipe, url: str, name: str, version: str, format_: str, unit_bytes: int | None = None
 ) -> list[Span]:
-    """Cut a file of any format, with the reader of that format, into spans of up to `unit_bytes` of text (`UNIT_BYTES` when None).
+    """Cut a file by the reader of its format into spans of up to `unit_bytes` of text (`UNIT_BYTES` when None).
 
     Raises:
         SourceError: the file is broken or lacks a column.
@@ -74,7 +74,7 @@ def cut_file(
 
 
 def read_rows(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
-    """Stream a span of a file of any format, with the reader of that format and the columns to carry."""
+    """Stream a span by the reader of its format, with the columns to carry."""
     if span.format == "parquet":
         return parquet.read_row_groups(source, span, carried)
     if span.format == "jsonl":

@@ -33,7 +33,7 @@ class TooLargeError(Exception):
 
 
 def resolve_endpoint(text: str) -> SplitResult:
-    """Return the address for an HTTP connection to a store; `s3://bucket/prefix` becomes HTTPS, or the address in AWS_ENDPOINT_URL.
+    """Return the address for an HTTP connection; `s3://bucket/prefix` becomes HTTPS, or that in AWS_ENDPOINT_URL.
 
     Raises:
         SourceError: the text is not an address of these forms.

@@ -14,7 +14,7 @@ import numpy as np
 
 from shards.convert.import_.bin_files import BinStream, TokenBinError
 from shards.format.content_hash import hash_document
-from shards.format.scan import cut_blocks
+from shards.format.document_blocks import cut_blocks
 from shards.format.vocabulary import Vocabulary
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ import numpy as np
 from shards.audit.histogram import BINS, bin_lengths
 from shards.audit.ngrams import NO_NGRAM, SKETCH_SIZE, finalize, hash_ngrams, token_values
 from shards.format.content_hash import split_hashes
+from shards.format.document_blocks import DocumentBlock, iter_blocks
 from shards.format.manifest import Split
 from shards.format.reader import ShardSet
-from shards.format.scan import DocumentBlock, iter_blocks
 
 if TYPE_CHECKING:
     import numpy.typing as npt

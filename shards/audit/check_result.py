@@ -1,4 +1,4 @@
-"""The parts of an audit report: checks with a verdict, rows of findings, and documents as examples.
+"""The result of a check of the audit: a verdict, rows of findings, and documents as examples.
 
 The verdicts and their rules are in `shards.audit.rules`.
 """
@@ -13,7 +13,7 @@ from shards.audit.rules import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A document to show as an example.
+    """A document to show as an example in the result of a check.
 
     Attributes:
         shard: the number of its shard in the manifest.
@@ -30,7 +30,7 @@ class Example:
 
 @dataclass
 class Finding:
-    """One finding: its columns, and documents as examples."""
+    """One finding in the result of a check: its columns, and documents as examples."""
 
     values: dict[str, Any]
     examples: list[Example] = field(default_factory=list[Example])
@@ -44,7 +44,7 @@ class Finding:
 
 @dataclass
 class Check:
-    """One check: its name for programs, the verdict, a sentence, and the findings, worst first."""
+    """The result of one check: its name for programs, the verdict, a sentence, and the findings, worst first."""
 
     name: str
     verdict: Verdict
@@ -62,5 +62,5 @@ class Check:
 
 
 def worst_verdict(verdicts: set[Verdict]) -> Verdict:
-    """Return the worst verdict of some checks; ok if there are none."""
+    """Return the worst verdict among the results of checks; ok if there are none."""
     return "bad" if "bad" in verdicts else "look" if "look" in verdicts else "ok"
