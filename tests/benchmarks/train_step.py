@@ -64,9 +64,9 @@ def bench_trainer(work: Path, quick: bool = False) -> dict[str, Any]:
     import torch
 
     from trainer.commands.bench_steps import build_theirs, take_our_steps, take_their_steps
-    from trainer.data import open_windows
     from trainer.recipe import load_train_recipe
     from trainer.session import open_session
+    from trainer.training_windows import open_training_windows
 
     (work / "bench-train.toml").write_text(RECIPE)
     recipe = load_train_recipe(work / "bench-train.toml")
@@ -77,7 +77,7 @@ def bench_trainer(work: Path, quick: bool = False) -> dict[str, Any]:
         session = open_session(recipe, shards_path, Path(folder) / "run", resume="never", say=lambda line: None)
         try:
             all_windows = rounds * steps * recipe.train.global_batch
-            with open_windows(session.shard_set, recipe.train, stop=all_windows) as memory:
+            with open_training_windows(session.shard_set, recipe.train, stop=all_windows) as memory:
                 batch = memory.read(range(steps * recipe.train.global_batch))
             windows = torch.cat((batch["input_ids"], batch["labels"][:, -1:]), dim=1)
             plain = _PlainLoop(recipe, session.shard_set.vocab_size)
@@ -91,7 +91,7 @@ def bench_trainer(work: Path, quick: bool = False) -> dict[str, Any]:
                 times[name] += [after - before for before, after in itertools.pairwise(marks[WARM_UP - 1 :])]
                 marks.clear()
 
-            with open_windows(session.shard_set, recipe.train, stop=all_windows) as loader:
+            with open_training_windows(session.shard_set, recipe.train, stop=all_windows) as loader:
                 for _ in range(rounds):
                     waits += [record["data_wait_ms"] for record in take_our_steps(session, loader, steps, mark)]
                     end_turn("ours")

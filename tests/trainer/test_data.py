@@ -13,8 +13,8 @@ from shards.format.documents import read_sources
 from shards.format.order import WindowOrder, account_tokens, seeded_permutation
 from shards.torch.document_boundaries import number_documents
 from shards.trace.window_documents import trace_windows
-from trainer.data import open_windows
 from trainer.recipe import TrainConfig
+from trainer.training_windows import open_training_windows
 
 TRAIN = TrainConfig(seq_len=32, global_batch=8, micro_batch=8, steps=1, seed=3, document_mask=True)
 GOLDEN_PERMUTATION = [6, 3, 7, 4, 0, 1, 5, 2]
@@ -40,7 +40,7 @@ def test_windows_equal_the_tokens_read_straight(shard_set: ShardSet):
     shards = shard_set.splits["train"]
     order = WindowOrder([shard.num_tokens for shard in shards], seq_len=32, seed=3)
     samples = 2 * order.per_epoch + 5
-    with open_windows(shard_set, TRAIN, stop=samples) as windows:
+    with open_training_windows(shard_set, TRAIN, stop=samples) as windows:
         for first in range(0, samples, 7):
             batch = windows.read(range(first, min(first + 7, samples)))
             assert torch.equal(batch["document_ids"], number_documents(batch["input_ids"], shard_set.eos_id))
@@ -128,7 +128,7 @@ def test_every_token_is_accounted_for(shard_set: ShardSet, epochs: float):
 def test_a_step_and_row_map_to_the_window_that_was_read(shard_set: ShardSet):
     shards = shard_set.splits["train"]
     order = WindowOrder([shard.num_tokens for shard in shards], seq_len=32, seed=3)
-    with open_windows(shard_set, TRAIN, stop=40) as windows:
+    with open_training_windows(shard_set, TRAIN, stop=40) as windows:
         batch = windows.read(range(8 * 4, 8 * 5))  # step 5
     place = order.locate_row(5, 6, global_batch=8)
     assert batch["labels"][6].tolist() == shards[place.shard].read(place.start + 1, place.stop).tolist()

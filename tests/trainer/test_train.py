@@ -15,13 +15,13 @@ from shards import ShardSet
 from shards.errors import InputError, RunError
 from shards.torch import TokenWindows
 from shards.torch.document_boundaries import number_documents
-from trainer.data import open_windows
 from trainer.metrics import MetricsLog, describe_step, read_metrics
 from trainer.model.size import flops_per_token
 from trainer.recipe import PhaseConfig, TrainRecipe, load_train_recipe
 from trainer.session import Session, open_session
 from trainer.train.loop import run_training
 from trainer.train.step import fetch_losses, take_step
+from trainer.training_windows import open_training_windows
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def open_run(shard_set: ShardSet, recipe_file: Path, tmp_path: Path) -> Callable
 
 
 def take_steps(session: Session, steps: int) -> list[dict[str, float]]:
-    with open_windows(session.shard_set, session.recipe.train, stop=steps * 8) as windows:
+    with open_training_windows(session.shard_set, session.recipe.train, stop=steps * 8) as windows:
         taken = [take_step(session, windows) for _ in range(steps)]
     fetch_losses(session, taken)
     return taken

@@ -23,7 +23,7 @@ from shards.terminal.command_names import called_as
 from shards.terminal.display import print_json
 from trainer.commands.fit import expect_memory
 from trainer.commands.train import wait_without_spinning
-from trainer.commands.vocabulary import add_set_of_vocabulary, settle_vocabulary
+from trainer.commands.vocabulary_size import add_set_of_vocabulary, settle_vocabulary
 
 if TYPE_CHECKING:
     from trainer.recipe import TrainRecipe

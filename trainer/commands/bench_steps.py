@@ -35,7 +35,6 @@ from shards.terminal.display import say
 from shards.torch import TokenWindows
 from shards.torch.windows import Sample
 from trainer.commands.export import describe_export_files, export_weights
-from trainer.data import open_windows
 from trainer.device import choose_device, choose_precision, peak_flops
 from trainer.model.decoder import build_model
 from trainer.model.size import flops_per_token
@@ -43,6 +42,7 @@ from trainer.optim import build_optimizers, learning_rate
 from trainer.recipe import TrainRecipe
 from trainer.session import Session, open_session
 from trainer.train.step import fetch_losses, take_step
+from trainer.training_windows import open_training_windows
 
 WARMUP = 5
 """Steps that are not timed: they compile, start threads and take memory."""
@@ -106,7 +106,7 @@ def time_steps(trainer: str, recipe: TrainRecipe, shards: Path, steps: int) -> d
 
     # Take the steps.
     shard_set = open_set(shards)
-    with open_windows(shard_set, train, stop=steps_in_all * train.global_batch) as windows:
+    with open_training_windows(shard_set, train, stop=steps_in_all * train.global_batch) as windows:
         if trainer == "ours":
             with closing(open_session(recipe, shards, shards.with_name("run"), resume="never", say=say)) as session:
                 records = take_our_steps(session, windows, steps_in_all, mark)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from shards.terminal.arguments import add_recipe, parse_size
 from shards.terminal.display import print_json
-from trainer.commands.vocabulary import add_set_of_vocabulary, settle_vocabulary
+from trainer.commands.vocabulary_size import add_set_of_vocabulary, settle_vocabulary
 
 if TYPE_CHECKING:
     from trainer.recipe import TrainRecipe

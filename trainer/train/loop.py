@@ -36,7 +36,6 @@ from shards.terminal.progress import Meter, show_progress
 from shards.torch import TokenWindows
 from shards.trace.window_documents import trace_windows
 from trainer.checkpoint.folders import checkpoint_path, list_checkpoints, step_of_checkpoint
-from trainer.data import open_windows
 from trainer.device import wait_for_ranks
 from trainer.evaluate import evaluate, summarise_evaluation
 from trainer.metrics import MetricsLog, describe_step, last_record
@@ -49,6 +48,7 @@ from trainer.session import Session
 from trainer.train.loss_checks import REMEDY, find_loss_fault
 from trainer.train.out_of_memory import describe_out_of_memory
 from trainer.train.step import accumulate_gradients, clip_gradients, fetch_losses, take_step
+from trainer.training_windows import open_training_windows
 
 FAULT_ROWS = 8
 """Rows of a batch whose documents are named when its loss stops the run."""
@@ -83,7 +83,7 @@ def run_training(session: Session, say: Callable[[str], None], *, go_on: bool = 
     try:
         with (
             MetricsLog(session.run, step=session.step, write=first_rank) as log,
-            open_windows(session.shard_set, recipe.train, stop=last_window) as windows,
+            open_training_windows(session.shard_set, recipe.train, stop=last_window) as windows,
             show_progress(recipe.name, unit="steps", before=session.step, show=first_rank) as progress,
             catch_signals(say) as signals,
         ):

@@ -9,7 +9,7 @@ from shards.torch import TokenWindows
 from trainer.recipe import TrainConfig
 
 
-def open_windows(shard_set: ShardSet, train: TrainConfig, *, stop: int) -> TokenWindows:
+def open_training_windows(shard_set: ShardSet, train: TrainConfig, *, stop: int) -> TokenWindows:
     """Open the windows of a training run; nothing is read yet. Use as a context manager, or close it.
 
     Args:
