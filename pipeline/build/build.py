@@ -29,7 +29,7 @@ from pipeline.build.stages.evaluations import run_evaluations
 from pipeline.build.stages.fetch import needs_fetch, run_fetch
 from pipeline.build.stages.mix import run_encode_and_mix
 from pipeline.build.stages.tokenizer import TokenizerChoice, run_tokenizer
-from pipeline.build.validation import run_validation
+from pipeline.build.stages.validation import run_validation
 from pipeline.clean.personal_data import MaskedCounts, count_masked
 from pipeline.encode.run import RunList
 from pipeline.engine.driver import Driver, StageResult

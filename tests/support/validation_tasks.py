@@ -10,7 +10,7 @@ import zstandard
 
 import shards
 from pipeline.build.running_build import RunningBuild
-from pipeline.build.validation import run_validation
+from pipeline.build.stages.validation import run_validation
 from pipeline.engine.driver import Driver
 from pipeline.engine.stage_progress import Progress
 from shards.errors import ShardSetError
