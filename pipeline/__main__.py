@@ -10,7 +10,8 @@ import sys
 from typing import Any, NoReturn
 
 from pipeline.cli import build, clean_report, demo_corpus, keys, plan
-from shards.terminal.command_names import add_version, called_as
+from shards.terminal.arguments import add_version
+from shards.terminal.command_names import called_as
 from shards.terminal.exit_status import run_command
 
 _GC_THRESHOLD = 50_000

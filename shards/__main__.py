@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from shards.cli import audit, export_set, import_set, inspect_set, pull, push, report, schema, trace, validate
-from shards.terminal.command_names import add_version, called_as
+from shards.terminal.arguments import add_version
+from shards.terminal.command_names import called_as
 from shards.terminal.exit_status import run_command
 
 COMMANDS = (

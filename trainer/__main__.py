@@ -17,7 +17,8 @@ import sys
 from typing import NoReturn
 
 from shards.errors import InputError, missing_extra
-from shards.terminal.command_names import add_version, called_as
+from shards.terminal.arguments import add_version
+from shards.terminal.command_names import called_as
 from shards.terminal.exit_status import PROBLEMS, run_command
 from trainer.commands.train import is_first_rank
 

@@ -7,9 +7,10 @@ import contextlib
 import math
 import os
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from shards.errors import InputError
 
@@ -93,3 +94,16 @@ def check_place(place: Path | str) -> None:
     """
     if isinstance(place, Path) and not place.is_dir():
         raise InputError(f"{place}: no such folder. Give the folder that contains manifest.json.")
+
+
+def add_version(parser: argparse.ArgumentParser) -> None:
+    """Add the flag `--version`."""
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+
+
+class _Version(argparse.Action):
+    def __call__(self, *arguments: Any, **options: Any) -> NoReturn:
+        from importlib.metadata import version  # late: takes 20 ms to load
+
+        print(f"tokenmill {version('tokenmill')}")
+        sys.exit(0)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from typing import Any, NoReturn
 
 RENAMED = {
     ("trainer", "export"): "export-model",
@@ -26,16 +24,3 @@ def called_as(package: str, command: str = "") -> str:
     else:
         words = ["tokenmill", RENAMED.get((package, command), command)]
     return " ".join(word for word in words if word)
-
-
-def add_version(parser: argparse.ArgumentParser) -> None:
-    """Add `--version`."""
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
-
-
-class _Version(argparse.Action):
-    def __call__(self, *arguments: Any, **options: Any) -> NoReturn:
-        from importlib.metadata import version  # late: takes 20 ms to load
-
-        print(f"tokenmill {version('tokenmill')}")
-        sys.exit(0)

@@ -259,14 +259,14 @@ def test_a_proxy_is_asked_for_the_whole_address(
 def test_addresses(monkeypatch: pytest.MonkeyPatch, text: str, address: str) -> None:
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
         monkeypatch.delenv(name, raising=False)
-    assert objects.resolve_endpoint(text).geturl() == address
+    assert http_connection.resolve_endpoint(text).geturl() == address
 
 
 @pytest.mark.parametrize("text", ["", "softwareheritage/content", "ftp://host/x", "s3://", "https:///x"])
 def test_what_is_no_address_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     with pytest.raises(SourceError, match="expected https://HOST/PATH or s3://BUCKET/PREFIX"):
-        objects.resolve_endpoint(text)
+        http_connection.resolve_endpoint(text)
 
 
 def test_another_s3_service_is_asked_by_path(
