@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 
 from shards import ShardSet
-from shards.format.documents import number_token_sources
+from shards.format.document_table import number_token_sources
 from shards.torch.document_boundaries import number_documents
 from trainer.device import autocast
 from trainer.model.decoder import LanguageModel

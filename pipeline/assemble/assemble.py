@@ -33,7 +33,7 @@ from pipeline.mix.keep_mask import read_kept
 from pipeline.mix.mix_plan import ShardPlan, Slice
 from shards.format.carried import null_values
 from shards.format.content_hash import join_hashes
-from shards.format.documents import document_schema
+from shards.format.document_table import document_schema
 from shards.format.manifest import Split
 from shards.format.writer import SetProperties, write_shard
 from shards.stores.open import open_store

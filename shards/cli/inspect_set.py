@@ -81,7 +81,7 @@ def _run(options: argparse.Namespace) -> int:
 def _find_document(shard_set: ShardSet, shard: Shard, number: int) -> dict[str, Any]:
     """Return a document's text and provenance."""
     from shards.errors import ShardSetError
-    from shards.format.documents import read_document
+    from shards.format.document_table import read_document
 
     if not 0 <= number < shard.num_documents:
         raise InputError(

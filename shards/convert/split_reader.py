@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shards.format.document_blocks import cut_blocks
-from shards.format.documents import DocumentBatch, iter_checked_documents, iter_shard_lengths, read_lengths
+from shards.format.document_table import DocumentBatch, iter_checked_documents, iter_shard_lengths, read_lengths
 from shards.format.manifest import Split
 from shards.format.reader import Shard, ShardSet
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shards.errors import Problem, ShardSetError
-from shards.format.documents import iter_documents, number_sources, read_hashes
+from shards.format.document_table import iter_documents, number_sources, read_hashes
 from shards.format.reader import Shard, ShardSet
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from shards.format.documents import DocumentBatch
+    from shards.format.document_table import DocumentBatch
 
 BLOCK_TOKENS = 1 << 16
 """Approximate tokens in a block. Arrays of 8 bytes per token then stay in a core's cache, which halves the time."""

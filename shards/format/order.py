@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.random import PCG64, SeedSequence
 
-from shards.format.documents import read_sources
+from shards.format.document_table import read_sources
 from shards.workers import map_in_threads
 
 if TYPE_CHECKING:

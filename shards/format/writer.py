@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from shards.format.carried import CarriedType
 from shards.format.codec import SeekableWriter
-from shards.format.documents import count_sources
+from shards.format.document_table import count_sources
 from shards.format.manifest import (
     MANIFEST_FILE,
     CarriedEntry,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from shards.audit.histogram import BINS, bin_lengths
-from shards.format.documents import iter_documents, rows_by_source, wrong_document_table
+from shards.format.document_table import iter_documents, rows_by_source, wrong_document_table
 from shards.format.reader import ShardSet
 from shards.workers import map_tasks
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shards.format.documents import iter_documents, read_bytes, rows_by_source, wrong_document_table
+from shards.format.document_table import iter_documents, read_bytes, rows_by_source, wrong_document_table
 from shards.format.reader import Shard, ShardSet
 from shards.format.vocabulary import Vocabulary
 from shards.trace.locate import Place, find_places

@@ -16,7 +16,7 @@ import numpy as np
 
 from shards.errors import InputError
 from shards.format.carried import CarriedType, null_values
-from shards.format.documents import iter_documents, read_hashes
+from shards.format.document_table import iter_documents, read_hashes
 from shards.format.reader import ShardSet
 from shards.trace.locate import Place, find_places
 from shards.workers import map_tasks

@@ -15,7 +15,7 @@ import numpy as np
 
 from shards.errors import InputError
 from shards.format.content_hash import split_column
-from shards.format.documents import iter_documents
+from shards.format.document_table import iter_documents
 from shards.format.reader import ShardSet
 from shards.trace.locate import Place, find_places
 from shards.workers import map_tasks

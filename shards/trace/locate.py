@@ -14,7 +14,7 @@ import numpy as np
 
 from shards.errors import Problem, ShardSetError
 from shards.format.carried import OWN_COLUMNS
-from shards.format.documents import iter_documents
+from shards.format.document_table import iter_documents
 from shards.format.reader import Shard
 
 

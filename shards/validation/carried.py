@@ -12,7 +12,7 @@ from shards.errors import Problem
 from shards.format.manifest import MANIFEST_FILE, Manifest
 
 if TYPE_CHECKING:
-    from shards.format.documents import DocumentBatch
+    from shards.format.document_table import DocumentBatch
     from shards.format.reader import Shard
 
 

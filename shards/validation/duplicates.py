@@ -19,7 +19,7 @@ import numpy as np
 
 from shards.errors import Problem, ProblemKind, ShardSetError
 from shards.format.content_hash import split_column
-from shards.format.documents import iter_documents, number_sources
+from shards.format.document_table import iter_documents, number_sources
 from shards.format.reader import Shard
 from shards.stores.store import reads_at_once
 from shards.workers import map_in_threads

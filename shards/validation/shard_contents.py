@@ -26,7 +26,7 @@ import zstandard
 from shards.errors import Problem, ProblemKind, ShardSetError
 from shards.format import codec
 from shards.format.content_hash import split_column
-from shards.format.documents import add_source_counts, iter_documents
+from shards.format.document_table import add_source_counts, iter_documents
 from shards.format.manifest import SourceCounts
 from shards.format.reader import Shard, ShardSet
 from shards.stores.files import hash_file

@@ -19,7 +19,7 @@ import numpy as np
 
 from shards.errors import Problem, ShardSetError
 from shards.format.content_hash import hash_document
-from shards.format.documents import iter_documents, read_bytes
+from shards.format.document_table import iter_documents, read_bytes
 from shards.format.reader import Shard, ShardSet, read_listed_file
 from shards.format.recipe_folder import RECIPE_FOLDER_FILE, find_recipe_folder
 from shards.format.tokenizer_json import plain_json

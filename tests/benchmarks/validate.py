@@ -62,7 +62,7 @@ def build_sample_set(folder: Path, *, copies: int = 4) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     from shards.format import manifest, writer
-    from shards.format.documents import document_schema
+    from shards.format.document_table import document_schema
 
     files = sorted(Path(sysconfig.get_path("stdlib")).rglob("*.py"))
     texts = [file.read_text(encoding="utf-8", errors="replace") for file in files if "site-packages" not in file.parts]

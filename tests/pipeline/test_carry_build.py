@@ -17,7 +17,7 @@ import pytest
 from pipeline.__main__ import main as pipeline_main
 from shards import open_set
 from shards.__main__ import main as shards_main
-from shards.format.documents import document_schema
+from shards.format.document_table import document_schema
 from shards.validation.validate import validate
 from tests.support.builds import build_here, digests, digests_in, one_worker, run_build
 from tests.support.carried_corpus import carried_recipe, rows_of, write_carried_corpus

@@ -19,7 +19,7 @@ from shards.__main__ import main as shards_main
 from shards.convert.export import export_set
 from shards.convert.import_.import_set import ImportOptions, import_set
 from shards.errors import ShardSetError
-from shards.format.documents import read_document
+from shards.format.document_table import read_document
 from shards.torch import TokenWindows
 from shards.validation.shard_contents import check_shard_contents, content_rules
 from shards.validation.validate import validate

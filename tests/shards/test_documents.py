@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from shards.errors import ShardSetError
 from shards.format.document_blocks import cut_blocks
-from shards.format.documents import read_sources
+from shards.format.document_table import read_sources
 from shards.format.reader import open_set
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import shards
 from shards import ShardSetError, open_set
-from shards.format.documents import document_schema, iter_documents
+from shards.format.document_table import document_schema, iter_documents
 from tests.support.faults_tokens import (
     bit_flipped_in_first_frame,
     bit_flipped_in_frame_checksum,

@@ -15,7 +15,7 @@ import shards
 from shards.convert.export import export_set
 from shards.errors import PROBLEM_KINDS
 from shards.format.content_hash import split_column
-from shards.format.documents import iter_documents
+from shards.format.document_table import iter_documents
 from shards.validation import duplicates
 from shards.validation.manifest import check_manifest_totals
 from shards.validation.validate import validate

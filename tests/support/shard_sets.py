@@ -15,7 +15,7 @@ import xxhash
 from tokenizers import Tokenizer
 
 from shards.format import writer
-from shards.format.documents import document_schema
+from shards.format.document_table import document_schema
 from shards.format.manifest import (
     Manifest,
     MixEntry,

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from shards import ShardSet, open_set
 from shards.format import writer
-from shards.format.documents import document_schema
+from shards.format.document_table import document_schema
 from shards.format.manifest import (
     Manifest,
     MixEntry,

@@ -23,7 +23,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 
 from shards import ShardSet, open_set
 from shards.format import writer
-from shards.format.documents import document_schema
+from shards.format.document_table import document_schema
 from shards.format.manifest import (
     Manifest,
     MixEntry,

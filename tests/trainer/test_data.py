@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shards import ShardSet
-from shards.format.documents import read_sources
+from shards.format.document_table import read_sources
 from shards.format.order import WindowOrder, account_tokens, seeded_permutation
 from shards.torch.document_boundaries import number_documents
 from shards.trace.window_documents import trace_windows

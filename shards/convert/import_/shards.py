@@ -16,7 +16,7 @@ import numpy as np
 from shards.convert.import_ import bin_files
 from shards.convert.import_.imported_documents import ImportedDocuments
 from shards.format.document_blocks import cut_blocks
-from shards.format.documents import document_schema
+from shards.format.document_table import document_schema
 from shards.format.manifest import ShardEntry, Split, dtype_for
 from shards.format.writer import SetProperties, write_shard
 

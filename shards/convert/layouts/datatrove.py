@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shards.convert.layouts.layout import read_layout_array
-from shards.format.documents import iter_shard_lengths
+from shards.format.document_table import iter_shard_lengths
 from shards.stores.files import atomic_open, write_text
 
 if TYPE_CHECKING:

@@ -18,15 +18,15 @@ import numpy as np
 
 from shards.convert.layouts.layout import longest_layout_document
 from shards.format.carried import arrow_type
-from shards.format.documents import read_hashes
-from shards.format.documents import read_lengths as read_lengths_of
+from shards.format.document_table import read_hashes
+from shards.format.document_table import read_lengths as read_lengths_of
 from shards.stores.files import atomic_open
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from shards.convert.split_reader import Lengths, SplitReader, Tokens
-    from shards.format.documents import DocumentBatch
+    from shards.format.document_table import DocumentBatch
     from shards.format.reader import Shard
 
 USAGE = 'load_dataset("{out}", split="{split}")'
