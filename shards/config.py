@@ -72,7 +72,7 @@ def check_settings(
     checks: tuple[Check, ...] = (),
     faults: Sequence[str] = (),
 ) -> ModelT:
-    """Turn a raw document into a model.
+    """Turn the raw document of a config into its model.
 
     Args:
         model: the pydantic model of the document.
@@ -110,7 +110,7 @@ def read_partly(model: type[ModelT], data: Any) -> ModelT:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Read a TOML file, or a .json file, into a raw document.
+    """Read a config, a TOML or a .json file, into a raw document.
 
     Raises:
         SettingsError: the file cannot be read, is not valid, or holds no table.
@@ -128,7 +128,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def apply_override(data: dict[str, Any], override: str) -> Iterator[str]:
-    """Set one dotted key of a raw document in place, and yield the fault if that is not possible.
+    """Set one dotted key of a raw config in place, and yield the fault if that is not possible.
 
     List items are addressed by index (`sources.0.weight`), or by their name (`sources.fineweb-edu.weight`).
     """
@@ -173,7 +173,7 @@ def nearest(word: str, words: list[str]) -> str:
 
 
 def did_you_mean(word: str, words: list[str]) -> str:
-    """Return ' Did you mean X?' with the nearest word; nothing if no word is near."""
+    """Return ' Did you mean X?' for a wrong word in a config; nothing if no word is near."""
     close = difflib.get_close_matches(word, words, n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
 

@@ -104,7 +104,7 @@ EXTRAS = {
 
 
 def import_extra(module: str) -> ModuleType:
-    """Import a module of a package that comes with an extra.
+    """Import a module that comes with an extra, or raise the error that names the extra.
 
     Raises:
         MissingExtraError: the package is not installed.
@@ -116,7 +116,7 @@ def import_extra(module: str) -> ModuleType:
 
 
 def check_extra(package: str, extra: str) -> None:
-    """Check that a package is installed that comes with an extra, without the time that its import takes.
+    """Raise the error that names an extra if its package is not installed, without the time that an import takes.
 
     Raises:
         MissingExtraError: it is not; the message names the extra, of several that bring the package.

@@ -95,7 +95,7 @@ def choose_precision(asked: Precision, device: torch.device) -> Literal["fp32", 
 
 
 def autocast(precision: Literal["fp32", "bf16"], device: torch.device) -> torch.autocast:
-    """Return the context of a forward pass; weights, gradients and optimizer state stay fp32."""
+    """Return the context of a forward pass on a device; weights, gradients and optimizer state stay fp32."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
 
 

@@ -114,7 +114,7 @@ def copy_metrics(source: Path, run: Path, *, until_step: int) -> None:
 
 
 def last_record(records: list[Record], key: str, *, until_step: int | None = None) -> Record:
-    """Return the last line that has a key, up to a step; {} if there is none. Quick at the end of a long log."""
+    """Return the last line of the metrics that has a key, up to a step; {} if none. Quick at the end of a long log."""
     stop = len(records) if until_step is None else count_until(records, until_step)
     for index in range(stop - 1, -1, -1):
         if key in records[index]:
@@ -123,7 +123,7 @@ def last_record(records: list[Record], key: str, *, until_step: int | None = Non
 
 
 def count_until(records: list[Record], step: int) -> int:
-    """Return how many lines there are up to and with a step; the lines are in order of steps."""
+    """Return how many lines of the metrics there are up to and with a step; the lines are in order of steps."""
     return bisect.bisect_right(records, step, key=lambda record: record["step"])
 
 
@@ -138,7 +138,7 @@ def describe_step(record: Record) -> list[str]:
 
 
 def open_events(run: Path) -> Callable[[Record], None] | None:
-    """Return a function that writes a line as TensorBoard events; None if the package tensorboard is not installed."""
+    """Return a function that writes a line of the metrics as TensorBoard events; None if tensorboard is not installed."""
     if importlib.util.find_spec("tensorboard") is None:
         return None
     from torch.utils.tensorboard import SummaryWriter

@@ -60,7 +60,7 @@ def build_set(
     executor: Executor | None = None,
     scratch: str | Path | None = None,
 ) -> BuildResult:
-    """Build a shard set from a recipe; a call with the same arguments does only what is missing.
+    """Build a shard set from a recipe, for Python programs; a call with the same arguments does only what is missing.
 
         result = pipeline.build_set("demo", out="out/demo")
         result.manifest.splits["train"].tokens

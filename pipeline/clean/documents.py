@@ -176,7 +176,7 @@ def clean_batch(
     fallen: Fallen | None = None,
     filtered: Filtered | None = None,
 ) -> Documents:
-    """Drop the rows that cannot be encoded, or that the recipe drops; mask what it masks.
+    """Turn rows into documents: drop those that cannot be encoded or that the recipe drops; mask what it masks.
 
     Args:
         source: the source.

@@ -58,7 +58,7 @@ def find_other_languages(text: pa.LargeStringArray, table: Language, folder: Pat
 
 
 def identity_of_model(table: Language) -> list[Any]:
-    """Return what decides which documents are dropped, for digests."""
+    """Return the identity of a language model, for digests: what decides which documents are dropped."""
     keep = sorted(table.keep)
     return [version("fasttext-predict"), table.sha256 or table.model, keep, table.min_score, table.first_bytes]
 

@@ -33,7 +33,7 @@ class Trial:
 
 
 def try_document(source: SourceRecipe, text: bytes) -> Trial:
-    """Put one document through a source's cleaning.
+    """Try a source's cleaning on one document.
 
     Args:
         source: the source, whose relative paths begin at its `folder`.

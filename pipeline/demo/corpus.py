@@ -85,7 +85,7 @@ def write_demo_corpus(folder: Path) -> list[dict[str, Any]]:
 
 
 def fineweb_edu_schema() -> pa.Schema:
-    """Return the columns of HuggingFaceFW/fineweb-edu."""
+    """Return the columns of HuggingFaceFW/fineweb-edu, as the demo corpus has them."""
     import pyarrow as pa
 
     strings = ["text", "id", "dump", "url", "file_path", "language"]
@@ -99,7 +99,7 @@ def fineweb_edu_schema() -> pa.Schema:
 
 
 def finemath_schema() -> pa.Schema:
-    """Return the columns of HuggingFaceTB/finemath."""
+    """Return the columns of HuggingFaceTB/finemath, as the demo corpus has them."""
     import pyarrow as pa
 
     string, int32, int64, double = pa.string(), pa.int32(), pa.int64(), pa.float64()

@@ -229,7 +229,7 @@ class FileRange:
 
 
 def file_name(result: dict[str, Any], name: str) -> str:
-    """Return the name of a task's file in the task's folder: it may be in the folder of the attempt that wrote it."""
+    """Return the name of a file of a receipt in the task's folder: it may be in the folder of the attempt that wrote it."""
     attempt = result.get("folder")
     return f"{attempt}/{name}" if attempt else name
 
@@ -288,7 +288,7 @@ def load_receipt(store: Store) -> dict[str, Any] | None:
 
 
 def check_task_files(result: dict[str, Any], store: Store, outputs: Store | None, find: FindFile) -> bool:
-    """Check the files of a result against a listing. Return False if an output is gone: the set was moved or deleted.
+    """Check the files of a receipt against a listing. Return False if an output is gone: the set was moved or deleted.
 
     Args:
         result: a task's result.

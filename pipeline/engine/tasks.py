@@ -85,7 +85,7 @@ class JsonText(str):
 
 
 def digest_of(value: Any) -> str:
-    """Return a short digest of JSON values: 32 hex digits of the SHA-256 of their canonical text.
+    """Return the digest of JSON values that names a task: 32 hex digits of the SHA-256 of their canonical text.
 
     Args:
         value: JSON values; those of an outermost dict may be `JsonText`.

@@ -115,7 +115,7 @@ def parse_predicate(column: str, condition: Any) -> Predicate:
 
 
 def parse_keep(keep: dict[str, Any]) -> list[Predicate]:
-    """Parse a source's `keep` table, in its order."""
+    """Parse a source's `keep` table into predicates, in its order."""
     return [parse_predicate(column, condition) for column, condition in keep.items()]
 
 

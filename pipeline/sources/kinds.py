@@ -85,7 +85,7 @@ def list_spans(source: SourceRecipe, files: list[File], unit_bytes: int | None =
 
 
 def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
-    """Stream a span's batches, from a source's files or from documents that the fetch stage wrote.
+    """Stream a span's batches, from the files of a source of any kind or from documents that the fetch stage wrote.
 
     Args:
         source: the source. Its `carry` is not read.

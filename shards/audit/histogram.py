@@ -19,7 +19,7 @@ BINS = EXACT + (32 - 6) * PER_DOUBLING
 
 
 def bin_lengths(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the bin of each length, `0 <= bin < BINS`; lengths are from 0 to 2^32 - 1."""
+    """Return the bin of each length in the histogram, `0 <= bin < BINS`; lengths are from 0 to 2^32 - 1."""
     safe = np.maximum(lengths, EXACT)
     doubling = np.floor(np.log2(safe)).astype(np.int64)
     inside = ((safe - (1 << doubling)) * PER_DOUBLING) >> doubling
@@ -27,7 +27,7 @@ def bin_lengths(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def bin_middles() -> npt.NDArray[np.float64]:
-    """Return the length that represents each bin, float64 `(BINS,)`."""
+    """Return the length that represents each bin of the histogram, float64 `(BINS,)`."""
     middles = np.arange(BINS, dtype=np.float64)
     number = middles[EXACT:] - EXACT
     low = np.exp2(6 + np.floor(number / PER_DOUBLING))

@@ -167,7 +167,7 @@ RULES = (
 
 
 def is_concentrated(held: int, tokens: int, *, of: int) -> bool:
-    """Return whether an id or word is concentrated.
+    """Return whether an id or word is concentrated, by the rule.
 
     Args:
         held: its occurrences in the documents with the most of them, which hold more than half of them all.
@@ -179,7 +179,7 @@ def is_concentrated(held: int, tokens: int, *, of: int) -> bool:
 
 
 def most_occurrences(of: int) -> int:
-    """Return the occurrences above which no id is concentrated, because half of them do not fit into few tokens."""
+    """Return the occurrences above which no id is concentrated by the rule: half of them do not fit into few tokens."""
     return int(2 * _few_tokens(FILLED_FEW_SHARE, of))
 
 

@@ -61,7 +61,7 @@ def phase_rows(manifest: Manifest) -> list[dict[str, Any]]:
 
 
 def mix_warnings(manifest: Manifest) -> list[str]:
-    """Return what a person should look at before training on the set, a line each."""
+    """Return warnings about the mix, at which to look before training on the set, a line each."""
     lines: list[str] = []
     for source, mix in _pairs(manifest):
         if abs(mix.achieved - mix.requested) > SHOWN_DEVIATION:

@@ -147,7 +147,7 @@ def read_document(shard_set: ShardSet, shard: Shard, number: int) -> dict[str, A
 
 
 def read_bytes(shard: Shard, start: int, stop: int, *, vocabulary: Vocabulary) -> bytes:
-    """Read the text of a document, or of its beginning: of the tokens [start, stop) of its shard, without EOS.
+    """Read the text of a row of a document table, or its beginning: of the shard's tokens [start, stop), without EOS.
 
     Raises:
         ShardSetError: the shard's files are not what the manifest says, or hold an id outside the vocabulary.
@@ -208,7 +208,7 @@ def number_token_sources(shard: Shard, names: list[str], stop: int) -> npt.NDArr
 
 
 def iter_shard_lengths(shard: Shard) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield the lengths of a shard's documents, EOS included, in batches.
+    """Yield the lengths in a shard's document table, EOS included, in batches.
 
     Raises:
         ShardSetError: the document table cannot be read, or its lengths do not match the shard's tokens.

@@ -49,7 +49,7 @@ its windows takes 15, and a run's first batch would wait for that."""
 
 
 def seeded_permutation(size: int, *key: int, one_in: int = 1) -> npt.NDArray[np.int64]:
-    """Return a permutation of range(size) that depends on `key` alone, or its beginning, int64.
+    """Return an order of range(size) that depends on `key` alone, or its beginning, int64.
 
     A stable argsort of raw PCG64 output: numpy promises that stream for all versions, unlike `Generator.permutation`.
 

@@ -103,7 +103,7 @@ def _list_local(folder: Path, card: Path | None) -> list[ComparedFile]:
 
 
 def refresh_comparison(comparison: Comparison) -> None:
-    """List the files on the Hub again.
+    """Compare again: list the files on the Hub anew.
 
     Raises:
         HubError: the repository cannot be read, for another reason than that it is not there; or the manifest there is

@@ -47,7 +47,7 @@ def card_header(facts: SetFacts) -> dict[str, Any]:
 
 
 def size_category(documents: int) -> str:
-    """Return the Hub's size category for a number of rows."""
+    """Return the size category of a card, in the Hub's words, for a number of rows."""
     return next((name for most, name in (*_SIZES, *_LARGER) if documents < most), "100B<n<1T")
 
 

@@ -74,12 +74,12 @@ def _shorten(value: float) -> str:
 
 
 def linear(low: float, high: float, start: float, end: float) -> Scale:
-    """Return the map from values [low, high] to pixels [start, end]."""
+    """Return a chart's linear scale: the map from values [low, high] to pixels [start, end]."""
     return lambda value: start + (end - start) * (value - low) / ((high - low) or 1.0)
 
 
 def logarithmic(low: float, high: float, start: float, end: float) -> Scale:
-    """Return the map from values [low, high], above 0, to pixels on a logarithmic axis."""
+    """Return a chart's logarithmic scale: the map from values [low, high], above 0, to pixels."""
     inner = linear(math.log(low), math.log(high), start, end)
     return lambda value: inner(math.log(value))
 
@@ -109,7 +109,7 @@ def doubling_ticks(low: float, high: float, number: int = 8) -> list[int]:
 
 
 def fit(text: str, width: float) -> str:
-    """Return a text at most `width` px wide; the middle of a longer text is left out."""
+    """Return a chart's text, at most `width` px wide; the middle of a longer text is left out."""
     from shards.report.visible_text import shorten
     from shards.terminal.display import printable
 

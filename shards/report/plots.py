@@ -184,7 +184,7 @@ _SIZES = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 
 
 def group_plotted_shards(shards: Sequence[ShardFacts], slots: int) -> list[list[ShardFacts]]:
-    """Return neighbours of one split together, so that there are about `slots` groups."""
+    """Group neighbouring shards of one split for their plot, so that there are about `slots` groups."""
     each = max(1, math.ceil(len(shards) / slots))
     groups: list[list[ShardFacts]] = []
     for shard in shards:

@@ -153,7 +153,7 @@ def _existing(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Generator[None]:
-    """Lock a folder for this process. The lock ends when the process ends, in whatever way.
+    """Lock a folder on this machine for this process. The lock ends when the process ends, in whatever way.
 
     Raises:
         FolderBusyError: another process holds the lock.
@@ -172,7 +172,7 @@ def lock_folder(folder: Path) -> Generator[None]:
 
 @contextlib.contextmanager
 def write_folder(path: Path, *, unfinished: Literal["remove", "keep"] = "remove") -> Generator[Path]:
-    """Make a folder to write to. It gets its name if the block succeeds, and is removed if the block fails.
+    """Make a folder to write files to. It gets its name if the block succeeds, and is removed if the block fails.
 
     Until then the folder has a hidden name in the same parent. A killed process leaves that hidden folder; the next run
     removes it and starts clean, unless another process is still writing to it.

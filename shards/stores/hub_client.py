@@ -78,7 +78,7 @@ def quiet_hub_client() -> None:
 
 
 def hub_endpoint() -> str | None:
-    """Return the Hub's address from HF_ENDPOINT, or None if it is not set."""
+    """Return the endpoint of the Hub's client from HF_ENDPOINT, or None if it is not set."""
     return os.environ.get("HF_ENDPOINT", "").rstrip("/") or None
 
 
@@ -195,7 +195,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 
 def say_token() -> str:
-    """Return a sentence that says whether a token was sent, and how to give one."""
+    """Return a sentence that says whether the Hub's client sent a token, and how to give it one."""
     from huggingface_hub import get_token
 
     if get_token():

@@ -53,7 +53,7 @@ def open_writable_store(place: str | os.PathLike[str]) -> FolderStore | ObjectSt
 
 
 def absolute_place(place: str | os.PathLike[str]) -> str:
-    """Return the address of a place to write to, right in any working directory: a path from the root, or the URL.
+    """Return the address that opens a place to write to from any working directory: a path from the root, or the URL.
 
     Raises:
         StoreAddressError: the place is an address of an unknown kind, or is a whole bucket or has no name.

@@ -60,7 +60,7 @@ def probe(store: WritableStore) -> Abilities:
 
 
 def require_abilities(abilities: Abilities) -> None:
-    """Refuse a store that lacks an ability.
+    """Probe a store, and refuse one that lacks an ability.
 
     Raises:
         StoreError: it does; the message says what to use instead.

@@ -128,12 +128,12 @@ def print_summary(title: str, values: dict[str, Any]) -> None:
 
 
 def plural(number: int, word: str) -> str:
-    """Return a number with its word, which takes an s unless the number is 1."""
+    """Return a number with its word, for display, which takes an s unless the number is 1."""
     return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
 def show_values(values: dict[str, Any]) -> str:
-    """Return values with their names in one line, as JSON."""
+    """Return values with their names in one line for display, as JSON."""
     return ", ".join(f"{name} {json.dumps(value, ensure_ascii=False)}" for name, value in values.items())
 
 
@@ -143,7 +143,7 @@ def describe_shown(shown: int, total: int) -> str:
 
 
 def format_value(value: Any) -> str:
-    """Return a value as text for people: digits in groups of three, few decimals."""
+    """Return a value as it is displayed: digits in groups of three, few decimals."""
     if isinstance(value, dict):
         parts = cast("dict[str, Any]", value)
         return "  ".join(f"{printable(name)} {format_value(part)}" for name, part in parts.items())

@@ -225,7 +225,7 @@ def _has_relative_paths(source: dict[str, Any]) -> bool:
 
 
 def read_sources(shard_set: ShardSet) -> dict[str, dict[str, Any]]:
-    """Return the recipe's sources by name, each with the `folder` that its relative paths start from ("": unknown).
+    """Return the sources to compare with, by name, each with the `folder` where its relative paths begin ("": unknown).
 
     Raises:
         ValueError: the set's recipe lists none.

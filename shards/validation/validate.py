@@ -126,7 +126,7 @@ def validate(
 
 
 def check_in_full(store: Store, check_shards: CheckShards, compare: Compare) -> tuple[ValidationResult, Structure]:
-    """Check a set at the full level.
+    """Validate a set at the full level.
 
     Args:
         store: the set's place.

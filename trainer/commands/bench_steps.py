@@ -168,7 +168,7 @@ def build_theirs(recipe: TrainRecipe, vocab_size: int) -> Any:
 
 
 def take_their_steps(model: Any, recipe: TrainRecipe, batch: Sample, mark: Callable[[], None]) -> float:
-    """Train on windows in their order.
+    """Take the steps of transformers to time: train on windows in their order.
 
     Args:
         model: from `build_theirs`.

@@ -74,7 +74,7 @@ def price(text: str, recipe: TrainRecipe, tokens: int) -> dict[str, Any]:
 
 
 def measure_throughput(run: Path, recipe: TrainRecipe) -> float:
-    """Return a run's median tokens/s of one card, without its first tenth (compilation).
+    """Return a run's median tokens/s of one card, for their cost; without its first tenth (compilation).
 
     Raises:
         InputError: there is none, or it is another model's.

@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def measure_memory(recipe: TrainRecipe, choices: Sequence[Choice] = CHOICES) -> Points:
-    """Measure a step under some choices of recomputation."""
+    """Measure, to see what fits, the memory of a step under some choices of recomputation."""
     import numpy as np
 
     points = list(product(DEPTHS, BATCHES))

@@ -168,7 +168,7 @@ def _read_curve(records: list[Record], key: str) -> Curve:
 
 
 def read_groups(records: list[Record], key: str) -> dict[str, Curve]:
-    """Return a number of each source or mix over steps, such as `val_loss_by_source`, the highest at the end first."""
+    """Return the curves to plot of each source or mix, such as `val_loss_by_source`, the highest at the end first."""
     curves: dict[str, Curve] = {}
     for record in records:
         numbers: dict[str, float | None] = record.get(key) or {}
@@ -196,7 +196,7 @@ def smooth(values: list[float], width: int) -> npt.NDArray[np.float64]:
 
 
 def describe_run(records: list[Record], title: str) -> str:
-    """Return a line with the run's name, its steps and tokens, and its losses at the end."""
+    """Return the line above a plot: the run's name, its steps and tokens, and its losses at the end."""
     from trainer.metrics import last_record
 
     parts = [f"{title}: {records[-1]['step']:,} steps"]

@@ -128,7 +128,7 @@ def generate_texts(
 def iter_tokens(
     model: LanguageModel, prompts: list[list[int]], options: SamplingOptions, eos_id: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield (number of the prompt, next id), taking turns between the prompts.
+    """Generate tokens: yield (number of the prompt, next id), taking turns between the prompts.
 
     A prompt ends after an EOS, after `max_new_tokens` ids, or when the model's context is full. The first id of a
     prompt is never penalised. The positions that all prompts have are fed to the model at once, then one position after
@@ -163,7 +163,7 @@ def iter_tokens(
 
 
 def choose_token(logits: torch.Tensor, seen: list[int], options: SamplingOptions, generator: torch.Generator) -> int:
-    """Choose the next id.
+    """Choose the next id to generate.
 
     Args:
         logits: float32 `(vocab_size,)`.

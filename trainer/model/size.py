@@ -9,7 +9,7 @@ from trainer.recipe import ModelConfig
 
 
 def count_parameters(config: ModelConfig, vocab_size: int) -> int:
-    """Return the number of parameters, padded vocabulary rows included; no memory is allocated for them."""
+    """Return the size of a model in parameters, padded vocabulary rows included; no memory is allocated for them."""
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in LanguageModel(config, vocab_size).parameters())
 

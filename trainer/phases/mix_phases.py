@@ -44,7 +44,7 @@ def list_stretches(records: list[Record]) -> list[Stretch]:
 
 
 def summarise_mix(records: list[Record]) -> list[dict[str, Any]]:
-    """Return a row for each stretch of a run.
+    """Summarise the mix phases of a run: return a row for each stretch.
 
     Returns:
         For each the `mix_phase`, the steps at which it was `from_step` and `to_step` (a step whose batch has windows of

@@ -22,7 +22,7 @@ def describe_out_of_memory(session: Session) -> str:
 
 
 def find_fitting_micro_batch(session: Session) -> int | None:
-    """Try the smaller micro-batches, the largest first; return the first that fits, or None.
+    """Try smaller micro-batches than the one out of memory, the largest first; return the first that fits, or None.
 
     With several ranks nothing is tried: all ranks would have to try together, and only this one is here.
     """

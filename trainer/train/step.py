@@ -80,7 +80,7 @@ def _exchange_gradients(model: nn.Module, *, with_this_one: bool) -> None:
 
 
 def accumulate_gradients(session: Session, batch: Sample, rounds: int) -> torch.Tensor:
-    """Add a micro-batch's part of the gradient; return its part of the loss, on the device."""
+    """Add a micro-batch's part of the step's gradient; return its part of the loss, on the device."""
     if session.device.type == "cuda":
         batch = {name: tensor.pin_memory().to(session.device, non_blocking=True) for name, tensor in batch.items()}
     with autocast(session.precision, session.device):
@@ -93,7 +93,7 @@ def accumulate_gradients(session: Session, batch: Sample, rounds: int) -> torch.
 
 
 def clip_gradients(session: Session, max_norm: float) -> torch.Tensor:
-    """Scale the gradients down to a norm of at most `max_norm`; return the norm before, on the device."""
+    """Scale the step's gradients down to a norm of at most `max_norm`; return the norm before, on the device."""
     norm = torch.nn.utils.clip_grad_norm_(session.model.parameters(), max_norm)
     return norm.full_tensor() if isinstance(norm, DTensor) else norm
 

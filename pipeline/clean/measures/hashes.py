@@ -25,7 +25,7 @@ _EACH_BYTE = np.uint64(0x0101010101010101)
 
 @compiled
 def finalize(value: np.uint64) -> np.uint64:
-    """Spread every bit of a value over all bits of the result; one to one."""
+    """Finish a hash: spread every bit of a value over all bits of the result; one to one."""
     value ^= value >> np.uint64(32)
     value *= _MIX
     value ^= value >> np.uint64(29)
@@ -51,7 +51,7 @@ def read_blocks(document: Bytes) -> Blocks:
 
 @compiled
 def read_stretch(blocks: Blocks, start: int, stop: int) -> tuple[np.uint64, int]:
-    """Return the key of the bytes between two positions, and how many characters they are; it has one byte at least."""
+    """Hash the bytes between two positions, one at least; return the key, and how many characters they are."""
     size = stop - start
     key = np.uint64(size)
     chars = size
@@ -67,7 +67,7 @@ def read_stretch(blocks: Blocks, start: int, stop: int) -> tuple[np.uint64, int]
 
 @compiled
 def read_block(blocks: Blocks, at: int) -> np.uint64:
-    """Return the eight bytes at a position."""
+    """Return the eight bytes at a position, as they are hashed."""
     shift = np.uint64(8 * (at & 7))
     # A shift by 64 has no effect; shifts by 1 and by 63 give 0.
     return blocks[at >> 3] >> shift | blocks[(at >> 3) + 1] << np.uint64(1) << (np.uint64(63) - shift)
@@ -82,7 +82,7 @@ def _count_continuations(block: np.uint64) -> int:
 
 @compiled
 def make_table(count: int) -> npt.NDArray[np.int32]:
-    """Return an empty table for some keys, at most half full with them; its size is a power of 2."""
+    """Return an empty hash table for some keys, at most half full with them; its size is a power of 2."""
     slots = 2
     while slots < 2 * count:
         slots *= 2
@@ -91,7 +91,7 @@ def make_table(count: int) -> npt.NDArray[np.int32]:
 
 @compiled
 def find_first(table: npt.NDArray[np.int32], keys: Keys, index: int) -> int:
-    """Return the index of the first key that is equal to one; a key without an earlier one is put in the table."""
+    """Return the index of the first key equal to one, by the hash table; a key without an earlier one is put in it."""
     last = len(table) - 1
     slot = int(np.int64(keys[index] & np.uint64(last)))
     while table[slot] >= 0:

@@ -54,7 +54,7 @@ class Dropped:
 
 
 def choose_dropped(documents: SimilarDocuments, alive: npt.NDArray[np.bool_]) -> Dropped:
-    """Choose the documents to drop.
+    """Choose which of similar documents survive; return those to drop.
 
     Args:
         documents: the documents and their pairs at or above the least similarity.

@@ -34,7 +34,7 @@ BROKEN_FILE_ERRORS = (OSError, ValueError, EOFError, zipfile.BadZipFile, tarfile
 
 
 def is_local(url: str) -> bool:
-    """Say whether a URL is a plain local path."""
+    """Say whether the bytes at a URL are on a plain local path."""
     return "://" not in url and "::" not in url
 
 
@@ -66,7 +66,7 @@ def read_head(url: str, count: int) -> bytes:
 
 
 def read_file_version(url: str) -> str:
-    """Return a text that changes with the file: size and modification time, or what the file system offers instead.
+    """Return a text that changes with a file's bytes: size and modification time, or what its file system offers.
 
     For a file in an archive, the text includes the archive's version.
     """

@@ -184,7 +184,7 @@ def make_batch(
     *,
     carried: tuple[Columns, str] = ((), ""),
 ) -> TextBatch:
-    """Return a batch of the table's rows that all predicates keep.
+    """Return a batch of a table's columns, with the rows that all predicates keep.
 
     Args:
         table: rows of a span.

@@ -43,7 +43,7 @@ _LEAST_TABLE_LINES = 3
 
 
 def ending_of(name: str) -> str:
-    """Return a name's suffix in lower case, ignoring a compression suffix: `.jsonl` for `a.jsonl.gz`."""
+    """Return the suffix by which a format is detected, without that of a compression: `.jsonl` for `A.JSONL.gz`."""
     last = name[name.rfind("/") + 1 :]
     dot = last.rfind(".")
     if dot > 0 and last[0] != "." and last[dot:] not in COMPRESSION:
@@ -169,5 +169,5 @@ def _is_table(head: bytes) -> bool:
 
 
 def is_compressed(name: str) -> bool:
-    """Return whether a file is compressed, according to its name."""
+    """Detect by its name whether a file is compressed."""
     return os.path.splitext(name)[1] in COMPRESSION

@@ -125,12 +125,12 @@ def _mean_content_bytes(file: pq.ParquetFile) -> float:
 
 
 def split_span(span: Span) -> list[Span]:
-    """Cut a span into its single row groups, for sampling."""
+    """Cut a span of a Parquet file into its single row groups, for sampling."""
     return [replace(span, start=index, stop=index + 1) for index in range(span.start, span.stop)]
 
 
 def read_row_groups(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
-    """Stream a span's row groups, with the columns to carry."""
+    """Stream the row groups of a span of a Parquet file, with the columns to carry."""
     predicates = parse_keep(source.keep)
     row = 0
     with open_parquet(span.url, span.name, span.version) as (file, remote):

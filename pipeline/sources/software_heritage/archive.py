@@ -47,7 +47,7 @@ Outcome = bytes | str
 
 
 def parse_key(value: bytes | None) -> bytes | None:
-    """Return the 20 bytes of a hexadecimal SHA-1, or None if the value is not one."""
+    """Return the 20 bytes of an archived file's hexadecimal SHA-1, or None if the value is not one."""
     return bytes.fromhex(value.decode()) if value is not None and _SHA1.fullmatch(value) else None
 
 
