@@ -138,7 +138,7 @@ def describe_step(record: Record) -> list[str]:
 
 
 def open_events(run: Path) -> Callable[[Record], None] | None:
-    """Return a function that writes a line of the metrics as TensorBoard events; None if tensorboard is not installed."""
+    """Return what writes a line of the metrics as TensorBoard events; None if tensorboard is not installed."""
     if importlib.util.find_spec("tensorboard") is None:
         return None
     from torch.utils.tensorboard import SummaryWriter

@@ -229,7 +229,7 @@ class FileRange:
 
 
 def file_name(result: dict[str, Any], name: str) -> str:
-    """Return the name of a file of a receipt in the task's folder: it may be in the folder of the attempt that wrote it."""
+    """Return the name of a file of a receipt in the task's folder: it may be in a folder of an attempt."""
     attempt = result.get("folder")
     return f"{attempt}/{name}" if attempt else name
 
