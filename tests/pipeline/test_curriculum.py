@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from fractions import Fraction
 from functools import partial
@@ -22,6 +21,7 @@ from pipeline.recipe.schema import Recipe
 from pipeline.recipe.shares import Demand
 from tests.support.good_recipe import GOOD, faults_of
 from tests.support.runs import Document, corpus_of, keep_first, make_recipe, place_documents, write_runs
+from tests.support.temporary import temporary_folder
 
 CORPORA = st.builds(corpus_of, st.integers(0, 1 << 32), st.integers(1, 3), st.integers(20, 150))
 MAIN = {"name": "main", "share": 0.9}
@@ -75,7 +75,7 @@ def test_every_phase_keeps_its_shares(
         return  # a recipe that the checks refuse
     if not all(map(any, zip(*shares, strict=True))):
         return
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         runs = write_runs(Path(folder), sources, [[7], [], []])
         index = Index(runs, len(sources))
         try:

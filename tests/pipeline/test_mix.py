@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import tempfile
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
@@ -41,6 +40,7 @@ from tests.support.runs import (
     write_run,
     write_runs,
 )
+from tests.support.temporary import temporary_folder
 
 TOP = (1 << 64) - 1
 # Many hashes that differ in the last half only, and at both ends, besides well-spread ones.
@@ -99,7 +99,7 @@ def test_properties_of_any_plan(
     weights = weights[: len(sources)]
     mix = {"tokens": tokens, "when_short": when_short, "max_epochs": max_epochs}
     recipe = make_recipe(weights, val_tokens=val_tokens, shard_tokens=shard_tokens, **mix)
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         result = planned(folder, sources, recipe, cuts)
     if result is None:
         return
@@ -170,7 +170,7 @@ def test_partitions_and_runs_change_nothing(
     found: list[Any] = []
     for documents, group in ((1, 7), (4, 1 << 20), (1 << 20, 1)):
         for places in cuts:
-            with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+            with pytest.MonkeyPatch.context() as patch, temporary_folder() as folder:
                 patch.setattr(partitions_module, "PARTITION_DOCUMENTS", documents)
                 patch.setattr(partitions_module, "GROUP_DOCUMENTS", group)
                 result = planned(folder, sources, recipe, places)
@@ -212,7 +212,7 @@ def test_an_index_is_what_plain_code_finds(
     keys = sorted({document.key for own in sources for document in own})
     listed = set(rng.sample(keys, rng.choice([0, len(keys) // 5])))
     kept, dropped = deduplicate(sources, listed)
-    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+    with pytest.MonkeyPatch.context() as patch, temporary_folder() as folder:
         patch.setattr(partitions_module, "PARTITION_DOCUMENTS", documents)
         patch.setattr(partitions_module, "GROUP_DOCUMENTS", group)
         path = Path(folder, "listed.txt")
@@ -260,7 +260,7 @@ def test_a_cut_is_the_nearest_boundary(items: list[Any], target: int) -> None:
     edges = [sum(document.length for document in documents[:count]) for count in range(len(documents) + 1)]
     expected = min(edges, key=lambda edge: (abs(edge - target), -edge))
     for partition in (1, 4, 1 << 20):
-        with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        with pytest.MonkeyPatch.context() as patch, temporary_folder() as folder:
             patch.setattr(partitions_module, "PARTITION_DOCUMENTS", partition)
             run = write_run(Path(folder, "run"), 0, documents)
             cut = Axis(Index([run], 1), 0).cut(target)
@@ -271,7 +271,7 @@ def test_a_cut_is_the_nearest_boundary(items: list[Any], target: int) -> None:
 @given(st.lists(KEYS, max_size=50), KEYS, KEYS)
 def test_a_run_finds_the_documents_between_two_hashes(keys: list[Any], one: Any, other: Any) -> None:
     start, stop = min(one, other), max(one, other)
-    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+    with pytest.MonkeyPatch.context() as patch, temporary_folder() as folder:
         patch.setattr(run_module, "SLACK", 0.1)  # so that a search must read further
         patch.setattr(run_module, "LEAST_SLACK", 1)
         run = write_run(Path(folder, "run"), 0, [Document(k, 2) for k in keys])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import json
-import tempfile
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from pipeline.sources import files
 from pipeline.sources.formats import byte_io as blocks
 from pipeline.sources.formats import parquet, readers
 from tests.support.builds import list_spans_of
+from tests.support.temporary import temporary_folder
 
 SIZES = st.integers(1, 40)
 SEPARATORS = st.text("ab\n", min_size=1, max_size=5)
@@ -71,7 +71,7 @@ def read_cut(path: Path, **keys: Any) -> tuple[list[str], int]:
 @example("abababa", "aba", 2, 1)
 def test_text(sizes: Any, text: str, separator: str, batch_bytes: int, unit_bytes: int) -> None:
     sizes(batch_bytes, unit_bytes)
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         path = Path(folder, "a.txt")
         path.write_bytes(text.encode())
         texts, _ = read_cut(path, separator=separator)
@@ -83,7 +83,7 @@ def test_json_lines(sizes: Any, texts: list[str], batch_bytes: int, unit_bytes: 
     texts = [text.encode("utf-8", "replace").decode() for text in texts]
     sizes(batch_bytes, unit_bytes)
     lines = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         path = Path(folder, "a.jsonl")
         path.write_bytes("\n".join([*lines, *([""] if last else [])]).encode())
         found, spans = read_cut(path)
@@ -97,7 +97,7 @@ def test_row_groups(sizes: Any, texts: list[str], batch_bytes: int, unit_bytes: 
 
     texts = [text.encode("utf-8", "replace").decode() for text in texts]
     sizes(batch_bytes, unit_bytes)
-    with tempfile.TemporaryDirectory() as folder:
+    with temporary_folder() as folder:
         path = Path(folder, "a.parquet")
         pq.write_table(pa.table({"text": pa.array(texts, pa.string())}), path, row_group_size=group)
         assert read_cut(path)[0] == texts

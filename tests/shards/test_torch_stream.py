@@ -192,15 +192,26 @@ def state_of(shard_set: ShardSet, state: dict[str, Any]) -> int:
     return stream.state_dict()["samples"]
 
 
-@settings(max_examples=12, deadline=None)
-@given(data=st.data())
-def test_any_setups_on_tiny_sets(small_set: ShardSet, numbers: dict[tuple[int, ...], int], data: st.DataObject) -> None:
-    total = data.draw(st.integers(1, 40))
+SETUPS = [st.integers(1, 7), st.integers(1, 9)]
+"""Numbers of ranks and sizes of batches."""
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    total=st.integers(1, 40),
+    parts=st.lists(st.tuples(*SETUPS, st.integers(0, 4)), max_size=4),
+    last=st.tuples(*SETUPS, st.none()),
+)
+def test_any_setups_on_tiny_sets(
+    small_set: ShardSet,
+    numbers: dict[tuple[int, ...], int],
+    total: int,
+    parts: list[tuple[int, int, int | None]],
+    last: tuple[int, int, None],
+) -> None:
     state: dict[str, Any] | None = None
     read: list[int] = []
-    while len(read) < total:
-        ranks, batch = data.draw(st.integers(1, 7)), data.draw(st.integers(1, 9))
-        steps = data.draw(st.integers(0, 4)) if len(read) < total // 2 else None
+    for ranks, batch, steps in [*parts, last]:
         states: list[int] = []
         for rank in range(ranks):
             stream = TokenStream(
@@ -216,6 +227,7 @@ def test_any_setups_on_tiny_sets(small_set: ShardSet, numbers: dict[tuple[int, .
         assert len(set(states)) == 1
         state = stream.state_dict()
         assert sorted(read) == list(range(states[0]))
+    assert len(read) == total
 
 
 @pytest.mark.parametrize(("ranks", "batch"), [(1, 7), (2, 5), (3, None), (4, 8)])

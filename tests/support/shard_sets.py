@@ -67,21 +67,20 @@ def plan_set(tokenizer: Tokenizer, folder: Path, *, train_tokens: int = 1_300_00
     for source, weight in weights.items():
         documents: list[Document] = []
         for file in sorted(folder.glob(f"{source}-*.json")):
-            texts = json.loads(file.read_text())
-            for row, encoding in enumerate(tokenizer.encode_batch_fast(texts, add_special_tokens=False)):
-                tokens = np.array([*encoding.ids, eos_id], dtype)
-                documents.append(Document(texts[row].encode(), tokens, source, file.name, row))
+            for row, text in enumerate(json.loads(file.read_text())):
+                documents.append(Document(text.encode(), np.array([], dtype), source, file.name, row))
         documents.sort(key=lambda document: document.hash)
-        position = 0
+        left = (_encode(tokenizer, document, eos_id) for document in documents)  # more than half of them are not needed
+        document = next(left)
         for split, total in (("val", val_tokens), ("train", train_tokens)):
             number = len(shards[split])
             taken = 0
             for k in range(number):
                 target = int(total * weight * (k + 1) / (4 * number))
-                while abs(taken + len(documents[position].tokens) - target) < abs(taken - target):
-                    taken += len(documents[position].tokens)
-                    shards[split][k].append(documents[position])
-                    position += 1
+                while abs(taken + len(document.tokens) - target) < abs(taken - target):
+                    taken += len(document.tokens)
+                    shards[split][k].append(document)
+                    document = next(left)
     rng = random.Random(1)
     for split in shards.values():
         for shard in split:
@@ -90,6 +89,11 @@ def plan_set(tokenizer: Tokenizer, folder: Path, *, train_tokens: int = 1_300_00
         {"name": "good", "sources": [{"name": n, "kind": "files", "paths": [f"{n}-*.json"]} for n in weights]}
     )
     return Plan(shards, tokenizer.to_str(), eos_id, vocab_size, weights, recipe, dict.fromkeys(weights, 1))
+
+
+def _encode(tokenizer: Tokenizer, document: Document, eos_id: int) -> Document:
+    (encoding,) = tokenizer.encode_batch_fast([document.text.decode()], add_special_tokens=False)
+    return dataclasses.replace(document, tokens=np.array([*encoding.ids, eos_id], document.tokens.dtype))
 
 
 def cut_train(plan: Plan, shards: int) -> Plan:

@@ -7,6 +7,7 @@ No test depends on it: none cuts the power, and the tests of a full disk mount o
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -28,6 +29,11 @@ def find_ram_folder(
     if held.f_flag & os.ST_NOEXEC or min(free, _available_bytes(memory)) < MIN_FREE_BYTES:
         return None
     return folder
+
+
+def temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder for one example of a property, where pytest puts its own: `tmp_path` is one for all examples."""
+    return tempfile.TemporaryDirectory(dir=os.environ.get("PYTEST_DEBUG_TEMPROOT"))
 
 
 def _is_ram(folder: Path, mounts: Path) -> bool:

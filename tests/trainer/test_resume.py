@@ -41,8 +41,9 @@ def whole_run(
 ) -> Path:
     """A run of 24 steps that never stopped. Read only."""
     run = tmp_path_factory.mktemp("runs") / "whole"
-    output = finish(trainer.start("train", recipe_file, "--shards", shard_set.path, "--run", run, "--json"))
-    result = json.loads(output)
+    done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", run, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
     assert result["status"] == "complete"
     assert result["steps"] == 24
     return run
