@@ -47,7 +47,8 @@ _AWS_ROLES = (
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
-_VARIABLES = re.compile(r"(AWS|GOOGLE|AZURE)_\w+")
+_PREFIXES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
+_VARIABLES = re.compile(rf"({'|'.join(_PREFIXES.values())})\w+")
 _REFUSED = re.compile(r"\bsource: (\w+)")
 """The name of what obstore finds wrong with its settings, such as `MissingSecretAccessKey`."""
 
@@ -106,7 +107,10 @@ def _connect(scheme: str, bucket: str, variables: frozenset[tuple[str, str]]) ->
     except BaseError as error:  # its text may quote an account's key; the name of its kind does not
         kind = _REFUSED.search(str(error))
         found = f" ({kind[1]})" if kind else ""
-        message = f"{scheme}://{bucket}: the credentials in the environment cannot be used{found}"
+        message = f"{scheme}://{bucket}: the settings in the environment cannot be used{found}"
+        # For obstore an empty variable is no number, no address and no file.
+        if empty := sorted(name for name, value in variables if not value and name.startswith(_PREFIXES[scheme])):
+            message += f". These variables are empty: {', '.join(empty)}; unset them"
         raise InputError(f"{message}. {say_variables(scheme)}") from None
     return Connection(settings, single, parts)
 
@@ -145,12 +149,13 @@ def _make_s3(bucket: str, variables: Mapping[str, str]) -> tuple[Settings, Clien
     ):
         if name in profile:
             config[key] = profile[name]
-    if variables.get("AWS_SKIP_SIGNATURE", "").lower() in ("1", "true", "yes"):
-        config["skip_signature"] = True
+    # obstore reads the two switches below itself, and refuses an empty one.
+    if not variables.get("AWS_SKIP_SIGNATURE"):
+        config["skip_signature"] = False
     options = _client_options(endpoint, variables.get("AWS_ALLOW_HTTP", ""), "AWS_ALLOW_HTTP")
-    if "AWS_UNSIGNED_PAYLOAD" not in variables and (not options.get("allow_http") or _is_loopback(endpoint)):
-        # The content cannot be changed on the way; to sign it, too, takes half the processor time of sending it.
-        config["unsigned_payload"] = True
+    if not variables.get("AWS_UNSIGNED_PAYLOAD"):
+        # Where the content cannot be changed on the way: to sign it, too, takes half the processor time of sending it.
+        config["unsigned_payload"] = not options.get("allow_http") or _is_loopback(endpoint)
     settings = Settings(_shown(endpoint) or f"Amazon S3 in {region}", region, source)
     single = S3Store(bucket, client_options=options, retry_config={"max_retries": 0}, **config)
     return settings, single, S3Store(bucket, client_options=options, retry_config=_PART_RETRIES, **config)

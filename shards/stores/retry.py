@@ -90,8 +90,7 @@ def retry(
         error_type: makes the error of the last failure from its message.
         give_up_s: seconds after the first attempt; `GIVE_UP_S` when None. A failure may have a smaller bound.
         note: called with a sentence for the user when the first attempt fails or has no answer after `SLOW_S`, and then
-            at most every `NOTE_EVERY_S` seconds. Another thread, which watches all requests, may call it: it must not
-            wait for long.
+            at most every `NOTE_EVERY_S` seconds. Another thread may call it.
         sleep: waits that many seconds; `time.sleep` when None, or a wait that `stop_on` ends.
         on_failure: called after each failure that may pass, to count them.
 
@@ -162,57 +161,49 @@ class _Reporter:
 
 
 class _Watcher:
-    """Calls functions after some time unless they are removed before, in one thread for all of them.
+    """Calls functions after some time unless they are removed before; one thread looks at all of them.
 
-    A thread for each request, as `threading.Timer` starts one, takes as long as a tenth of a small request. The thread
-    ends when there has been nothing to wait for.
+    A thread for each request, as `threading.Timer` starts one, takes as long as a tenth of a small request. So only a
+    call that is due gets one: it may block or fail, and delays no other. The thread that looks ends when there is
+    nothing to wait for.
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._calls: dict[int, tuple[float, Callable[[], None]]] = {}
         self._numbers = itertools.count()
-        self._wakes: float | None = None
-        """When the thread looks again; None if there is no thread."""
+        self._looks = False
 
     def add(self, seconds: float, call: Callable[[], None]) -> int:
         """Call a function after so many seconds; return the number by which it is removed."""
-        due = time.monotonic() + seconds
-        with self._changed:
+        with self._lock:
             number = next(self._numbers)
-            self._calls[number] = due, call
-            if self._wakes is None:
+            self._calls[number] = (time.monotonic() + seconds, call)
+            if not self._looks:
                 # Without room for a thread the request is made unwatched, and a later one tries again.
                 with contextlib.suppress(RuntimeError):
-                    threading.Thread(target=self._run, args=(seconds,), name="slow-requests", daemon=True).start()
-                    self._wakes = due
-            elif due < self._wakes:
-                self._changed.notify()
+                    threading.Thread(target=self._run, args=(seconds / 8,), name="slow-requests", daemon=True).start()
+                    self._looks = True
         return number
 
     def remove(self, number: int) -> None:
         """Do not call a function any more."""
-        with self._changed:
+        with self._lock:
             self._calls.pop(number, None)
 
-    def _run(self, idle_s: float) -> None:
-        idle = False
+    def _run(self, pause_s: float) -> None:
         while True:
-            with self._changed:
-                now = time.monotonic()
-                if not self._calls and idle:
-                    self._wakes = None
+            time.sleep(pause_s)
+            with self._lock:
+                if not self._calls:
+                    self._looks = False
                     return
-                idle = not self._calls
-                self._wakes = min((due for due, _ in self._calls.values()), default=now + idle_s)
-                if self._wakes > now:
-                    self._changed.wait(self._wakes - now)
-                    now = time.monotonic()
-                over = [number for number, (due, _) in self._calls.items() if due <= now]
-                calls = [self._calls.pop(number)[1] for number in over]
-            for call in calls:
-                with contextlib.suppress(Exception):  # what cannot be printed keeps no later request from its report
-                    call()
+                now = time.monotonic()
+                for number in [number for number, (due, _) in self._calls.items() if due <= now]:
+                    # Without room for a thread it is called when the thread looks again.
+                    with contextlib.suppress(RuntimeError):
+                        threading.Thread(target=self._calls[number][1], name="slow-request", daemon=True).start()
+                        del self._calls[number]
 
 
 _watcher = _Watcher()

@@ -422,11 +422,21 @@ def test_what_nobody_can_change_on_the_way_is_sent_without_its_own_signature(mon
         monkeypatch.setenv("AWS_UNSIGNED_PAYLOAD", "false")
         open_objects(PLACE).put("x", b"1")
     assert said == ["UNSIGNED-PAYLOAD", hashlib.sha256(b"1").hexdigest()]
-    monkeypatch.delenv("AWS_UNSIGNED_PAYLOAD")
-    for endpoint, signed in (("https://192.0.2.1", False), ("http://192.0.2.1", True)):
+    monkeypatch.setenv("AWS_UNSIGNED_PAYLOAD", "")  # as if it were not set
+    for endpoint, unsigned in (("https://192.0.2.1", "true"), ("http://192.0.2.1", "false")):
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
         monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
-        assert ("unsigned_payload" not in connect("s3", BUCKET).single.config) == signed
+        assert connect("s3", BUCKET).single.config["unsigned_payload"] == unsigned
+
+
+def test_an_empty_variable_is_not_set_or_is_refused_by_name(monkeypatch):
+    aws_environment(monkeypatch, "https://192.0.2.1")
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "")
+    assert connect("s3", BUCKET).single.config["skip_signature"] == "false"
+    monkeypatch.setenv("AWS_CHECKSUM_ALGORITHM", "")
+    found = f"s3://{BUCKET}: the settings in the environment cannot be used. These variables are empty: "
+    with pytest.raises(InputError, match=f"^{found}AWS_CHECKSUM_ALGORITHM, AWS_SKIP_SIGNATURE; unset them"):
+        connect("s3", BUCKET)
 
 
 def test_secrets_are_in_no_text_and_no_pickle(store):

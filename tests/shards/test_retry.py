@@ -1,5 +1,7 @@
 """The one policy for failures that may pass: how long, how often, and what is said meanwhile."""
 
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -152,13 +154,62 @@ def test_a_request_is_made_without_room_for_a_thread_and_a_later_one_is_watched(
         full.setattr(threading.Thread, "start", refuse)
         assert retry("GET /x", lambda: "answer", error_type=GaveUpError, note=notes.append) == "answer"
 
+    start, refused = threading.Thread.start, []
+
+    def refuse_the_first_report(thread):
+        if thread.name == "slow-request" and not refused:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_the_first_report)
+
     def attempt():
         until = time.monotonic() + 60
         while not notes and time.monotonic() < until:
             time.sleep(0.01)
 
     retry("GET /y", attempt, error_type=GaveUpError, note=notes.append)
+    assert refused
     assert notes == ["GET /y: no answer for 0 s; waiting for it"]
+
+
+def test_a_report_that_blocks_or_fails_delays_no_other_and_its_failure_is_shown(monkeypatch):
+    monkeypatch.setattr(retry_module, "SLOW_S", 0.05)
+    failed, noted = [], threading.Event()
+    monkeypatch.setattr(threading, "excepthook", lambda hook: failed.append(hook.exc_value))
+
+    def fail(note):
+        raise OSError("no space left on the log")
+
+    with ThreadPoolExecutor(3) as pool:
+        for note in (lambda note: noted.wait(60), fail, lambda note: noted.set()):
+            pool.submit(retry, "GET /x", lambda: noted.wait(60), error_type=GaveUpError, note=note)
+        assert noted.wait(30)
+    assert [str(error) for error in failed] == ["no space left on the log"]
+
+
+def test_a_forked_child_watches_its_requests():
+    script = """
+import os, threading
+from shards.stores import retry as module
+module.SLOW_S = 0.05
+def ask():
+    noted = threading.Event()
+    module.retry("GET /x", lambda: noted.wait(60) or os._exit(1), error_type=ValueError, note=lambda _: noted.set())
+ended = threading.Event()
+hangs = lambda: module.retry("GET /y", lambda: ended.wait(60), error_type=ValueError, note=lambda _: None)
+threading.Thread(target=hangs).start()
+ask()  # the thread that watches runs
+child = os.fork()
+if not child:
+    ask()
+    os._exit(0)
+status = os.waitpid(child, 0)[1]
+ended.set()
+raise SystemExit(os.waitstatus_to_exitcode(status))
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=100)
 
 
 def test_retry_after_is_a_number_or_a_date():
