@@ -15,7 +15,7 @@ def open_training_windows(shard_set: ShardSet, train: TrainConfig, *, stop: int)
     Args:
         shard_set: the set.
         train: `seq_len`, `seed`, and whether samples have `document_ids` (`document_mask`).
-        stop: one past the last window that a step takes; no shard is decoded ahead for later windows.
+        stop: one past the last window that a step takes or tries; later windows are neither read nor decoded ahead.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the session has said which shards are too short

@@ -175,12 +175,17 @@ class TokenStream(IterableDataset[Sample]):
                 lies outside. Nothing has changed then.
         """
         states, here = parse_states(state), get_worker_info() is not None
-        problems = [
-            f"the state is of {name} {other!r}; this stream has {found!r}. Use what the state was saved with."
-            for name, found in self.windows.identity.items()
-            for other in dict.fromkeys(state.identity[name] for state in states)
-            if other != found
-        ]
+        problems: list[str] = []
+        for name, found in self.windows.identity.items():
+            others = list(dict.fromkeys(state.identity[name] for state in states))
+            if len(others) > 1:
+                problems.append(
+                    f"the state has parts of {name} {', '.join(map(repr, others))}, those of several streams; this one "
+                    f"has {found!r}. Give only this stream's part."
+                )
+            elif others[0] != found:
+                remedy = "Use what the state was saved with"
+                problems.append(f"the state is of {name} {others[0]!r}; this stream has {found!r}. {remedy}.")
         # Batches are dealt out in order, so the worker whose next batch comes first has the first that is missing.
         samples = min(state.samples for state in states)
         if samples > len(self.windows):
@@ -206,6 +211,12 @@ class TokenStream(IterableDataset[Sample]):
     def close(self) -> None:
         """Stop the thread that decodes ahead, and free the shards."""
         self.windows.close()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Give a copy counters in memory that it shares with its own workers; only a worker has those of its parent."""
+        self.__dict__.update(state)
+        self._worker_iterations.share_memory_()
+        self._all_loads.share_memory_()
 
     def _end(self, begin: int) -> int:
         """Return one past the last sample of an iteration."""

@@ -137,11 +137,11 @@ class TokenWindows(Dataset[Sample]):
     def read(self, numbers: Sequence[int] | npt.NDArray[np.int64]) -> Sample:
         """Return a batch of samples by number, `(len(numbers), seq_len)`: the fastest way, for a loop of one's own.
 
-        Numbers go on after the last sample, into the epochs that follow. `cu_seqlens` is of the rows laid end to end.
+        `cu_seqlens` is of the rows laid end to end.
 
         Raises:
             TypeError: the numbers are not integers.
-            IndexError: a number is negative.
+            IndexError: a number is negative, or after the last sample.
             ShardSetError: a shard's file is corrupt.
             OSError: a shard cannot be read.
         """
@@ -190,8 +190,10 @@ class TokenWindows(Dataset[Sample]):
             found = f"an array {wanted.shape} of {wanted.dtype}"
             raise TypeError(f"samples by number: {found}; expected one dimension of integers, such as range(0, 8)")
         wanted = wanted.astype(np.int64, copy=False)
-        if len(wanted) and wanted.min() < 0:
-            raise IndexError(f"sample {wanted.min()}: expected one from 0")
+        for number in (wanted.min(initial=0), wanted.max(initial=0)):
+            if not 0 <= number < self._length:
+                remedy = "Give larger samples= or epochs= for more"
+                raise IndexError(f"sample {number}: expected one in [0, {self._length}). {remedy}.")
         if self._process != os.getpid():  # a forked worker has copies of its parent's locks, but not its threads
             self._reader = self._make_reader()
         windows = self._reader.read(wanted)

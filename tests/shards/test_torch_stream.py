@@ -8,6 +8,7 @@ import pickle
 import random
 import re
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -323,6 +324,17 @@ def test_a_dataloader_with_workers_needs_to_be_told(small_set: ShardSet, numbers
         next(iter(loader))
 
 
+@pytest.mark.parametrize("make_copy", [deepcopy, lambda stream: pickle.loads(pickle.dumps(stream))])
+def test_a_copy_knows_what_its_own_workers_have_read(small_set: ShardSet, make_copy: Any) -> None:
+    """Not what the stream's workers have read that it is a copy of."""
+    stream = open_stream(small_set, Setup(1, 2, 6), 0)
+    other = make_copy(stream)
+    list(DataLoader(other, batch_size=None, num_workers=2, multiprocessing_context="fork"))
+    with pytest.raises(InputError, match="workers read this stream, ahead of what your loop has received"):
+        other.state_dict()
+    assert stream.state_dict()["samples"] == 0
+
+
 def test_a_state_loaded_while_workers_live_is_refused(small_set: ShardSet, numbers: dict[tuple[int, ...], int]) -> None:
     """Persistent workers have copies of the stream as it was: they would begin at the first sample."""
     stream = open_stream(small_set, Setup(1, 2, 6), 0)
@@ -387,6 +399,15 @@ def test_a_state_of_another_order_is_refused_by_name(
     with pytest.raises(InputError, match=message):
         other.load_state_dict(stream.state_dict())
     assert other.state_dict()["samples"] == 0
+
+
+def test_the_states_of_several_streams_are_refused_as_such(small_set: ShardSet) -> None:
+    train, val = TokenStream(small_set, seq_len=SEQ_LEN), TokenStream(small_set, seq_len=SEQ_LEN, split="val")
+    whole = {"train": train.state_dict(), "val": val.state_dict()}
+    found = "the state has parts of split 'train', 'val', those of several streams; this one has 'val'"
+    with pytest.raises(StateError, match=f"^{found}. Give only this stream's part.$"):
+        val.load_state_dict(whole)
+    val.load_state_dict(whole["val"])
 
 
 def test_a_state_of_another_set_is_refused(small_set: ShardSet, tmp_path: Path) -> None:

@@ -79,11 +79,12 @@ def run_training(session: Session, say: Callable[[str], None], *, go_on: bool = 
     say(f"{parameters:,} parameters on {where} in {session.precision}, {torch.get_num_threads()} threads")
     began = time.perf_counter()
     _fetch_first_shard(session)
-    last_window = session.windows + (recipe.train.steps - session.step) * recipe.train.global_batch
+    # The weights after the last step are tried with the batch that would follow.
+    stop = session.windows + (recipe.train.steps - session.step + 1) * recipe.train.global_batch
     try:
         with (
             MetricsLog(session.run, step=session.step, write=first_rank) as log,
-            open_training_windows(session.shard_set, recipe.train, stop=last_window) as windows,
+            open_training_windows(session.shard_set, recipe.train, stop=stop) as windows,
             show_progress(recipe.name, unit="steps", before=session.step, show=first_rank) as progress,
             catch_signals(say) as signals,
         ):
