@@ -23,6 +23,8 @@ from shards.config import Settings
 _HEAD = "| key | type | default | meaning |\n|---|---|---|---|"
 _SIZES = {10**12: "TB", 10**9: "GB", 10**6: "MB"}
 _PLAIN = {int: "whole number", float: "number", str: "text", bool: "true, false"}
+_NEVER_REACHED = 1 << 20
+"""An upper bound from here on is not shown: it is that of a file format or of a dtype, and nobody comes near it."""
 
 
 def field_docs(model: type[BaseModel]) -> dict[str, str]:
@@ -132,12 +134,13 @@ def _flatten(metadata: tuple[Any, ...]) -> Iterator[Any]:
 
 
 def _bounds_text(metadata: list[Any], *, whole: bool) -> str:
-    bounds = {name: getattr(item, name) for item in metadata for name in ("ge", "gt", "le") if hasattr(item, name)}
-    least, above, most = bounds.get("ge"), bounds.get("gt"), bounds.get("le")
-    if whole and above is not None:
-        least, above = above + 1, None
-    if least is not None and most is not None and most < 1 << 20:
-        return f", {least} to {most}"
-    if above is not None:
-        return f" > {above}"
-    return f" ≥ {least}" if least is not None else ""
+    signs = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
+    bounds = {name: getattr(item, name) for item in metadata for name in signs if hasattr(item, name)}
+    if whole and "gt" in bounds:
+        bounds["ge"] = bounds.pop("gt") + 1
+    if whole and "lt" in bounds:
+        bounds["le"] = bounds.pop("lt") - 1
+    bounds = {name: bound for name, bound in bounds.items() if name not in ("lt", "le") or bound < _NEVER_REACHED}
+    if bounds.keys() == {"ge", "le"}:
+        return f", {bounds['ge']} to {bounds['le']}"
+    return ",".join(f" {sign} {bounds[name]}" for name, sign in signs.items() if name in bounds)
