@@ -40,7 +40,7 @@ def print_build(report: BuildResult, out: str, work: str) -> None:
     manifest = report.manifest
     print_rows(mix_rows(manifest), title=f"{manifest.name}: the mix")
     print_rows(phase_rows(manifest))
-    lines = [f"look: {warning}" for warning in mix_warnings(manifest)]
+    lines = [f"warning: {warning}" for warning in mix_warnings(manifest)]
     for source in manifest.sources:
         lines += [f"dropped from {source.name}: {count:,} ({reason})" for reason, count in source.dropped.items()]
         masked = report.masked.get(source.name, {})

@@ -50,11 +50,11 @@ def print_plan(recipe: Recipe, estimate: Estimate) -> None:
         lines += [f"dropped from {source.name}: {share:.1%} ({reason})" for reason, share in source.dropped.items()]
         if not source.tokens:
             keys = "`keep`, `clean` and the length bounds"
-            lines.append(f"look: of the sample of {source.name} no document is left; see {keys}")
+            lines.append(f"warning: of the sample of {source.name} no document is left; see {keys}")
         asked = source.share * estimate.val_tokens
         if source.tokens and not source.has_more and asked > VALIDATION_PART * source.tokens:
             part = f"{asked / source.tokens:.1%} of {source.name}, more than {VALIDATION_PART:.0%}"
-            lines.append(f"look: validation takes {part}. Ask for fewer split.val_tokens, or add data")
+            lines.append(f"warning: validation takes {part}. Ask for fewer split.val_tokens, or add data")
     lines += _kept_lines(recipe, estimate)
     lines += _too_many_drops(recipe, estimate)
     lines += _time_lines(estimate)
@@ -78,7 +78,7 @@ def _duplicate_lines(estimate: Estimate) -> list[str]:
             lines.append(f"duplicates of {source.name}: {', '.join(parts)}{where.get(found.basis, '')}")
     if sampled := [source.name for source in estimate.sources if source.distinct.basis == "sample"]:
         lines.append(
-            f"look: for {', '.join(sampled)}, only the sample was searched for duplicates; the build may drop more. "
+            f"warning: for {', '.join(sampled)}, only the sample was searched for duplicates; the build may drop more. "
             "--count-duplicates reads all text"
         )
     return lines
@@ -91,20 +91,20 @@ def _too_many_drops(recipe: Recipe, estimate: Estimate) -> list[str]:
         share = matched / (matched + (found.kept or 0.0)) if matched else 0.0
         if share > source.max_dropped:
             limit = f"more than max_dropped = {source.max_dropped}"
-            lines.append(f"look: drop_if_matches drops {share:.1%} of {source.name}, {limit}: the build would stop")
+            lines.append(f"warning: drop_if_matches drops {share:.1%} of {source.name}, {limit}: the build would stop")
         cleaned = [(table.label, table.max_dropped) for table in (*source.clean.presets(), *source.clean.filters())]
         for label, most in cleaned:
             if found.presets.get(label, 0.0) > most:
                 drops = f"clean.{label} drops {found.presets[label]:.1%}"
                 lines.append(
-                    f"look: {drops} of {source.name}, more than its max_dropped = {most}: the build would stop"
+                    f"warning: {drops} of {source.name}, more than its max_dropped = {most}: the build would stop"
                 )
         lines += _too_many_in_mix(recipe, found)
         malformed = found.dropped.get(MALFORMED, 0.0)
         if malformed > source.max_malformed:
             limit = f"more than max_malformed = {source.max_malformed}"
             lines.append(
-                f"look: {malformed:.2%} of the records of {source.name} are malformed, {limit}: the build would stop"
+                f"warning: {malformed:.2%} of the records of {source.name} are malformed, {limit}: the build would stop"
             )
     return lines
 
@@ -115,14 +115,14 @@ def _too_many_in_mix(recipe: Recipe, found: SourceEstimate) -> list[str]:
     share = found.mixed.near_duplicates
     if near is not None and near.action == "drop" and share > near.max_dropped:
         lines.append(
-            f"look: clean.near_duplicates drops {share:.1%} of the sample of {found.name}, more than its max_dropped = "
-            f"{near.max_dropped}: the build would stop"
+            f"warning: clean.near_duplicates drops {share:.1%} of the sample of {found.name}, more than its "
+            f"max_dropped = {near.max_dropped}: the build would stop"
         )
     for evaluation in recipe.evaluations:
         share = found.mixed.items.get(evaluation.name, 0.0)
         if evaluation.action == "drop" and share > evaluation.max_dropped:
             lines.append(
-                f"look: {share:.1%} of the sample of {found.name} holds an item of the evaluation set "
+                f"warning: {share:.1%} of the sample of {found.name} holds an item of the evaluation set "
                 f"{evaluation.name!r}, more than its max_dropped = {evaluation.max_dropped}: the build would stop. Is "
                 f"{evaluation.text!r} the column of its items?"
             )
@@ -233,5 +233,5 @@ def _short(recipe: Recipe, estimate: Estimate) -> list[str]:
     most = f"{estimate.most_tokens:,}"
     stop = "the build would stop" if recipe.mix.when_short != "shrink" else "the set would be smaller"
     return [
-        f"look: the sources allow about {most} training tokens; {stop} (mix.when_short = {recipe.mix.when_short!r})"
+        f"warning: the sources allow about {most} training tokens; {stop} (mix.when_short = {recipe.mix.when_short!r})"
     ]

@@ -178,7 +178,7 @@ def _print_list(found: Concentrated, written: dict[str, Any], *, rows: int) -> N
     sources = [row | {"share": f"{row['share']:.3%}"} for row in found.sources()]
     print_rows(sources, title=f"documents with a share of {found.share:.0%} concentrated ids and words, or more")
     print_rows(found.places()[:rows])
-    lines = [f"look: {warning}" for warning in found.warnings()]
+    lines = [f"warning: {warning}" for warning in found.warnings()]
     name = written["file"]
     lines.append(f"block list: {name}, {written['hashes']:,} hashes, {found.tokens:,} tokens")
     if found.documents:

@@ -158,7 +158,7 @@ def _print_set(shard_set: ShardSet) -> None:
     print_rows(phase_rows(manifest))
     print_rows(_carried_rows(manifest))
     console.print(shards)
-    print_lines([f"look: {warning}" for warning in mix_warnings(manifest)])
+    print_lines([f"warning: {warning}" for warning in mix_warnings(manifest)])
 
 
 def _print_document(document: dict[str, Any]) -> None:

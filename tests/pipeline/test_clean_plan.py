@@ -41,9 +41,9 @@ def test_a_plan_says_what_presets_take(when: str, tmp_path: Path, run_cli: RunCl
     recipe = write_recipe(tmp_path, f'when = "{when}"\nmax_dropped = 0.2')
     said = run_cli("plan", recipe).stdout
     assert "dropped from s: 25.0% (code: max_longest_line_bytes)" in said
-    assert "look: clean.code drops 25.0% of s, more than its max_dropped = 0.2: the build would stop" in said
+    assert "warning: clean.code drops 25.0% of s, more than its max_dropped = 0.2: the build would stop" in said
     allowed = "sources.s.clean.code.max_dropped=0.25"
-    assert "look:" not in run_cli("plan", recipe, "--set", allowed).stdout
+    assert "warning:" not in run_cli("plan", recipe, "--set", allowed).stdout
     planned = json.loads(run_cli("plan", recipe, "--set", allowed, "--json").stdout)["sources"][0]
     built = build_here(recipe, tmp_path / "set", "--set", allowed)["sources"][0]
     assert built["documents_available"] == 300
@@ -57,7 +57,7 @@ def test_a_plan_refuses_what_leaves_nothing(tmp_path: Path, run_cli: RunCli) -> 
     done = run_cli("plan", recipe)
     assert done.returncode == 2
     assert "source 's': no document is left to mix, `clean` drops all of the sample" in done.stdout + done.stderr
-    assert "look: of the sample of s no document is left; see `keep`, `clean`" in done.stdout
+    assert "warning: of the sample of s no document is left; see `keep`, `clean`" in done.stdout
 
 
 def test_a_plan_of_all_text_drops_what_the_build_drops(cleaned: Path, expected_cleaned: dict[str, str]) -> None:
@@ -88,11 +88,11 @@ def test_a_plan_says_where_the_build_would_stop(cleaned: Path, run_cli: RunCli) 
     lines = [line for line in run_cli("plan", cleaned, *arguments).stdout.splitlines() if "build would stop" in line]
     said = "\n".join(line[: line.index(", more than")] for line in lines)
     assert re.fullmatch(
-        r"look: clean.near_duplicates drops [\d.]+% of the sample of prose\n"
-        r"look: [\d.]+% of the sample of prose holds an item of the evaluation set 'dropped'\n"
-        r"look: clean.language drops 3.4% of notes\n"
-        r"look: clean.near_duplicates drops [\d.]+% of the sample of notes\n"
-        r"look: [\d.]+% of the sample of notes holds an item of the evaluation set 'dropped'",
+        r"warning: clean.near_duplicates drops [\d.]+% of the sample of prose\n"
+        r"warning: [\d.]+% of the sample of prose holds an item of the evaluation set 'dropped'\n"
+        r"warning: clean.language drops 3.4% of notes\n"
+        r"warning: clean.near_duplicates drops [\d.]+% of the sample of notes\n"
+        r"warning: [\d.]+% of the sample of notes holds an item of the evaluation set 'dropped'",
         said,
     ), said
     reported = ["--set", "clean.near_duplicates.action=report", "--set", "clean.near_duplicates.max_dropped=0"]

@@ -308,7 +308,7 @@ def test_predicates_that_keep_nothing_are_pointed_out(
     found = foresee(recipe)
     assert (found.sources[0].tokens, found.train_tokens) == (0, 0)
     print_plan(recipe, found)
-    assert "look: of the sample of functions no document is left" in capsys.readouterr().out
+    assert "warning: of the sample of functions no document is left" in capsys.readouterr().out
 
 
 # --- Over a network ---

@@ -337,7 +337,7 @@ def test_the_command_writes_a_list_with_reasons(flooded, found, tmp_path, capsys
     run(flooded[0], "--out", tmp_path / "audit", "--write-block-list", path)
     shown = capsys.readouterr().out
     assert f'drop_hashes = ["{path}"]' in shown
-    assert "look: the block list takes" in shown
+    assert "warning: the block list takes" in shown
     assert f'"{found.terms[0].text}"' in shown
 
 
