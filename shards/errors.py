@@ -5,6 +5,7 @@ Programs may rely on a problem's kind; messages are for people and may change.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import importlib.util
 from collections.abc import Sequence
@@ -101,6 +102,26 @@ EXTRAS = {
     "torch": "train",
 }
 """Packages that come with an extra of the distribution (`pip install 'tokenmill[hub]'`), and with which."""
+
+
+_REMEDIES = {
+    errno.EMFILE: "This process has too many files open. Raise its limit: ulimit -n 65536",
+    errno.ENFILE: "Processes of this machine have too many files open. End some, or raise fs.file-max",
+    errno.EACCES: "This user has no permission. Change the permissions or the owner, or run as another user",
+    errno.EPERM: "This user has no permission. Change the permissions or the owner, or run as another user",
+    errno.ENOMEM: "The machine has no memory left. End other programs, or use fewer workers",
+    errno.ENOSPC: "The disk is full. Free some space and run the same command again",
+    errno.EDQUOT: "The disk quota is used up. Free some space and run the same command again",
+}
+
+
+def remedy_of(error: BaseException) -> str:
+    """Return the remedy for what a process lacks, such as permissions or open files, to follow an error's text.
+
+    Empty for any other error: the file itself may be damaged.
+    """
+    remedy = _REMEDIES.get(getattr(error, "errno", None) or 0)
+    return f". {remedy}." if remedy else ""
 
 
 def import_extra(module: str) -> ModuleType:

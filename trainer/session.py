@@ -26,7 +26,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from shards import ShardSet, open_set
-from shards.errors import InputError, Problem
+from shards.errors import InputError, Problem, remedy_of
 from shards.format.order import WindowOrder, order_split
 from shards.format.reader import read_listed_file
 from shards.stores.cache import Cache
@@ -229,7 +229,8 @@ def _open_valid_set(place: Place, cache: Cache | None, say: Say) -> ShardSet:
             shard_set, problems = retry(place, partial(_open_remote_set, place, cache), error_type=InputError, note=say)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise InputError(f"{place}: cannot be read: {reason}. Expected the folder of a shard set.") from error
+        remedy = remedy_of(error) or ". Expected the folder of a shard set."
+        raise InputError(f"{place}: cannot be read: {reason}{remedy}") from error
     if problems or shard_set is None:
         command = called_as("shards", "validate")
         raise InputError([*map(str, problems), f"{place}: not a valid shard set; run {command} {place}"])
@@ -282,7 +283,7 @@ def _make_run_folder(run: Path) -> Path:
     try:
         run.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{run}: cannot be used as a run folder: {error.strerror}") from error
+        raise InputError(f"{run}: cannot be used as a run folder: {error.strerror}{remedy_of(error)}") from error
     return run
 
 

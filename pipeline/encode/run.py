@@ -26,7 +26,7 @@ from pipeline.encode.run_carried import CARRIED_FILE, CARRIED_TEXT_FILE, Carried
 from pipeline.engine.checksums import seal, unseal, write_checksummed
 from pipeline.engine.receipts import FileRange, TaskOutput, write_receipt
 from pipeline.sources.base import Columns
-from shards.errors import RunError
+from shards.errors import RunError, remedy_of
 from shards.format.manifest import dtype_for
 from shards.stores.files import unique_name
 from shards.stores.open import open_store
@@ -285,6 +285,8 @@ def load_runs(address: str) -> tuple[Run, ...]:
             return tuple(replace(run, keeps_rows=True) for run in runs)
         return runs
     except (OSError, ValueError) as error:
+        if remedy_of(error):
+            raise
         raise RunError(f"{address}: {error}. Run the same command again: it writes this list again.") from error
 
 

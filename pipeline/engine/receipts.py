@@ -28,7 +28,7 @@ from pipeline.engine.checksums import (
     seal_checksums,
     unseal,
 )
-from shards.errors import RunError
+from shards.errors import RunError, remedy_of
 from shards.stores.store import FolderStore, ListedFile, Store, WritableStore
 
 RECEIPT_FILE = "receipt.json"
@@ -152,6 +152,8 @@ class TaskOutput:
                 own[:] = self.store.read_range(stored, start, stop)
             return own
         except OSError as error:
+            if remedy_of(error):
+                raise
             raise WorkFileDamagedError(str(self.store), name, error.strerror or str(error)) from error
 
 
@@ -278,6 +280,8 @@ def load_receipt(store: Store) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
+        if remedy_of(error):
+            raise
         raise WorkFileDamagedError(str(store), RECEIPT_FILE, error.strerror or str(error)) from error
     try:
         return unseal(data)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 
-from shards.errors import Problem, ShardSetError
+from shards.errors import Problem, ShardSetError, remedy_of
 from shards.format.carried import OWN_COLUMNS, CarriedType, carried_fields
 from shards.format.manifest import SourceCounts
 from shards.format.reader import Shard, ShardSet
@@ -49,6 +49,8 @@ def open_documents(shard: Shard, content: bytes | None = None) -> pq.ParquetFile
     try:
         file = pq.ParquetFile(source)
     except (pa.ArrowException, OSError, ValueError) as error:
+        if remedy_of(error):
+            raise
         raise shard.damaged("document_table", entry, f"not a readable Parquet file: {error}") from error
     expected = document_schema(shard.carried)
     problem = ""
@@ -74,6 +76,8 @@ def iter_documents(shard: Shard, columns: list[str], content: bytes | None = Non
         try:
             yield from file.iter_batches(batch_size=BATCH_DOCUMENTS, columns=columns, use_threads=False)
         except (pa.ArrowException, OSError, ValueError) as error:
+            if remedy_of(error):
+                raise
             found = f"cannot be decoded: {error}"
             raise shard.damaged("document_table", shard.entry.files.documents, found) from error
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shards.errors import InputError, Problem, ProblemKind, ShardSetError
+from shards.errors import InputError, Problem, ProblemKind, ShardSetError, remedy_of
 from shards.format import codec
 from shards.format.carried import CarriedType
 from shards.format.manifest import (
@@ -170,6 +170,7 @@ class Shard:
 
         Raises:
             ShardSetError: kind `document_table`: the table cannot be read.
+            OSError: this process may not read the file, or has too many files open.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -180,6 +181,8 @@ class Shard:
         except MemoryError:  # Arrow's own is an ArrowException, too
             raise
         except (pa.ArrowException, OSError, ValueError) as error:
+            if remedy_of(error):
+                raise
             found = f"not a readable Parquet file: {error}"
             raise self.damaged("document_table", self.entry.files.documents, found) from error
 

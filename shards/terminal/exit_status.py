@@ -13,14 +13,12 @@ import signal
 import sys
 from collections.abc import Callable
 
-from shards.errors import TokenmillError, missing_extra
+from shards.errors import TokenmillError, missing_extra, remedy_of
 from shards.terminal.display import print_json, say
 
 WHOLE, PROBLEMS, COULD_NOT_RUN = 0, 1, 2
 INTERRUPTED, PIPE_CLOSED = 128 + signal.SIGINT, 128 + signal.SIGPIPE
 """The statuses that a shell reports when these signals end a program."""
-
-DISK_FULL = "The disk is full. Free some space and run the same command again."
 
 
 def run_command(
@@ -64,7 +62,7 @@ def run_command(
         problems, status, outcome = list(missing.problems), missing.exit_status, "refused"
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        problems = [f"{error}. {DISK_FULL}" if full else str(error)]
+        problems = [f"{error}{remedy_of(error)}"]
         status = PROBLEMS if full else os_error_status
         outcome = "refused" if status == COULD_NOT_RUN else "failed"
     if as_json:

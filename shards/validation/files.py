@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self, TypeAlias
 
-from shards.errors import Problem, ProblemKind, ShardSetError
+from shards.errors import Problem, ProblemKind, ShardSetError, remedy_of
 from shards.format import codec
 from shards.format.manifest import (
     COMPANION_FILES,
@@ -128,7 +128,8 @@ def check_set_files(store: Store) -> Structure:
         return Structure(None, error.problems)
     except OSError as error:
         return Structure(
-            None, [Problem("file_unreadable", MANIFEST_FILE, f"cannot be read: {error.strerror or error}")]
+            None,
+            [Problem("file_unreadable", MANIFEST_FILE, f"cannot be read: {error.strerror or error}{remedy_of(error)}")],
         )
 
     found = Structure(shard_set, listing=listing)
@@ -248,7 +249,7 @@ def _check_seek_table(shard: Shard, size: int) -> list[Problem]:
         message = f"holds {other} bytes per token; expected {shard.dtype.itemsize} by the manifest's {shard.dtype.name}"
         return [Problem("dtype_mismatch", file.name, message)]
     except OSError as error:
-        return [Problem("file_unreadable", file.name, f"cannot be read: {error.strerror or error}")]
+        return [Problem("file_unreadable", file.name, f"cannot be read: {error.strerror or error}{remedy_of(error)}")]
     return []
 
 
@@ -265,7 +266,7 @@ def _check_sidecar(store: Store, shared: SharedProperties, entry: ShardEntry) ->
     except ShardSetError as error:
         return problems + error.problems
     except OSError as error:
-        return [Problem("file_unreadable", file.path, f"cannot be read: {error.strerror or error}")]
+        return [Problem("file_unreadable", file.path, f"cannot be read: {error.strerror or error}{remedy_of(error)}")]
     expected = Sidecar(
         format_version=version_for(has_phases=entry.phase is not None, bos_id=shared.bos_id, carried=shared.carried),
         name=entry.name,

@@ -23,7 +23,7 @@ import numpy as np
 import xxhash
 import zstandard
 
-from shards.errors import Problem, ProblemKind, ShardSetError
+from shards.errors import Problem, ProblemKind, ShardSetError, remedy_of
 from shards.format import codec
 from shards.format.content_hash import split_column
 from shards.format.document_table import add_source_counts, iter_documents
@@ -303,7 +303,7 @@ def _wrong_digest(kind: ProblemKind, name: str, digest: str, expected: str) -> P
 
 
 def _unreadable(name: str, error: OSError) -> Problem:
-    return Problem("file_unreadable", name, f"cannot be read: {error}")
+    return Problem("file_unreadable", name, f"cannot be read: {error}{remedy_of(error)}")
 
 
 def _to_problems(faults: list[_Fault], name: str, remedy: str) -> list[Problem]:

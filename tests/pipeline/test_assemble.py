@@ -25,6 +25,7 @@ from pipeline.mix.mix_plan import MixPlan, ShardPlan, Slice
 from shards.format.writer import SetProperties
 from shards.stores.open import open_writable_store
 from shards.stores.store import FolderStore
+from tests.support.opened import no_more_files
 from tests.support.runs import EOS, Document, make_recipe, place_documents, write_run, write_runs
 from tests.support.servers.objects import Proxy, aws_environment, moto_store
 
@@ -181,6 +182,15 @@ def test_runs_in_a_bucket_are_read_once_for_all_shards_of_a_task(bucket: Proxy, 
     store.put(f"runs/{Path(runs[0].place).name}/tokens.bin", b"\1" * local[0].output.size("tokens.bin"))
     with pytest.raises(WorkFileDamagedError, match=r"tokens\.bin.*differ from their checksum"):
         assemble(tmp_path / "damaged", runs, cut_sources(recipe, index), index, together=100, fetch=True)
+
+
+def test_a_work_file_that_the_process_may_not_open_is_not_said_to_be_damaged(tmp_path: Path) -> None:
+    (run,) = write_runs(tmp_path / "runs", SOURCES[:1], [[]])
+    listed = RunList(FolderStore(tmp_path), [run])
+    listed.write()
+    for read in (lambda: load_receipt(FolderStore(Path(run.place))), lambda: load_runs(listed.address)):
+        with pytest.raises(OSError, match="Too many open files"), no_more_files():
+            read()
 
 
 def test_a_run_that_was_written_again_is_found_in_its_new_folder(bucket: Proxy, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,9 @@ from shards.format.manifest import Manifest, read_metadata
 from shards.format.writer import write_manifest
 from shards.stores.store import local_file
 from shards.terminal import display
+from shards.terminal.command import run_command
 from shards.terminal.display import printable
+from tests.support.opened import no_more_files
 from tests.support.shard_sets import write_set
 
 
@@ -218,3 +221,10 @@ def test_rows_are_printed_as_people_read_them(capsys):
     assert lines[4] == ["a", ":smile:", "[red]\\x1b", "1,234,567", "3.142", "yes", "x", "1"]
     display.print_rows([])
     assert capsys.readouterr().out == ""
+
+
+def test_what_the_process_lacks_is_said_with_the_remedy(tmp_path, capsys):
+    with no_more_files():
+        assert run_command(lambda: len(Path(tmp_path / "x").read_bytes()), as_json=False) == 2
+    said = f"error: [Errno 24] Too many open files: '{tmp_path / 'x'}'. This process has too many files open."
+    assert capsys.readouterr().err == f"{said} Raise its limit: ulimit -n 65536.\n"

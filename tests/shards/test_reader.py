@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,9 @@ from hypothesis import strategies as st
 
 import shards
 from shards import ShardSetError, open_set
+from shards.errors import remedy_of
 from shards.format.document_table import document_schema, iter_documents
+from shards.validation.shard import ContentRules, check_shard_contents
 from tests.support.faults_tokens import (
     bit_flipped_in_first_frame,
     bit_flipped_in_frame_checksum,
@@ -26,6 +29,7 @@ from tests.support.faults_tokens import (
     tokens_empty,
     tokens_truncated,
 )
+from tests.support.opened import no_more_files
 from tests.support.servers.hub import Hub, use_hub
 
 
@@ -161,3 +165,18 @@ def test_a_remedy_for_a_remote_set_is_one_that_helps_there(
         use_hub(server.url, monkeypatch)
         with pytest.raises(ShardSetError, match=r"Push or build it again; tokenmill validate hf://datasets/tester/set"):
             open_set("hf://datasets/tester/set").shard("train-00000").read()
+
+
+def test_a_file_that_the_process_may_not_open_is_not_said_to_be_damaged(good_set):
+    shard = open_set(good_set).shards[0]
+    shard.documents()
+    for read in (shard.read, shard.documents, lambda: list(iter_documents(shard, ["start"]))):
+        with pytest.raises(OSError, match="Too many open files") as caught, no_more_files():
+            read()
+        said = ". This process has too many files open. Raise its limit: ulimit -n 65536."
+        assert (caught.value.errno, remedy_of(caught.value)) == (errno.EMFILE, said)
+    with no_more_files():
+        sound = {file.path for file in shard.entry.files.entries}
+        problems = check_shard_contents(shard, sound, ContentRules(300, 0)).problems
+    assert {problem.kind for problem in problems} == {"file_unreadable"}
+    assert all(problem.message.endswith("ulimit -n 65536.") for problem in problems)

@@ -1,9 +1,10 @@
-"""Which files a piece of code opens, counted by the interpreter's own audit events."""
+"""Which files a piece of code opens, by the interpreter's own audit events; and a process that may open none."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import sys
 from collections.abc import Generator
 
@@ -32,3 +33,14 @@ def record_opened() -> Generator[list[str]]:
         yield opened
     finally:
         _lists.remove(opened)
+
+
+@contextlib.contextmanager
+def no_more_files() -> Generator[None]:
+    """Let this process open no more files in the block, as a process does that has reached `ulimit -n`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -13,6 +13,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from tests.support.opened import no_more_files
 from trainer.checkpoint.folders import (
     CheckpointError,
     CheckpointState,
@@ -129,6 +130,11 @@ def test_when_all_are_corrupt_it_says_so(run: Path):
     with pytest.raises(CheckpointError, match="no whole checkpoint is left") as caught:
         find_newest_checkpoint(run, lambda message: None)
     assert len(caught.value.problems) == 4
+
+
+def test_a_checkpoint_that_the_process_may_not_open_is_not_said_to_be_corrupt(run: Path):
+    with pytest.raises(OSError, match="Too many open files"), no_more_files():
+        read_checkpoint(run / "checkpoints/step-00000030")
 
 
 def test_corrupt_ones_are_moved_aside_and_crashed_saves_cleared(run: Path):

@@ -15,7 +15,7 @@ import xxhash
 from pydantic import Field, ValidationError
 
 from shards.config import Settings
-from shards.errors import InputError, Problem
+from shards.errors import InputError, Problem, remedy_of
 
 FOLDER = "checkpoints"
 MODEL_FILE = "model.safetensors"
@@ -97,6 +97,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
         expected = json.loads((path / CHECKSUMS_FILE).read_bytes())
         found = hash_files(path)
     except OSError as error:
+        if remedy_of(error):
+            raise
         raise CheckpointError(f"{error.filename}: cannot be read ({error.strerror}): no whole checkpoint") from error
     except ValueError as error:
         raise CheckpointError(f"{path / CHECKSUMS_FILE}: corrupt: {error}") from error

@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shards.errors import InputError
+from shards.errors import InputError, remedy_of
 from shards.terminal.arguments import add_recipe, parse_place, parse_size
 from shards.terminal.display import print_json, print_rows, print_summary, say
 from shards.terminal.progress import format_amount
@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
             recipe, options.shards, options.run, resume=options.resume, say=show, start=options.start, cache=cache
         )
     except OSError as error:  # such as a disk too small for a checkpoint; nothing has begun
-        raise InputError(str(error)) from error
+        raise InputError(f"{error}{remedy_of(error)}") from error
     with closing(session):
         outcome = run_training(session, show, go_on=options.go_on)
         if is_first_rank():

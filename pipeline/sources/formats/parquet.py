@@ -24,6 +24,7 @@ from pipeline.sources.base import BATCH_BYTES, UNIT_BYTES, Columns, SourceError,
 from pipeline.sources.formats.byte_io import is_local, open_file
 from pipeline.sources.formats.carried_types import types_in_schema
 from pipeline.sources.formats.columns import check_predicates, check_text_type, make_batch, test_predicates
+from shards.errors import remedy_of
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
@@ -63,6 +64,8 @@ def open_parquet(url: str, name: str, version: str) -> Generator[tuple[pq.Parque
                 raw = stack.enter_context(open_file(url))
                 file = pq.ParquetFile(raw, pre_buffer=True, page_checksum_verification=True)
         except (pa.ArrowInvalid, OSError) as error:
+            if remedy_of(error):
+                raise
             raise SourceError(f"{name}: not a whole parquet file: {error}. Truncated? Restore the file.") from error
         yield stack.enter_context(file), remote
 
@@ -168,6 +171,8 @@ def _read_checked(
             rows += len(batch.rows) + sum(batch.rejected.values())
             yield batch
     except (pa.ArrowInvalid, OSError) as error:
+        if remedy_of(error):
+            raise
         if remote is not None:
             remote.forget()
         raise SourceError(
