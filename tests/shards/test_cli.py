@@ -17,8 +17,8 @@ from shards.format.manifest import Manifest, read_metadata
 from shards.format.writer import write_manifest
 from shards.stores.store import local_file
 from shards.terminal import display
-from shards.terminal.command import run_command
 from shards.terminal.display import printable
+from shards.terminal.exit_status import run_command
 from tests.support.opened import no_more_files
 from tests.support.shard_sets import write_set
 

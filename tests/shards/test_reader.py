@@ -20,7 +20,7 @@ import shards
 from shards import ShardSetError, open_set
 from shards.errors import remedy_of
 from shards.format.document_table import document_schema, iter_documents
-from shards.validation.shard import ContentRules, check_shard_contents
+from shards.validation.shard_contents import ContentRules, check_shard_contents
 from tests.support.faults_tokens import (
     bit_flipped_in_first_frame,
     bit_flipped_in_frame_checksum,

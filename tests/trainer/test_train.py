@@ -36,7 +36,7 @@ def open_run(shard_set: ShardSet, recipe_file: Path, tmp_path: Path) -> Callable
 
 
 def take_steps(session: Session, steps: int) -> list[dict[str, float]]:
-    with open_training_windows(session.shard_set, session.recipe.train, stop=steps * 8) as windows:
+    with open_training_windows(session.shard_set, session.recipe.train, stop=session.windows + steps * 8) as windows:
         taken = [take_step(session, windows) for _ in range(steps)]
     fetch_losses(session, taken)
     return taken
