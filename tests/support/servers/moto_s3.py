@@ -17,6 +17,7 @@ import io
 import signal
 import sys
 import threading
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,8 +28,7 @@ WRITERS = ("put_object", "_key_response_post")
 """The methods that check the condition and write: of a whole object, and of one sent in parts."""
 
 SETTINGS = {
-    "MOTO_S3_DEFAULT_KEY_BUFFER_SIZE": str(1 << 40),  # objects are in memory, never in temporary files
-    # A GET copies the whole object. Memory for that is kept: the kernel's zeroing takes longer than the copy.
+    # Memory of objects is kept: the kernel's zeroing of new memory takes longer than writing to it.
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(4 << 30),
@@ -37,6 +37,18 @@ SETTINGS = {
 """The environment of the program."""
 
 _OWN_HEADERS = ("connection", "content-length")
+
+
+class Content(io.BytesIO):
+    """The content of an object, in memory. moto's own temporary file copies all of it for each answer, even a range."""
+
+    def __init__(self, max_size: int):
+        super().__init__()
+
+    def write(self, content: Any) -> int:
+        written = super().write(content)
+        self.getvalue()  # cuts the buffer to its size: only then `read` returns it without a copy
+        return written
 
 
 def take_turns(name: str, turns: Sequence[threading.RLock]) -> None:
@@ -98,7 +110,9 @@ def answer_with(applications: dict[str, Any], request: Request) -> Response:
 
 if __name__ == "__main__":
     from moto.moto_server.werkzeug_app import create_backend_app
+    from moto.s3 import models
 
+    models.tempfile = types.SimpleNamespace(SpooledTemporaryFile=Content)
     turns = [threading.RLock() for _ in range(64)]
     for name in WRITERS:
         take_turns(name, turns)
