@@ -38,6 +38,9 @@ def open_store(place: str | os.PathLike[str]) -> Store:
 
 def open_writable_store(place: str | os.PathLike[str]) -> FolderStore | ObjectStore:
     """Return the store at a place, to write to: a folder, or `s3://BUCKET/PREFIX` (or `gs`, `az`). See `open_store`."""
+    if not os.fspath(place):
+        remedy = "Is a variable of the shell not set?"
+        raise StoreAddressError(f"the place is empty: expected a folder or an address. {remedy}")
     scheme = scheme_of(place)
     if scheme is None:
         return FolderStore(Path(place))

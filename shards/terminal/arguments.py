@@ -38,8 +38,11 @@ positive_number = number_in(1, math.inf, int)
 
 
 def parse_place(text: str) -> Path | str:
-    """Parse an argument that is the place of a set: an address (`s3://...`) as it is, anything else as a path."""
-    return text if "://" in text else Path(text)
+    """Parse an argument that is the place of a set: an address (`s3://...`) as it is, anything else as a path.
+
+    Empty text stays text, which no store opens: its path would be the working directory.
+    """
+    return Path(text) if text and "://" not in text else text
 
 
 def parse_size(flag: str, text: str, *, least: int = 1) -> int:

@@ -228,3 +228,12 @@ def test_what_the_process_lacks_is_said_with_the_remedy(tmp_path, capsys):
         assert run_command(lambda: len(Path(tmp_path / "x").read_bytes()), as_json=False) == 2
     said = f"error: [Errno 24] Too many open files: '{tmp_path / 'x'}'. This process has too many files open."
     assert capsys.readouterr().err == f"{said} Raise its limit: ulimit -n 65536.\n"
+
+
+def test_an_empty_place_is_not_the_working_directory(good_set, monkeypatch, capsys):
+    monkeypatch.chdir(good_set)
+    for command in ("validate", "inspect", "audit"):
+        assert main([command, ""]) == 2
+        assert "the place is empty: expected a folder or an address. Is a variable of the shell not set?" in (
+            capsys.readouterr().err
+        )
