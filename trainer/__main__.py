@@ -24,11 +24,11 @@ from trainer.commands.train import is_first_rank
 
 COMMANDS = {
     "keys": "list every key of a train recipe",
-    "train": "train a model; resume where a run stopped",
-    "sample": "continue prompts with a run's model",
+    "train": "train a model; resume where training stopped",
+    "sample": "continue prompts with a trained model",
     "trace": "find the documents that a training step was trained on",
-    "plot": "draw a run's loss, learning rate, throughput and dollars",
-    "export": "write a run's model for other libraries",
+    "plot": "draw a training run's loss, learning rate, throughput and dollars",
+    "export": "write a trained model for other libraries",
     "fit": "estimate which micro-batches fit in a GPU's memory",
     "cost": "compare GPUs in dollars per billion tokens",
     "bench": "time training steps of this trainer and of transformers' Trainer",

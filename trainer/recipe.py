@@ -268,12 +268,13 @@ def _check_schedule(schedule: ScheduleConfig, *, steps: float) -> Iterator[str]:
     elif schedule.kind == "wsd" and not given:
         yield (
             'schedule.decay_steps: is missing, and kind = "wsd" needs it. Choose about a fifth of train.steps, or 0 '
-            "for a run whose checkpoints others begin from (`train --from`), or give decay_from_mix_phase."
+            "for a training run whose checkpoints others begin from (`train --from`), or give decay_from_mix_phase."
         )
     if warmup_steps > steps:
-        yield f"{place}: the warm-up must end within the run. Lower warmup_steps or raise steps."
+        yield f"{place}: the warm-up must end within the training run. Lower warmup_steps or raise steps."
     elif decay_steps and warmup_steps + decay_steps > steps:
-        yield f"{place} and schedule.decay_steps = {decay_steps}: both must fit in the run. Lower one or raise steps."
+        remedy = "Lower one or raise steps"
+        yield f"{place} and schedule.decay_steps = {decay_steps}: both must fit in the training run. {remedy}."
 
 
 def _check_phases(tables: list[Any], *, steps: float, price: float) -> Iterator[str]:

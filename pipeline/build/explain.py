@@ -228,8 +228,8 @@ class _Inquiry:
                 return
         rest = ", and the source was read in part" if self._last.unread[source] else ""
         found.lines.append(
-            f"{where}: cleaning keeps it, but no run has it: it was not in what the build read{rest}; or a row with it "
-            "was rejected by `keep`, or the files have changed"
+            f"{where}: cleaning keeps it, but no sorted run has it: it was not in what the build read{rest}; or a row "
+            "with it was rejected by `keep`, or the files have changed"
         )
 
     def _describe_unknown(self) -> _Found:

@@ -400,7 +400,7 @@ def test_a_text_that_no_source_has(built: Built) -> None:
     tried = built.ask("--document", built.file_of("unknown"))["build"]
     assert tried["answer"] == "never seen"
     assert [entry["dropped"] for entry in tried["tried"]] == [None, None, None]
-    assert "no run has it" in built.say("--document", built.file_of("unknown"))
+    assert "no sorted run has it" in built.say("--document", built.file_of("unknown"))
 
 
 def test_a_set_and_its_work_in_a_bucket(built: Built, moto: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:

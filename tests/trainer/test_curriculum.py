@@ -350,8 +350,8 @@ def test_the_cool_down_begins_with_the_first_batch_that_crosses_the_border(curri
         ),
         (
             ["schedule.decay_from_mix_phase=last", "train.steps=29"],
-            "begins in step 17, and the run ends after the epoch, train.steps = 29: step 29 has windows of 'main', of "
-            "the next epoch. Lower steps to 28, or give decay_steps, the last steps of the run, instead.",
+            "begins in step 17, and training ends after the epoch, train.steps = 29: step 29 has windows of 'main', of "
+            "the next epoch. Lower steps to 28, or give decay_steps, the last steps of training, instead.",
         ),
         (
             ["schedule.decay_from_mix_phase=last", "schedule.warmup_steps=18"],
@@ -367,7 +367,7 @@ def test_the_cool_down_begins_with_the_first_batch_that_crosses_the_border(curri
         ),
         (
             ["train.until_mix_phase=main", "train.steps=0", "schedule.decay_steps=3", "schedule.warmup_steps=20"],
-            "the warm-up must end within the run. Lower warmup_steps or raise steps. With this set and batch, "
+            "the warm-up must end within the training run. Lower warmup_steps or raise steps. With this set and batch, "
             "train.until_mix_phase = 'main' is train.steps = 16.",
         ),
     ],

@@ -65,7 +65,7 @@ def test_all_faults_are_reported_at_once(recipe_file: Path, tmp_path: Path):
         ("model.num_attention_heads=64", "even number of features a head"),
         ("model.num_key_value_heads=3", "key/value heads must divide"),
         ("model.kind=gpt2", "has no groups of heads"),
-        ("schedule.warmup_steps=25", "the warm-up must end within the run"),
+        ("schedule.warmup_steps=25", "the warm-up must end within the training run"),
         ("optimizer.lr=0", "optimizer.lr"),
         ("optimizer.lr=inf", "optimizer.lr"),
         ("optimizer.betas=[0.9, 1.0]", "optimizer.betas.1"),
@@ -162,7 +162,7 @@ def test_without_cool_down_the_learning_rate_stays_at_the_peak(recipe_file: Path
         (['schedule.kind="wsd"'], "schedule.decay_steps: is missing"),
         (["schedule.decay_steps=4"], "schedule.decay_steps: a cosine decays from the warm-up on"),
         (["schedule.decay_from_mix_phase=2"], "schedule.decay_from_mix_phase: a cosine decays from the warm-up on"),
-        (['schedule.kind="wsd"', "schedule.decay_steps=23"], "schedule.decay_steps = 23: both must fit in the run"),
+        (['schedule.kind="wsd"', "schedule.decay_steps=23"], "decay_steps = 23: both must fit in the training run"),
     ],
 )
 def test_a_cool_down_that_does_not_fit_is_refused(recipe_file: Path, overrides: list[str], fault: str):
@@ -182,7 +182,7 @@ def test_every_key_is_listed_with_its_meaning(trainer: Any):
     assert all(len(row) == 4 and len(row[3]) > 10 for row in rows)
     kinds = {row[0].strip("`"): row[1:3] for row in rows}
     assert kinds["seq_len"] == ["whole number ≥ 1", "required"]
-    assert kinds["betas"] == ["list of 2 of number ≥ 0", "`[0.9, 0.95]`"]
+    assert kinds["betas"] == ["list of 2 of number ≥ 0, < 1", "`[0.9, 0.95]`"]
     assert kinds["num_key_value_heads"] == ["whole number ≥ 1", "from other keys"]
     assert kinds["until_mix_phase"] == ["text or whole number ≥ 1", "none"]
     assert kinds["max_tokens"] == ["whole number ≥ 1", "1_000_000"]

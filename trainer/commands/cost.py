@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     if train.steps == 0:
         raise InputError(
             f"{options.recipe}: train.until_mix_phase = {train.until_mix_phase!r}: only a set says how many steps that "
-            "is. Give the recipe train.steps instead, or take the recipe.json of a run."
+            "is. Give the recipe train.steps instead, or take the recipe.json of a training run."
         )
     tokens = train.steps * train.global_batch * train.seq_len
     costs = sorted((price(text, recipe, tokens) for text in options.gpu), key=lambda c: c["usd_per_billion_tokens"])
@@ -65,7 +65,7 @@ def price(text: str, recipe: TrainRecipe, tokens: int) -> dict[str, Any]:
     except ValueError:
         usd = tokens_per_s = 0.0
     if not name or not all(1e-6 <= number <= 1e12 for number in (usd, tokens_per_s)):
-        expected = "expected NAME=USD_PER_HOUR:TOKENS_PER_S, such as H100=2.49:400000, or :RUN, a run's folder"
+        expected = "expected NAME=USD_PER_HOUR:TOKENS_PER_S, such as H100=2.49:400000, or :RUN, a training run"
         raise InputError(f"--gpu {text}: {expected}")
     hours = tokens / tokens_per_s / 3600
     cost = {"gpu": name, "usd_per_hour": usd, "tokens_per_s": tokens_per_s}
@@ -89,5 +89,5 @@ def measure_throughput(run: Path, recipe: TrainRecipe) -> float:
     records = read_metrics(run) if (run / METRICS_FILE).is_file() else []
     speeds = [record["tokens_per_s"] / record.get("ranks", 1) for record in records if record.get("tokens_per_s")]
     if not speeds:
-        raise InputError(f"{run / METRICS_FILE}: no step with a throughput. Expected a run's folder.")
+        raise InputError(f"{run / METRICS_FILE}: no step with a throughput. Expected the folder of a training run.")
     return statistics.median(speeds[len(speeds) // 10 :])

@@ -53,7 +53,7 @@ GPT2_KEYS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `export`."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a training run")
     parser.add_argument("--to", choices=["hf"], required=True, help="hf: a folder that transformers loads")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new folder")
     parser.add_argument(

@@ -60,7 +60,7 @@ class Curve:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `plot`."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder; the run may still be going")
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a training run, which may still be going")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for metrics.png and metrics.svg (default: RUN)")
     parser.epilog = "If the package tensorboard is installed, training writes events to RUN/tensorboard."
 
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
     from trainer.run_folder import RECIPE_FILE
 
     if not (options.run / METRICS_FILE).is_file():
-        raise InputError(f"{options.run / METRICS_FILE}: is missing. Expected the folder of a run.")
+        raise InputError(f"{options.run / METRICS_FILE}: is missing. Expected the folder of a training run.")
     recipe = load_train_recipe(options.run / RECIPE_FILE)
     figure = draw_plots(read_metrics(options.run), recipe.phases, title=recipe.name)
     folder: Path = options.out or options.run

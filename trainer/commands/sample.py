@@ -13,7 +13,7 @@ from trainer.model.generate import SamplingOptions
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `sample`."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a training run")
     parser.add_argument(
         "--prompt",
         dest="prompts",

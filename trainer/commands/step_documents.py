@@ -134,7 +134,7 @@ def read_training_run(folder: Path) -> TracedRun:
 
     Raises:
         InputError: the folder is not a run's, its recipe is not the one that its checkpoint was trained with, or
-            nothing in it says which set the run was trained on.
+            nothing in it says which set the model was trained on.
         OSError: a file cannot be read.
     """
     recipe = load_train_recipe(folder / RECIPE_FILE)
@@ -153,7 +153,7 @@ def read_training_run(folder: Path) -> TracedRun:
     record = read_set_record(folder)
     manifest_sha256 = state.manifest_sha256 if state else record.manifest_sha256 if record else None
     if manifest_sha256 is None:
-        raise InputError(f"{folder}: no checkpoint and no set.json says which set the run was trained on.")
+        raise InputError(f"{folder}: no checkpoint and no set.json says which set the model was trained on.")
     records = read_metrics(folder) if (folder / METRICS_FILE).is_file() else []
     taken = max(records[-1]["step"] if records else 0, state.step if state else 0)
     return TracedRun(folder, train, max(train.steps, taken), taken, manifest_sha256, notes)
@@ -235,5 +235,5 @@ def _read_newest_state(folder: Path) -> tuple[CheckpointState | None, list[str]]
         except (CheckpointError, OSError) as error:  # corrupt, or the run has just deleted it
             notes.append(f"{error}. The checkpoint before it is used.")
     if notes:
-        raise InputError([*notes, f"{folder}: no checkpoint is left that says which set the run was trained on"])
+        raise InputError([*notes, f"{folder}: no checkpoint is left that says which set the model was trained on"])
     return None, notes

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Find the documents of a training step's batch, with their source, unit and row, and the text that was read."
     )
-    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a training run")
     parser.add_argument("--step", type=positive_number, required=True, metavar="N", help="a training step, from 1")
     parser.add_argument(
         "--row", type=whole_number, metavar="N", help="one row of the step's batch, from 0 (default: all rows)"
@@ -87,7 +87,7 @@ def _find_set(run: Path) -> Path | str:
 
     record = read_set_record(run)
     if record is None:
-        raise InputError(f"{run / SET_FILE}: is missing, so the run's set is not known. Add --shards SET.")
+        raise InputError(f"{run / SET_FILE}: is missing, so the set of this training run is unknown. Add --shards SET.")
     place = parse_place(record.path)
     if isinstance(place, Path) and not place.is_dir():
         raise InputError(f"{run}: was trained on {place}, which is not there. Add --shards SET.")

@@ -42,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="start",
         type=Path,
         metavar="CHECKPOINT",
-        help="begin RUN from a checkpoint of another run, such as a milestone before a cool-down; give it again to "
-        "resume RUN",
+        help="begin RUN from a checkpoint of another training run, such as a milestone before a cool-down; give it "
+        "again to resume RUN",
     )
     start.add_argument(
         "--resume",

@@ -92,9 +92,9 @@ class _Pins:
             self.problems.append(f"{found}, before the end of {warm_up}. Lower warmup_steps or name a later phase.")
         elif steps > (whole := self.order.per_epoch // self.global_batch):
             next_epoch = f"step {whole + 1} has windows of {self.order.phases[0].name!r}, of the next epoch"
-            remedy = f"Lower steps to {whole}, or give decay_steps, the last steps of the run, instead"
+            remedy = f"Lower steps to {whole}, or give decay_steps, the last steps of training, instead"
             self.problems.append(
-                f"{found}, and the run ends after the epoch, train.steps = {steps}: {next_epoch}. {remedy}."
+                f"{found}, and training ends after the epoch, train.steps = {steps}: {next_epoch}. {remedy}."
             )
         elif schedule.decay_steps not in (None, decay_steps):
             agreed = f"with this set, batch and seq_len that is decay_steps = {decay_steps}"

@@ -126,8 +126,8 @@ def _read_tokenizer(last: LastMix) -> bytes:
         return Path(last.tokenizer).read_bytes()
     except OSError as error:
         raise InputError(
-            f"{last.tokenizer}: cannot be read: {error.strerror}. It is the tokenizer of the runs in {last.work}; "
-            "restore it, or build again."
+            f"{last.tokenizer}: cannot be read: {error.strerror}. It is the tokenizer of the sorted runs in "
+            f"{last.work}; restore it, or build again."
         ) from error
 
 
