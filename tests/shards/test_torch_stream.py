@@ -193,15 +193,15 @@ def state_of(shard_set: ShardSet, state: dict[str, Any]) -> int:
     return stream.state_dict()["samples"]
 
 
-SETUPS = [st.integers(1, 7), st.integers(1, 9)]
+RANKS_AND_BATCH = [st.integers(1, 7), st.integers(1, 9)]
 """Numbers of ranks and sizes of batches."""
 
 
 @settings(max_examples=40, deadline=None)
 @given(
     total=st.integers(1, 40),
-    parts=st.lists(st.tuples(*SETUPS, st.integers(0, 4)), max_size=4),
-    last=st.tuples(*SETUPS, st.none()),
+    parts=st.lists(st.tuples(*RANKS_AND_BATCH, st.integers(0, 4)), max_size=4),
+    last=st.tuples(*RANKS_AND_BATCH, st.none()),
 )
 def test_any_setups_on_tiny_sets(
     small_set: ShardSet,
