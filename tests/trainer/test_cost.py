@@ -77,4 +77,4 @@ def test_the_command(trainer: Any, recipe_file: Path, tmp_path: Path):
     assert "NAME=USD_PER_HOUR:TOKENS_PER_S" in refused.stderr
     refused = trainer.run("cost", recipe_file, "--gpu", f"H100=2:{tmp_path / 'absent'}")
     assert refused.returncode == 2
-    assert "or :RUN, a run's folder" in refused.stderr
+    assert "or :RUN, a training run" in refused.stderr

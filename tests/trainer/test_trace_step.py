@@ -205,7 +205,7 @@ def test_a_run_without_a_record_of_its_set_is_traced_with_the_set_named(
     (copied_run / "set.json").unlink()
     status, _, err = trace(copied_run, "--step", 1)
     assert status == 2
-    assert "set.json: is missing, so the run's set is not known. Add --shards SET." in err
+    assert "set.json: is missing, so the set of this training run is unknown. Add --shards SET." in err
     assert trace(copied_run, "--step", 1, "--shards", small_set.path) == (0, expected, "")
 
 
