@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.cli.flags import ENGINES
@@ -93,22 +91,9 @@ def open_executor(options: argparse.Namespace) -> Executor:
             dry_run=print if options.dry_run else None,
             say=say,
         )
+    from pipeline.build.preloaded_modules import find_preloaded_modules
     from pipeline.engine.executors import LocalExecutor
 
-    preload: list[str] = []
-    if _may_clean(options.recipe, options.overrides):
-        from pipeline.build.preloaded_modules import (
-            find_preloaded_modules,  # late: 0.09 s, for which the fork server would wait
-        )
-
-        preload = find_preloaded_modules(options.recipe, options.overrides)
-    return LocalExecutor(options.workers or len(os.sched_getaffinity(0)), preload)
-
-
-def _may_clean(recipe: str, overrides: Sequence[str]) -> bool:
-    """Return False if the word `clean` is neither in a recipe's file nor in overrides: then there are no presets."""
-    try:
-        text = Path(recipe).read_text(encoding="utf-8")
-    except (OSError, ValueError):  # a shipped recipe's name, or a file that is refused later
-        return True
-    return any("clean" in part for part in (text, *overrides))
+    return LocalExecutor(
+        options.workers or len(os.sched_getaffinity(0)), find_preloaded_modules(options.recipe, options.overrides)
+    )

@@ -67,7 +67,6 @@ class EncodeTask:
     tokenizer: str
     """The `tokenizer.json`."""
     tokenizer_sha256: str
-    special_tokens: tuple[tuple[str, int], ...]
     eos_id: int
     dtype: str
     tokenizer_task: str | None = None
@@ -117,7 +116,7 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
     """
     timer = Timer()
     retries = count_retries()
-    encoder = load_encoder(task.tokenizer, task.tokenizer_sha256, task.special_tokens, task.tokenizer_task)
+    encoder = load_encoder(task.tokenizer, task.tokenizer_sha256, task.tokenizer_task)
     timer.lap("start_s")
     stream = DocumentStream(task.source, task.unit.spans, task.carried)
     parts: list[_Encoded] = []

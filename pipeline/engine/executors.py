@@ -15,9 +15,10 @@ import os
 import resource
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
 from multiprocessing import forkserver
 from typing import Protocol
 
@@ -108,22 +109,32 @@ class Executor(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Preload:
+    """What the tasks of one build need loaded, besides what those of every build need."""
+
+    modules: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Variables that the modules read; workers do not have them."""
+
+
 class LocalExecutor:
     """Worker processes of this machine. They are started when a stage has more than one task."""
 
-    def __init__(self, workers: int, preload: Sequence[str] = ()):
+    def __init__(self, workers: int, preload: Preload | None = None):
         """Start to load the workers' libraries on another core, while this process reads recipe and footers.
 
         Args:
             workers: processes at most.
-            preload: modules to load besides those of every build, if this build's tasks need them.
+            preload: what this build's tasks need loaded.
         """
         self.workers = workers
         self._pool: ProcessPoolExecutor | None = None
         self._slots = _Slots(workers, workers)
         if workers > 1:
-            multiprocessing.set_forkserver_preload([*preload, *_PRELOADED])
-            with hide_main_module(), _environment_of_workers():
+            preload = preload or Preload()
+            multiprocessing.set_forkserver_preload([*preload.modules, *_PRELOADED])
+            with hide_main_module(), _environment_of_workers(preload.environment):
                 forkserver.ensure_running()
 
     def run(self, calls: Sequence[Call], advance: Advance) -> list[WorkFileDamagedError]:
@@ -274,9 +285,9 @@ def _explain_loss(call: Call, peak_bytes: int | None) -> str:
 
 
 @contextlib.contextmanager
-def _environment_of_workers() -> Generator[None]:
+def _environment_of_workers(more: Mapping[str, str]) -> Generator[None]:
     """Change this process's environment while the fork server starts; the workers inherit it."""
-    wanted = dict(_WORKER_ENVIRONMENT)
+    wanted = _WORKER_ENVIRONMENT | dict(more)
     if not {"", os.getcwd()} & set(sys.path):
         wanted["PYTHONSAFEPATH"] = "1"  # else Python puts the working directory first on the server's path
     added = {name: value for name, value in wanted.items() if name not in os.environ}

@@ -17,14 +17,15 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
-
-from pydantic import TypeAdapter
+from typing import TYPE_CHECKING, Any, cast
 
 from pipeline.engine.attempts import Target, open_attempt, publish_attempt
 from pipeline.engine.receipts import WorkFileDamagedError, load_receipt
 from shards.stores.open import open_writable_store
 from shards.stores.store import WritableStore
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 Report = Callable[[int, int], None]
 """Called by a task with (bytes done, tokens done)."""
@@ -176,6 +177,8 @@ def _load_function(name: str) -> TaskFunction:
 @functools.cache
 def _adapter(function: str) -> TypeAdapter[Any]:
     """Return what reads and writes the payload of a task function, from the function's annotations."""
+    from pydantic import TypeAdapter  # late: 0.06 s, for which the fork server would wait
+
     hints = typing.get_type_hints(_load_function(function))
     _, payload, *_ = hints.values()
     return TypeAdapter(payload)

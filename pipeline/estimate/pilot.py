@@ -294,7 +294,7 @@ def _read_evaluations(recipe: Recipe, folder: Path) -> str | None:
 
 
 def _load_encoder(tokenizer: TokenizerInfo) -> Encoder:
-    return load_encoder(tokenizer.path, tokenizer.sha256, tuple(tokenizer.special_tokens.items()))
+    return load_encoder(tokenizer.path, tokenizer.sha256)
 
 
 def _measure_source(
@@ -367,13 +367,11 @@ def _encode(
     dtype = token_dtype(tokenizer.vocab_size)
     source = recipe.sources[index]
     source = source.model_copy(update={"clean": source.clean.without_filters()})  # the texts have passed them
-    special_tokens = tuple(tokenizer.special_tokens.items())
     task = EncodeTask(
         Unit(index, (span,)),
         source,
         tokenizer.path,
         tokenizer.sha256,
-        special_tokens,
         tokenizer.eos_id,
         dtype,
         evaluations=evaluations,

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from pipeline.recipe.clean_table import list_clean
 from shards.terminal.shipped_recipes import shipped_folder
 
 SHIPPED = shipped_folder(Path(__file__).parents[1], "data")
@@ -59,6 +58,8 @@ def list_path_keys(data: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]
     if isinstance(data.get("tokenizer"), dict):
         yield data["tokenizer"], "file"
     yield data, "drop_hashes"
+    from pipeline.recipe.clean_table import list_clean  # late: loads pydantic, for which a build's workers would wait
+
     for _, clean in list_clean(data):
         if isinstance(clean.get("language"), dict):
             yield clean["language"], "model"

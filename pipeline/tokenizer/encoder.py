@@ -120,12 +120,11 @@ class Encoder:
         kept: compares documents with their tokens; None if the tokenizer keeps every byte.
     """
 
-    def __init__(self, tokenizer: dict[str, Any], special_tokens: dict[str, int]):
+    def __init__(self, tokenizer: dict[str, Any]):
         """Load the encoders.
 
         Args:
             tokenizer: a parsed tokenizer.json.
-            special_tokens: the ids that no document may yield.
 
         Raises:
             TokenizerError: `tokenizers` cannot run it, text yields a special token, or characters are lost.
@@ -139,7 +138,7 @@ class Encoder:
         except Exception as error:  # tokenizers raises a bare Exception
             raise TokenizerError(f"tokenizers cannot read this tokenizer: {error}. Restore the file.") from error
         spelling = find_spelling(plain)
-        for token, token_id in special_tokens.items():
+        for token, token_id in find_special(tokenizer).items():
             if token_id != spelling.unknown and token_id in self.encode_reference(token):
                 word = f"special token {token!r} is an ordinary word of the vocabulary"
                 raise TokenizerError(f"tokenizer: {word}: text yields its id. Rename it.")
@@ -156,7 +155,6 @@ class Encoder:
                 entries[spelling.unknown] = b""
             self.kept = KeptCounter(replace(vocabulary, entries=entries), spelling, self._reference)
         if self._fast is None:
-            os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a worker has one core
             self._entry_lengths = vocabulary.entry_lengths()
             self._encode_slowly(_wrap(_PROBE))
 
@@ -179,6 +177,7 @@ class Encoder:
         import numpy as np
         import pyarrow.compute as pc
 
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a worker has one core
         encodings = self._reference.encode_batch_fast(text.to_pylist(), add_special_tokens=False)
         documents = [encoding.ids for encoding in encodings]
         offsets = np.cumsum([0, *map(len, documents)], dtype=np.int64)
@@ -234,15 +233,12 @@ def describe_slow_encoder(why: str) -> str:
 
 
 @functools.lru_cache(maxsize=2)
-def load_encoder(
-    path: str, sha256: str, special_tokens: tuple[tuple[str, int], ...], task: str | None = None
-) -> Encoder:
+def load_encoder(path: str, sha256: str, task: str | None = None) -> Encoder:
     """Return the encoder of a `tokenizer.json`; it is made once per process.
 
     Args:
         path: the file.
         sha256: the SHA-256 that it must have.
-        special_tokens: the ids that no document may yield.
         task: the address of the folder of the task that trained it; None if the recipe names the file.
 
     Raises:
@@ -253,4 +249,4 @@ def load_encoder(
     text = Path(path).read_bytes() if task is None else bytes(TaskOutput(open_store(task)).read(name))
     if hashlib.sha256(text).hexdigest() != sha256:
         raise TokenizerError(f"{path}: changed while the build ran. Restore it, or run the same command again.")
-    return Encoder(json.loads(text), dict(special_tokens))
+    return Encoder(json.loads(text))

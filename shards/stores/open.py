@@ -6,7 +6,6 @@ import os
 import re
 from pathlib import Path
 
-from shards.config import nearest
 from shards.stores.hub_address import HUB_SCHEME
 from shards.stores.hub_store import open_hub
 from shards.stores.object_address import OBJECT_SCHEMES, StoreAddressError
@@ -51,6 +50,8 @@ def open_writable_store(place: str | os.PathLike[str]) -> FolderStore | ObjectSt
         )
     if scheme in OBJECT_SCHEMES and text.startswith(f"{scheme}://"):
         return open_objects(text)
+    from shards.config import nearest  # late: loads pydantic, for which a build's workers would wait
+
     remedy = "For a folder whose name has a colon in it, write ./ before it."
     raise StoreAddressError(f"{scheme}: not a kind of address.{nearest(f'{scheme}://', _SCHEMES)} {remedy}")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from shards.config import nearest
 from shards.errors import InputError
 
 RecipeKind = Literal["data", "train"]
@@ -32,5 +31,7 @@ def find_recipe(given: str | Path, shipped: Path) -> Path:
     found = shipped / f"{name}.toml"
     if found.is_file():
         return found
+    from shards.config import nearest  # late: loads pydantic, for which a build's workers would wait
+
     names = [file.stem for file in shipped.glob("*.toml")]
     raise InputError(f"recipe {name!r}: no such file here, and no shipped recipe has this name.{nearest(name, names)}")

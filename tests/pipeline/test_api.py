@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import pipeline
+from pipeline.build.preloaded_modules import TOKENIZER_VARIABLE, find_preloaded_modules
 from pipeline.sources.network.settings import Network
 from shards.errors import InputError, TokenmillError
 from tests.support.builds import digests, run_build
@@ -118,3 +119,24 @@ def test_a_fork_server_of_the_program_serves(recipe: Path) -> None:
     done = subprocess.run([sys.executable, "program.py"], cwd=recipe.parent, capture_output=True, text=True, check=True)
     assert "40 documents" in done.stdout
     assert done.stderr == ""
+
+
+def test_workers_share_the_encoder_of_a_given_tokenizer(recipe: Path) -> None:
+    """The fork server makes it, from any form of the recipe, and an encode task finds it there."""
+    pipeline.build_set(recipe, out="set", workers=1)
+    recipe.write_text(recipe.read_text().replace("vocab_size = 300", 'file = "./set/tokenizer.json"'))
+    forms = recipe, tomllib.loads(recipe.read_text()), pipeline.load_recipe(recipe)
+    found = {find_preloaded_modules(form).environment[TOKENIZER_VARIABLE] for form in forms}
+    assert found == {str(pipeline.load_recipe(recipe).tokenizer_file)}
+    assert not find_preloaded_modules(recipe, ["tokenizer.file=other.json"]).environment
+    program = (
+        "import pipeline; from multiprocessing import get_context\n"
+        "from pipeline.tokenizer.encoder import load_encoder, read_encoder_file\n"
+        "pipeline.build_set('recipe.toml', out='again', workers=2)\n"
+        "info = read_encoder_file(pipeline.load_recipe('recipe.toml').tokenizer_file, eos_token='<|endoftext|>')\n"
+        "call = f'(load({info.path!r}, {info.sha256!r}, {info.task!r}), load.cache_info().hits)[1]'\n"
+        "with get_context('forkserver').Pool(1) as pool:\n"
+        "    print(pool.apply(eval, (call, {'load': load_encoder})))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"

@@ -112,7 +112,7 @@ def test_workers_load_the_measures_of_each_preset(preset: str, given: str, tmp_p
     recipe = write_small_recipe(tmp_path)
     recipe.write_text(f"{recipe.read_text()}[clean.{preset}]\n")
     any_form = {"file": recipe, "tables": tomllib.loads(recipe.read_text()), "recipe": None}[given]
-    assert find_preloaded_modules(any_form or pipeline.load_recipe(recipe)) == [MEASURES_MODULE]
+    assert find_preloaded_modules(any_form or pipeline.load_recipe(recipe)).modules == (MEASURES_MODULE,)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_workers_load_the_measures_where_a_recipe_has_presets(
     tables: dict[str, Any] | str, overrides: list[str], loaded: bool
 ) -> None:
     before = copy.deepcopy(tables)
-    assert find_preloaded_modules(tables, overrides) == ([MEASURES_MODULE] if loaded else [])
+    assert find_preloaded_modules(tables, overrides).modules == ((MEASURES_MODULE,) if loaded else ())
     assert tables == before
 
 

@@ -20,7 +20,7 @@ from pipeline.tokenizer.encoder import Encoder, load_encoder, read_encoder_file
 from pipeline.tokenizer.given_tokenizer import TokenizerError
 from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR, TokenizerTask, iter_sample
 from pipeline.tokenizer.train import PATTERNS, build_tokenizer_json, pre_tokenizer, train_merges, train_tokenizer
-from shards.format.tokenizer_json import byte_characters, find_special
+from shards.format.tokenizer_json import byte_characters
 from tests.support.builds import list_spans_of
 
 SPECIAL = ["<|endoftext|>", "<|pad|>", "<|user|>"]
@@ -71,7 +71,7 @@ def trained(documents: list[str], tmp_path_factory: pytest.TempPathFactory) -> d
 
 def encoder_of(text: str) -> Encoder:
     data = json.loads(text)
-    return Encoder(data, find_special(data))
+    return Encoder(data)
 
 
 @pytest.fixture(scope="module")
@@ -201,12 +201,11 @@ def test_a_good_file(trained: dict[str, str], tmp_path: Path) -> None:
     info = read_encoder_file(path, eos_token="<|pad|>")
     assert (info.vocab_size, info.eos_id) == (VOCAB_SIZE, 1)
     assert info.special_tokens == {"<|endoftext|>": 0, "<|pad|>": 1, "<|user|>": 2}
-    special_tokens = tuple(info.special_tokens.items())
-    encoder = load_encoder(path, info.sha256, special_tokens)
+    encoder = load_encoder(str(path), info.sha256)
     assert encode(encoder, ["<|pad|>"]) == encode(encoder_of(trained["gpt2"]), ["<|pad|>"])
     path.write_text(trained["gpt2"] + " ")
     with pytest.raises(TokenizerError, match="changed while the build ran"):
-        load_encoder(path, info.sha256, (*special_tokens, ("another", 3)))
+        load_encoder(f"{tmp_path}/./tokenizer.json", info.sha256)
 
 
 FAULTY_FILES: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [

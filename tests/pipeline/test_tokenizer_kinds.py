@@ -18,7 +18,7 @@ from pipeline.clean.documents import Documents
 from pipeline.tokenizer.encoder import Encoder, TokenizerInfo, read_encoder_file
 from pipeline.tokenizer.given_tokenizer import TokenizerError
 from pipeline.tokenizer.kept_text import KeptText, check_unknown
-from shards.format.tokenizer_json import find_special, find_spelling
+from shards.format.tokenizer_json import find_spelling
 from shards.format.vocabulary import Vocabulary, read_vocabulary
 from tests.support.builds import real_documents
 from tests.support.tokenizers import (
@@ -93,7 +93,7 @@ def kinds() -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def encoders(kinds: dict[str, dict[str, Any]]) -> dict[str, Encoder]:
-    return Kinds({name: Encoder(data, find_special(data)) for name, data in kinds.items()})
+    return Kinds({name: Encoder(data) for name, data in kinds.items()})
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +210,7 @@ def test_a_pre_tokenizer_that_loses_more_than_the_normalizer_says_stops_the_buil
     stars = {"type": "Split", "pattern": {"String": "*"}, "behavior": "Isolated", "invert": False}
     level = kinds["nfc"]["pre_tokenizer"]
     data = kinds["nfc"] | {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [stars, level]}}
-    encoder = Encoder(data, find_special(data))
+    encoder = Encoder(data)
     assert encode(encoder, ["a*b e\u0301"])[1].rewritten == 1
     assert encoder.kept is not None
     array = pa.array(["a*b"], pa.large_string())
@@ -269,7 +269,7 @@ def test_what_a_file_asks_for_and_a_set_does_not_do_is_said(kinds: dict[str, Any
         "a post-processor that begins documents with <s> (tokenizer.bos decides)",
         '1 added tokens that are not special, such as "the"',
     )
-    encoder = Encoder(data, find_special(data))
+    encoder = Encoder(data)
     assert encode(encoder, ["the set"])[0] == [reference(kinds["llama2"]).encode("the set").ids]
 
 

@@ -28,7 +28,6 @@ def run_encode(
     """Run the encode stage: encode every unit; return the runs in unit order, and the result of encoding each."""
     dtype = token_dtype(tokenizer.vocab_size)
     libraries = [version(name) for name in ("gigatoken", "pyarrow", "xxhash")]
-    special_tokens = tuple(tokenizer.special_tokens.items())
     tasks: list[Task] = []
     for own, source, selection in zip(running.units, recipe.sources, running.selections, strict=True):
         for unit in own:
@@ -37,7 +36,6 @@ def run_encode(
                 source.located(),
                 tokenizer.path,
                 tokenizer.sha256,
-                special_tokens,
                 tokenizer.eos_id,
                 dtype,
                 tokenizer.task,
