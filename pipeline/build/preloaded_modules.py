@@ -39,18 +39,21 @@ def find_preloaded_modules(recipe: str | Path | dict[str, Any] | Recipe, overrid
         tables = recipe
     elif isinstance(recipe, str | Path):
         try:
-            path = find_recipe(recipe, SHIPPED)
-            tables = (json if path.suffix == ".json" else tomllib).loads(path.read_text(encoding="utf-8"))
+            source = find_recipe(recipe, SHIPPED)
+            tables = (json if source.suffix == ".json" else tomllib).loads(source.read_text(encoding="utf-8"))
         except (InputError, OSError, ValueError, RecursionError):  # the build says why it cannot be used
             return Preload()
-        folder = Path(os.path.abspath(path.parent))
+        if not isinstance(tables, dict):
+            return Preload()
+        folder = Path(os.path.abspath(source.parent))
     else:
         tables, folder = recipe.model_dump(), recipe.folder
     modules = [MEASURES_MODULE] if _has_presets(tables, overrides) else []
     environment: dict[str, str] = {}
-    if file := _find_tokenizer(tables, overrides):
+    # Only a file's: to read a pipe may never end, and a path with a zero byte fits in no variable.
+    if (file := _find_tokenizer(tables, overrides)) and os.path.isfile(path := join_path(folder, file)):
         modules.append(ENCODER_MODULE)
-        environment[TOKENIZER_VARIABLE] = join_path(folder, file)
+        environment[TOKENIZER_VARIABLE] = path
     return Preload(tuple(modules), environment)
 
 

@@ -13,6 +13,7 @@ import pytest
 
 import pipeline
 from pipeline.build.preloaded_modules import TOKENIZER_VARIABLE, find_preloaded_modules
+from pipeline.engine.executors import Preload
 from pipeline.sources.network.settings import Network
 from shards.errors import InputError, TokenmillError
 from tests.support.builds import digests, run_build
@@ -140,3 +141,18 @@ def test_workers_share_the_encoder_of_a_given_tokenizer(recipe: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "1\n"
+
+
+@pytest.mark.parametrize("name", ["pipe", "a\0b", "none.json", "\ud800"])
+def test_what_is_no_file_is_not_loaded_as_a_tokenizer(name: str, tmp_path: Path) -> None:
+    """The fork server would wait for a pipe's content without end; the build refuses it, and a zero byte, by name."""
+    os.mkfifo(tmp_path / "pipe")
+    assert find_preloaded_modules({"tokenizer": {"file": f"{tmp_path}/{name}"}}) == Preload()
+
+
+def test_a_recipe_that_is_no_table_is_left_to_the_build(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.json"
+    recipe.write_text('["clean"]')
+    assert find_preloaded_modules(recipe) == Preload()
+    with pytest.raises(InputError, match="expected a table of keys, got list"):
+        pipeline.build_set(recipe, out=tmp_path / "set", workers=2)
