@@ -6,11 +6,11 @@ import argparse
 import gc
 import json
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.cli.engines import add_engine, open_executor
 from pipeline.cli.flags import add_network, add_recipe, parse_build_place, read_network
+from shards.terminal.arguments import parse_path
 from shards.terminal.display import say
 from shards.terminal.exit_status import PROBLEMS, WHOLE
 
@@ -41,7 +41,7 @@ def add_command(commands: Subparsers) -> None:
     )
     parser.add_argument(
         "--scratch",
-        type=Path,
+        type=parse_path,
         metavar="DIR",
         help="where tasks write until a file is whole (default: in WORK, or with s3:// the system's temporary folder)",
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.cli.flags import parse_build_place
+from shards.terminal.arguments import parse_path
 from shards.terminal.display import format_json, plural, print_lines, print_rows
 from shards.terminal.exit_status import WHOLE
 
@@ -39,7 +40,7 @@ def add_command(commands: Subparsers) -> None:
     )
     parser.add_argument(
         "--html",
-        type=Path,
+        type=parse_path,
         metavar="FOLDER",
         help="write pages into a folder, to open in a browser: the table of sources and steps, histograms with their "
         "limits, documents on either side of each, near-duplicates and copied test items side by side. Replaces only "

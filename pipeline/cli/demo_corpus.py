@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shards.terminal.arguments import parse_path
 from shards.terminal.exit_status import WHOLE
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def add_command(commands: Subparsers) -> None:
         help="write a small corpus of real text from this installation",
         description="Write three Parquet sources of real text that every installation has: prose, mathematics, code.",
     )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="folder to write to")
+    parser.add_argument("folder", type=parse_path, metavar="DIR", help="folder to write to")
     parser.add_argument("--json", action="store_true", help="print the sources as JSON")
     parser.set_defaults(run=run)
 

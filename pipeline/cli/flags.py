@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shards.terminal import arguments as command_line
-from shards.terminal.arguments import number_in, positive_number
+from shards.terminal.arguments import number_in, parse_path, positive_number
 
 if TYPE_CHECKING:
     from pipeline.sources.network.settings import Network
@@ -37,7 +36,7 @@ def add_network(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("reading over a network")
     group.add_argument(
         "--cache",
-        type=Path,
+        type=parse_path,
         metavar="DIR",
         help="keep every download in DIR, for other builds (default: the work folder keeps what is read twice)",
     )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shards.terminal.arguments import parse_path
 from shards.terminal.command_names import called_as
 from shards.terminal.exit_status import WHOLE
 
@@ -22,7 +22,7 @@ def add_command(commands: Subparsers) -> None:
         epilog=f"`{called_as('trainer', 'keys')}` lists the keys of a train recipe.",
     )
     parser.add_argument(
-        "--into", type=Path, metavar="FILE", help="write them between the markers of this file instead of stdout"
+        "--into", type=parse_path, metavar="FILE", help="write them between the markers of this file instead of stdout"
     )
     parser.set_defaults(run=run)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from shards.audit.rules import LISTED_SHARE, RULES, VERDICT_ADVICE, VERDICT_WORDS
 from shards.errors import InputError
-from shards.terminal.arguments import add_set, add_workers, check_place, number_in, positive_number
+from shards.terminal.arguments import add_set, add_workers, check_place, number_in, parse_path, positive_number
 from shards.terminal.display import plain_table, print_json, print_lines, print_rows, printable, stdout_console
 from shards.terminal.exit_status import PROBLEMS, WHOLE
 
@@ -43,7 +43,7 @@ def add_command(commands: Subparsers) -> None:
     add_set(parser)
     parser.add_argument(
         "--out",
-        type=Path,
+        type=parse_path,
         metavar="FOLDER",
         help="folder for tokens.parquet and audit.json (default: SET.audit, next to a folder)",
     )
@@ -58,7 +58,7 @@ def add_command(commands: Subparsers) -> None:
     )
     parser.add_argument(
         "--write-block-list",
-        type=Path,
+        type=parse_path,
         metavar="FILE",
         help="also look for documents full of concentrated ids and words (reads the set three more times), and write "
         "their hashes, each with the reason, as a block list for a data recipe's drop_hashes",

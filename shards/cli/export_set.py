@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shards.convert.layouts import LAYOUTS
 from shards.errors import InputError
-from shards.terminal.arguments import add_set, check_place
+from shards.terminal.arguments import add_set, check_place, parse_path
 from shards.terminal.display import print_json
 from shards.terminal.exit_status import PROBLEMS, WHOLE
 
@@ -27,7 +26,11 @@ def add_command(commands: Subparsers) -> None:
     add_set(parser)
     parser.add_argument("--to", choices=LAYOUTS, required=True, help="the layout to write")
     parser.add_argument(
-        "--out", type=Path, required=True, metavar="OUT", help="a new folder; it appears when everything is written"
+        "--out",
+        type=parse_path,
+        required=True,
+        metavar="OUT",
+        help="a new folder; it appears when everything is written",
     )
     parser.add_argument(
         "--split", choices=("train", "val", "all"), default="all", help="splits to write (default: all)"

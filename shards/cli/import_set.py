@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
-from shards.terminal.arguments import positive_number, whole_number
+from shards.terminal.arguments import parse_path, positive_number, whole_number
 from shards.terminal.command_names import called_as
 from shards.terminal.display import print_json
 from shards.terminal.exit_status import WHOLE
@@ -25,16 +24,24 @@ def add_command(commands: Subparsers) -> None:
         description="Make a set from .bin files of nanoGPT or llm.c, to validate, audit or export it.",
     )
     parser.add_argument(
-        "bins", type=Path, nargs="+", metavar="BIN", help="files of training tokens, read in this order as one stream"
+        "bins",
+        type=parse_path,
+        nargs="+",
+        metavar="BIN",
+        help="files of training tokens, read in this order as one stream",
     )
     parser.add_argument(
-        "--split-val", type=Path, nargs="+", default=[], metavar="BIN", help="files of validation tokens"
+        "--split-val", type=parse_path, nargs="+", default=[], metavar="BIN", help="files of validation tokens"
     )
     parser.add_argument(
-        "--tokenizer", type=Path, required=True, metavar="FILE", help="the tokenizer.json that made the tokens"
+        "--tokenizer", type=parse_path, required=True, metavar="FILE", help="the tokenizer.json that made the tokens"
     )
     parser.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="a new folder; it appears when everything is written"
+        "--out",
+        type=parse_path,
+        required=True,
+        metavar="DIR",
+        help="a new folder; it appears when everything is written",
     )
     parser.add_argument("--name", help="the set's name (default: the folder's)")
     parser.add_argument(

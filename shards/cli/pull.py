@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shards.errors import InputError
+from shards.terminal.arguments import parse_path
 from shards.terminal.display import print_json
 from shards.terminal.exit_status import PROBLEMS, WHOLE
 
@@ -26,7 +26,11 @@ def add_command(commands: Subparsers) -> None:
     )
     parser.add_argument("source", metavar="SOURCE", help="OWNER/NAME[@REVISION][/FOLDER], or hf://datasets/...")
     parser.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="a new folder; it appears when everything is written"
+        "--out",
+        type=parse_path,
+        required=True,
+        metavar="DIR",
+        help="a new folder; it appears when everything is written",
     )
     parser.add_argument("--revision", metavar="REV", help="a branch, tag or commit (default: main)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")

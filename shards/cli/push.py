@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
-from shards.terminal.arguments import add_set, add_threads, check_place
+from shards.terminal.arguments import add_set, add_threads, check_place, parse_path
 from shards.terminal.command_names import called_as
 from shards.terminal.display import print_json
 from shards.terminal.exit_status import PROBLEMS, WHOLE
@@ -37,7 +37,9 @@ def add_command(commands: Subparsers) -> None:
     parser.add_argument("--private", action="store_true", help="create it private; refuse a repository that is public")
     parser.add_argument("--replace", action="store_true", help="replace another set; it stays in the history")
     card = parser.add_mutually_exclusive_group()
-    card.add_argument("--card", type=Path, metavar="FILE", help="README.md (default: DIR.report's; made if absent)")
+    card.add_argument(
+        "--card", type=parse_path, metavar="FILE", help="README.md (default: DIR.report's; made if absent)"
+    )
     card.add_argument("--no-card", action="store_true", help="push no card; the one on the Hub stays")
     parser.add_argument(
         "--level",

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shards.errors import InputError
-from shards.terminal.arguments import add_set, add_workers, check_place
+from shards.terminal.arguments import add_set, add_workers, check_place, parse_path
 from shards.terminal.display import print_json
 from shards.terminal.exit_status import PROBLEMS, WHOLE
 
@@ -27,13 +26,13 @@ def add_command(commands: Subparsers) -> None:
     add_set(parser)
     parser.add_argument(
         "--out",
-        type=Path,
+        type=parse_path,
         metavar="FOLDER",
         help="folder for the two files (default: SET.report, next to it); replaces only files that a report wrote",
     )
     parser.add_argument(
         "--audit",
-        type=Path,
+        type=parse_path,
         metavar="FOLDER",
         help="folder of the set's audit (default: SET.audit; OUT.audit for a set at an address)",
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from shards.cli.trace_out import print_trace_out, write_trace_out
 from shards.errors import InputError
-from shards.terminal.arguments import add_set, add_workers, check_place, whole_number
+from shards.terminal.arguments import add_set, add_workers, check_place, parse_path, whole_number
 from shards.terminal.display import describe_shown, print_json, print_rows, printable, show_values
 from shards.terminal.exit_status import PROBLEMS, WHOLE
 
@@ -52,7 +52,7 @@ def add_command(commands: Subparsers) -> None:
         help="a document's content hash (XXH3-128 of its text), or at least its first 8 digits",
     )
     what.add_argument(
-        "--document", type=Path, metavar="FILE", help="a file with a document's exact text, instead of its hash"
+        "--document", type=parse_path, metavar="FILE", help="a file with a document's exact text, instead of its hash"
     )
     what.add_argument(
         "--where",
@@ -66,7 +66,7 @@ def add_command(commands: Subparsers) -> None:
     )
     parser.add_argument(
         "--out",
-        type=Path,
+        type=parse_path,
         metavar="FILE",
         help="write the documents' hashes as a block list, for a data recipe's drop_hashes",
     )

@@ -37,12 +37,24 @@ whole_number = number_in(0, math.inf, int)
 positive_number = number_in(1, math.inf, int)
 
 
+def parse_path(text: str) -> Path:
+    """Parse an argument that is a path; empty text would be the working directory.
+
+    Raises:
+        ArgumentTypeError: the text is empty.
+    """
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty. Is a variable of the shell not set?")
+    return Path(text)
+
+
 def parse_place(text: str) -> Path | str:
     """Parse an argument that is the place of a set: an address (`s3://...`) as it is, anything else as a path.
 
-    Empty text stays text, which no store opens: its path would be the working directory.
+    Raises:
+        ArgumentTypeError: the text is empty.
     """
-    return Path(text) if text and "://" not in text else text
+    return text if "://" in text else parse_path(text)
 
 
 def parse_size(flag: str, text: str, *, least: int = 1) -> int:
@@ -84,7 +96,7 @@ def add_workers(parser: argparse.ArgumentParser) -> None:
 
 def add_recipe(parser: argparse.ArgumentParser, about: str, example: str) -> None:
     """Add the arguments RECIPE and `--set`, as `options.recipe` and `options.overrides`."""
-    parser.add_argument("recipe", type=Path, metavar="RECIPE", help=about)
+    parser.add_argument("recipe", type=parse_path, metavar="RECIPE", help=about)
     change = f"override a key of the recipe, with a value in TOML syntax: {example}"
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help=change)
 

@@ -230,10 +230,10 @@ def test_what_the_process_lacks_is_said_with_the_remedy(tmp_path, capsys):
     assert capsys.readouterr().err == f"{said} Raise its limit: ulimit -n 65536.\n"
 
 
-def test_an_empty_place_is_not_the_working_directory(good_set, monkeypatch, capsys):
+def test_an_empty_path_is_not_the_working_directory(good_set, monkeypatch, capsys):
     monkeypatch.chdir(good_set)
-    for command in ("validate", "inspect", "audit"):
-        assert main([command, ""]) == 2
-        assert "the place is empty: expected a folder or an address. Is a variable of the shell not set?" in (
-            capsys.readouterr().err
-        )
+    for words in (["validate", ""], ["inspect", ""], ["audit", ""], ["export", ".", "--to", "nanogpt", "--out", ""]):
+        with pytest.raises(SystemExit) as end:
+            main(words)
+        assert end.value.code == 2
+        assert "the path is empty. Is a variable of the shell not set?" in capsys.readouterr().err

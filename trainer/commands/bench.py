@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
-from shards.terminal.arguments import positive_number
+from shards.terminal.arguments import parse_path, positive_number
 from shards.terminal.command_names import called_as
 from shards.terminal.display import print_json
 from trainer.commands.fit import expect_memory
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `bench`."""
     shipped = [Path(name) for name in GOALS]
     names = f"default: {', '.join(GOALS)}"
-    parser.add_argument("recipes", type=Path, nargs="*", default=shipped, metavar="RECIPE", help=names)
+    parser.add_argument("recipes", type=parse_path, nargs="*", default=shipped, metavar="RECIPE", help=names)
     parser.add_argument(
         "--steps", type=positive_number, default=20, metavar="N", help="steps to time (default: %(default)s)"
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
+from shards.terminal.arguments import parse_path
 from shards.terminal.command_names import called_as
 from shards.terminal.display import print_json
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `cost`."""
-    parser.add_argument("recipe", type=Path, metavar="RECIPE", help="a train recipe (TOML)")
+    parser.add_argument("recipe", type=parse_path, metavar="RECIPE", help="a train recipe (TOML)")
     about = (
         "a GPU, its price per hour, and its tokens per second or a training run that measured them: H100=2.49:400000, "
     )

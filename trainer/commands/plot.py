@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shards.errors import InputError
+from shards.terminal.arguments import parse_path
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,8 +61,12 @@ class Curve:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `plot`."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a training run, which may still be going")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for metrics.png and metrics.svg (default: RUN)")
+    parser.add_argument(
+        "run", type=parse_path, metavar="RUN", help="the folder of a training run, which may still be going"
+    )
+    parser.add_argument(
+        "--out", type=parse_path, metavar="DIR", help="folder for metrics.png and metrics.svg (default: RUN)"
+    )
     parser.epilog = "If the package tensorboard is installed, training writes events to RUN/tensorboard."
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict, fields
-from pathlib import Path
 
-from shards.terminal.arguments import number_in, positive_number
+from shards.terminal.arguments import number_in, parse_path, positive_number
 from trainer.model.generate import SamplingOptions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `sample`."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a training run")
+    parser.add_argument("run", type=parse_path, metavar="RUN", help="the folder of a training run")
     parser.add_argument(
         "--prompt",
         dest="prompts",
@@ -25,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = "--json prints one line for each prompt."
     parser.add_argument(
-        "--checkpoint", type=Path, metavar="DIR", help="folder of a checkpoint (default: the newest of RUN)"
+        "--checkpoint", type=parse_path, metavar="DIR", help="folder of a checkpoint (default: the newest of RUN)"
     )
     flags = (
         ("--max-new-tokens", positive_number, "1 or more"),

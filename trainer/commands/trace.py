@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shards.errors import InputError
-from shards.terminal.arguments import parse_place, positive_number, whole_number
+from shards.terminal.arguments import parse_path, parse_place, positive_number, whole_number
 from shards.terminal.display import print_json
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Find the documents of a training step's batch, with their source, unit and row, and the text that was read."
     )
-    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a training run")
+    parser.add_argument("run", type=parse_path, metavar="RUN", help="the folder of a training run")
     parser.add_argument("--step", type=positive_number, required=True, metavar="N", help="a training step, from 1")
     parser.add_argument(
         "--row", type=whole_number, metavar="N", help="one row of the step's batch, from 0 (default: all rows)"
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--out",
-        type=Path,
+        type=parse_path,
         metavar="FILE",
         help="write the documents' hashes as a block list, for a data recipe's drop_hashes",
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shards.errors import InputError, remedy_of
-from shards.terminal.arguments import add_recipe, parse_place, parse_size
+from shards.terminal.arguments import add_recipe, parse_path, parse_place, parse_size
 from shards.terminal.display import print_json, print_rows, print_summary, say
 from shards.terminal.progress import format_amount
 
@@ -35,12 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SET",
         help="the shard set: a folder, s3://..., gs://..., az://... or hf://...",
     )
-    parser.add_argument("--run", type=Path, required=True, metavar="RUN", help="folder for checkpoints and metrics")
+    parser.add_argument(
+        "--run", type=parse_path, required=True, metavar="RUN", help="folder for checkpoints and metrics"
+    )
     start = parser.add_mutually_exclusive_group()
     start.add_argument(
         "--from",
         dest="start",
-        type=Path,
+        type=parse_path,
         metavar="CHECKPOINT",
         help="begin RUN from a checkpoint of another training run, such as a milestone before a cool-down; give it "
         "again to resume RUN",
@@ -60,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("a set that is not on this machine")
     group.add_argument(
         "--cache",
-        type=Path,
+        type=parse_path,
         metavar="DIR",
         help="keep its shards in DIR, which all ranks and runs of this machine may share (default: "
         "tokenmill/shards in $XDG_CACHE_HOME or ~/.cache)",
