@@ -174,7 +174,7 @@ class LocalExecutor:
             while True:
                 with hide_main_module():
                     for number in itertools.islice(waiting, _CALLS_AHEAD * self.workers - len(futures)):
-                        futures[pool.submit(_run_in_worker, number, calls[number])] = number
+                        futures[_submit(pool, number, calls[number])] = number
                 if not futures:
                     return []
                 finished, _ = wait(futures, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
@@ -191,7 +191,8 @@ class LocalExecutor:
                     end(number, future.result())
             left = [number for number in futures.values() if number not in outcomes]
             at_work = {number for number, _, _ in self._slots.busy()}
-            return [number for number in left if number in at_work] or left or [next(waiting)]
+            ended = [number for number in left if number in at_work] or left
+            return ended or [number for number in numbers if number not in outcomes][:1]
         except BaseException:
             for process in list(pool._processes.values()):  # public, as `terminate_workers`, from Python 3.14 on
                 process.terminate()
@@ -258,6 +259,13 @@ class _Slots:
 
 def _run_here(number: int, call: Call, advance: Advance) -> Outcome:
     return run_call(call, lambda done, made: advance(number, done, made))
+
+
+def _submit(pool: ProcessPoolExecutor, number: int, call: Call) -> Future[Outcome]:
+    try:
+        return pool.submit(_run_in_worker, number, call)
+    except (EOFError, ConnectionError) as error:  # the fork server has ended: it starts the pool's processes
+        raise BrokenProcessPool("the fork server has ended") from error
 
 
 def _run_in_worker(number: int, call: Call) -> Outcome:

@@ -288,6 +288,30 @@ def test_a_task_that_dies_twice_ends_well(pool: LocalExecutor, tmp_path: Path) -
     assert done == dict.fromkeys(range(8), (2, 1))
 
 
+def test_a_fork_server_that_ends_is_a_lost_worker(tmp_path: Path) -> None:
+    """The server of this process lives already, so another program tries: one module of the server's ends it."""
+    (tmp_path / "ends_the_server.py").write_text("import os\n\nos.abort()\n")
+    program = """
+import sys
+from pathlib import Path
+from pipeline.engine.executors import LocalExecutor, Preload, WorkerLostError
+from pipeline.engine.tasks import Call, Task
+from shards.stores.store import FolderStore
+
+stage = FolderStore(Path(sys.argv[1]))
+function = "tests.support.stage_tasks:die_or_write"
+calls = [Call(function, Task(name, None, 1, name), stage, None) for name in ("t0", "t1")]
+try:
+    LocalExecutor(2, Preload(("ends_the_server",))).run(calls, print)
+except WorkerLostError as error:
+    print(error)
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.getcwd()])}
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert " task t0: its worker process died 3 times" in ended.stdout
+
+
 def test_a_task_has_its_turn_while_it_works_and_not_while_its_files_are_sent(tmp_path: Path) -> None:
     stage, outputs = FolderStore(tmp_path / "stage"), FolderStore(tmp_path / "set")
     sent: list[list[str]] = []
