@@ -92,6 +92,8 @@ class DocumentStream:
         """Some of the documents that `drop_if_matches` dropped, as JSON values."""
         self.malformed: list[str] = []
         """Some of the malformed records, each with its file and record."""
+        self.read_bytes = 0
+        """For a span of bytes: the stored bytes of the last span that were read so far."""
         self.fallen: list[dict[str, Any]] = []
         """Some of the documents that presets with `when = "encode"` dropped, as JSON values."""
         self._fallen = Fallen()
@@ -128,6 +130,7 @@ class DocumentStream:
             for batch in read_span(self._source, span, self._carried):
                 if batch.rejected:  # of small files there are many batches
                     self.dropped.update(batch.rejected)
+                self.read_bytes = batch.read_bytes
                 self.malformed += batch.malformed[: SHOWN_MALFORMED - len(self.malformed)]
                 # A place is the span's index and the row in one number.
                 places = batch.rows.astype(np.uint64) | np.uint64(index << 32)

@@ -25,8 +25,6 @@ from pipeline.clean.filters import Filtered
 from pipeline.clean.limits import Fallen
 from pipeline.estimate.duplicates import HashTable
 from pipeline.sources.base import Columns, SourceError, Span, TextBatch
-from pipeline.sources.formats.byte_io import open_file, read_pieces
-from pipeline.sources.formats.detect import is_compressed
 from pipeline.sources.kinds import list_spans, read_span
 from pipeline.sources.selection import Selection, seeded_place
 
@@ -153,11 +151,11 @@ def _thin(pieces: list[Piece], text_bytes: int) -> None:
 
 
 def _choose(selection: Selection) -> Iterator[tuple[Span, int]]:
-    """Yield parts of the listed files in seeded order; for parquet, a part is a span and one of its row groups."""
+    """Yield parts of the listed files in seeded order: a span, or a span and one of its row groups."""
     parts = (
         (span, index)
         for span in selection.listed
-        for index in (range(span.start, span.stop) if span.format == "parquet" else (0,))
+        for index in (range(span.start, span.stop) if span.kind == "rg" else (0,))
     )
     yield from sorted(
         parts, key=lambda part: seeded_place(selection.seed, f"{part[0].name}\0{part[0].part}\0{part[1]}")
@@ -167,7 +165,7 @@ def _choose(selection: Selection) -> Iterator[tuple[Span, int]]:
 def _find_part(selection: Selection, part: tuple[Span, int]) -> Span:
     """Return the span of a part; for a row group, a span that holds only this row group."""
     span, index = part
-    if span.format != "parquet":
+    if span.kind != "rg":
         return span
     groups = list_spans(selection.source, [selection.file(span.name)], 1)
     return next(group for group in groups if group.start <= index < group.stop)
@@ -176,7 +174,7 @@ def _find_part(selection: Selection, part: tuple[Span, int]) -> Span:
 def _read_piece(source: SourceRecipe, carried: Columns, span: Span) -> Piece:
     if source.content != "column":
         return _read_content(source, span)
-    if span.format in ("text", "jsonl"):
+    if span.kind == "b":
         return _read_block(source, carried, span)
     stored_bytes = span.stored_bytes + span.carried_bytes
     piece = Piece(stored_bytes=stored_bytes, stated_bytes=float(span.text_bytes))
@@ -193,16 +191,13 @@ def _read_piece(source: SourceRecipe, carried: Columns, span: Span) -> Piece:
 
 
 def _read_block(source: SourceRecipe, carried: Columns, span: Span) -> Piece:
-    """Read the first block of a text or jsonl span; its share of the file gives its share of the span."""
-    separator = b"\n" if span.format == "jsonl" else (source.separator or "").encode()
-    with open_file(span.url) as raw:
-        blocks = read_pieces(raw, span, separator)  # keep a reference: the file closes with it
-        block = next(blocks, b"")
-        used = raw.tell() if is_compressed(span.name) else len(block)
-    piece = Piece(stored_bytes=used, stated_bytes=span.text_bytes * min(1.0, used / max(1, span.stop - span.start)))
+    """Read the first block of a span of bytes; its share of the stored bytes gives its share of the span."""
+    piece = Piece()
     stream = DocumentStream(source, [span], carried)
-    for _, documents in itertools.islice(stream, 1):  # the documents of the same block
+    for _, documents in itertools.islice(stream, 1):
         _add(piece, stream, documents)
+    piece.stored_bytes = stream.read_bytes
+    piece.stated_bytes = span.text_bytes * min(1.0, stream.read_bytes / max(1, span.stop - span.start))
     return piece
 
 

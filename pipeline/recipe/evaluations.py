@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pipeline.recipe.key_values import Name
+from pipeline.recipe.key_values import FormatName, Name
 from shards.config import Settings
 
 
@@ -17,7 +17,7 @@ class EvaluationRecipe(Settings):
     """The evaluation set's name in counts and messages; distinct."""
     paths: Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1)]
     """Globs over its files, relative to the recipe's folder. Each must match a file."""
-    format: Literal["auto", "parquet", "jsonl", "text", "file"] = "auto"
+    format: FormatName = "auto"
     """As for sources."""
     text: Annotated[str, Field(min_length=1)] = "text"
     """Column of the items' text, such as `question`; dots descend into structs."""

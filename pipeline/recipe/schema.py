@@ -15,7 +15,16 @@ from pipeline.recipe import paths
 from pipeline.recipe.carry import checked_carry
 from pipeline.recipe.clean_recipe import CleanAllRecipe, CleanRecipe
 from pipeline.recipe.evaluations import EvaluationRecipe
-from pipeline.recipe.key_values import Count, Name, Patterns, SizeBytes, distinct, known_encoding, no_empty_token
+from pipeline.recipe.key_values import (
+    Count,
+    FormatName,
+    Name,
+    Patterns,
+    SizeBytes,
+    distinct,
+    known_encoding,
+    no_empty_token,
+)
 from pipeline.recipe.predicates import checked_predicates
 from shards.config import Settings
 from shards.format.zstd_parameters import Compression, CompressionName
@@ -65,7 +74,7 @@ class SourceRecipe(Settings):
     weight: PositiveFloat
     """The source's share of the training tokens, relative to the other weights. With `mix.phases`, it applies to the
     tokenizer's sample and to phases that do not name the source."""
-    format: Literal["auto", "parquet", "jsonl", "text", "file"] = "auto"
+    format: FormatName = "auto"
     """`auto` goes by the file's name: `.parquet`; `.jsonl` and `.ndjson`; `.txt`, which needs a `separator`; each also
     with `.gz`, `.zst` or `.bz2`. For any other file, the first bytes decide: parquet and JSON lines are read as such,
     other text is one document per file. Refused are JSON arrays and CSV (if the file has no ending, or one that says

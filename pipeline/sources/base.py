@@ -37,6 +37,9 @@ BATCH_BYTES = 8 << 20
 MALFORMED = "malformed record"
 """The drop reason of records that cannot be parsed as the recipe says."""
 
+ALLOW = "; or allow some such records by `max_malformed`"
+"""The end of a remedy, for those who read records under other names and have no such key."""
+
 UNKNOWN_TYPE: Literal[""] = ""
 """The type of a column whose type is unknown until the file is read, or whose values are all null."""
 
@@ -151,6 +154,8 @@ class TextBatch:
     """Some of the malformed records, each with its file, record and fault."""
     carried: pa.Table | None = None
     """The columns that were asked for, `(num_rows, columns)`; None if none were, or there is no row."""
+    read_bytes: int = 0
+    """For a span of bytes: its stored bytes up to the end of this batch, of a compressed file about."""
 
 
 def span_of_part(spans: list[Span], part: str) -> Span | None:
@@ -163,6 +168,54 @@ def span_of_part(spans: list[Span], part: str) -> Span | None:
         return None
     start, stop = int(match[2]), int(match[3])
     return replace(spans[0], start=start, stop=stop) if start < stop <= spans[-1].stop else None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A row group as the file's footer describes it."""
+
+    rows: int
+    text_bytes: int
+    stored_bytes: int
+    """Bytes that reading the text and the predicates' columns takes from disk or network."""
+    carried_bytes: int = 0
+    """Bytes of the other columns that the source carries."""
+
+
+def join_groups(whole: Span, groups: Iterable[Group], unit_bytes: int) -> list[Span]:
+    """Join a file's row groups into spans of up to `unit_bytes` of text each.
+
+    Raises:
+        SourceError: a row group has 2^32 rows or more.
+    """
+    spans: list[Span] = []
+    start = stop = rows = text_bytes = stored = carried = 0
+
+    def close() -> None:
+        span = replace(whole, kind="rg", start=start, stop=stop, text_bytes=text_bytes, rows=rows)
+        spans.append(replace(span, stored_bytes=stored, carried_bytes=carried))
+
+    for index, group in enumerate(groups):
+        if group.rows >= 1 << 32:
+            raise SourceError(f"{whole.name}: row group {index} has {group.rows} rows; expected fewer than 2^32")
+        if rows and text_bytes + group.text_bytes > unit_bytes:
+            close()
+            start, rows, text_bytes, stored, carried = index, 0, 0, 0, 0
+        stop = index + 1
+        rows += group.rows
+        text_bytes += group.text_bytes
+        stored += group.stored_bytes
+        carried += group.carried_bytes
+    if rows:
+        close()
+    return spans
+
+
+def split_groups(span: Span) -> list[Span]:
+    """Cut a span of row groups into its single groups, for sampling; return any other span alone."""
+    if span.kind != "rg":
+        return [span]
+    return [replace(span, start=index, stop=index + 1) for index in range(span.start, span.stop)]
 
 
 def make_units(source: int, spans: list[Span]) -> list[Unit]:

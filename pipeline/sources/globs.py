@@ -14,6 +14,7 @@ from pipeline.recipe import paths
 from pipeline.recipe.checks import kind_of, named_tables
 from pipeline.sources.base import File, SourceError
 from pipeline.sources.formats.byte_io import BROKEN_FILE_ERRORS, version_of_status
+from pipeline.sources.formats.contract import FORMATS, list_formats_with
 from pipeline.sources.formats.detect import detect_format, ending_of, format_of_name
 
 
@@ -94,14 +95,14 @@ def _check_glob(place: str, source: dict[str, Any], glob: str, folder: Path) -> 
     format_ = str(source.get("format", "auto"))
     by_name = {file.name: format_of_name(file.name) if format_ == "auto" else format_ for file in files}
     formats = sorted({found or "unknown" for found in by_name.values()})
-    if "text" in formats and not source.get("separator"):
-        name = next(name for name, found in by_name.items() if found == "text")
+    cut = [name for name, found in by_name.items() if found and "separator" in FORMATS[found].required]
+    if cut and not source.get("separator"):
         remedy = 'Give `separator`, or format = "file" for one document per file'
-        yield f"{place}.separator: required to cut {name!r} into documents. {remedy}"
-    if source.get("separator") and "text" not in formats:
+        yield f"{place}.separator: required to cut {cut[0]!r} into documents. {remedy}"
+    if source.get("separator") and not cut:
         yield f"{place}.separator: only text files are cut by a separator; {glob!r} is read as {formats}"
     if source.get("keep") and (name := _find_without_columns(files, by_name)):
-        yield f"{place}.keep: {name!r} has no columns; predicates need parquet or jsonl"
+        yield f"{place}.keep: {name!r} has no columns; predicates need {list_formats_with('keep')}"
 
 
 def _one_of_each_ending(glob: str) -> list[File]:
@@ -133,7 +134,7 @@ def _find_without_columns(files: list[File], by_name: dict[str, str | None]) -> 
             found = found or detect_format(file.url, file.name)
         except (SourceError, *BROKEN_FILE_ERRORS):
             continue  # reported when the source is opened
-        if found in ("text", "file"):
+        if "keep" not in FORMATS[found].keys:
             return file.name
     return None
 

@@ -161,10 +161,10 @@ def list_spans(source: SourceRecipe, file: File, unit_bytes: int | None = None) 
         SourceError: the file is broken, lacks a column, or has a format that neither Tokenmill nor `datasets` reads.
     """
     if _format_of(source, file.name) == "parquet":
-        from pipeline.sources.formats import parquet
+        from pipeline.sources.formats import readers
 
         with keep_fetched():  # the footer is read again when the file is read
-            spans = parquet.cut_file(source, file.url, file.name, file.version, unit_bytes)
+            spans = readers.cut_file(source, file.url, file.name, file.version, "parquet", unit_bytes)
         return [replace(span, revision=file.revision) for span in spans]
     from pipeline.sources.network import hf_streaming
 
@@ -182,9 +182,9 @@ def read(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[Te
         SourceError: the file is broken, has changed, or cannot be fetched in time.
     """
     if span.format == "parquet":
-        from pipeline.sources.formats import parquet
+        from pipeline.sources.formats import readers
 
-        return parquet.read_row_groups(source, span, carried)
+        return readers.read_rows(source, span, carried)
     from pipeline.sources.network import hf_streaming
 
     return hf_streaming.stream_rows(source, span, carried)

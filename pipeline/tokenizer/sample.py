@@ -19,7 +19,7 @@ from pipeline.clean.documents import DocumentStream
 from pipeline.clean.patterns import count_pattern_matches
 from pipeline.recipe.schema import SourceRecipe, TokenizerRecipe
 from pipeline.recipe.shares import Shares
-from pipeline.sources.base import Span
+from pipeline.sources.base import Span, split_groups
 from pipeline.sources.network.range_cache import keep_fetched
 
 DOCUMENT_SEPARATOR = b"\xff"
@@ -112,13 +112,7 @@ def _longest_word_bytes(data: memoryview | bytes) -> int:
 
 
 def _shuffled(task: TokenizerTask, index: int) -> Iterator[Span]:
-    from pipeline.sources.formats import parquet
-
-    spans = [
-        part
-        for span in task.spans[index]
-        for part in (parquet.split_span(span) if span.format == "parquet" else [span])
-    ]
+    spans = [part for span in task.spans[index] for part in split_groups(span)]
     keys = np.random.PCG64(np.random.SeedSequence([task.seed, index])).random_raw(len(spans))
     order: list[int] = np.argsort(keys, kind="stable").tolist()
     return (spans[i] for i in order)

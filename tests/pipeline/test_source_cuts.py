@@ -33,7 +33,6 @@ def sizes() -> Generator[Any]:
     def set_sizes(batch_bytes: int, unit_bytes: int) -> None:
         for module in (blocks, parquet):
             patch.setattr(module, "BATCH_BYTES", batch_bytes)
-            patch.setattr(module, "UNIT_BYTES", unit_bytes)
         patch.setattr(readers, "UNIT_BYTES", unit_bytes)
         patch.setattr(blocks, "_WINDOW_BYTES", batch_bytes)
 
@@ -125,5 +124,5 @@ def test_search_for_a_cut_holds_little(sizes: Any) -> None:
             return super().read(size)
 
     raw = Counting(b"a" * 10_000 + b"--" + b"b" * 10)
-    assert list(blocks.find_boundaries(raw, len(raw.getvalue()), b"--")) == [10_002]
+    assert list(blocks.find_boundaries(raw, len(raw.getvalue()), b"--", 10)) == [10_002]
     assert raw.largest == 100

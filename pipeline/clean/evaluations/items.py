@@ -24,8 +24,7 @@ from pipeline.engine.checksums import write_checksummed
 from pipeline.engine.receipts import TaskOutput
 from pipeline.recipe.evaluations import EvaluationRecipe
 from pipeline.recipe.schema import Recipe, SourceRecipe
-from pipeline.sources.base import SourceError, Span
-from pipeline.sources.formats.jsonl import ALLOW
+from pipeline.sources.base import ALLOW, SourceError, Span
 from pipeline.sources.kinds import list_files, list_spans
 from shards.stores.open import open_store
 

@@ -8,16 +8,18 @@ overlaps itself do not change where a document ends. Memory: one block, and the 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import pyarrow as pa
 
-from pipeline.sources.base import BATCH_BYTES, UNIT_BYTES, SourceError, Span
+from pipeline.sources.base import BATCH_BYTES, SourceError, Span
 
 if TYPE_CHECKING:
     import fsspec
@@ -126,11 +128,16 @@ def truncated(span: Span, missing: int) -> SourceError:
     return SourceError(f"{span.name}: ends {missing} bytes early. The file is truncated; restore it.")
 
 
-def read_pieces(raw: BinaryIO, span: Span, separator: bytes) -> Iterator[bytes]:
-    """Yield a span in pieces that end with a separator (the span's last one may not)."""
+def read_pieces(raw: BinaryIO, span: Span, separator: bytes) -> Iterator[tuple[bytes, int]]:
+    """Yield a span in pieces that end with a separator (the span's last one may not).
+
+    Each piece comes with the stored bytes of the span up to its end; of a compressed file, about.
+    """
     pending: list[bytes] = []  # joined once, when a separator comes: a long document is not copied block by block
     tail = b""
+    read = 0
     for block in read_blocks(raw, span):
+        read += len(block)
         data = tail + block
         cut = _last_end(data, separator)
         if not cut:
@@ -138,17 +145,33 @@ def read_pieces(raw: BinaryIO, span: Span, separator: bytes) -> Iterator[bytes]:
             pending.append(data[: len(data) - keep])
             tail = data[len(data) - keep :]
             continue
-        yield b"".join([*pending, data[:cut]])
+        given = read - len(data) + cut
+        yield b"".join([*pending, data[:cut]]), (raw.tell() - span.start) * given // read
         pending, tail = [], data[cut:]
     if rest := b"".join([*pending, tail]):
-        yield rest
+        yield rest, span.stop - span.start
 
 
-def find_boundaries(raw: BinaryIO, size: int, separator: bytes, unit_bytes: int | None = None) -> Iterator[int]:
-    """Yield offsets just after a separator, near every `unit_bytes` (`UNIT_BYTES` when None) of a plain file."""
+def cut_at(separator: bytes, whole: Span, unit_bytes: int) -> list[Span]:
+    """Cut a file after separators into spans of up to `unit_bytes` of text; a compressed file is one span."""
+    if not whole.stop:
+        raise SourceError(f"{whole.name}: the file is empty. Leave it out of `paths`.")
+    per_byte = max(1, whole.text_bytes // whole.stop)
+    if os.path.splitext(whole.name)[1] in COMPRESSION or whole.text_bytes <= unit_bytes:
+        return [whole]
+    with open_file(whole.url) as raw:
+        cuts = [0, *find_boundaries(raw, whole.stop, separator, unit_bytes // per_byte), whole.stop]
+    return [
+        replace(whole, start=a, stop=b, text_bytes=(b - a) * per_byte, stored_bytes=b - a)
+        for a, b in itertools.pairwise(cuts)
+    ]
+
+
+def find_boundaries(raw: BinaryIO, size: int, separator: bytes, unit_bytes: int) -> Iterator[int]:
+    """Yield offsets just after a separator, near every `unit_bytes` of a plain file."""
     margin = len(separator) - 1
     target = last = 0
-    while (target := max(target + (unit_bytes or UNIT_BYTES), last)) < size:
+    while (target := max(target + unit_bytes, last)) < size:
         # The bytes before the target show whether an occurrence overlaps an earlier one.
         offset = max(0, target - margin)
         window = b""

@@ -69,14 +69,6 @@ def types_in_records(records: Iterable[Any], source: SourceRecipe, where: str) -
     return tuple(found)
 
 
-def no_columns(source: SourceRecipe, where: str, format_: str) -> SourceError:
-    """Return the refusal of `carry` for a format whose values have no types."""
-    return SourceError(
-        f"{where}: is read as {format_} and has no columns; `carry` of {source.name!r} needs parquet or jsonl. "
-        "Leave `carry` out."
-    )
-
-
 def _kind_of_json(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and not -(1 << 63) <= value < 1 << 63:
         return "integer beyond 64 bits"

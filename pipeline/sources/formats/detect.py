@@ -16,10 +16,12 @@ from typing import Any
 
 from pipeline.sources.base import SourceError
 from pipeline.sources.formats.byte_io import COMPRESSION, decompress, open_file, read_head
+from pipeline.sources.formats.contract import FORMATS
 
 HEAD_BYTES = 1 << 16
 """Bytes that are read of a file."""
-_BY_NAME = {".parquet": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl", ".txt": "text"}
+_BY_NAME = {ending: name for name, format_ in FORMATS.items() for ending in format_.endings}
+_BY_MAGIC = {format_.magic: name for name, format_ in FORMATS.items() if format_.magic}
 _TABLES = {".csv": "CSV", ".tsv": "TSV", ".tab": "TSV", ".psv": "CSV"}
 _MAGIC = {
     b"\x1f\x8b": "gzip",
@@ -73,8 +75,8 @@ def detect_format(url: str, name: str, size: int | None = None) -> str:
     if found := _BY_NAME.get(ending):
         return found
     head = _read_head(url, name, size)
-    if head.startswith(b"PAR1"):
-        return "parquet"
+    if found := next((name for magic, name in _BY_MAGIC.items() if head.startswith(magic)), None):
+        return found
     _refuse_binary(name, head)
     if ending in _TABLES:
         raise SourceError(f"{name}: {_TABLES[ending]} is not read. Convert it to parquet or JSON lines, {_AS_FILES}.")

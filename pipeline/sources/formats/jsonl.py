@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
 import numpy as np
@@ -12,8 +13,8 @@ import pyarrow.json as pa_json
 
 from pipeline.recipe.carry import parse_carry
 from pipeline.recipe.predicates import parse_keep
-from pipeline.sources.base import MALFORMED, Columns, SourceError, Span, TextBatch
-from pipeline.sources.formats.byte_io import open_file, read_pieces
+from pipeline.sources.base import ALLOW, MALFORMED, Columns, SourceError, Span, TextBatch
+from pipeline.sources.formats.byte_io import cut_at, open_file, read_pieces
 from pipeline.sources.formats.carried_types import types_in_records
 from pipeline.sources.formats.columns import make_batch
 from shards.format.carried import arrow_type
@@ -25,14 +26,17 @@ if TYPE_CHECKING:
 _HEAD_BYTES = 1 << 16
 """Number of records at the head of a file that are checked for the recipe's columns."""
 _SHOWN = 3
-ALLOW = "; or allow some such records by `max_malformed`"
-"""The end of a remedy, for those who read records under other names and have no such key."""
 _EXCERPT_BYTES = 60
 _MOST_BYTES = (1 << 31) - 2
 """Arrow's JSON reader counts the bytes of a block in 32 bits."""
 
 
-def read_records(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
+def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
+    """Check the first records, and cut a file after line ends; a compressed one is one span."""
+    return cut_at(b"\n", replace(whole, carried=check_head(source, whole)), unit_bytes)
+
+
+def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
     """Stream the JSON lines of a span as records, with the columns to carry; empty lines are not records.
 
     Raises:
@@ -42,13 +46,14 @@ def read_records(source: SourceRecipe, span: Span, carried: Columns = ()) -> Ite
     options = _parse_options(source, span.name, carried)
     row = 0
     with open_file(span.url) as raw:
-        for piece in read_pieces(raw, span, b"\n"):
+        for piece, done in read_pieces(raw, span, b"\n"):
             if not piece.strip():
                 continue
             table, faults = _parse(piece, options, span, row=row, tolerant=source.max_malformed > 0)
             num_rows = table.num_rows + len(faults)
             rows = np.delete(np.arange(row, row + num_rows, dtype=np.uint32), [record for record, _ in faults])
             batch = make_batch(table, source.text_column, predicates, rows, carried=(carried, span.name))
+            batch.read_bytes = done
             if faults:
                 batch.rejected[MALFORMED] = len(faults)
                 batch.malformed = [_describe(span, row + record, fault) for record, fault in faults[:_SHOWN]]
@@ -66,7 +71,7 @@ def check_head(source: SourceRecipe, span: Span) -> tuple[str, ...]:
         SourceError: the file holds no record, or its first ones lack a column or cannot be parsed.
     """
     with open_file(span.url) as raw:
-        piece = next((piece for piece in read_pieces(raw, span, b"\n") if piece.strip()), b"")
+        piece = next((piece for piece, _ in read_pieces(raw, span, b"\n") if piece.strip()), b"")
     if not piece:
         raise SourceError(f"{span.name}: holds no record. Leave it out of `paths`.")
     head = piece[: piece.find(b"\n", _HEAD_BYTES) + 1] or piece

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from pipeline.recipe.carry import parse_carry
 from pipeline.recipe.predicates import Predicate, parse_keep
-from pipeline.sources.base import BATCH_BYTES, UNIT_BYTES, Columns, SourceError, Span, TextBatch
+from pipeline.sources.base import BATCH_BYTES, Columns, Group, SourceError, Span, TextBatch, join_groups
 from pipeline.sources.formats.byte_io import is_local, open_file
 from pipeline.sources.formats.carried_types import types_in_schema
 from pipeline.sources.formats.columns import check_predicates, check_text_type, make_batch, test_predicates
@@ -81,40 +81,34 @@ def _read_footer(file: RangeFile) -> pq.FileMetaData:
     return pq.read_metadata(pa.BufferReader(magic + footer + _TAIL.pack(length, magic)))
 
 
-def cut_file(source: SourceRecipe, url: str, name: str, version: str, unit_bytes: int | None = None) -> list[Span]:
-    """Cut a Parquet file into spans of whole row groups with up to `unit_bytes` (None: `UNIT_BYTES`) of text each."""
-    with open_parquet(url, name, version) as (file, _):
+def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
+    """Cut a Parquet file into spans of whole row groups with up to `unit_bytes` of text each."""
+    name = whole.name
+    with open_parquet(whole.url, name, whole.version) as (file, _):
         schema, metadata = file.schema_arrow, file.metadata
         check_text_type(schema, source, name)
         check_predicates(schema, parse_keep(source.keep), name)
         types = types_in_schema(schema, source, name) if source.carry else ()
         content_bytes = _mean_content_bytes(file) if source.content == "software-heritage" else None
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    measured = (_measure_group(source, group, content_bytes) for group in groups)
+    return join_groups(replace(whole, carried=types), measured, unit_bytes)
+
+
+def _measure_group(source: SourceRecipe, group: pq.RowGroupMetaData, content_bytes: float | None) -> Group:
     read_columns = {source.text_column, *source.keep}
     carried_columns = {item.name for item in map(parse_carry, source.carry)} - read_columns
-    spans: list[Span] = []
-    start = rows = text_bytes = stored = carried = 0
-    for index in range(metadata.num_row_groups):
-        group = metadata.row_group(index)
-        if group.num_rows >= 1 << 32:
-            raise SourceError(f"{name}: row group {index} has {group.num_rows} rows; expected fewer than 2^32")
-        chunks = [chunk for chunk in _chunks(group) if chunk.path_in_schema in read_columns]
-        group_text = sum(c.total_uncompressed_size for c in chunks if c.path_in_schema == source.text_column)
-        if content_bytes is not None:  # the column holds names, not text
-            group_text = int(group.num_rows * content_bytes)
-        if rows and text_bytes + group_text > (unit_bytes or UNIT_BYTES):
-            span = Span(url, name, version, "parquet", "rg", start, index, text_bytes, rows, stored)
-            spans.append(replace(span, carried=types, carried_bytes=carried))
-            start, rows, text_bytes, stored, carried = index, 0, 0, 0, 0
-        rows += group.num_rows
-        text_bytes += group_text
-        stored += sum(chunk.total_compressed_size for chunk in chunks)
-        if carried_columns:
-            own = (chunk for chunk in _chunks(group) if chunk.path_in_schema in carried_columns)
-            carried += sum(chunk.total_compressed_size for chunk in own)
-    if rows:
-        span = Span(url, name, version, "parquet", "rg", start, metadata.num_row_groups, text_bytes, rows, stored)
-        spans.append(replace(span, carried=types, carried_bytes=carried))
-    return spans
+    stored = text_bytes = carried = 0
+    for chunk in _chunks(group):
+        if chunk.path_in_schema in read_columns:
+            stored += chunk.total_compressed_size
+        if chunk.path_in_schema in carried_columns:
+            carried += chunk.total_compressed_size
+        if chunk.path_in_schema == source.text_column:
+            text_bytes += chunk.total_uncompressed_size
+    if content_bytes is not None:  # the column holds names, not text
+        text_bytes = int(group.num_rows * content_bytes)
+    return Group(group.num_rows, text_bytes, stored, carried)
 
 
 def _mean_content_bytes(file: pq.ParquetFile) -> float:
@@ -127,12 +121,7 @@ def _mean_content_bytes(file: pq.ParquetFile) -> float:
     return float(pc.mean(lengths).as_py() or _GUESSED_CONTENT_BYTES)
 
 
-def split_span(span: Span) -> list[Span]:
-    """Cut a span of a Parquet file into its single row groups, for sampling."""
-    return [replace(span, start=index, stop=index + 1) for index in range(span.start, span.stop)]
-
-
-def read_row_groups(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
+def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
     """Stream the row groups of a span of a Parquet file, with the columns to carry."""
     predicates = parse_keep(source.keep)
     row = 0
