@@ -1,5 +1,6 @@
 """Units cover every document exactly once, wherever blocks, units and separators happen to end."""
 
+# pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
 import io
@@ -55,7 +56,7 @@ def read_cut(path: Path, **keys: Any) -> tuple[list[str], int]:
     for span in spans:
         rows: list[int] = []
         for batch in files.read(recipe, span):
-            texts += [text.decode() if isinstance(text, bytes) else text for text in batch.text.to_pylist()]
+            texts += [text.decode() if isinstance(text, bytes) else str(text) for text in batch.text.to_pylist()]
             rows += batch.rows.tolist()
         assert rows == list(range(len(rows)))
     return texts, len(spans)
