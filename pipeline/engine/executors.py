@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from multiprocessing import forkserver
+from multiprocessing import forkserver, util
 from typing import Protocol
 
 from pipeline.engine.receipts import WorkFileDamagedError
@@ -134,7 +134,8 @@ class LocalExecutor:
         if workers > 1:
             preload = preload or Preload()
             multiprocessing.set_forkserver_preload([*preload.modules, *_PRELOADED])
-            with hide_main_module(), _environment_of_workers(preload.environment):
+            folder = {"TOKENMILL_FORK_SERVER_FOLDER": util.get_temp_dir()}  # of its socket, deleted when it ends
+            with hide_main_module(), _environment_of_workers(dict(preload.environment) | folder):
                 forkserver.ensure_running()
 
     def run(self, calls: Sequence[Call], advance: Advance) -> list[WorkFileDamagedError]:

@@ -1,14 +1,17 @@
 """The module that the fork server loads once, so that every worker starts in milliseconds. Only workers import it.
 
 On import it loads the libraries of the tasks, and ignores interrupts, which the build's own process handles. `end_with`
-ends a worker when the build's process ends, even by SIGKILL, so that no worker outlives its build.
+ends a worker when the build's process ends, even by SIGKILL, so that no worker outlives its build. The fork server then
+ends too, and deletes the folder of its socket: a build's process may have been killed, and could not.
 """
 # ruff: noqa: E402
 
 # pyright: reportUnknownMemberType=false
+import atexit
 import gc
 import os
 import select
+import shutil
 import signal
 import threading
 import time
@@ -50,6 +53,8 @@ def _wait_for_end(process: int) -> None:
 
 
 signal.signal(signal.SIGINT, signal.SIG_IGN)
+if server_folder := os.environ.pop("TOKENMILL_FORK_SERVER_FOLDER", None):
+    atexit.register(shutil.rmtree, server_folder, ignore_errors=True)  # workers end by os._exit, which skips this
 awkward.from_arrow(pa.nulls(0, pa.large_string()))  # loads the rest of awkward, which saves 0.1 s in each worker
 gc.freeze()  # else a collection in a worker copies every page of the libraries: 0.1 s, measured
 gc.enable()

@@ -1,5 +1,7 @@
 """Builds that are interrupted: killed, stopped, starved of disk or workers. They go on, and end with the same bytes."""
 
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import os
@@ -18,7 +20,8 @@ import xxhash
 
 from shards.stores.files import lock_folder
 from tests.support.builds import digests, real_documents, recipe_text, run_build, wait_until, write_corpus
-from tests.support.started import Started
+from tests.support.small_recipe import write_small_recipe
+from tests.support.started import Started, kill_in
 
 pytestmark = pytest.mark.long
 
@@ -105,6 +108,21 @@ def test_a_worker_that_is_killed_does_not_end_the_build(recipe: Path, whole: dic
     assert code == 0, errors
     assert digests(out) == whole
     assert not list((tmp_path / "set.work").glob("*/.*"))  # the attempt's folder went with it
+
+
+@pytest.mark.parametrize("ending", ["whole", "failed", "killed"])
+def test_a_build_leaves_nothing_in_the_temporary_folder(
+    recipe: Path, ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    if ending == "killed":
+        assert kill_in("encode", recipe, tmp_path / "set", delay_s=0)
+    else:
+        options, status = ([], 0) if ending == "whole" else (["--tokens", "1T"], 2)
+        run_build(write_small_recipe(tmp_path), tmp_path / "set", "--workers", "2", *options, expect=status)
+    left = tmp_path / "tmp"
+    wait_until(lambda: not any(left.iterdir()), "the fork server to delete the folder of its socket", seconds=20)
 
 
 @pytest.mark.parametrize("held", ["set", "set.work"])
