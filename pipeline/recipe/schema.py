@@ -76,10 +76,10 @@ class SourceRecipe(Settings):
     tokenizer's sample and to phases that do not name the source."""
     format: FormatName = "auto"
     """`auto` goes by the file's name: `.parquet`; `.jsonl` and `.ndjson`; `.txt`, which needs a `separator`; each also
-    with `.gz`, `.zst` or `.bz2`. For any other file, the first bytes decide: parquet and JSON lines are read as such,
-    other text is one document per file. Refused are JSON arrays and CSV (if the file has no ending, or one that says
-    so), binary data, and compressed text without an inner ending such as `.md`; `file` reads even these as one document
-    per file. `plan` says how each file is read."""
+    with `.gz`, `.zst`, `.bz2` or `.xz`. For any other file, the first bytes decide: parquet and JSON lines are read as
+    such, other text is one document per file. Refused are JSON arrays and CSV (if the file has no ending, or one that
+    says so), binary data, and compressed text without an inner ending such as `.md`; `file` reads even these as one
+    document per file. `plan` says how each file is read."""
     text: Annotated[str, Field(min_length=1)] = "text"
     """Column of the text; dots descend into structs."""
     separator: Annotated[str, Field(min_length=1)] | None = None

@@ -1,11 +1,13 @@
 """Broken, mistyped and vanished data: every fault is found, named, and either counted or stops the build."""
 
+# pyright: basic
 from __future__ import annotations
 
 import datetime
 import decimal
 import gzip
 import json
+import lzma
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -177,6 +179,28 @@ def test_truncated_gzip(name: str, tmp_path: Path, source: Any, read_all: Any) -
     message = read_error(read_all, recipe)
     assert name in message
     assert "Truncated compressed stream" in message
+
+
+LINES = b"".join(b'{"text": "line %d"}\n' % number for number in range(3000))
+LARGE_XZ = lzma.compress(LINES, filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30}])
+DAMAGED_XZ = {
+    "half a stream": (lzma.compress(LINES)[:300], "Truncated compressed stream"),
+    "half of a second stream": (lzma.compress(LINES) + lzma.compress(LINES)[:-2], "Truncated compressed stream"),
+    "no second stream": (lzma.compress(LINES) + b"something else", "not supported"),
+    "a damaged byte": (lzma.compress(LINES).replace(lzma.compress(LINES)[200:204], b"\0\0\0\0"), "Corrupt input"),
+    "1 GiB of memory": (LARGE_XZ, "256 MiB"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED_XZ)
+def test_xz_that_is_cut_short_damaged_or_wants_much_memory(
+    case: str, tmp_path: Path, source: Any, read_all: Any
+) -> None:
+    data, words = DAMAGED_XZ[case]
+    (tmp_path / "a.jsonl.xz").write_bytes(data)
+    message = read_error(read_all, source(tmp_path / "a.jsonl.xz"))
+    assert message.startswith("a.jsonl.xz") or "a.jsonl.xz: " in message
+    assert words in message
 
 
 def test_a_folder_of_mixed_schemas_names_all_bad_files(tmp_path: Path, source: Any, write_parquet: Any) -> None:

@@ -1,10 +1,12 @@
 """Sources: the same documents through every format, and every kind of broken file by its name."""
 
+# pyright: basic
 from __future__ import annotations
 
 import bz2
 import gzip
 import json
+import lzma
 import zipfile
 from collections.abc import Callable
 from dataclasses import asdict
@@ -47,17 +49,25 @@ def zstd(data: bytes) -> bytes:
     return zstandard.ZstdCompressor().compress(data)
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "a.jsonl.gz", "a.jsonl.zst", "a.jsonl.bz2"])
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".zst": zstd,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+}
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "a.jsonl.gz", "a.jsonl.zst", "a.jsonl.bz2", "a.jsonl.xz"])
 def test_json_lines(name: str, documents: list[str], tmp_path: Path, source: Any, read_all: Any) -> None:
-    compress = {".gz": gzip.compress, ".zst": zstd, ".bz2": bz2.compress}.get(Path(name).suffix, bytes)
+    compress = COMPRESS.get(Path(name).suffix, bytes)
     rows = read_all(source(write_jsonl(tmp_path / name, documents, compress)))
     assert texts_of(rows) == documents
     assert [row for _, row, _ in rows] == list(range(len(documents)))
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.txt.zst", "a.data"])
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.txt.zst", "a.txt.xz", "a.data"])
 def test_text_with_a_separator(name: str, documents: list[str], tmp_path: Path, source: Any, read_all: Any) -> None:
-    compress = {".gz": gzip.compress, ".zst": zstd}.get(Path(name).suffix, bytes)
+    compress = COMPRESS.get(Path(name).suffix, bytes)
     path = write_text(tmp_path / name, documents, compress)
     rows = read_all(source(path, separator=SEPARATOR, format="text" if name == "a.data" else "auto"))
     assert texts_of(rows) == documents
@@ -188,14 +198,12 @@ def test_memory_file_system_and_local_files_in_one_source(tmp_path: Path, source
     assert sorted(texts_of(rows)) == ["in memory", "on disk"]
 
 
-@pytest.mark.parametrize("compress", [gzip.compress, zstd, bz2.compress])
-def test_concatenated_members(
-    compress: Callable[[bytes], bytes], documents: list[str], tmp_path: Path, source: Any, read_all: Any
-) -> None:
-    suffix = {gzip.compress: "gz", zstd: "zst"}.get(compress, "bz2")
-    parts = [write_jsonl(tmp_path / "part", documents[k::5], compress).read_bytes() for k in range(5)]
-    (tmp_path / f"a.jsonl.{suffix}").write_bytes(b"".join(parts))
-    rows = read_all(source(tmp_path / f"a.jsonl.{suffix}"))
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_concatenated_members(suffix: str, documents: list[str], tmp_path: Path, source: Any, read_all: Any) -> None:
+    parts = [write_jsonl(tmp_path / "part", documents[k::5], COMPRESS[suffix]).read_bytes() for k in range(5)]
+    padding = bytes(8) if suffix == ".xz" else b""  # the format allows zeros after a stream
+    (tmp_path / f"a.jsonl{suffix}").write_bytes(padding.join([*parts, b""]))
+    rows = read_all(source(tmp_path / f"a.jsonl{suffix}"))
     assert texts_of(rows) == [text for k in range(5) for text in documents[k::5]]
 
 

@@ -24,8 +24,8 @@ from pipeline.sources.base import BATCH_BYTES, SourceError, Span
 if TYPE_CHECKING:
     import fsspec
 
-COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
-"""Suffixes of compressed files, and Arrow's names of the codecs."""
+COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
+"""Suffixes of compressed files, and the names of their codecs: Arrow's, and `xz`, which Arrow has not."""
 TEXT_PER_STORED_BYTE = 3.5
 """zstd and gzip on English prose: 2.5 to 4; only for estimates."""
 _WINDOW_BYTES = 1 << 20
@@ -94,8 +94,12 @@ def _open_file_system(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
     return fsspec.url_to_fs(url)
 
 
-def decompress(raw: BinaryIO, compression: str) -> pa.NativeFile:
-    """Return a stream of a file's bytes, decompressed; `compression` is Arrow's name of the codec."""
+def decompress(raw: BinaryIO, compression: str) -> pa.NativeFile | BinaryIO:
+    """Return a stream of a file's bytes, decompressed by a codec of `COMPRESSION`; several streams in a row are one."""
+    if compression == "xz":
+        from pipeline.sources.formats.xz import open_xz
+
+        return open_xz(raw)
     file: Any = pa.PythonFile(cast("Any", raw), mode="r")
     return pa.CompressedInputStream(file, cast("Any", compression))
 

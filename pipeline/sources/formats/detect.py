@@ -114,7 +114,7 @@ def _read_head(url: str, name: str, size: int | None) -> bytes:
 def _refuse_binary(name: str, head: bytes) -> None:
     known = head.startswith(tuple(_MAGIC))
     kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None) if known else None
-    if kind in ("gzip", "Zstandard", "bzip2"):
+    if kind in ("gzip", "Zstandard", "bzip2", "xz"):
         endings = ", ".join(COMPRESSION)
         raise SourceError(
             f"{name}: is compressed ({kind}), which its name does not tell. Rename it: {endings} are read."
