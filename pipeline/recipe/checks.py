@@ -16,7 +16,7 @@ from pipeline.recipe.key_values import parse_count
 from pipeline.recipe.schema import NUM_BYTES, ShardsRecipe, SourceRecipe, TokenizerRecipe
 from shards.config import item_names
 
-_KEYS_OF_KIND = {"files": ("paths", "max_malformed"), "hub": ("repo", "config", "split", "revision")}
+_KEYS_OF_KIND = {"files": ("paths", "encoding"), "hub": ("repo", "config", "split", "revision")}
 _REQUIRED_KEY = {"files": "paths", "hub": "repo"}
 _KEYS_OF_CONTENT = ("blob_id", "fallback_encoding", "max_missing")
 _KEYS_OF_TRAINING = ("vocab_size", "special_tokens", "pretokenizer", "sample_bytes", "sample_weights")
@@ -159,6 +159,12 @@ def _check_source(place: str, source: dict[str, Any]) -> Iterator[str]:
             yield f"{place}.{key}: only with content = 'software-heritage'. Leave it out, or set `content`."
     elif _given(SourceRecipe, source, ("text",)):
         yield f"{place}.text: the text comes from `content`, not from a column. Leave it out."
+    try:
+        str(source.get("separator", "")).encode(str(source.get("encoding", "utf-8")))
+    except UnicodeEncodeError:
+        yield f"{place}.separator: cannot be written in {source['encoding']}, so no file has it. Correct one of them."
+    except (LookupError, UnicodeError):
+        pass  # the model reports the encoding
     carry = source.get("carry")
     if carry and content == "software-heritage":
         yield f"{place}.carry: only with content = 'column': what is fetched keeps no column. Leave it out."

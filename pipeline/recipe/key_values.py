@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from decimal import Decimal
 from typing import Annotated, Any, Literal
@@ -12,6 +13,9 @@ from pipeline.recipe.pattern_syntax import check_pattern
 
 _SIZE = re.compile(r"\s*(\d[\d_]*(?:\.\d+)?)\s*([kKMGT]i?)?B?\s*")
 _SCALE = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+
+_NOT_OF_FILES = ("idna", "punycode", "raw-unicode-escape", "unicode-escape")
+"""Python's text encodings that are for parts of texts."""
 
 _COUNT = re.compile(r"\s*(\d[\d_]*(?:\.\d+)?(?:[eE]\d{1,2})?)\s*([kKmMbBgGtT])?\s*")
 _COUNT_SCALE = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
@@ -62,12 +66,21 @@ def no_empty_token(values: list[str]) -> list[str]:
 
 
 def known_encoding(name: str) -> str:
-    """Refuse a key's value that is a text encoding unknown to Python."""
+    """Refuse a key's value that is not the name of a text encoding of files that Python knows."""
     try:
-        b"".decode(name)
-    except LookupError as error:
-        raise ValueError("expected a text encoding that Python knows, such as latin-1") from error
+        b"a".decode(name, "replace")  # refuses codecs that are not of text; of no byte, it would accept any name
+        found = codecs.lookup(name).name
+    except (LookupError, UnicodeError):
+        found = _NOT_OF_FILES[0]
+    if found in _NOT_OF_FILES:
+        raise ValueError("expected a text encoding that Python knows, such as latin-1 or utf-16")
     return name
+
+
+def normal_encoding(name: str) -> str:
+    """Return the name that Python gives an encoding; `utf-8` also for UTF-8 that begins with a byte order mark."""
+    found = codecs.lookup(name).name
+    return "utf-8" if found == "utf-8-sig" else found
 
 
 SizeBytes = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]

@@ -24,6 +24,7 @@ from pipeline.recipe.key_values import (
     distinct,
     known_encoding,
     no_empty_token,
+    normal_encoding,
 )
 from pipeline.recipe.predicates import checked_predicates
 from shards.config import Settings
@@ -41,6 +42,10 @@ def _is_off(clean: CleanRecipe) -> bool:
 
 def _is_false(value: bool | str) -> bool:
     return value is False
+
+
+def _is_utf8(encoding: str) -> bool:
+    return encoding == "utf-8"
 
 
 def _is_max_unknown(value: float) -> bool:
@@ -84,6 +89,11 @@ class SourceRecipe(Settings):
     """Column of the text; dots descend into structs."""
     separator: Annotated[str, Field(min_length=1)] | None = None
     """The text between two documents of a text file; required for text files."""
+    encoding: Annotated[str, AfterValidator(known_encoding), AfterValidator(normal_encoding)] = Field(
+        default="utf-8", exclude_if=_is_utf8
+    )
+    """`files`: how the text files of the source are encoded, all of them: `latin-1`, `windows-1252`, `utf-16`,
+    `shift_jis`, or another name that Python knows. A byte order mark is removed. Parquet has only UTF-8."""
     content: Literal["column", "software-heritage"] = "column"
     """Where the text is: in the column `text`, or in Software Heritage's archive under the SHA-1 in `blob_id`."""
     blob_id: Annotated[str, Field(min_length=1)] = "blob_id"

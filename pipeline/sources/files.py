@@ -64,7 +64,9 @@ def list_spans(source: SourceRecipe, file: File, unit_bytes: int | None = None) 
     try:
         version = file.version or read_file_version(file.url)
         size = file.stored_bytes if file.version else None  # of a listing that tells the version, and so the size
-        format_ = detect_format(file.url, file.name, size) if source.format == "auto" else source.format
+        format_ = (
+            detect_format(file.url, file.name, size, source.encoding) if source.format == "auto" else source.format
+        )
         return readers.cut_file(source, file.url, file.name, version, format_, unit_bytes)
     except SourceError:
         raise

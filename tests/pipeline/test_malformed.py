@@ -102,13 +102,11 @@ def test_units_do_not_change_the_count(tmp_path: Path, source: Any, monkeypatch:
     assert counts == {355}
 
 
-@pytest.mark.parametrize(
-    ("keys", "words"), [("kind = 'hub'\nrepo = 'a/b'", "max_malformed: not a key of kind = 'hub'")]
-)
-def test_it_is_refused_where_it_has_no_effect(keys: str, words: str, load: Any) -> None:
+@pytest.mark.parametrize(("keys", "words"), [("kind = 'hub'\nrepo = 'a/b'", "encoding: not a key of kind = 'hub'")])
+def test_an_encoding_is_refused_where_it_has_no_effect(keys: str, words: str, load: Any) -> None:
     from tests.support.good_recipe import faults_of
 
     text = (
-        f'name = "x"\n[[sources]]\nname = "s"\nweight = 1\nmax_malformed = 0.1\n{keys}\n[tokenizer]\nvocab_size = 300\n'
+        f'name = "x"\n[[sources]]\nname = "s"\nweight = 1\nencoding = "utf-16"\n{keys}\n[tokenizer]\nvocab_size = 300\n'
     )
     assert any(words in fault for fault in faults_of(load, text))

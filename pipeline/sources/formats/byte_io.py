@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import pyarrow as pa
 
 from pipeline.sources.base import BATCH_BYTES, SourceError, Span
+from pipeline.sources.formats.encodings import UTF8, decode_blocks, is_cuttable
 
 if TYPE_CHECKING:
     import fsspec
@@ -132,15 +133,20 @@ def truncated(span: Span, missing: int) -> SourceError:
     return SourceError(f"{span.name}: ends {missing} bytes early. The file is truncated; restore it.")
 
 
-def read_pieces(raw: BinaryIO, span: Span, separator: bytes) -> Iterator[tuple[bytes, int]]:
-    """Yield a span in pieces that end with a separator (the span's last one may not).
+def read_text_blocks(raw: BinaryIO, span: Span, encoding: str) -> Iterator[bytes]:
+    """Yield a span's text in UTF-8, decompressed, without a byte order mark; otherwise like `read_blocks`."""
+    return decode_blocks(read_blocks(raw, span), encoding, is_start=span.start == 0)
+
+
+def read_pieces(raw: BinaryIO, span: Span, separator: bytes, encoding: str) -> Iterator[tuple[bytes, int]]:
+    """Yield a span's text in pieces of UTF-8 that end with a separator (the span's last one may not).
 
     Each piece comes with the stored bytes of the span up to its end; of a compressed file, about.
     """
     pending: list[bytes] = []  # joined once, when a separator comes: a long document is not copied block by block
     tail = b""
     read = 0
-    for block in read_blocks(raw, span):
+    for block in read_text_blocks(raw, span, encoding):
         read += len(block)
         data = tail + block
         cut = _last_end(data, separator)
@@ -156,15 +162,20 @@ def read_pieces(raw: BinaryIO, span: Span, separator: bytes) -> Iterator[tuple[b
         yield rest, span.stop - span.start
 
 
-def cut_at(separator: bytes, whole: Span, unit_bytes: int) -> list[Span]:
-    """Cut a file after separators into spans of up to `unit_bytes` of text; a compressed file is one span."""
+def cut_at(separator: str, whole: Span, unit_bytes: int, encoding: str = UTF8) -> list[Span]:
+    """Cut a file after separators into spans of up to `unit_bytes` of text.
+
+    A compressed file is one span, and so is one in an encoding whose characters have several bytes, other than UTF-8.
+    """
     if not whole.stop:
         raise SourceError(f"{whole.name}: the file is empty. Leave it out of `paths`.")
     per_byte = max(1, whole.text_bytes // whole.stop)
-    if os.path.splitext(whole.name)[1] in COMPRESSION or whole.text_bytes <= unit_bytes:
+    compressed = os.path.splitext(whole.name)[1] in COMPRESSION
+    if compressed or whole.text_bytes <= unit_bytes or not is_cuttable(encoding):
         return [whole]
+    stored = separator.encode(encoding)
     with open_file(whole.url) as raw:
-        cuts = [0, *find_boundaries(raw, whole.stop, separator, unit_bytes // per_byte), whole.stop]
+        cuts = [0, *find_boundaries(raw, whole.stop, stored, unit_bytes // per_byte), whole.stop]
     return [
         replace(whole, start=a, stop=b, text_bytes=(b - a) * per_byte, stored_bytes=b - a)
         for a, b in itertools.pairwise(cuts)

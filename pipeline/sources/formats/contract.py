@@ -74,9 +74,9 @@ def _load(module: str) -> FormatModule:
 
 FORMATS = {
     "parquet": FileFormat("parquet", _COLUMNS, endings=(".parquet",), magic=b"PAR1"),
-    "jsonl": FileFormat("jsonl", (*_COLUMNS, "max_malformed"), endings=(".jsonl", ".ndjson")),
-    "text": FileFormat("text", ("separator",), required=("separator",), endings=(".txt",)),
-    "file": FileFormat("whole_file"),
+    "jsonl": FileFormat("jsonl", (*_COLUMNS, "encoding"), endings=(".jsonl", ".ndjson")),
+    "text": FileFormat("text", ("separator", "encoding"), required=("separator",), endings=(".txt",)),
+    "file": FileFormat("whole_file", ("encoding",)),
 }
 """All formats, by their names in recipes."""
 

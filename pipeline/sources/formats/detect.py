@@ -17,6 +17,7 @@ from typing import Any
 from pipeline.sources.base import SourceError
 from pipeline.sources.formats.byte_io import COMPRESSION, decompress, open_file, read_head
 from pipeline.sources.formats.contract import FORMATS
+from pipeline.sources.formats.encodings import UTF8, decode_whole
 
 HEAD_BYTES = 1 << 16
 """Bytes that are read of a file."""
@@ -59,13 +60,14 @@ def format_of_name(name: str) -> str | None:
     return _BY_NAME.get(ending_of(name))
 
 
-def detect_format(url: str, name: str, size: int | None = None) -> str:
+def detect_format(url: str, name: str, size: int | None = None, encoding: str = UTF8) -> str:
     """Return a file's format: parquet, jsonl, text, or file (one document per file).
 
     Args:
         url: the file.
         name: its name, which may tell the format.
         size: its bytes, if they are known: then a small file's end is not looked for.
+        encoding: of its text.
 
     Raises:
         SourceError: the content cannot be one document; the message has the remedy.
@@ -77,6 +79,8 @@ def detect_format(url: str, name: str, size: int | None = None) -> str:
     head = _read_head(url, name, size)
     if found := next((name for magic, name in _BY_MAGIC.items() if head.startswith(magic)), None):
         return found
+    _refuse_known(name, head)
+    head = decode_whole(head, encoding)
     _refuse_binary(name, head)
     if ending in _TABLES:
         raise SourceError(f"{name}: {_TABLES[ending]} is not read. Convert it to parquet or JSON lines, {_AS_FILES}.")
@@ -111,19 +115,27 @@ def _read_head(url: str, name: str, size: int | None) -> bytes:
     return read_head(url, HEAD_BYTES if size is None else min(size, HEAD_BYTES))
 
 
-def _refuse_binary(name: str, head: bytes) -> None:
-    known = head.startswith(tuple(_MAGIC))
-    kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), None) if known else None
+def _refuse_known(name: str, head: bytes) -> None:
+    if not head.startswith(tuple(_MAGIC)):
+        return
+    kind = next(kind for magic, kind in _MAGIC.items() if head.startswith(magic))
     if kind in ("gzip", "Zstandard", "bzip2", "xz"):
         endings = ", ".join(COMPRESSION)
         raise SourceError(
             f"{name}: is compressed ({kind}), which its name does not tell. Rename it: {endings} are read."
         )
-    if kind or _is_binary(head):
-        raise SourceError(
-            f"{name}: holds {kind or 'binary data'}, not text. Leave it out of `paths`, convert it to parquet or "
-            f"JSON lines, {_AS_FILES}."
-        )
+    raise _not_text(name, kind)
+
+
+def _refuse_binary(name: str, head: bytes) -> None:
+    if _is_binary(head):
+        raise _not_text(name, "binary data")
+
+
+def _not_text(name: str, kind: str) -> SourceError:
+    return SourceError(
+        f"{name}: holds {kind}, not text. Leave it out of `paths`, convert it to parquet or JSON lines, {_AS_FILES}."
+    )
 
 
 def _is_binary(head: bytes) -> bool:

@@ -33,7 +33,7 @@ _MOST_BYTES = (1 << 31) - 2
 
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     """Check the first records, and cut a file after line ends; a compressed one is one span."""
-    return cut_at(b"\n", replace(whole, carried=check_head(source, whole)), unit_bytes)
+    return cut_at("\n", replace(whole, carried=check_head(source, whole)), unit_bytes, source.encoding)
 
 
 def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
@@ -46,7 +46,7 @@ def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterat
     options = _parse_options(source, span.name, carried)
     row = 0
     with open_file(span.url) as raw:
-        for piece, done in read_pieces(raw, span, b"\n"):
+        for piece, done in read_pieces(raw, span, b"\n", source.encoding):
             if not piece.strip():
                 continue
             table, faults = _parse(piece, options, span, row=row, tolerant=source.max_malformed > 0)
@@ -71,7 +71,8 @@ def check_head(source: SourceRecipe, span: Span) -> tuple[str, ...]:
         SourceError: the file holds no record, or its first ones lack a column or cannot be parsed.
     """
     with open_file(span.url) as raw:
-        piece = next((piece for piece, _ in read_pieces(raw, span, b"\n") if piece.strip()), b"")
+        pieces = read_pieces(raw, span, b"\n", source.encoding)
+        piece = next((piece for piece, _ in pieces if piece.strip()), b"")
     if not piece:
         raise SourceError(f"{span.name}: holds no record. Leave it out of `paths`.")
     head = piece[: piece.find(b"\n", _HEAD_BYTES) + 1] or piece

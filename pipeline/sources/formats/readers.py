@@ -13,6 +13,7 @@ from pipeline.sources.base import UNIT_BYTES, Columns, SourceError, Span, TextBa
 from pipeline.sources.formats.byte_io import TEXT_PER_STORED_BYTE
 from pipeline.sources.formats.contract import FORMATS, list_formats_with
 from pipeline.sources.formats.detect import is_compressed
+from pipeline.sources.formats.encodings import UTF8, text_per_byte
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
@@ -31,7 +32,8 @@ def cut_file(
     _refuse_unused(source, name, format_)
     size = int(version.partition(" ")[0])
     per_byte = _CONTENT_PER_LINE_BYTE if source.content == "software-heritage" else 1
-    text_bytes = int(size * (TEXT_PER_STORED_BYTE if is_compressed(name) else 1) * per_byte)
+    compression = TEXT_PER_STORED_BYTE if is_compressed(name) else 1
+    text_bytes = int(size * compression * per_byte * text_per_byte(source.encoding))
     whole = Span(url, name, version, format_, "b", 0, size, text_bytes, None, size)
     return FORMATS[format_].load().cut_file(source, whole, unit_bytes or UNIT_BYTES)
 
@@ -45,6 +47,11 @@ def _refuse_unused(source: SourceRecipe, name: str, format_: str) -> None:
         raise SourceError(
             f"{name}: is read as {format_} and has no columns; `carry` of {source.name!r} needs "
             f"{list_formats_with('carry')}. Leave `carry` out."
+        )
+    if source.encoding != UTF8 and "encoding" not in used:
+        raise SourceError(
+            f"{name}: is read as {format_}, which holds text in UTF-8; `encoding` is for text files. Leave it out, or "
+            "give these files a source of their own."
         )
 
 

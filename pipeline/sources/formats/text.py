@@ -19,24 +19,20 @@ if TYPE_CHECKING:
 
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     """Cut a text file after separators; a compressed one is one span."""
-    return cut_at(_separator(source), whole, unit_bytes)
+    return cut_at(source.separator or "", whole, unit_bytes, source.encoding)
 
 
 def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
     """Stream the documents of a span of a text file."""
     import pyarrow.compute as pc  # late: the build's own process needs it seldom, and it takes 0.06 s
 
-    separator = _separator(source)
+    separator = (source.separator or "").encode()
     pattern: Any = separator
     row = 0
     with open_file(span.url) as raw:
-        for piece, done in read_pieces(raw, span, separator):
+        for piece, done in read_pieces(raw, span, separator, source.encoding):
             documents = pc.split_pattern(wrap_texts(pa.large_binary(), [piece]), pattern).flatten()
             if not documents[-1].as_buffer().size:
                 documents = documents[:-1]  # a separator ends a document; no empty one comes after the last
             yield TextBatch(documents, np.arange(row, row + len(documents), dtype=np.uint32), read_bytes=done)
             row += len(documents)
-
-
-def _separator(source: SourceRecipe) -> bytes:
-    return (source.separator or "").encode()

@@ -13,6 +13,7 @@ from pipeline.arrow_arrays import wrap_texts
 from pipeline.sources.base import Columns, Span, TextBatch
 from pipeline.sources.formats.byte_io import is_local, open_file, read_blocks, read_head, truncated
 from pipeline.sources.formats.detect import is_compressed
+from pipeline.sources.formats.encodings import decode_whole
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
@@ -32,4 +33,4 @@ def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterat
     else:
         with open_file(span.url) as raw:
             data = b"".join(read_blocks(raw, span))
-    yield TextBatch(wrap_texts(pa.large_binary(), [data]), np.zeros(1, np.uint32))
+    yield TextBatch(wrap_texts(pa.large_binary(), [decode_whole(data, source.encoding)]), np.zeros(1, np.uint32))

@@ -35,7 +35,7 @@ from pipeline.sources.software_heritage.journal import Journal, delete_journals
 CODE_VERSION = 1
 """Increase when the same input would give other documents."""
 
-_READING_KEYS = {"format", "separator", "content", "blob_id", "keep", "fallback_encoding"}
+_READING_KEYS = {"format", "separator", "encoding", "content", "blob_id", "keep", "fallback_encoding"}
 """Keys of a source that determine which documents are fetched for given spans."""
 _LINE_BYTES = 200
 """Bytes of a JSON line that names a file, about; used for progress."""

@@ -1,0 +1,153 @@
+"""Text files in other encodings than UTF-8: every text format, cut and compressed; byte order marks."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.sources import kinds
+from pipeline.sources.base import SourceError
+from pipeline.sources.formats import byte_io
+from pipeline.sources.formats.encodings import decode_whole, is_cuttable
+from tests.support.builds import list_spans_of
+from tests.support.good_recipe import faults_of
+
+TEXTS = {
+    "latin-1": "Le café noir, où l'été dure",
+    "windows-1252": "“Curly” quotes – and € signs",
+    "koi8-r": "Вечер тихий, снег и свет",
+    "utf-16": "Ωμέγα 👩‍👩‍👧 中文 ab",
+    "utf-16-be": "Ωμέγα 👩‍👩‍👧 中文 ab",
+    "utf-32": "Ωμέγα 👩‍👩‍👧 中文 ab",
+    "utf-8-sig": "naïve ½ 中文 👩‍👩‍👧",
+    "shift_jis": "日本語のテキスト、表 ソ",
+    "gb18030": "中文字符 and 👩",
+    "cp037": "EBCDIC text, as mainframes write",
+}
+
+
+@pytest.mark.parametrize("block", [1, 7, 8 << 20])
+@pytest.mark.parametrize("format_", ["text", "jsonl", "file", "auto"])
+@pytest.mark.parametrize("encoding", TEXTS)
+def test_text_is_read_in_its_encoding(
+    encoding: str,
+    format_: str,
+    block: int,
+    tmp_path: Path,
+    source: Any,
+    read_all: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(byte_io, "BATCH_BYTES", block)
+    documents = [f"{TEXTS[encoding]} {n}\nsecond line" for n in range(5)]
+    if format_ == "jsonl":
+        text = "".join(json.dumps({"text": document}, ensure_ascii=False) + "\n" for document in documents)
+    elif format_ == "text":
+        text = "\n\n".join(documents)
+    else:
+        text, documents = documents[0], documents[:1]
+    name = "a.md" if format_ == "auto" else "a"
+    (tmp_path / name).write_bytes(text.encode(encoding))
+    (tmp_path / f"{name}.gz").write_bytes(gzip.compress(text.encode(encoding)))
+    keys = {"format": format_, "encoding": encoding, **({"separator": "\n\n"} if format_ == "text" else {})}
+    found = [row[2] for row in read_all(source(tmp_path / name, tmp_path / f"{name}.gz", **keys))]
+    assert [value.decode() if isinstance(value, bytes) else value for value in found] == documents * 2
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "windows-1252", "koi8-r", "cp037", "utf-16", "shift_jis", "gb18030"])
+def test_cuts_do_not_change_the_documents(encoding: str, tmp_path: Path, source: Any) -> None:
+    """Files whose characters have several bytes, other than UTF-8, are one span: their bytes cannot be searched."""
+    documents = [f"{TEXTS[encoding]} {n}" for n in range(200)]
+    (tmp_path / "a.txt").write_bytes("\n\n".join(documents).encode(encoding))
+    recipe = source(tmp_path / "a.txt", encoding=encoding, separator="\n\n")
+    spans = kinds.list_spans(recipe, kinds.list_files(recipe), 1000)
+    assert (len(spans) > 1) == is_cuttable(recipe.encoding) == (encoding not in ("utf-16", "shift_jis", "gb18030"))
+    found = [text for span in spans for batch in kinds.read_span(recipe, span) for text in batch.text.to_pylist()]
+    assert found == [document.encode() for document in documents]
+
+
+def test_a_file_is_cut_at_the_separator_in_its_own_bytes(tmp_path: Path, source: Any) -> None:
+    """A newline of EBCDIC is no 0x0A; one byte of it is that of another character in ASCII."""
+    (tmp_path / "a.txt").write_bytes("\n".join("one%two" for _ in range(100)).encode("cp037"))
+    recipe = source(tmp_path / "a.txt", encoding="cp037", separator="\n")
+    texts = [
+        text
+        for span in kinds.list_spans(recipe, kinds.list_files(recipe), 50)
+        for batch in kinds.read_span(recipe, span)
+        for text in batch.text.to_pylist()
+    ]
+    assert texts == [b"one%two"] * 100
+
+
+@pytest.mark.parametrize(
+    ("encoding", "data", "marked"),
+    [
+        ("windows-1252", b"a\x81\xe9", b"a\xff81\xc3\xa9"),
+        ("ascii", "é".encode(), b"\xffc3\xffa9"),
+        ("utf-16", b"\xff\xfea\0b\0c", b"ab\xff63"),
+        ("utf-16-le", b"\x00\xd8a\0", b"\xff00\xffd8a"),
+        ("shift_jis", b"a\x81", b"a\xff81"),
+        ("utf-7", b"+2AA-a", b"\xffa"),
+    ],
+)
+def test_a_byte_that_does_not_decode_stays_visible(encoding: str, data: bytes, marked: bytes) -> None:
+    """Undecodable bytes of ASCII that are UTF-8 together must not become text."""
+    assert decode_whole(data, encoding) == marked
+
+
+@pytest.mark.parametrize("format_", ["text", "jsonl", "file"])
+@pytest.mark.parametrize("block", [1, 8 << 20])
+def test_a_byte_order_mark_is_removed_at_the_start_alone(
+    format_: str, block: int, tmp_path: Path, source: Any, read_all: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(byte_io, "BATCH_BYTES", block)
+    text = '{"text": "\ufeffone"}\n' if format_ == "jsonl" else "one \ufeff"
+    for name, compress in (("a", bytes), ("b.gz", gzip.compress)):
+        (tmp_path / name).write_bytes(compress(codecs.BOM_UTF8 + text.encode()))
+    keys = {"separator": "\n\n"} if format_ == "text" else {}
+    rows = read_all(source(tmp_path / "a", tmp_path / "b.gz", format=format_, **keys))
+    expected = "\ufeffone" if format_ == "jsonl" else "one \ufeff"
+    assert [row[2] if isinstance(row[2], str) else row[2].decode() for row in rows] == [expected] * 2
+
+
+def test_a_mark_where_a_span_begins_is_text(tmp_path: Path, source: Any) -> None:
+    """Only the start of a file has a byte order mark; joined files have one in the middle, which is a character."""
+    (tmp_path / "a.txt").write_text("\n".join(["\ufeffone"] * 100), encoding="utf-8")
+    recipe = source(tmp_path / "a.txt", separator="\n")
+    spans = kinds.list_spans(recipe, kinds.list_files(recipe), 50)
+    texts = [text for span in spans for batch in kinds.read_span(recipe, span) for text in batch.text.to_pylist()]
+    assert len(spans) > 5
+    assert texts == [b"one"] + ["\ufeffone".encode()] * 99
+
+
+def test_parquet_has_no_other_encoding(tmp_path: Path, source: Any, write_parquet: Any) -> None:
+    write_parquet(tmp_path / "a.parquet", ["a"])
+    with pytest.raises(SourceError, match=r"a\.parquet: is read as parquet, .*`encoding` is for text files"):
+        list_spans_of(source(tmp_path / "a.parquet", encoding="latin-1"))
+
+
+@pytest.mark.parametrize("name", ["nonsense", "base64", "rot13", "idna", "punycode", "undefined", "unicode_escape", ""])
+def test_an_unknown_encoding_is_refused(name: str, load: Any) -> None:
+    text = 'name = "x"\n[[sources]]\nname = "s"\nweight = 1\npaths = ["{folder}/a.py"]\n[tokenizer]\nvocab_size = 300\n'
+    faults = faults_of(load, text.replace("weight", f'encoding = "{name}"\nweight'))
+    assert any("sources.s.encoding: " in fault and "Python knows" in fault for fault in faults), faults
+
+
+def test_a_separator_that_the_encoding_has_not_is_refused(load: Any) -> None:
+    text = (
+        'name = "x"\n[[sources]]\nname = "s"\nweight = 1\npaths = ["{folder}/a.txt"]\n[tokenizer]\nvocab_size = 300\n'
+    )
+    text = text.replace("weight", 'encoding = "latin-1"\nseparator = "€"\nweight')
+    assert [fault for fault in faults_of(load, text) if "sources.s.separator: cannot be written in latin-1" in fault]
+
+
+def test_its_names_are_one_key(source: Any) -> None:
+    """UTF-8 under another name is the default, which no digest and no recipe.json has."""
+    assert source("a", encoding="UTF8") == source("a", encoding="utf-8-sig") == source("a")
+    assert "encoding" not in source("a").model_dump()
+    assert source("a", encoding="latin1") == source("a", encoding="ISO-8859-1") != source("a")
