@@ -27,14 +27,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from shards import ShardSet, open_set
 from shards.errors import InputError, Problem, remedy_of
+from shards.format.listed_files import Verify, read_listed_file
 from shards.format.order import WindowOrder, order_split
-from shards.format.reader import read_listed_file
+from shards.format.vocabulary import check_tokenizer
 from shards.stores.cache import Cache
 from shards.stores.files import atomic_open, lock_folder, write_text
 from shards.stores.open import Place
 from shards.stores.retry import retry
 from shards.terminal.command_names import called_as
-from shards.validation.listing import check_listed_set
+from shards.validation.manifest import check_manifest_totals
 from shards.validation.validate import validate
 from trainer.checkpoint.folders import Checkpoint, CheckpointState, clear_leftovers
 from trainer.checkpoint.load_tensors import load_training_state, load_weights
@@ -155,6 +156,7 @@ def open_session(
     say: Say,
     start: Path | None = None,
     cache: Cache | None = None,
+    verify: Verify = "size",
 ) -> Session:
     """Check everything, load or build the model, and prepare the run folder. Every rank calls it.
 
@@ -166,6 +168,7 @@ def open_session(
         say: called with each line the user should know.
         start: the checkpoint of another run that this one begins from, if it has not begun; with `resume="auto"`.
         cache: keeps the shards of a set that is not on this machine.
+        verify: what is compared of a shard when it is first read, as for `open_set`.
 
     Raises:
         InputError: the run cannot start; the message has all known reasons. No file of an earlier run is deleted.
@@ -174,7 +177,7 @@ def open_session(
     # Check the set and the machine.
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     train = recipe.train
-    shard_set = _open_valid_set(place, cache, say)
+    shard_set = _open_valid_set(place, cache, verify, say)
     vocab_size = recipe.model.vocab_size or shard_set.vocab_size
     order = _plan_windows(shard_set, recipe, ranks, say)
     recipe = pin_to_mix(recipe, order, say)
@@ -220,13 +223,14 @@ def open_session(
         return session
 
 
-def _open_valid_set(place: Place, cache: Cache | None, say: Say) -> ShardSet:
+def _open_valid_set(place: Place, cache: Cache | None, verify: Verify, say: Say) -> ShardSet:
     try:
         if isinstance(place, Path):
             problems = validate(place, level="quick").problems
-            shard_set = None if problems else open_set(place)
+            shard_set = None if problems else open_set(place, verify=verify)
         else:
-            shard_set, problems = retry(place, partial(_open_remote_set, place, cache), error_type=InputError, note=say)
+            opened = partial(_open_remote_set, place, cache, verify)
+            shard_set, problems = retry(place, opened, error_type=InputError, note=say)
     except OSError as error:
         reason = error.strerror or str(error)
         remedy = remedy_of(error) or ". Expected the folder of a shard set."
@@ -237,9 +241,12 @@ def _open_valid_set(place: Place, cache: Cache | None, say: Say) -> ShardSet:
     return shard_set
 
 
-def _open_remote_set(place: str, cache: Cache | None) -> tuple[ShardSet, list[Problem]]:
-    shard_set = open_set(place, cache=cache)
-    return shard_set, check_listed_set(shard_set)
+def _open_remote_set(place: str, cache: Cache | None, verify: Verify) -> tuple[ShardSet, list[Problem]]:
+    """Open a set, which compares its files with one listing; check its manifest and tokenizer, but read no shard."""
+    shard_set = open_set(place, cache=cache, verify=verify)
+    manifest = shard_set.manifest
+    tokenizer = read_listed_file(shard_set.store, manifest.tokenizer.file, manifest.tokenizer.sha256)
+    return shard_set, check_manifest_totals(manifest) + check_tokenizer(tokenizer, manifest)
 
 
 def _plan_windows(shard_set: ShardSet, recipe: TrainRecipe, ranks: int, say: Say) -> WindowOrder:

@@ -19,8 +19,9 @@ from shards.convert.layouts import LayoutName
 from shards.convert.layouts.layout import Layout, load_layout
 from shards.convert.split_reader import SplitReader
 from shards.errors import InputError
+from shards.format.listed_files import read_listed_file
 from shards.format.manifest import Split
-from shards.format.reader import ShardSet, read_listed_file
+from shards.format.reader import ShardSet
 from shards.stores.files import write_folder, write_text
 from shards.stores.store import check_outside
 

@@ -1,9 +1,9 @@
 """Read a shard set: open it, pick a shard, read its tokens or its document table.
 
-`open_set` reads metadata only. `Shard.read` decompresses just the frames it needs. Opening does not validate: see
-`shards.validation.validate`, or `tokenmill validate`. A set is read through a store (`shards.stores.store`): from a
-folder, or without a copy from a bucket (`s3://...`) or the Hub (`hf://datasets/...`). Code that needs files on disk
-uses `ShardSet.path`.
+`open_set` reads the manifest and compares the sizes of all files with it. `Shard.read` decompresses just the frames it
+needs. Opening does not validate: see `shards.validation.validate`, or `tokenmill validate`. A set is read through a
+store (`shards.stores.store`): from a folder, or without a copy from a bucket (`s3://...`) or the Hub
+(`hf://datasets/...`). Code that needs files on disk uses `ShardSet.path`.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -14,16 +14,26 @@ import hashlib
 import io
 import os
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
+from shards.config import nearest
 from shards.errors import InputError, Problem, ProblemKind, ShardSetError, remedy_of
 from shards.format import codec
 from shards.format.carried import CarriedType
+from shards.format.listed_files import (
+    Verify,
+    check_sha256,
+    compare_size,
+    compare_sizes,
+    find_size,
+    read_listed_file,
+    say_remedy,
+)
 from shards.format.manifest import (
     MANIFEST_FILE,
     CarriedEntry,
@@ -39,7 +49,6 @@ from shards.stores.cache import Cache
 from shards.stores.cache_store import CacheStore
 from shards.stores.open import open_store
 from shards.stores.store import Store, StoredFile, require_folder
-from shards.terminal.command_names import called_as
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -55,6 +64,9 @@ class Shard:
     entry: ShardEntry
     dtype: np.dtype[np.uint16] | np.dtype[np.uint32]
     carried_columns: tuple[CarriedEntry, ...] = ()
+    verify: Verify = "size"
+    _verified: set[str] = field(default_factory=set[str], init=False, repr=False, compare=False)
+    """The files whose digest this process has compared, with `verify = "sha256"`."""
 
     @property
     def name(self) -> str:
@@ -86,24 +98,18 @@ class Shard:
         """Whether the shard is read through a cache, which fetches it whole at the first read."""
         return isinstance(self.store, CacheStore)
 
-    @property
-    def listed_size(self) -> int | None:
-        """The tokens file's size by the manifest if asking the store would cost a request, else None."""
-        return self.entry.files.tokens.bytes if self.store.request_bytes else None
-
     @cached_property
     def seek_table(self) -> codec.SeekTable:
-        """The tokens file's seek table, read once.
+        """The tokens file's seek table, read once; before it, the file is compared with the manifest (`verify`).
 
         Raises:
-            ShardSetError: the table is malformed, or its number of tokens differs from the manifest.
+            ShardSetError: the file is not what the manifest says, or the table is malformed.
         """
-        try:
-            return codec.read_seek_table(
-                self.tokens_file, size=self.listed_size, content_bytes=self.num_tokens * self.dtype.itemsize
-            )
-        except codec.CodecError as error:
-            raise self.damaged("seek_table", self.entry.files.tokens, str(error)) from error
+        file = self.entry.files.tokens
+        content_bytes = self.num_tokens * self.dtype.itemsize
+        with self._tell_damage(file, "seek_table"):
+            self._compare(file)
+            return codec.read_seek_table(self.tokens_file, size=file.bytes, content_bytes=content_bytes)
 
     def read(self, start: int = 0, stop: int | None = None, *, threads: int = 1) -> npt.NDArray[np.unsignedinteger]:
         """Read the tokens [start, stop) of the shard.
@@ -141,11 +147,11 @@ class Shard:
     def _open(self) -> Generator[tuple[StoredFile, codec.SeekTable]]:
         """Yield the tokens file, which a cache keeps while the body runs, and its seek table."""
         store, name = self.store, self.tokens_file.name
-        try:
-            with store.hold(name) if isinstance(store, CacheStore) else contextlib.nullcontext(store) as held:
-                yield StoredFile(held, name), self.seek_table
-        except codec.CodecError as error:
-            raise self.damaged("frame_corrupt", self.entry.files.tokens, str(error)) from error
+        with (
+            self._tell_damage(self.entry.files.tokens, "frame_corrupt"),
+            store.hold(name) if isinstance(store, CacheStore) else contextlib.nullcontext(store) as held,
+        ):
+            yield StoredFile(held, name), self.seek_table
 
     def iter_tokens(self) -> Iterator[npt.NDArray[np.unsignedinteger]]:
         """Yield the shard's tokens a frame (1 MiB) at a time, uint16 or uint32, read-only.
@@ -153,11 +159,10 @@ class Shard:
         Raises:
             ShardSetError: the file is not what the manifest says, or a frame is corrupt.
         """
-        try:
-            for content in codec.iter_frames(self.tokens_file, self.seek_table.frames):
+        frames = self.seek_table.frames
+        with self._tell_damage(self.entry.files.tokens, "frame_corrupt"):
+            for content in codec.iter_frames(self.tokens_file, frames):
                 yield np.frombuffer(content, self.dtype)
-        except codec.CodecError as error:
-            raise self.damaged("frame_corrupt", self.entry.files.tokens, str(error)) from error
 
     def documents(self, columns: list[str] | None = None) -> pa.Table:
         """Read the document table, one row per document in shard order.
@@ -187,15 +192,47 @@ class Shard:
             raise self.damaged("document_table", self.entry.files.documents, found) from error
 
     def documents_source(self) -> Path | io.BytesIO:
-        """Return the path of the document table if the set is in a folder, else the table's bytes, checked by digest.
+        """Return the document table, compared with the manifest: its path in a folder, else its bytes.
 
         Raises:
-            ShardSetError: the bytes are not what the manifest says.
+            ShardSetError: the file is not what the manifest says.
         """
         file = self.entry.files.documents
         if self.store.folder is not None:
+            with self._tell_damage(file, "document_table"):
+                self._compare(file)
             return self.store.folder / file.path
         return io.BytesIO(read_listed_file(self.store, file.path, file.sha256))
+
+    def _compare(self, file: FileEntry) -> None:
+        """Compare a file with the manifest before it is read: its size if that takes no request, and as `verify` says.
+
+        Raises:
+            ShardSetError: the file is missing, or is not what the manifest says.
+            OSError: it cannot be read.
+        """
+        if self.cached:
+            return  # the cache compares size and digest of what it has fetched
+        if not self.store.request_bytes:  # elsewhere, a seek table is found only in a file of the manifest's size
+            problem = compare_size(self.store, file, find_size(self.store, file.path))
+            if problem is not None:
+                raise ShardSetError([problem])
+        if self.verify == "sha256" and file.path not in self._verified:
+            check_sha256(self.store, file)
+            self._verified.add(file.path)
+
+    @contextlib.contextmanager
+    def _tell_damage(self, file: FileEntry, kind: ProblemKind) -> Generator[None]:
+        """Turn errors of the body into those of a file that is damaged, or is missing from the set's place."""
+        try:
+            yield
+        except codec.CodecError as error:
+            raise self.damaged(kind, file, str(error)) from error
+        except FileNotFoundError as error:
+            place = self.store.remote if isinstance(self.store, CacheStore) else self.store
+            if (problem := compare_size(place, file, find_size(place, file.path))) is None:
+                raise  # of the cache's own folder
+            raise ShardSetError([problem]) from error
 
     def damaged(self, kind: ProblemKind, file: FileEntry, found: str) -> ShardSetError:
         """Return the error of a file of the shard that is not what the manifest says.
@@ -208,9 +245,7 @@ class Shard:
         with contextlib.suppress(OSError, InputError):  # a store that does not answer now
             if (size := self.store.size(file.path)) != file.bytes:
                 found += f"; the file has {size} bytes; expected {file.bytes} by the manifest"
-        again = "Copy, pull or build it again" if self.store.folder is not None else "Push or build it again"
-        remedy = f"{again}; {called_as('shards', 'validate')} {self.store} finds every damaged file."
-        return ShardSetError([Problem(kind, file.path, f"{found}. {remedy}")])
+        return ShardSetError([Problem(kind, file.path, f"{found}. {say_remedy(self.store)}")])
 
 
 @dataclass(frozen=True)
@@ -218,6 +253,7 @@ class ShardSet:
     """A complete shard set. Use `open_set`."""
 
     store: Store
+    verify: Verify = "size"
 
     @property
     def path(self) -> Path:
@@ -276,7 +312,7 @@ class ShardSet:
     def shards(self) -> tuple[Shard, ...]:
         """Every shard, in the manifest's order."""
         carried = tuple(self.manifest.carried)
-        return tuple(Shard(self.store, entry, self.dtype, carried) for entry in self.manifest.shards)
+        return tuple(Shard(self.store, entry, self.dtype, carried, self.verify) for entry in self.manifest.shards)
 
     def shard(self, name: str) -> Shard:
         """Return the shard of this name.
@@ -320,8 +356,10 @@ class ShardSet:
         return tokenizers.Tokenizer.from_buffer(read_listed_file(self.store, entry.file, entry.sha256))
 
 
-def open_set(place: str | os.PathLike[str], *, cache: Cache | None = None) -> ShardSet:
-    """Open a shard set and read its manifest.
+def open_set(place: str | os.PathLike[str], *, cache: Cache | None = None, verify: Verify = "size") -> ShardSet:
+    """Open a shard set: read its manifest, and compare the sizes of all its files with it.
+
+    Sizes cost a stat of each file in a folder, or one listing of a store. No shard is read.
 
     Args:
         place: a folder, `s3://BUCKET/PREFIX` (or `gs`, `az`), or `hf://datasets/OWNER/NAME[@REVISION][/FOLDER]`. The
@@ -330,13 +368,27 @@ def open_set(place: str | os.PathLike[str], *, cache: Cache | None = None) -> Sh
         cache: keeps the shards of a set that is not on this machine: each is fetched whole and verified when it is
             first read. A set in a folder needs none, and does not use it. Without a cache only the requested ranges are
             read, and kept nowhere.
+        verify: what is compared of a shard's file when a process first reads it: "size", or "sha256", which reads the
+            whole file once more. A cache compares both anyway.
 
     Raises:
-        ShardSetError: there is no manifest, it is not valid, or (with a cache) the tokenizer is not what it says.
-        InputError: the store cannot be read, or the place is not the address of one.
+        ShardSetError: there is no manifest, it is not valid, a shard's file is missing or has another size than it
+            says, or (with a cache) the tokenizer is not what it says.
+        InputError: the store cannot be read or listed, the place is not the address of one, or `verify` is unknown.
+        OSError: the folder cannot be read.
         shards.stores.cache.CacheError: the cache's limit is smaller than two shards of the set.
     """
-    shard_set = ShardSet(open_store(place))
+    shard_set = reopen_set(place, cache=cache, verify=verify)
+    if problems := compare_sizes(shard_set.store, shard_set.manifest):
+        raise ShardSetError(problems)
+    return shard_set
+
+
+def reopen_set(place: str | os.PathLike[str], *, cache: Cache | None, verify: Verify) -> ShardSet:
+    """Open a set that another process has opened: as `open_set`, but compare sizes only when a shard is first read."""
+    if verify not in get_args(Verify):
+        raise InputError(f"verify = {verify!r}: unknown.{nearest(str(verify), list(get_args(Verify)))}")
+    shard_set = ShardSet(open_store(place), verify)
     _ = shard_set.manifest
     return shard_set if cache is None or shard_set.store.folder is not None else _cache_set(shard_set, cache)
 
@@ -347,25 +399,10 @@ def _cache_set(shard_set: ShardSet, cache: Cache) -> ShardSet:
     content = remote.read(MANIFEST_FILE)  # small enough: the manifest has been read once
     manifest = parse_json(Manifest, content, where=MANIFEST_FILE)
     tokenizer = manifest.tokenizer
-    if (size := remote.size(tokenizer.file)) > MAX_TOKENIZER_BYTES:
+    if (size := find_size(remote, tokenizer.file) or 0) > MAX_TOKENIZER_BYTES:
         message = f"{size} bytes; expected at most {MAX_TOKENIZER_BYTES}. Not read."
         raise ShardSetError([Problem("file_size", tokenizer.file, message)])
     metadata = {MANIFEST_FILE: content, tokenizer.file: read_listed_file(remote, tokenizer.file, tokenizer.sha256)}
     files = {file.path: (file.bytes, file.sha256) for shard in manifest.shards for file in shard.files.entries}
     set_id = hashlib.sha256(content).hexdigest()
-    return ShardSet(CacheStore(remote, cache, set_id=set_id, files=files, metadata=metadata))
-
-
-def read_listed_file(store: Store, name: str, sha256: str) -> bytes:
-    """Read a whole file that a set's manifest lists, and check it against its SHA-256.
-
-    Raises:
-        ShardSetError: its bytes do not have that digest.
-        OSError: it cannot be read.
-    """
-    content = store.read(name)
-    found = hashlib.sha256(content).hexdigest()
-    if found != sha256:
-        message = f"sha256 is {found}; expected {sha256} by the manifest. Copy or build it again."
-        raise ShardSetError([Problem("file_checksum", name, message)])
-    return content
+    return ShardSet(CacheStore(remote, cache, set_id=set_id, files=files, metadata=metadata), shard_set.verify)

@@ -138,7 +138,7 @@ class FolderStore:
 
     def size(self, name: str) -> int:
         """Return a file's size in bytes."""
-        return (self.folder / name).stat().st_size
+        return os.stat(f"{self.folder}/{name}").st_size  # a Path would take as long as the call
 
     def read(self, name: str) -> bytes:
         """Return a whole file."""

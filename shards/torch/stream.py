@@ -31,6 +31,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from shards.errors import InputError
+from shards.format.listed_files import Verify
 from shards.format.manifest import Split
 from shards.format.reader import ShardSet
 from shards.torch.state import StateError, is_integer, parse_states
@@ -63,12 +64,13 @@ class TokenStream(IterableDataset[Sample]):
         fields: Sequence[Field] = (),
         cache: str | os.PathLike[str] | None = None,
         cache_limit: int | None = None,
+        verify: Verify = "size",
     ):
         """Open a set's stream; no tokens are read yet.
 
         Args:
             shard_set: as for `TokenWindows`, and so are `seq_len`, `split`, `seed`, `epochs`, `samples` (of all ranks),
-                `labels`, `fields`, `cache` and `cache_limit`.
+                `labels`, `fields`, `cache`, `cache_limit` and `verify`.
             rank: this rank's number, from 0; 0 of 1 if something else deals samples out to ranks, as Accelerate does.
                 May be left out together with `world_size` if there is one rank.
             world_size: the number of ranks.
@@ -81,7 +83,7 @@ class TokenStream(IterableDataset[Sample]):
 
         Raises:
             InputError: an argument cannot be used.
-            ShardSetError: there is no set at the place.
+            ShardSetError: there is no set at the place, or a file of it is missing or has another size.
         """
         self.rank, self.world_size = _check(rank, world_size, batch_size, uneven_end)
         self.batch_size, self.uneven_end = None if batch_size is None else int(batch_size), uneven_end
@@ -96,6 +98,7 @@ class TokenStream(IterableDataset[Sample]):
             fields=fields,
             cache=cache,
             cache_limit=cache_limit,
+            verify=verify,
         )
         self._begin = self._next = 0
         """Where the last iteration began, and where the next batch of this process begins."""

@@ -24,6 +24,7 @@ from torch.utils.data import Dataset
 
 from shards.config import nearest
 from shards.errors import InputError
+from shards.format.listed_files import Verify
 from shards.format.manifest import Split
 from shards.format.order import order_split
 from shards.format.reader import ShardSet
@@ -64,6 +65,7 @@ class TokenWindows(Dataset[Sample]):
         fields: Sequence[Field] = (),
         cache: str | os.PathLike[str] | None = None,
         cache_limit: int | None = None,
+        verify: Verify = "size",
         decoded_shards: int = 2,
     ):
         """Open a set's samples; no tokens are read yet.
@@ -91,17 +93,20 @@ class TokenWindows(Dataset[Sample]):
             fields: further fields of each sample, see above.
             cache: the folder that keeps the shards of an address; the user's cache when None. An open set has its own.
             cache_limit: bytes that the cache may hold; half of the free disk space when None.
+            verify: what is compared with the manifest when a process first reads a shard: "size", or "sha256", for
+                which it reads the shard once more. A cache compares both anyway. An open set has its own.
             decoded_shards: shards held decoded, at least 2.
 
         Raises:
             InputError: an argument cannot be used, the set lacks the split, or no shard of it or of one of its phases
                 holds a window.
-            ShardSetError: there is no set at the place.
+            ShardSetError: there is no set at the place, or a file of it is missing or has another size than the
+                manifest says.
 
         Warns:
             UserWarning: some shards are shorter than one window; their tokens are not read.
         """
-        self.shard_set = open_with_cache(shard_set, cache, cache_limit)
+        self.shard_set = open_with_cache(shard_set, cache, cache_limit, verify)
         self.seq_len, self.seed = seq_len, seed
         self.split: Split = split
         self.labels: Labels = labels
@@ -142,7 +147,7 @@ class TokenWindows(Dataset[Sample]):
         Raises:
             TypeError: the numbers are not integers.
             IndexError: a number is negative, or after the last sample.
-            ShardSetError: a shard's file is corrupt.
+            ShardSetError: a shard's file is missing, or is not what the manifest says.
             OSError: a shard cannot be read.
         """
         return self._make_batch(numbers).stacked()

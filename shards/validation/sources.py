@@ -20,7 +20,8 @@ import numpy as np
 from shards.errors import Problem, ShardSetError
 from shards.format.content_hash import hash_document
 from shards.format.document_table import iter_documents, read_bytes
-from shards.format.reader import Shard, ShardSet, read_listed_file
+from shards.format.listed_files import read_listed_file
+from shards.format.reader import Shard, ShardSet
 from shards.format.recipe_folder import RECIPE_FOLDER_FILE, find_recipe_folder
 from shards.format.tokenizer_json import plain_json
 from shards.format.vocabulary import Vocabulary

@@ -82,8 +82,9 @@ def test_inspect_tells_what_was_not_read(good_set, tmp_path, capsys):
     manifest = read_metadata(Manifest, local_file(good_set / "manifest.json"))
     prose, code = manifest.sources
     sources = [prose, code.model_copy(update={"unread_files": 1_234, "unread_bytes": 5_678_901})]
-    write_manifest(tmp_path, manifest.model_copy(update={"sources": sources}))
-    assert main(["inspect", str(tmp_path)]) == 0
+    copy = Path(shutil.copytree(good_set, tmp_path / "set"))
+    write_manifest(copy, manifest.model_copy(update={"sources": sources}))
+    assert main(["inspect", str(copy)]) == 0
     lines = [re.split(r" {2,}", line.strip()) for line in capsys.readouterr().out.splitlines()]
     table = {cells[0]: cells for cells in lines}
     assert table["source"][-2:] == ["unread files", "unread bytes"]

@@ -670,10 +670,13 @@ def test_a_set_whose_last_shards_are_absent_says_which(hub, run, whole, tmp_path
         f"{name}.{end}" for name in TRAIN[3:] for end in ("bin.zst", "docs.parquet", "json")
     ]
     assert not (tmp_path / "back").exists()
-    opened = shards.open_set(URL)
-    assert opened.shard(TRAIN[2]).read().tolist() == shards.open_set(whole).shard(TRAIN[2]).read().tolist()
-    with pytest.raises(FileNotFoundError, match=r"train-00003\.bin\.zst: not there at commit .* is not whole"):
-        opened.shard(TRAIN[3]).read()
+    with pytest.raises(
+        shards.ShardSetError, match=rf"train-00003\.bin\.zst: in the manifest, but not in {URL}"
+    ) as caught:
+        shards.open_set(URL)
+    assert [problem.to_dict()["where"] for problem in caught.value.problems] == [
+        one["where"] for one in told["problems"]
+    ]
     # A push adds the files that are missing.
     status, told, _ = push_without_card(run, whole)
     assert (status, len(told["added"])) == (0, 6)

@@ -25,7 +25,6 @@ from tests.support.faults_tokens import (
     bit_flipped_in_first_frame,
     bit_flipped_in_frame_checksum,
     bit_flipped_in_seek_table,
-    documents_truncated,
     tokens_empty,
     tokens_truncated,
 )
@@ -117,11 +116,8 @@ def test_five_lines_of_format_md(good_set):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (
-            tokens_truncated,
-            r"no seek table at the end: expected magic .*; the file has \d+ bytes; expected \d+ by the man",
-        ),
-        (tokens_empty, "0 bytes; expected at least 9 for a seek table; the file has 0 bytes; expected"),
+        (tokens_truncated, r"[\d,]+ bytes in .*; expected [\d,]+ by the manifest"),
+        (tokens_empty, r"0 bytes in .*; expected [\d,]+ by the manifest"),
         (
             bit_flipped_in_first_frame,
             r"frame at byte 0 does not decompress: .*; expected \d+ bytes by the seek table\.",
@@ -137,8 +133,8 @@ def test_damaged_tokens_are_an_error_with_its_remedy(
     good_set: Path, tmp_path: Path, fault: Callable[[Path], None], message: str
 ):
     folder = Path(shutil.copytree(good_set, tmp_path / "set"))
-    fault(folder)
     shard = open_set(folder).shard("train-00000")
+    fault(folder)
     remedy = rf"Copy, pull or build it again; tokenmill validate {folder} finds every damaged file\. \["
     for read in (shard.read, lambda: list(shard.iter_tokens())):
         with pytest.raises(ShardSetError, match=rf"^train-00000\.bin\.zst: .*({message}).*{remedy}"):
@@ -147,9 +143,10 @@ def test_damaged_tokens_are_an_error_with_its_remedy(
 
 def test_a_damaged_document_table_is_an_error_with_its_remedy(good_set: Path, tmp_path: Path):
     folder = Path(shutil.copytree(good_set, tmp_path / "set"))
-    documents_truncated(folder)
     shard = open_set(folder).shard("train-00000")
-    found = r"^train-00000\.docs\.parquet: not a readable Parquet file: .*; the file has \d+ bytes; expected \d+ by"
+    table = folder / "train-00000.docs.parquet"
+    table.write_bytes(bytes(table.stat().st_size))
+    found = r"^train-00000\.docs\.parquet: not a readable Parquet file: "
     for read in (shard.documents, lambda: list(iter_documents(shard, ["length"]))):
         with pytest.raises(ShardSetError, match=rf"{found}.*Copy, pull or build it again; tokenmill validate {folder}"):
             read()

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from shards import ShardSet, open_set
+from shards import ShardSet, ShardSetError, open_set
+from shards.stores.cache import Cache
 from shards.stores.object_store import open_objects
 from shards.torch import TokenStream, TokenWindows
 from tests.support.servers.objects import BUCKET, SECRET_KEY, ObjectServer, Proxy, aws_environment
@@ -74,6 +75,36 @@ def test_without_a_cache_ranges_are_read(proxy: Proxy, small_set: ShardSet) -> N
         assert torch.equal(windows.read(range(len(windows)))["labels"], all_labels(small_set))
     # One request for a shard's seek table, one for its only frame.
     assert requests_for_tokens(proxy) == [shard.tokens_file.name for shard in small_set.shards for _ in range(2)]
+
+
+def test_a_bucket_that_lacks_a_shard_is_told_by_its_listing(proxy: Proxy, small_set: ShardSet, tmp_path: Path) -> None:
+    name = small_set.shards[1].tokens_file.name
+    open_objects(PLACE).delete(name)
+    for cache in (None, Cache(tmp_path, 1_000_000)):
+        with pytest.raises(ShardSetError, match=rf"^{name}: in the manifest, but not in {PLACE}\. Push or build it"):
+            open_set(PLACE, cache=cache)
+    assert requests_for_tokens(proxy) == []
+    open_objects(PLACE).put(name, b"short")
+    with pytest.raises(ShardSetError, match=rf"^{name}: 5 bytes in {PLACE}; expected [\d,]+ by the manifest"):
+        open_set(PLACE)
+
+
+def test_a_shard_of_a_bucket_that_changes_after_the_opening_is_told(bucket: ObjectServer, small_set: ShardSet) -> None:
+    first, second, third = small_set.shards
+    opened = open_set(PLACE)
+    open_objects(PLACE).delete(first.tokens_file.name)
+    open_objects(PLACE).put(second.tokens_file.name, b"a" * 100_000)
+    with pytest.raises(ShardSetError, match=rf"in the manifest, but not in {PLACE}\. Push or build it again"):
+        opened.shards[0].read()
+    with pytest.raises(ShardSetError, match=r"the file has 100000 bytes; expected \d+ by the manifest"):
+        opened.shards[1].read()
+    content = bytearray(third.tokens_file.read())
+    content[40] ^= 1
+    open_objects(PLACE).put(third.tokens_file.name, bytes(content))
+    open_objects(PLACE).put(first.tokens_file.name, first.tokens_file.read())
+    open_objects(PLACE).put(second.tokens_file.name, second.tokens_file.read())
+    with pytest.raises(ShardSetError, match=rf"^{third.tokens_file.name}: sha256 is "):
+        open_set(PLACE, verify="sha256").shards[2].read()
 
 
 def test_a_pickle_has_no_credentials(bucket: ObjectServer, tmp_path: Path) -> None:

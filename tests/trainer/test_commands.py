@@ -13,11 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import pytest
 import torch
 
 from shards import ShardSet
 from shards.errors import InputError
+from shards.format.codec import SeekableWriter
 from trainer.commands.trained_model import load_training_run
 from trainer.model.generate import SamplingOptions, TrainedModel, choose_token, generate_texts
 
@@ -175,6 +177,34 @@ def test_a_train_split_that_is_too_small_is_refused(
     done = trainer.run("train", recipe_file, "--shards", shard_set.path, "--run", tmp_path / "run", *more)
     assert done.returncode == 2
     assert "expected at least train.global_batch" in done.stderr
+
+
+def test_other_tokens_in_as_many_bytes_are_found_by_their_digest(
+    trainer: Command, shard_set: ShardSet, recipe_file: Path, tmp_path: Path
+):
+    folder = Path(shutil.copytree(shard_set.path, tmp_path / "set"))
+    for shard in shard_set.splits["train"]:
+        write_other_tokens(folder / shard.tokens_file.name, shard.read())
+    arguments = ("train", recipe_file, "--shards", folder, "--set", "train.steps=3")
+    assert trainer.run(*arguments, "--run", tmp_path / "by-size").returncode == 0  # what `--verify size` cannot see
+    done = trainer.run(*arguments, "--run", tmp_path / "by-digest", "--verify", "sha256")
+    assert done.returncode == 1
+    assert re.search(r"train-0000\d\.bin\.zst: sha256 is \w+; expected \w+ by the manifest\. Copy, pull", done.stderr)
+
+
+def write_other_tokens(path: Path, tokens: np.ndarray) -> None:
+    """Write the tokens file with two tokens exchanged, two that leave it as large as it is."""
+    size = path.stat().st_size
+    for place in range(len(tokens) - 1):
+        other = tokens.copy()
+        other[[place, place + 1]] = tokens[[place + 1, place]]
+        with path.open("wb") as file:
+            writer = SeekableWriter(file)
+            writer.write(other)
+            writer.close()
+        if path.stat().st_size == size and (other != tokens).any():
+            return
+    pytest.fail(f"no exchange leaves {path} as large as it is")
 
 
 def test_a_corrupt_frame_met_on_the_way_fails_the_run(

@@ -1,0 +1,114 @@
+"""A set's files as its manifest lists them: sizes compared when a set is opened, bytes compared with digests.
+
+A size costs one stat in a folder, and in a store its part of one listing; no file is read for it. Equal sizes do not
+prove equal bytes: a digest does, and costs reading the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Literal
+
+from shards.errors import Problem, ShardSetError
+from shards.format.manifest import FileEntry, Manifest
+from shards.stores.store import Store, StoredFile
+from shards.terminal.command_names import called_as
+
+Verify = Literal["size", "sha256"]
+"""What is compared of a shard's file when it is first read: its size, or its size and its SHA-256."""
+
+MOST_PROBLEMS = 10
+"""Files that are named one by one; the others are counted."""
+
+HASHED_BYTES = 8 << 20
+"""Bytes read at once of a file that is hashed, if the store does not prefer another size."""
+
+
+def compare_sizes(store: Store, manifest: Manifest) -> list[Problem]:
+    """Return a problem for each file that is missing, or has another size than the manifest says.
+
+    Raises:
+        OSError: the folder cannot be read.
+        InputError: the store cannot be listed.
+    """
+    names = list(manifest.digests)
+    if store.folder is None:
+        sizes: Mapping[str, int] = {file.name: file.bytes for file in store.list()}
+    else:
+        sizes = {name: size for name in names if (size := find_size(store, name)) is not None}
+    unsized = (manifest.tokenizer.file, manifest.recipe.file)  # these have only a digest in the manifest
+    problems = [_missing(store, name) for name in unsized if name not in sizes]
+    for shard in manifest.shards:
+        found = (compare_size(store, file, sizes.get(file.path)) for file in shard.files.entries)
+        problems += [problem for problem in found if problem is not None]
+    if len(problems) > MOST_PROBLEMS:
+        last, more = problems[-1], len(problems) - MOST_PROBLEMS
+        message = f"the last of {more:,} more files that are missing or have another size in {store}."
+        problems = [*problems[:MOST_PROBLEMS], Problem(last.kind, last.where, message)]
+    return problems
+
+
+def find_size(store: Store, name: str) -> int | None:
+    """Return a file's size in bytes, or None if it is missing."""
+    try:
+        return store.size(name)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def compare_size(store: Store, file: FileEntry, size: int | None) -> Problem | None:
+    """Return the problem of a file of this size, None if it is missing; no problem if the manifest says the same."""
+    if size is None:
+        return _missing(store, file.path)
+    if size != file.bytes:
+        found = f"{size:,} bytes in {store}; expected {file.bytes:,} by the manifest"
+        return Problem("file_size", file.path, f"{found}. {say_remedy(store)}")
+    return None
+
+
+def say_remedy(store: Store) -> str:
+    """Return the remedy for a file that is missing or is not what the manifest says."""
+    again = "Copy, pull or build it again" if store.folder is not None else "Push or build it again"
+    return f"{again}; {called_as('shards', 'validate')} {store} finds every damaged file."
+
+
+def check_sha256(store: Store, file: FileEntry) -> None:
+    """Read a file once in parts, and compare its SHA-256 with the manifest.
+
+    Raises:
+        ShardSetError: it differs.
+        OSError: the file cannot be read, or is shorter than the manifest says.
+    """
+    stored, found = StoredFile(store, file.path), hashlib.sha256()
+    step = store.request_bytes or HASHED_BYTES
+    for start in range(0, file.bytes, step):
+        found.update(stored.read_range(start, min(start + step, file.bytes)))
+    _compare_digest(store, file.path, found.hexdigest(), file.sha256)
+
+
+def read_listed_file(store: Store, name: str, sha256: str) -> bytes:
+    """Read a whole file that a set's manifest lists, and check it against its SHA-256.
+
+    Raises:
+        ShardSetError: its bytes do not have that digest, or it is missing.
+        OSError: it cannot be read.
+    """
+    try:
+        content = store.read(name)
+    except FileNotFoundError as error:
+        if find_size(store, name) is not None:
+            raise
+        raise ShardSetError([_missing(store, name)]) from error
+    _compare_digest(store, name, hashlib.sha256(content).hexdigest(), sha256)
+    return content
+
+
+def _missing(store: Store, name: str) -> Problem:
+    return Problem("file_missing", name, f"in the manifest, but not in {store}. {say_remedy(store)}")
+
+
+def _compare_digest(store: Store, name: str, found: str, expected: str) -> None:
+    if found != expected:
+        message = f"sha256 is {found}; expected {expected} by the manifest. {say_remedy(store)}"
+        raise ShardSetError([Problem("file_checksum", name, message)])
