@@ -28,8 +28,8 @@ from torch.nn.parallel import DistributedDataParallel
 from shards import ShardSet, open_set
 from shards.errors import InputError, Problem, remedy_of
 from shards.format.listed_files import Verify, read_listed_file
-from shards.format.order import WindowOrder, order_split
 from shards.format.vocabulary import check_tokenizer
+from shards.format.windows.order import WindowOrder, order_split
 from shards.stores.cache import Cache
 from shards.stores.files import atomic_open, lock_folder, write_text
 from shards.stores.open import Place

@@ -1,6 +1,6 @@
 """`TokenWindows`: the samples of a shard set by number, in the order of a training run of `tokenmill train`.
 
-Sample i is window i of `shards.format.order`: a pure function of the set, the split, `seq_len` and the seed. So any
+Sample i is window i of `shards.format.windows.order`: a pure function of the set, the split, `seq_len` and the seed. So any
 sampler gives what it means to give, and a run resumes from the number of samples that it has read.
 
 Costs: reading forward, a worker decodes every shard once and holds two of them (2 or 4 bytes per token). Each worker of
@@ -26,9 +26,9 @@ from shards.config import nearest
 from shards.errors import InputError
 from shards.format.listed_files import Verify
 from shards.format.manifest import Split
-from shards.format.order import order_split
 from shards.format.reader import ShardSet
-from shards.format.window_reader import WindowReader
+from shards.format.windows.order import order_split
+from shards.format.windows.window_reader import WindowReader
 from shards.torch.batch import Sample, WindowBatch
 from shards.torch.document_boundaries import number_documents, positions_in_documents
 from shards.torch.reopen import address_of, open_with_cache, reopen

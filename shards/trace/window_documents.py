@@ -1,11 +1,11 @@
-"""Find the documents of windows of training tokens; `shards.format.order` says which windows a step has."""
+"""Find the documents of windows of training tokens; `shards.format.windows.order` says which windows a step has."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from shards.format.order import Window, WindowOrder
+from shards.format.windows.order import Window, WindowOrder
 from shards.trace.locate import Place, find_holders
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader
 import shards
 from shards.convert.import_.import_set import ImportOptions, import_set
 from shards.format.manifest import Split
-from shards.format.order import order_split
+from shards.format.windows.order import order_split
 from shards.torch import TokenWindows
 from tests.benchmarks.hub import serve_hub
 from trainer.commands.bench_steps import write_made_up_set

@@ -13,7 +13,7 @@ import pytest
 
 from shards import Shard, ShardSetError
 from shards.format import codec
-from shards.format.decoded_frames import DecodedShard
+from shards.format.windows.decoded_frames import DecodedShard
 from tests.support.token_sets import write_token_set
 
 TOKENS = 1_500_000

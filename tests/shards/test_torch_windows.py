@@ -18,10 +18,10 @@ from torch.utils.data import DataLoader, RandomSampler, default_collate
 from shards import ShardSet, ShardSetError, open_set
 from shards.errors import InputError
 from shards.format import codec
-from shards.format.decoded_frames import DecodedShard
-from shards.format.order import WindowOrder
 from shards.format.reader import Shard
-from shards.format.window_reader import READS_FORWARD
+from shards.format.windows.decoded_frames import DecodedShard
+from shards.format.windows.order import WindowOrder
+from shards.format.windows.window_reader import READS_FORWARD
 from shards.torch import TokenStream, TokenWindows, collate_windows
 from tests.support.servers.hub import Hub, use_hub
 from tests.support.token_sets import EOS_ID, count_up, write_token_set

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from shards import ShardSet, open_set
 from shards.errors import InputError
-from shards.format.order import WindowOrder, order_split
+from shards.format.windows.order import WindowOrder, order_split
 from tests.support.builds import build_here
 from tests.support.given_windows import GivenWindows, note_given_windows
 from tests.support.ranks import ReadLines, assert_near, run_ranks

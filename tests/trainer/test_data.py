@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shards import ShardSet
 from shards.format.document_table import read_sources
-from shards.format.order import WindowOrder, account_tokens, seeded_permutation
+from shards.format.windows.order import WindowOrder, account_tokens, seeded_permutation
 from shards.torch.document_boundaries import number_documents
 from shards.trace.window_documents import trace_windows
 from trainer.recipe import TrainConfig

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import pytest
 
 from shards import ShardSet
-from shards.format.order import WindowOrder
+from shards.format.windows.order import WindowOrder
 from shards.stores.open import open_writable_store
 from tests.support.ranks import assert_near, run_ranks
 from tests.support.servers.hub import Hub, use_hub

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shards.errors import InputError
-from shards.format.order import Window, order_split, row_window
 from shards.format.reader import ShardSet
+from shards.format.windows.order import Window, order_split, row_window
 from shards.trace.excerpt import Excerpt, read_excerpt
 from shards.trace.locate import Place
 from shards.trace.window_documents import find_window_documents

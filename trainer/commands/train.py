@@ -155,7 +155,7 @@ def is_first_rank() -> bool:
 
 def print_outcome(outcome: TrainingLoop, *, as_json: bool) -> None:
     """Print how a run ended: a JSON object, or tables."""
-    from shards.format.order import account_tokens
+    from shards.format.windows.order import account_tokens
     from trainer.phases.ledger import summarise_phases
     from trainer.phases.mix_phases import summarise_mix
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from shards.errors import InputError
-from shards.format.order import PhaseWindows, WindowOrder
+from shards.format.windows.order import PhaseWindows, WindowOrder
 from trainer.recipe import PhaseConfig, TrainRecipe, check_rules
 
 

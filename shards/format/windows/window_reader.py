@@ -1,4 +1,4 @@
-"""Read windows by their numbers in the order that `shards.format.order` gives, as arrays of token ids.
+"""Read windows by their numbers in the order that `shards.format.windows.order` gives, as arrays of token ids.
 
 Any numbers in any order; forward through the order is fast: then the rest of the shard in use, and after it the next
 shard, are decoded in a thread meanwhile. At most two decoded shards are held (2 or 4 bytes per token) unless the caller
@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shards.format.decoded_frames import DecodedShard
+from shards.format.windows.decoded_frames import DecodedShard
 from shards.stores.cache_store import CacheStore
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from shards.format.order import Visit, WindowOrder
     from shards.format.reader import Shard
+    from shards.format.windows.order import Visit, WindowOrder
 
 READS_FORWARD = 4
 """Reads that went forward, one after another, before shards are decoded ahead. Random reads seldom do that: in a set of
