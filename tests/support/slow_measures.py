@@ -78,10 +78,10 @@ def _mean_line_bytes(text: str) -> float:
     return _divide(sum(map(_bytes, _all_lines(text))), len(_all_lines(text)))
 
 
-def _paragraphs(text: str) -> list[list[str]]:
+def _paragraphs(text: str) -> list[tuple[str, ...]]:
     """Return the words of each run of lines that are not blank."""
     groups = groupby(text.split("\n"), key=lambda line: bool(line.strip()))
-    return [[line.split() for line in lines] for filled, lines in groups if filled]  # type: ignore[misc]
+    return [tuple(" ".join(lines).split()) for filled, lines in groups if filled]
 
 
 def _repeated(parts: Sequence[object], chars: Sequence[int]) -> tuple[int, int]:
@@ -99,8 +99,7 @@ def _duplicate_lines(text: str, *, in_chars: bool) -> float:
 
 def _duplicate_paragraphs(text: str, *, in_chars: bool) -> float:
     paragraphs = _paragraphs(text)
-    sizes = [sum(map(_word_chars, lines)) for lines in paragraphs]
-    count, chars = _repeated([str(lines) for lines in paragraphs], sizes)
+    count, chars = _repeated(paragraphs, list(map(_word_chars, paragraphs)))
     return _divide(chars, _word_chars(text.split())) if in_chars else _divide(count, len(paragraphs))
 
 

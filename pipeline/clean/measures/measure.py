@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-CODE_VERSION = 1
+CODE_VERSION = 2
 """Raised when a measure of a text changes."""
 _MOST_BYTES = (1 << 31) - 1
 """Positions in a document have 32 bits."""

@@ -34,14 +34,15 @@ def measure_repeated_lines(words: Words, lines: Lines) -> tuple[float, ...]:
     keys, chars_before = _join(words.keys, words.chars_before, lines.firsts)
     repeated, chars = _count_repeated(keys, chars_before)
     share, share_of_chars = divide(repeated, len(keys)), divide(chars, all_chars)
-    keys, chars_before = _join(keys, chars_before, lines.paragraphs)
+    # Of words, not of lines: a paragraph stays equal where its lines break at other words.
+    keys, chars_before = _join(words.keys, words.chars_before, lines.firsts[lines.paragraphs])
     repeated, chars = _count_repeated(keys, chars_before)
     return share, share_of_chars, divide(repeated, len(keys)), divide(chars, all_chars)
 
 
 @compiled
 def _join(keys: Keys, chars_before: Ints, firsts: Ints) -> tuple[Keys, Ints]:
-    """Return keys and sums of characters of longer parts: what is from firsts[i] to firsts[i + 1] becomes one."""
+    """Return keys and sums of characters of lines or paragraphs: words from firsts[i] to firsts[i + 1] become one."""
     joined, joined_before = np.zeros(len(firsts) - 1, np.uint64), np.zeros(len(firsts), np.int32)
     for part in range(len(joined)):
         for index in range(firsts[part], firsts[part + 1]):
