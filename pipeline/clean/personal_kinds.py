@@ -1,9 +1,10 @@
 """Kinds of personal data: what counts as a hit, and what takes its place.
 
 A kind has a pattern for Python's `re` over bytes, and a hint in RE2's syntax: every text with a hit also matches the
-hint, so that one fast pass of RE2 finds the few documents that are searched. Patterns are of ASCII: any byte of another
-character is a boundary. Every repetition is bounded or cannot begin again inside itself, so that the time is linear in
-the text. A pattern begins with characters, not with a look back: `re` then skips to these, twice as fast.
+hint, so that one fast pass of RE2 finds the few documents that are searched. Any byte of a character outside ASCII is
+a boundary, but for letters of e-mail addresses. Every repetition is bounded or cannot begin again inside itself, so
+that the time is linear in the text. A pattern begins with characters, not with a look back: `re` then skips to these,
+twice as fast.
 
 A placeholder is never a hit: masking masked text changes nothing.
 """
@@ -18,7 +19,7 @@ from functools import partial
 
 from pipeline.recipe.filters import PersonalKind
 
-CODE_VERSION = 2
+CODE_VERSION = 3
 """Increase when the same text would be masked in another way."""
 
 _LEAST_DISTINCT = 4
@@ -72,17 +73,29 @@ _FILE_ENDINGS = frozenset(
 """Endings of names such as `logo@2x.png`. None is a top-level domain. An ending of mixed case is not one either:
 `q@k.mT` multiplies."""
 
-_ATTRIBUTES = frozenset(b"bias data dtype flat grad imag ndim real shape size values weight".split())
+_ATTRIBUTES = frozenset(
+    b"bias conj data det diag dtype flat grad imag inv ndim norm real shape size trace transpose values weight".split()
+)
 """Attributes of arrays: `W@x.shape` multiplies matrices. None is a top-level domain."""
 _SELF = b"self."
 _LEAST_OF_NAME = 3
 """`name` is an attribute and a top-level domain: behind it, operands have one or two letters, and hosts more."""
 
-_LOCAL = re.compile(rb"(?<![A-Za-z0-9_%+])[A-Za-z0-9_%+](?:[A-Za-z0-9._%+-]{0,62}[A-Za-z0-9_%+-])?\Z")
+_WIDE = rb"[\xC3-\xDF][\x80-\xBF]|(?:\xE0[\xA4-\xB7]|\xE1[\xB8-\xBF])[\x80-\xBF]"
+"""A letter beyond ASCII (RFC 6531), or an accent of its own: U+00C0 to U+07FF, U+0900 to U+0DFF, U+1E00 to U+1FFF. Text
+of other scripts, such as Chinese and Thai, stands next to an address without a space: they are boundaries."""
+_NOT_BEHIND_WIDE = rb"(?<![\xC3-\xDF][\x80-\xBF])(?<!(?:\xE0[\xA4-\xB7]|\xE1[\xB8-\xBF])[\x80-\xBF])"
+_LETTER, _ALNUM, _INNER, _NAME = (
+    rb"(?:[%b]|%b)" % (own, _WIDE) for own in (b"A-Za-z", b"A-Za-z0-9", b"A-Za-z0-9-", b"\\w%+")
+)
+
+_LOCAL = re.compile(
+    rb"(?<![A-Za-z0-9_%%+])%b%b(?:(?:[.-]|%b){0,62}(?:-|%b))?\Z" % (_NOT_BEHIND_WIDE, _NAME, _NAME, _NAME)
+)
 _MOST_LOCAL_BYTES = 64
 _DOMAIN = re.compile(
-    rb"@((?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.){1,8}"
-    rb"(?:[A-Za-z]{2,24}|xn--[A-Za-z0-9-]{2,58}[A-Za-z0-9]))(?![A-Za-z0-9_(@-]|\.[A-Za-z0-9])"
+    rb"@((?:%b(?:%b{0,61}%b)?\.){1,8}(?:xn--[A-Za-z0-9-]{2,58}[A-Za-z0-9]|%b{2,24}))(?![\w(@-]|%b|\.%b)"
+    % (_ALNUM, _INNER, _ALNUM, _LETTER, _WIDE, _ALNUM)
 )
 
 
@@ -101,7 +114,8 @@ def _find_emails(data: bytes) -> Iterator[tuple[int, int]]:
 
 def _is_email(local: bytes, domain: bytes) -> bool:
     top = domain.rpartition(b".")[2]
-    if local == b"git" or top.lower() in _FILE_ENDINGS or not (top.islower() or top.isupper() or top.istitle()):
+    cased = top.decode()
+    if local == b"git" or top.lower() in _FILE_ENDINGS or not (cased.islower() or cased.isupper() or cased.istitle()):
         return False
     if top.lower() in _ATTRIBUTES or (top.lower() == b"name" and _multiplies(local, domain)):
         return False
@@ -116,7 +130,7 @@ def _multiplies(local: bytes, domain: bytes) -> bool:
 
 _EMAIL = Kind(
     "email",
-    r"[A-Za-z0-9_%+-]@[A-Za-z0-9][A-Za-z0-9-]*\.[A-Za-z0-9]",
+    r"[A-Za-z0-9_%+\x{C0}-\x{DFF}\x{1E00}-\x{1FFF}-]@[A-Za-z0-9\x{C0}-\x{DFF}\x{1E00}-\x{1FFF}]",
     (
         b"email@example.com",
         b"firstname.lastname@example.org",
@@ -144,8 +158,9 @@ _NOT_PUBLIC_V4 = [
 _FINEWEB = frozenset(b"22.214.171.124 126.96.36.199 220.127.116.11 184.108.40.206 188.8.131.52 18.104.22.168".split())
 """Addresses that FineWeb puts in place of real ones; no host answers them (datatrove, `PIIFormatter`)."""
 _VERSION_BEFORE = re.compile(
-    rb"(?i:\b(?:v|ver)|version[_s]*|release|build|section|chapter|clause|rule|figure|table|appendix|definition|theorem"
-    rb"|lemma|proposition|corollary|remark)[s\s:=\"'.(]{0,5}\Z|[=<>~!^]=[ ]?\Z|(?:\A|[\s(\"';])[A-Z][A-Za-z]{0,30}/\Z"
+    rb"(?i:\b(?:v|ver|art)|version[_s]*|release|build|section|article|paragraph|chapter|clause|rule|figure|table|appendix"
+    rb"|annex|definition|theorem|lemma|proposition|corollary|remark|exercise|equation)[s\s:=\"'.(]{0,5}\Z"
+    rb"|[=<>~!^]=[ ]?\Z|(?:\A|[\s(\"';])[A-Z][A-Za-z]{0,30}/\Z"
 )
 _VERSION_LOOK_BACK = 40
 
@@ -209,18 +224,31 @@ _TEST_CARDS = (
     b"6011111111111117",
 )
 """Numbers that payment services publish for tests."""
+_MAESTRO_TESTS = (b"6759649826438453", b"6799990100000000019", b"6304000000000000")
+_MAESTRO = set(range(13, 20))
 _LENGTHS = (
     *((222, 272, {16}), (300, 305, {14}), (340, 349, {15}), (352, 358, {16}), (360, 369, {14}), (370, 379, {15})),
     *((380, 399, {14}), (400, 499, {13, 16, 19}), (510, 559, {16}), (601, 601, {16}), (620, 629, {16, 17, 18, 19})),
-    *((644, 659, {16}),),
+    *((644, 659, {16}), (501, 503, _MAESTRO), (561, 561, _MAESTRO), (589, 589, _MAESTRO), (630, 630, _MAESTRO)),
+    *((639, 639, _MAESTRO), (670, 670, _MAESTRO), (675, 679, _MAESTRO)),
 )
 """First three digits, from and to, and the lengths that their issuers use (ISO/IEC 7812)."""
+_SPACES = b" -\xc2\xa0\xe2\x80\xaf"
+"""The bytes of what stands between groups of digits: a space, a hyphen, a no-break space (U+00A0, U+202F)."""
+_PHONE_BEFORE = re.compile(
+    rb"(?i:\b(?:tele)?(?:phone|fon|fax)|\btel|\bmobile|\bcall)[\s:=.]{0,3}\Z|\+[0-9 ().-]{0,8}\Z"
+)
+_PHONE_LOOK_BACK = 16
 
 
 def _is_card(data: bytes, start: int, stop: int) -> bool:
-    digits = data[start:stop].translate(None, b" -")
+    digits = data[start:stop].translate(None, _SPACES)
     issuer = int(digits[:3])
-    if digits in _TEST_CARDS or not any(a <= issuer <= b and len(digits) in sizes for a, b, sizes in _LENGTHS):
+    if _PHONE_BEFORE.search(data[max(0, start - _PHONE_LOOK_BACK) : start]):
+        return False
+    if digits in _TEST_CARDS + _MAESTRO_TESTS or not any(
+        a <= issuer <= b and len(digits) in sizes for a, b, sizes in _LENGTHS
+    ):
         return False
     return _luhn(digits) and len(set(digits)) > 2
 
@@ -233,9 +261,11 @@ def _luhn(digits: bytes) -> bool:
 
 _CARD = _kind(
     "card_number",
-    r"[2-6][0-9]{12}|[2-6][0-9]{3}[ -][0-9]{4}[ -][0-9]{4}[ -][0-9]{4}|[2-6][0-9]{3}[ -][0-9]{6}[ -][0-9]{4}",
+    r"[2-6][0-9]{12}|[2-6][0-9]{3}[ \x{A0}\x{202F}-](?:[0-9]{4}[ \x{A0}\x{202F}-]){2}[0-9]{4}"
+    r"|[2-6][0-9]{3}[ \x{A0}\x{202F}-][0-9]{6}[ \x{A0}\x{202F}-][0-9]{4}",
     rb"[2-6](?<![0-9A-Za-z_.][2-6])(?<![0-9A-Za-z][+-][2-6])"
-    rb"(?:[0-9]{12,18}|[0-9]{3}([ -])[0-9]{4}\1[0-9]{4}\1[0-9]{4}|[0-9]{3}([ -])[0-9]{6}\2[0-9]{4,5})"
+    rb"(?:[0-9]{12,18}|[0-9]{3}([ -]|\xC2\xA0|\xE2\x80\xAF)(?:[0-9]{4}\1){2}[0-9]{4}"
+    rb"|[0-9]{3}([ -]|\xC2\xA0|\xE2\x80\xAF)[0-9]{6}\2[0-9]{4,5})"
     rb"(?![0-9A-Za-z_]|[.-][0-9])",
     _TEST_CARDS,
     _is_card,
@@ -261,6 +291,20 @@ def _token(name: PersonalKind, pattern: str, *, placeholder: str, size: int, hin
     """
     bounded = rf"(?<![A-Za-z0-9_-])(?:{pattern})(?![A-Za-z0-9_-])".encode()
     return _kind(name, hint or pattern, bounded, tuple(f"{placeholder}{c * size}".encode() for c in "x0"), _is_random)
+
+
+def _webhook(name: PersonalKind, place: str, secret: str, placeholder: bytes) -> Kind:
+    """Return a kind of address at which anybody may post who knows its end.
+
+    Args:
+        name: the kind.
+        place: the address without its end, in the syntax of `re` and RE2 alike.
+        secret: its end, likewise.
+        placeholder: what takes the place of the end.
+    """
+    return _kind(
+        name, place + secret, rf"{place}(?P<secret>{secret})(?![A-Za-z0-9_-])".encode(), (placeholder,), _is_random
+    )
 
 
 _BASE64_RUN = re.compile(rb"[A-Za-z0-9+/=]{40}")
@@ -297,7 +341,7 @@ _KEYS = (
     _kind(
         "aws_key",
         r"(?i:secret_?access_?key|aws_?secret)",
-        rb"(?i:secret_?access_?key|aws_?secret(?:_?key)?)[\"']?[ \t]{0,8}(?:=>|[:=])[ \t]{0,8}[\"']?"
+        rb"(?i:secret_?access_?key|aws_?secret(?:_?key)?)(?:>\s{0,8}|[\"']?[ \t]{0,8}(?:=>|[:=])[ \t]{0,8}[\"']?)"
         rb"(?P<secret>[A-Za-z0-9/+]{40})(?![A-Za-z0-9/+=])",
         (b"wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",),
         _is_aws_key,
@@ -307,7 +351,15 @@ _KEYS = (
         "github_token", "gh[pousr]_[A-Za-z0-9]{36,251}", placeholder="ghp_", size=36, hint="gh[pousr]_[A-Za-z0-9]{36}"
     ),
     _token("github_token", "github_pat_[A-Za-z0-9]{22}_[A-Za-z0-9]{59}", placeholder="github_pat_", size=22),
-    _token("gitlab_token", "glpat-[A-Za-z0-9_-]{20}", placeholder="glpat-", size=20),
+    # GitLab's newer tokens end with a version and a checksum, behind dots.
+    _token(
+        "gitlab_token",
+        r"gl(?:pat|oas|dt|rtr?|cbt|ptt|ft|imt|agent|wt|soat|ffct)-[A-Za-z0-9_-]{20,300}"
+        r"(?:(?:\.[0-9a-z]{2})?\.[0-9a-z]{9})?",
+        placeholder="glpat-",
+        size=20,
+        hint=r"gl(?:pat|oas|dt|rtr?|cbt|ptt|ft|imt|agent|wt|soat|ffct)-[A-Za-z0-9_-]{20}",
+    ),
     _token("google_key", "AIza[A-Za-z0-9_-]{35}", placeholder="AIza", size=35),
     _token("huggingface_token", "hf_[A-Za-z]{34}", placeholder="hf_", size=34),
     _token(
@@ -326,10 +378,23 @@ _KEYS = (
     ),
     _token(
         "slack_token",
-        "xox[abeoprs]-[0-9]{8,16}-[A-Za-z0-9-]{10,200}",
+        r"xox[abeoprs]-[0-9]{8,16}-[A-Za-z0-9-]{10,200}|xapp-[0-9]-[A-Z0-9]{8,16}-[0-9]{8,16}-[A-Za-z0-9]{32,128}"
+        r"|xoxe(?:\.xox[bp])?-[0-9]-[A-Za-z0-9-]{100,250}",
         placeholder="xoxb-",
         size=48,
-        hint="xox[abeoprs]-",
+        hint=r"xox[abeoprs]-|xapp-[0-9]-",
+    ),
+    _webhook(
+        "slack_token",
+        r"hooks\.slack\.com/services/",
+        r"T[A-Z0-9]{8,12}/B[A-Z0-9]{8,12}/[A-Za-z0-9]{20,32}",
+        b"T00000000/B00000000/" + b"X" * 24,
+    ),
+    _webhook(
+        "discord_webhook",
+        r"discord(?:app)?\.com/api/webhooks/",
+        r"[0-9]{17,20}/[A-Za-z0-9_-]{60,72}",
+        b"0" * 18 + b"/" + b"X" * 68,
     ),
     _token("stripe_key", "[sr]k_live_[A-Za-z0-9]{24,247}", placeholder="sk_live_", size=24, hint="[sr]k_live_"),
     _token("npm_token", "npm_[A-Za-z0-9]{36}", placeholder="npm_", size=36),

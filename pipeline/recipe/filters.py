@@ -19,6 +19,7 @@ PersonalKind = Literal[
     "openai_key",
     "anthropic_key",
     "slack_token",
+    "discord_webhook",
     "stripe_key",
     "npm_token",
     "pypi_token",

@@ -34,7 +34,7 @@ from tests.support.servers import corpora
 
 KINDS = kinds_of(PERSONAL_KINDS)
 PLACEHOLDERS = [placeholder for kind in KINDS for placeholder in kind.placeholders]
-PLANTED = 208
+PLANTED = 221
 """13 of each kind."""
 
 
@@ -95,9 +95,12 @@ user@host, root@localhost, git@github.com:owner/repo.git, me@example.com, you@ma
 icon@2x.png, logo@3x.jpg, package@1.2.3, numpy@1.26.4.post1
 C = A@B.T; D = A@weights.transpose(1, 0); E = x@W.dot(y); "%s@%s" % (a, b); f"{user}@{host}"
 print(W@x.name, a@b.name, x@weights.name, self.W@self.inputs.name, q@k.shape, (A@B.data).sum(), L@R.grad)
+C = P@Q.inv; d = A@B.det
 version 12.34.56.78, v12.34.56.78, __version__ = '12.34.56.78', "version": "12.34.56.78", requests>=12.34.56.78
 numpy==12.34.56.78, Firefox/12.34.56.78, lib-12.34.56.78, 12.34.56.78-beta, 12.34.56.78.9, x12.34.56.78, 12.34.56.78+git
 1.2.3.4, 8.8.8.8, 1.0.0.0, Section 12.34.56.78, see Proposition 12.34.56.78
+Article 12.13.14.15, Art. 12.13.14.15, see articles 12.13.14.15, paragraph 12.13.14.15
+Call +4981493434382 now, tel. 4981493434382, phone: 4981493434382, +44 5395 7876 3621 486, fax 4981493434382
 10.20.30.40, 127.0.0.1, 169.254.10.10, 172.16.254.1, 192.168.178.20, 100.64.10.10, 255.255.255.0, 224.0.0.251, 0.0.0.10
 192.0.2.44, 198.51.100.17, 203.0.113.99, 12.34.56.256, 12.034.56.78, 12.34.56, 12.34.56.789
 2026-11-22 12:34:56, 00:1a:2b:3c:4d:5e, std::cout, abc::def, fe80::1:2:3, ::1, 2001:db8::8a2e:370:7334, x[2000::2]
@@ -106,7 +109,8 @@ numpy==12.34.56.78, Firefox/12.34.56.78, lib-12.34.56.78, 12.34.56.78-beta, 12.3
 0.4539578763621486, 4539578763621486.5, a4539578763621486, 4539578763621487, 4539 5787 6362 1487, 4444444444444448
 AKIAIOSFODNN7EXAMPLE, aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY, secret_access_key = None
 ghp_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx, hf_token, sk-learn, sk-ant-, AIza, npm_config_registry
-glpat-00000000000000000000
+glpat-00000000000000000000, xapp-1, https://hooks.slack.com/services/T00000000/B00000000/XXXXXXXXXXXXXXXXXXXXXXXX
+<secretAccessKey></secretAccessKey>, 6759649826438453, 5018111111111113, 6759 6498 2643 8454, юзер@хост
 -----BEGIN PUBLIC KEY-----
 MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEAuV7f0S9CVzXxFxkOEVGbKY
 -----END PUBLIC KEY-----
@@ -126,6 +130,9 @@ def test_blocks_that_are_none() -> None:
     assert hits(CLEAN) == []
 
 
+RANDOM = "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1eF3hI5kL7n"
+SLACK_END = f"T{'0A1B2C3D'}/B{'4E5F6G7H'}/{RANDOM[:24]}"
+DISCORD_END = f"{'123456789012345678'}/{RANDOM}{RANDOM[:28]}"
 FOUND = {
     "<john@gmail.com>": "john@gmail.com",
     "mailto:John.Doe+tag@mail.co.uk?subject=x": "John.Doe+tag@mail.co.uk",
@@ -137,7 +144,14 @@ FOUND = {
     "jane@web.de, and": "jane@web.de",
     "https://bob:secret1@host.org/x": "secret1@host.org",
     "jo@xn--mnchen-3ya.de": "jo@xn--mnchen-3ya.de",
-    "wröte@kö.de x@ab.cd": "x@ab.cd",
+    "jürgen@web.de,": "jürgen@web.de",
+    "jurgen@kö.de.": "jurgen@kö.de",
+    "(почта.моя@пример.рф)": "почта.моя@пример.рф",
+    "ju\u0308rgen@web.de": "ju\u0308rgen@web.de",
+    "<ईमेलfrom@wők.com>": "ईमेलfrom@wők.com",
+    "nguyễn@thư.vn": "nguyễn@thư.vn",
+    "联系john@web.de吧": "john@web.de",
+    "“john@web.de”": "john@web.de",
     "ping 93.184.216.34:80": "93.184.216.34",
     "http://93.184.216.34/x": "93.184.216.34",
     "from 93.184.216.34 to": "93.184.216.34",
@@ -152,7 +166,29 @@ FOUND = {
     "4539 5787 6362 1486": "4539 5787 6362 1486",
     "4539-5787-6362-1486, 123": "4539-5787-6362-1486",
     "3714 496353 98433": None,
+    "4539\xa05787\xa06362\xa01486": "4539\xa05787\xa06362\xa01486",
+    "4539\u202f5787\u202f6362\u202f1486": "4539\u202f5787\u202f6362\u202f1486",
+    "4539 5787\xa06362 1486": None,
+    "Maestro 6759649826438461": "6759649826438461",
+    "Maestro 675964982643843456": None,
     '"SecretAccessKey" : "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1eF3hI5kL7n"': "aB3dE5gH7jK9mN1pQ3sT5vW7yZ9bC1eF3hI5kL7n",
+    f"<secretAccessKey>{RANDOM}</secretAccessKey>": RANDOM,
+    f"<SecretAccessKey>\n  {RANDOM}\n": RANDOM,
+    **{
+        f"token: {token}.": token
+        for token in (
+            f"glpat-{RANDOM[:20]}",
+            f"glpat-{RANDOM[:27]}.01.{'1a2b3c4d5'}",
+            f"glpat-{RANDOM[:27]}.{'1a2b3c4d5'}",
+            f"gldt-{RANDOM[:20]}",
+            f"glrt-t3_{RANDOM[:27]}.01.{'1a2b3c4d5'}",
+            f"xapp-1-{'A0B1C2D3E4'}-{'123456789012'}-{RANDOM.lower()}{RANDOM[:24].lower()}",
+            f"xoxe.xoxp-1-{RANDOM * 4}",
+            f"xoxe-1-{RANDOM * 4}",
+        )
+    },
+    f"https://hooks.slack.com/services/{SLACK_END}": SLACK_END,
+    f"https://discord.com/api/webhooks/{DISCORD_END}": DISCORD_END,
 }
 
 
@@ -177,7 +213,8 @@ def test_a_key_stays_a_block_and_the_text_between_blocks_stays() -> None:
 def test_luhn_is_that_of_the_standard() -> None:
     rng = random.Random(2)
     numbers = ["".join(rng.choices("0123456789", k=rng.randint(1, 20))) for _ in range(2000)]
-    assert [personal_kinds._luhn(number.encode()) for number in numbers] == list(map(luhn, numbers))
+    found = [personal_kinds._luhn(number.encode()) for number in numbers]  # pyright: ignore[reportPrivateUsage]
+    assert found == list(map(luhn, numbers))
     assert luhn("79927398713")
     assert not luhn("79927398710")
 
@@ -186,48 +223,38 @@ def test_addresses_that_stay_are_those_of_the_library() -> None:
     import ipaddress
 
     rng = random.Random(3)
+    not_public = personal_kinds._NOT_PUBLIC_V4  # pyright: ignore[reportPrivateUsage]
     for _ in range(20_000):
         address = ipaddress.IPv4Address(rng.getrandbits(32))
         text = str(address)
-        public = not any(address in network for network in personal_kinds._NOT_PUBLIC_V4)
+        public = not any(address in network for network in not_public)
         assert bool(hits(f"at {text} now")) == public, text
         if not address.is_global:  # of special use by any version of Python: not public here either
             assert not public, text
 
 
 ALPHABET = [
-    "@",
-    ".",
-    ":",
-    "-",
-    "::",
-    "/",
-    " ",
-    "\n",
-    "a",
-    "x.com",
-    "8.8.4.10",
-    "93.184",
-    "john",
-    "é",
-    "世",
-    "(",
-    "1",
-    "25",
+    *("@", ".", ":", "-", "::", "/", " ", "\n", "a", "x.com", "8.8.4.10", "93.184", "john", "é", "世", "(", "1", "25"),
+    *(
+        "2606:47",
+        "453957876362",
+        "1486",
+        "AKIA",
+        "EXAMPLE",
+        "version ",
+        "xxxx",
+        "=",
+        "+",
+        "\xa0",
+        "рф",
+        "glpat-",
+        ".01.",
+    ),
+    *("-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----"),
+    *(placeholder.decode() for placeholder in PLACEHOLDERS),
+    *(piece.text for piece in plant(34, seed=7)),
+    *(piece.secret for piece in plant(34, seed=8)),
 ]
-ALPHABET += [
-    "2606:47",
-    "453957876362",
-    "1486",
-    "AKIA",
-    "EXAMPLE",
-    "version ",
-    "-----BEGIN PRIVATE KEY-----",
-    "xxxx",
-    "=",
-]
-ALPHABET += ["-----END PRIVATE KEY-----", *(placeholder.decode() for placeholder in PLACEHOLDERS)]
-ALPHABET += [piece.text for piece in plant(32, seed=7)] + [piece.secret for piece in plant(32, seed=8)]
 TEXTS = st.lists(st.sampled_from(ALPHABET), max_size=14).map("".join)
 
 
@@ -342,6 +369,7 @@ def test_faults_and_tables_for_all(load: Callable[..., Recipe]) -> None:
     )
     own = GOOD.replace("weight = 3.5", 'weight = 3.5\n[sources.clean.personal_data]\naction = "keep"')
     prose, code = load(own + '[clean.personal_data]\nkinds = ["email"]\n').sources
+    assert prose.clean.personal_data is not None
     assert prose.clean.personal_data.all_kinds == ("email",)
     assert not code.clean
 
@@ -425,9 +453,9 @@ def test_documents_are_dropped_and_no_secret_is_told(
     few = drop.replace("]}", "], max_dropped = 0.1}")
     stopped = run_build(folder / "recipe.toml", folder / "dropped", "--set", few, expect=2)
     said = stopped["stderr"]
-    assert "source 'first': clean.personal_data drops 39 of 208 documents (18.75%), more than max_dropped = 0.1" in said
+    assert "source 'first': clean.personal_data drops 39 of 221 documents (17.65%), more than max_dropped = 0.1" in said
     assert said.count("first.jsonl row ") == 10
-    assert "set max_dropped = 0.19 next to them, in [sources.clean.personal_data] or [clean.personal_data]" in said
+    assert "set max_dropped = 0.18 next to them, in [sources.clean.personal_data] or [clean.personal_data]" in said
     receipts = "".join(path.read_text() for path in (folder / "dropped.work").rglob("*.json"))
     for piece in plant(PLANTED, seed=4):
         assert piece.secret not in said

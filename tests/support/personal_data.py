@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pipeline.recipe.filters import PERSONAL_KINDS, PersonalKind
 
 _ALNUM = string.ascii_letters + string.digits
+_BASE36 = string.ascii_lowercase + string.digits
 _BASE32 = string.ascii_uppercase + "234567"
 
 
@@ -39,8 +40,10 @@ def _make(kind: PersonalKind, rng: random.Random) -> Planted:
     if kind == "aws_key" and len(secret) == 40:
         key = rng.choice(["aws_secret_access_key = ", '"SecretAccessKey": "', "AWS_SECRET_ACCESS_KEY="])
         return Planted(kind, f"{key}{secret}\n", secret)
+    if kind == "discord_webhook":
+        return Planted(kind, f"post to https://discord.com/api/webhooks/{secret}\n", secret)
     before, after = rng.choice(
-        [("write to ", ".\n"), ("key = '", "'\n"), ("<", ">, "), ("(", ")"), ("é", "é\n"), ("x=", ";"), ("\n", "\n")]
+        [("write to ", ".\n"), ("key = '", "'\n"), ("<", ">, "), ("(", ")"), ("世", "界\n"), ("x=", ";"), ("\n", "\n")]
     )
     return Planted(kind, f"{before}{secret}{after}", secret)
 
@@ -49,8 +52,8 @@ def _secret(kind: PersonalKind, rng: random.Random) -> str:
     match kind:
         case "email":
             name = rng.choice(["jo", "mary.jones", "x_y+z", "o-k", "A.B.C", "r2d2"])
-            ending = rng.choice(["com", "co.uk", "museum", "de", "mail.fr"])
-            return f"{name}{rng.randrange(1000)}@{_letters(rng, 7)}.{ending}"
+            host, ending = rng.choice(["", "ö", "почта"]), rng.choice(["com", "co.uk", "museum", "de", "mail.fr", "рф"])
+            return f"{rng.choice(['', 'ü'])}{name}{rng.randrange(1000)}@{host}{_letters(rng, 7)}.{ending}"
         case "ipv4":
             return f"{rng.randrange(11, 99)}.{rng.randrange(128)}.{rng.randrange(256)}.{rng.randrange(256)}"
         case "ipv6":
@@ -70,7 +73,8 @@ def _secret(kind: PersonalKind, rng: random.Random) -> str:
                 [f"ghp_{_pick(rng, _ALNUM, 36)}", f"github_pat_{_pick(rng, _ALNUM, 22)}_{_pick(rng, _ALNUM, 59)}"]
             )
         case "gitlab_token":
-            return f"glpat-{_pick(rng, _ALNUM, 20)}"
+            token = f"{rng.choice(['glpat', 'gldt', 'glrt'])}-{_pick(rng, _ALNUM, 20)}"
+            return rng.choice([token, f"{token}{_pick(rng, _ALNUM, 7)}.01.{_pick(rng, _BASE36, 9)}"])
         case "google_key":
             return f"AIza{_pick(rng, _ALNUM, 35)}"
         case "huggingface_token":
@@ -80,7 +84,17 @@ def _secret(kind: PersonalKind, rng: random.Random) -> str:
         case "anthropic_key":
             return f"sk-ant-api03-{_pick(rng, _ALNUM, 93)}AA"
         case "slack_token":
-            return f"xoxb-{rng.randrange(10**11, 10**12)}-{rng.randrange(10**11, 10**12)}-{_pick(rng, _ALNUM, 24)}"
+            first, second = (rng.randrange(10**11, 10**12) for _ in range(2))
+            app = _pick(rng, _BASE32, 10)
+            return rng.choice(
+                [
+                    f"xoxb-{first}-{second}-{_pick(rng, _ALNUM, 24)}",
+                    f"xapp-1-A{app}-{first}-{_pick(rng, _BASE36, 64)}",
+                    f"xoxe.xoxp-1-{_pick(rng, _ALNUM, 163)}",
+                ]
+            )
+        case "discord_webhook":
+            return f"{rng.randrange(10**17, 10**18)}/{_pick(rng, _ALNUM, 68)}"
         case "stripe_key":
             return f"sk_live_{_pick(rng, _ALNUM, 24)}"
         case "npm_token":
@@ -98,11 +112,13 @@ def _letters(rng: random.Random, count: int) -> str:
 
 
 def _card(rng: random.Random) -> str:
-    prefix, size = rng.choice([("4", 16), ("51", 16), ("2300", 16), ("34", 15), ("6011", 16), ("36", 14), ("3530", 16)])
+    prefix, size = rng.choice(
+        [("4", 16), ("51", 16), ("2300", 16), ("34", 15), ("6011", 16), ("36", 14), ("3530", 16), ("6759", 18)]
+    )
     body = prefix + _pick(rng, string.digits, size - 1 - len(prefix))
     digits = next(body + last for last in string.digits if luhn(body + last))
     if size == 16 and rng.random() < 0.5:
-        return rng.choice(" -").join(digits[start : start + 4] for start in range(0, 16, 4))
+        return rng.choice(" -\xa0\u202f").join(digits[start : start + 4] for start in range(0, 16, 4))
     return digits
 
 
