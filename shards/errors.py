@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Literal, get_args
 
@@ -101,7 +102,7 @@ EXTRAS = {
     "safetensors": "train",
     "torch": "train",
 }
-"""Packages that come with an extra of the distribution (`pip install 'tokenmill[hub]'`), and with which."""
+"""Packages that come with an extra of the distribution, by import name, and with which extra."""
 
 
 _REMEDIES = {
@@ -143,7 +144,7 @@ def check_extra(package: str, extra: str) -> None:
         MissingExtraError: it is not; the message names the extra, of several that bring the package.
     """
     if importlib.util.find_spec(package) is None:
-        raise _name_extra(package, extra)
+        raise name_extra(package, extra)
 
 
 def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | ModuleNotFoundError:
@@ -151,11 +152,30 @@ def missing_extra(error: ModuleNotFoundError) -> MissingExtraError | ModuleNotFo
     package = (error.name or "").partition(".")[0]
     if package not in EXTRAS:
         return error
-    return _name_extra(package, EXTRAS[package])
+    return name_extra(package, EXTRAS[package])
 
 
-def _name_extra(package: str, extra: str) -> MissingExtraError:
-    return MissingExtraError(f"the package {package!r} is not installed. Install it: pip install 'tokenmill[{extra}]'")
+def name_extra(package: str, extra: str) -> MissingExtraError:
+    """Return the error for a package that is not installed and comes with an extra."""
+    return MissingExtraError(f"the package {package!r} is not installed. Install it: {install_command(extra)}")
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra's packages for the Python that runs.
+
+    The packages are named by the distribution's metadata: no index has Tokenmill itself, and neither a checkout nor an
+    installed wheel knows where the other is.
+    """
+    import shlex
+    import sys
+    from importlib.metadata import PackageNotFoundError, requires  # late: takes 20 ms to load
+
+    try:
+        conditions = (line.partition("; extra == ") for line in requires("tokenmill") or [])
+        packages = [package for package, _, name in conditions if name.strip("'\"") == extra]
+    except PackageNotFoundError:  # run from a folder without being installed
+        packages = [f"{Path(__file__).parents[1]}[{extra}]"]
+    return shlex.join([sys.executable, "-m", "pip", "install", *packages])
 
 
 class RunError(TokenmillError, RuntimeError):

@@ -76,8 +76,8 @@ class PersonalData(Filter):
 
 
 class Language(Filter):
-    """The language of a document, as a fastText model sees it (`pip install 'tokenmill[clean]'`). Documents in other
-    languages are dropped and counted by language.
+    """The language of a document, as a fastText model sees it (the extra `clean`). Documents in other languages are
+    dropped and counted by language.
     """
 
     name = "language"
@@ -123,9 +123,9 @@ _DIGEST = "#sha256="
 
 
 class DatatroveFilter(Filter):
-    """One of the filters of `datatrove.pipeline.filters`, unchanged and at its own speed (`pip install
-    'tokenmill[datatrove]'`). A document that it rejects is dropped and counted as `NAME: REASON`. If the filter changes
-    a text, the original is encoded.
+    """One of the filters of `datatrove.pipeline.filters`, unchanged and at its own speed (the extra `datatrove`). A
+    document that it rejects is dropped and counted as `NAME: REASON`. If the filter changes a text, the original is
+    encoded.
     """
 
     name = "datatrove"

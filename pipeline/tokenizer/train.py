@@ -26,6 +26,7 @@ from pipeline.numba_compiler import is_to_compile
 from pipeline.sources.network.counted_retries import count_retries
 from pipeline.tokenizer.given_tokenizer import TokenizerError
 from pipeline.tokenizer.sample import DOCUMENT_SEPARATOR, TokenizerTask, draw_sample, iter_sample
+from shards.errors import install_command
 from shards.format.tokenizer_json import byte_characters
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ def describe_slow_trainer(pretokenizer: str) -> str:
     """Return what `build` and `plan` say if `tokenizers` trains the tokenizer."""
     return (
         f"tokenizer: `tokenizers` learns the merges for {pretokenizer}, about 4 MB of text a second. "
-        "Install what learns the same ones faster: pip install 'tokenmill[bpe]'"
+        f"Install what learns the same ones faster: {install_command('bpe')}"
     )
 
 

@@ -8,15 +8,14 @@ workers and samples in a batch. Both read the same samples in the same order as 
 The only package of `shards` that imports torch: `import shards` does not load it.
 """
 
-from shards.errors import MissingExtraError
+from shards.errors import name_extra
 
 try:
     import torch as _torch  # noqa: F401  # pyright: ignore[reportUnusedImport]
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
-    message = "the package 'torch' is not installed. Install it: pip install 'tokenmill[torch]'"
-    raise MissingExtraError(message) from error
+    raise name_extra("torch", "torch") from error
 
 from shards.torch.batch import collate_windows
 from shards.torch.state import StateError

@@ -28,7 +28,7 @@ class RayCluster:
     def __init__(self, **settings: object) -> None:
         """Start the head; `settings` are of Ray's system."""
         os.environ.update(_ON_LOOPBACK)
-        pytest.importorskip("ray", reason="Ray is not installed: pip install 'tokenmill[ray]'")
+        pytest.importorskip("ray", reason="Ray is not installed: `make env` installs it")
         self._before = {process.pid for process in psutil.Process().children(recursive=True)}
         from ray.cluster_utils import Cluster
 

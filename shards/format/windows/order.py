@@ -2,8 +2,9 @@
 
 A shard of n tokens holds (n - 1) // seq_len windows of seq_len + 1 tokens; the last token of a window is the first of
 the next, so every token but a shard's first and its last few is a target once an epoch. Each epoch visits the shards
-in a permuted order, and inside a shard its windows in a permuted order. Every shard holds documents of the whole
-corpus in random order already, so nothing is lost by finishing one shard before the next.
+in a permuted order, and inside a shard its windows in a permuted order. Windows of two shards do not mix, and documents
+stay where they are in their shard. Every shard of a built set holds documents of the whole corpus, or of its phase, in
+random order already, so nothing is lost by finishing one shard before the next.
 
 In a set with phases each epoch takes the phases in order, and permutes the shards of each. A shard has one phase and a
 window is in one shard, so the order crosses from one phase to the next between two windows.
