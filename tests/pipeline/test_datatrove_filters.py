@@ -1,5 +1,7 @@
 """datatrove's filters, named in a recipe: they drop exactly what they drop when called alone."""
 
+# pyright: basic
+
 from __future__ import annotations
 
 import itertools
@@ -48,15 +50,23 @@ NAMED = [
 ]
 
 
+def python_pages() -> list[str]:
+    """Return pages of six paragraphs of the language reference, each on one line as on a web page."""
+    lines = [" ".join(paragraph.split()) for paragraph in real_documents()]
+    return ["\n".join(lines[first : first + 6]) for first in range(0, len(lines), 6)]
+
+
 def texts(count: int) -> list[str]:
-    """Return web pages of the corpora, else paragraphs of Python's documentation; with some of a bad kind."""
+    """Return web pages of the corpora, else pages of Python's documentation; with some of a bad kind."""
     folder = corpora.find()
-    good = real_documents()
-    if folder is not None:
+    if folder is None:
+        pages = python_pages()
+    else:
         import pyarrow.parquet as pq
 
         (path,) = (folder / "fineweb_edu").glob("*.parquet")
-        good = [text for text in pq.read_table(path, columns=["text"])["text"].to_pylist() if len(text) < 4000]
+        pages = [str(text) for text in pq.read_table(path, columns=["text"])["text"].to_pylist()]
+    good = [text for text in pages if len(text) < 4000]
     bad = ["- a\n- b\n- c\n" * 30, "word " * 300, "# # # # " * 90, "Too short.", "no stop words " * 60, "é世界 " * 99]
     mixed = itertools.chain.from_iterable(zip(good, itertools.cycle(bad), strict=False))
     return list(dict.fromkeys(mixed))[:count]

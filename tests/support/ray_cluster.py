@@ -1,5 +1,7 @@
 """A Ray cluster on loopback: a head without CPUs, and nodes with one CPU each that come and go."""
 
+# pyright: basic
+
 from __future__ import annotations
 
 import contextlib
