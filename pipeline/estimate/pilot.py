@@ -239,7 +239,7 @@ def _tokenizer(recipe: Recipe, selections: list[Selection], samples: list[Extrac
     weights = section.sample_weights or {source.name: source.weight for source in recipe.sources}
     shares = Shares(tuple(weights[source.name] for source in recipe.sources)).fractions
     texts = [
-        _clean_sample(selection.source, sample.texts if _is_all(selection, sample) else sample.texts[::2])
+        _clean_sample(recipe, selection.source, sample.texts if _is_all(selection, sample) else sample.texts[::2])
         for selection, sample in zip(selections, samples, strict=True)
     ]
     most = min([sum(map(len, own)) / share for own, share in zip(texts, shares, strict=True) if own], default=0)
@@ -268,11 +268,12 @@ def _describe_slow_trainer(recipe: Recipe) -> str:
     return "" if recipe.tokenizer_file or find_trainer(name) != "tokenizers" else describe_slow_trainer(name)
 
 
-def _clean_sample(source: SourceRecipe, texts: list[bytes]) -> list[bytes]:
+def _clean_sample(recipe: Recipe, source: SourceRecipe, texts: list[bytes]) -> list[bytes]:
     """Return the documents that the build's own sample is drawn from."""
-    if not source.clean.presets("mix"):
+    limits = recipe.sample_limits().get(source.name)
+    if limits is None:
         return texts
-    sampled = source.model_copy(update={"clean": source.clean.for_sample()})
+    sampled = source.model_copy(update={"clean": source.clean.for_sample(limits)})
     batch = TextBatch(wrap_texts(pa.large_binary(), texts), np.arange(len(texts), dtype=np.uint32))
     return [bytes(text) for text in clean_batch(sampled, batch, Counter())]
 

@@ -13,13 +13,14 @@ from typing import Any, cast
 from pydantic import BaseModel
 
 from pipeline.recipe.key_values import parse_count
+from pipeline.recipe.presets import PRESETS
 from pipeline.recipe.schema import NUM_BYTES, ShardsRecipe, SourceRecipe, TokenizerRecipe
 from shards.config import item_names
 
 _KEYS_OF_KIND = {"files": ("paths", "encoding"), "hub": ("repo", "config", "split", "revision")}
 _REQUIRED_KEY = {"files": "paths", "hub": "repo"}
 _KEYS_OF_CONTENT = ("blob_id", "fallback_encoding", "max_missing")
-_KEYS_OF_TRAINING = ("vocab_size", "special_tokens", "pretokenizer", "sample_bytes", "sample_weights")
+_KEYS_OF_TRAINING = ("vocab_size", "special_tokens", "pretokenizer", "sample_bytes", "sample_weights", "sample_limits")
 
 
 def check_sources(data: dict[str, Any]) -> Iterator[str]:
@@ -35,6 +36,30 @@ def check_sources(data: dict[str, Any]) -> Iterator[str]:
     if isinstance(weights, dict) and sorted(cast("dict[str, Any]", weights)) != sorted(names):
         got = sorted(cast("dict[str, Any]", weights))
         yield f"tokenizer.sample_weights: expected one weight for each of {sorted(names)}, got {got}"
+    yield from _check_sample_limits(data, dict(sources))
+
+
+def _check_sample_limits(data: dict[str, Any], sources: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """Yield the faults of `tokenizer.sample_limits`: tables of what the sample is not cleaned by when documents are."""
+    section, of_all = data.get("tokenizer"), data.get("clean")
+    given = cast("dict[str, Any]", section).get("sample_limits") if isinstance(section, dict) else None
+    for name, tables in cast("dict[str, Any]", given).items() if isinstance(given, dict) else ():
+        source = next((source for source in sources.values() if source.get("name") == name), None)
+        clean: dict[str, Any] = {}
+        for part in (of_all, source.get("clean")) if source else ():
+            clean |= cast("dict[str, Any]", part) if isinstance(part, dict) else {}
+        mixed = [preset for preset in PRESETS if _applies_in_mix(clean.get(preset))]
+        for preset, table in cast("dict[str, Any]", tables).items() if isinstance(tables, dict) else ():
+            if preset not in mixed or not _applies_in_mix(table):
+                expected = ", ".join(mixed) or "none"
+                yield (
+                    f"tokenizer.sample_limits.{name}.{preset}: expected a table of a preset that the source has on, "
+                    f'both with when = "mix": {expected}'
+                )
+
+
+def _applies_in_mix(table: Any) -> bool:
+    return isinstance(table, dict) and cast("dict[str, Any]", table).get("when", "mix") == "mix"
 
 
 def check_phases(data: dict[str, Any]) -> Iterator[str]:

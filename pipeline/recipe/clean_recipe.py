@@ -74,14 +74,18 @@ class CleanRecipe(Settings):
         """Return the measures that are written with a run, by name, including those of limits that are off."""
         return sorted({name for preset in self.presets("mix") for name in preset.measures()})
 
-    def for_sample(self) -> Self:
-        """Return the tables that clean the tokenizer's sample, with published limits for `when = "mix"`.
+    def mix_presets(self) -> CleanRecipe:
+        """Return the presets with `when = "mix"` alone, with their limits."""
+        own: dict[str, Any] = {preset.name: preset.with_limits_alone() for preset in self.presets("mix")}
+        return CleanRecipe(**own)
 
-        Changing such a limit or turning it off therefore keeps the tokenizer.
+    def for_sample(self, limits: CleanRecipe) -> Self:
+        """Return the tables that clean the tokenizer's sample.
+
+        Args:
+            limits: the presets with `when = "mix"`, with the limits that the sample is drawn with.
         """
-        moved = {
-            preset.name: preset.published().model_copy(update={"when": "encode"}) for preset in self.presets("mix")
-        }
+        moved = {preset.name: preset.model_copy(update={"when": "encode"}) for preset in limits.presets("mix")}
         return self.model_copy(update=moved)
 
     def with_defaults(self, others: CleanRecipe) -> Self:

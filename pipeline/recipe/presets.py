@@ -115,9 +115,9 @@ class Preset(CleanTable):
             if value != OFF
         ]
 
-    def published(self) -> Self:
-        """Return the preset with its published limits."""
-        return type(self)(when=self.when, max_dropped=self.max_dropped)
+    def with_limits_alone(self) -> Self:
+        """Return the preset with the published `max_dropped`, which has no influence on the bytes."""
+        return self.model_copy(update={"max_dropped": Preset.model_fields["max_dropped"].default})
 
 
 class Gopher(Preset):

@@ -40,6 +40,10 @@ def _is_off(clean: CleanRecipe) -> bool:
     return not clean
 
 
+def _is_none(value: Any) -> bool:
+    return value is None
+
+
 def _is_false(value: bool | str) -> bool:
     return value is False
 
@@ -187,6 +191,10 @@ class TokenizerRecipe(Settings):
     sample_weights: dict[str, PositiveFloat] | None = None
     """Shares of the sources in that sample, by source name; when absent, the mix's weights. The set's `recipe.json`
     records the shares used."""
+    sample_limits: dict[str, CleanRecipe] | None = Field(default=None, exclude_if=_is_none)
+    """The limits with which that sample is drawn, by source name: tables like the source's `clean`, of its presets with
+    `when = "mix"`; when absent, the recipe's limits. The tokenizer is kept when limits move later, and the set's
+    `recipe.json` records the limits used."""
 
 
 MAX_EPOCHS = 1000
@@ -286,6 +294,15 @@ class Recipe(Settings):
         object.__setattr__(self, "drop_if_matches", [])
         object.__setattr__(self, "clean", CleanAllRecipe(near_duplicates=self.clean.near_duplicates))
         return self
+
+    def sample_limits(self) -> dict[str, CleanRecipe]:
+        """Return the limits with which the tokenizer's sample is drawn, by source, of presets with `when = "mix"`."""
+        given = self.tokenizer.sample_limits or {}
+        return {
+            source.name: given.get(source.name, CleanRecipe()).with_defaults(source.clean.mix_presets())
+            for source in self.sources
+            if source.clean.presets("mix")
+        }
 
     @property
     def folder(self) -> Path:

@@ -82,10 +82,7 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, in
         limits = f"`clean` drops {'the others' if matched else 'all of the sample'}" if cleans else ""
         remedy = "Correct the patterns. " if matched else ""
         if cleans:
-            remedy += (
-                'The sample follows the limits with when = "encode", and the published numbers with when = "mix". Move '
-                'the limits and set when = "encode", or give a tokenizer `file`.'
-            )
+            remedy += "The sample follows the recipe's limits: move them, or give a tokenizer `file`."
         dropped = " and ".join(filter(None, (patterns, limits)))
         raise TokenizerError(f"tokenizer: no text is left to train on: {dropped}. {remedy.rstrip()}")
     bound = 256 + len(recipe.special_tokens) + size  # each merge needs a place of its own in the text
@@ -106,9 +103,10 @@ def train_tokenizer(folder: Path, task: TokenizerTask, report: Callable[[int, in
         )
     weights = {source.name: weight for source, weight in zip(task.sources, task.weights, strict=True)}
     return {
-        "tokenizer": recipe.model_dump(exclude={"bos"}),
+        "tokenizer": recipe.model_dump(exclude={"bos", "sample_limits"}),
         "sample": {source.name: facts for source, facts in zip(task.sources, drawn, strict=True)},
         "sample_weights": weights,
+        "sample_limits": {name: limits.model_dump() for name, limits in (recipe.sample_limits or {}).items()},
         "retries": retries,
         "files": {TOKENIZER_FILE: write_checksummed(folder / TOKENIZER_FILE, text.encode())},
         "seconds": timer.seconds,

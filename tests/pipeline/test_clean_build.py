@@ -1,5 +1,7 @@
 """Builds that clean: what a moved limit costs, when a build stops over one, and that nothing else decides the bytes."""
 
+# pyright: basic
+
 from __future__ import annotations
 
 import json
@@ -65,6 +67,7 @@ def write_recipe(folder: Path, name: str = "recipe.toml", *, prose: str = "", mo
 KEPT = ("min_words", "max_words", "max_mean_word_chars")
 OTHERS_OFF = "".join(f"\n{key} = 'off'" for key in Gopher.limit_keys() if key not in KEPT)
 GOPHER = f"[sources.clean.gopher]\nmin_words = 15\nmax_dropped = 1{OTHERS_OFF}"
+OFF_BUT_KEPT = Gopher().model_dump() | {key: "off" for key in Gopher.limit_keys() if key not in KEPT}
 MOVE = "sources.prose.clean.gopher.min_words"
 
 
@@ -87,11 +90,18 @@ def test_a_moved_limit_mixes_and_assembles_again_and_nothing_else(built: dict[st
     assert (
         source(moved, "prose")["dropped"]["gopher: min_words"] > source(built, "prose")["dropped"]["gopher: min_words"]
     )
-    run_build(folder / "recipe.toml", folder / "scratch", "--set", f"{MOVE}=25", "--workers", "2")
+    assert any("on a sample with other limits (prose: gopher.min_words = 15.0, now 25.0)" in n for n in moved["notes"])
+    run_build(folder / "set/recipe.json", folder / "scratch", "--workers", "2")
     assert digests(folder / "scratch") == digests(folder / "set") != before
+    fresh = build_here(folder / "recipe.toml", folder / "fresh", "--set", f"{MOVE}=25")
+    assert digests(folder / "fresh")["tokenizer.json"] != digests(folder / "set")["tokenizer.json"]
+    assert not any("other limits" in note for note in fresh["notes"])
     off = build_here(folder / "recipe.toml", folder / "set", "--set", f"{MOVE}=off")
     assert (off["ran"]["tokenizer"], off["ran"]["encode"]) == (0, 0)
     assert "gopher: min_words" not in source(off, "prose")["dropped"]
+    assert json.loads((folder / "set/recipe.json").read_text())["tokenizer"]["sample_limits"] == {
+        "prose": {"gopher": {**OFF_BUT_KEPT, "min_words": 15.0}}
+    }
     again = build_here(folder / "recipe.toml", folder / "set")
     assert (again["ran"]["tokenizer"], again["ran"]["encode"]) == (0, 0)
     assert digests(folder / "set") == before

@@ -1,5 +1,7 @@
 """The `clean` tables of a recipe: which presets a source gets, what they leave, what their limits decide."""
 
+# pyright: basic
+
 from __future__ import annotations
 
 import hashlib
@@ -112,10 +114,10 @@ min_alphanumeric = 1.5
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
-def test_no_limit_of_the_mix_decides_what_is_encoded_or_sampled(name: str) -> None:
+def test_no_limit_of_the_mix_is_part_of_a_digest(name: str) -> None:
     def digest(**keys: Any) -> str:
         source = source_of({name: keys})
-        return digest_of([identify_source(source), source.clean.for_sample().model_dump()])
+        return digest_of(identify_source(source))
 
     preset = PRESETS[name]()
     for key in preset.limit_keys():
@@ -137,16 +139,34 @@ def test_limits_of_the_mix_decide_nothing_of_what_is_encoded() -> None:
     assert len({digest_of(identify_source(source_of(clean))) for clean in on}) == 4
 
 
-def test_the_sample_is_cleaned_by_the_published_limits_of_the_mix() -> None:
-    moved = [{}, {"min_words": 3}, {"min_words": "off"}]
-    samples = [source_of({"gopher": keys}).clean.for_sample() for keys in moved]
-    assert [limit.value for limit in samples[1].limits("encode")] == [
-        limit.value for limit in PRESETS["gopher"]().limits()
-    ]
-    assert samples[0] == samples[1] == samples[2]
-    own = source_of({"gopher": {"min_words": 3, "when": "encode"}}).clean.for_sample()
-    assert own.limits("encode")[0].value == 3
-    assert not source_of({}).clean.for_sample()
+def test_the_sample_is_cleaned_by_the_recipe_s_limits_of_the_mix() -> None:
+    for keys in ({}, {"min_words": 3}, {"min_words": "off"}, {"max_dropped": 0.9}):
+        clean = source_of({"gopher": keys}).clean
+        assert clean.for_sample(clean.mix_presets()).limits("encode") == clean.limits("mix")
+    own = source_of({"gopher": {"min_words": 3, "when": "encode"}}).clean
+    assert not own.mix_presets()
+    assert own.for_sample(own.mix_presets()).limits("encode")[0].value == 3
+    none = source_of({}).clean
+    assert not none.for_sample(none.mix_presets())
+
+
+def test_limits_of_the_sample_that_do_not_fit_the_source_are_refused(load: Any) -> None:
+    on = GOOD.replace("[tokenizer]", "[clean.gopher]\nmin_words = 3\n[tokenizer]")
+    key = "tokenizer.sample_limits.prose"
+    given = load(on, f"{key}.gopher={{min_words = 7}}").sample_limits()
+    assert given["prose"].gopher.min_words == 7
+    assert given["code"].gopher.min_words == 3
+    assert load(on).sample_limits()["prose"].gopher.min_words == 3
+    assert load(GOOD).sample_limits() == {}
+    for override, expected in {
+        f"{key}.c4={{}}": f"{key}.c4: expected a table of a preset that the source has on, ",
+        f"{key}.gopher.when='encode'": f"{key}.gopher: expected a table",
+        "tokenizer.sample_limits.web.gopher={}": "tokenizer.sample_limits.web.gopher: expected a table",
+        f"{key}.gopher.min_word=1": f"{key}.gopher.min_word: unknown key.",
+        f"{key}=3": key,
+        "tokenizer.sample_limits=[]": "tokenizer.sample_limits",
+    }.items():
+        assert any(fault.startswith(expected) for fault in faults_of(load, on, override)), override
 
 
 def test_a_change_of_the_measures_code_encodes_again(monkeypatch: pytest.MonkeyPatch) -> None:

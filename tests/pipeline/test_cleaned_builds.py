@@ -80,7 +80,7 @@ def test_moved_limits_mix_and_assemble_again_and_nothing_else(
     moved = build_here(cleaned, tmp_path / "set", *overrides(MOVED))
     assert moved["ran"] == NOT_RUN | {"mix": 1, "assemble": moved["ran"]["assemble"]}
     assert moved["ran"]["assemble"] > 0
-    run_build(cleaned, tmp_path / "scratch", *overrides(MOVED), "--workers", "2")
+    run_build(tmp_path / "set/recipe.json", tmp_path / "scratch", "--workers", "2")
     assert digests(tmp_path / "set") == digests(tmp_path / "scratch") != expected_cleaned
     before = build_here(cleaned, tmp_path / "set")
     assert digests(tmp_path / "set") == expected_cleaned

@@ -11,6 +11,7 @@ from pipeline.build.stages.source_identity import identify_source
 from pipeline.engine.driver import StageResult
 from pipeline.engine.receipts import RECEIPT_FILE, TaskOutput, read_receipt
 from pipeline.engine.tasks import JsonText, Task, digest_of
+from pipeline.recipe.clean_recipe import CleanRecipe
 from pipeline.recipe.schema import Recipe, TokenizerRecipe
 from pipeline.recipe.shares import Shares
 from pipeline.sources.base import Span, spans_to_json
@@ -32,12 +33,12 @@ _LASTING_KEYS = ("vocab_size", "special_tokens", "pretokenizer")
 def run_tokenizer(running: RunningBuild, recipe: Recipe, choice: TokenizerChoice) -> tuple[TokenizerInfo, Recipe]:
     """Run the tokenizer stage: provide the build's tokenizer.
 
-    A change of the mix trains no new tokenizer: the task's digest does not depend on the mix's weights. The receipt
-    has the weights that the sample was drawn with.
+    A change of the mix trains no new tokenizer: the task's digest does not depend on the mix's weights, nor on the
+    limits that are applied when documents are mixed. The receipt has those that the sample was drawn with.
 
     Returns:
-        The tokenizer, and the recipe from which anyone can build the same set: with the sample's weights, or with a
-        kept tokenizer as its `tokenizer.file`.
+        The tokenizer, and the recipe from which anyone can build the same set: with the sample's weights and limits, or
+        with a kept tokenizer as its `tokenizer.file`.
 
     Raises:
         TokenizerError: a tokenizer cannot be trained or used, or there is none to keep.
@@ -75,14 +76,37 @@ def run_tokenizer(running: RunningBuild, recipe: Recipe, choice: TokenizerChoice
         sizes = f"{drawn / 1e6:,.1f} MB, not {size / 1e6:,.1f}"
         running.note(f"tokenizer: sampled {sizes}: `keep`, `clean` or the bounds reject much")
     _note_drops(running, recipe, result["sample"])
-    used, wanted = result["sample_weights"], _weights(recipe)
-    if used != wanted:
+    drawn_with = _note_kept_sample(running, recipe, result)
+    resolved = recipe.model_copy(update={"tokenizer": section.model_copy(update=drawn_with)})
+    return _load_trained(running, task.digest, section), resolved
+
+
+def _note_kept_sample(running: RunningBuild, recipe: Recipe, result: dict[str, Any]) -> dict[str, Any]:
+    """Say if a tokenizer is kept whose sample was drawn with other weights or limits than the recipe has now.
+
+    Returns:
+        The keys of the recipe's tokenizer with which the same sample is drawn again.
+    """
+    weights = result["sample_weights"]
+    if weights != _weights(recipe):
         running.note(
-            f"tokenizer: kept as trained, on a sample with weights {used}. "
+            f"tokenizer: kept as trained, on a sample with weights {weights}. "
             "Set tokenizer.sample_weights to train another."
         )
-    resolved = recipe.model_copy(update={"tokenizer": section.model_copy(update={"sample_weights": used})})
-    return _load_trained(running, task.digest, section), resolved
+    used = {name: CleanRecipe.model_validate(tables) for name, tables in result.get("sample_limits", {}).items()}
+    moved = [
+        f"{name}: {preset.name}.{key} = {getattr(preset, key)}, now {getattr(now, key)}"
+        for name, wanted in recipe.sample_limits().items()
+        for preset, now in zip(used[name].presets(), wanted.presets(), strict=True)
+        for key in preset.limit_keys()
+        if getattr(preset, key) != getattr(now, key)
+    ]
+    if moved:
+        running.note(
+            f"tokenizer: kept as trained, on a sample with other limits ({'; '.join(moved)}). "
+            "Set tokenizer.sample_limits to train another."
+        )
+    return {"sample_weights": weights, "sample_limits": used or None}
 
 
 def _weights(recipe: Recipe) -> dict[str, float]:
@@ -91,12 +115,14 @@ def _weights(recipe: Recipe) -> dict[str, float]:
 
 def _make_task(running: RunningBuild, recipe: Recipe) -> tuple[Task, int]:
     """Return the training task, and the bytes of text that it should draw."""
-    section, weights = recipe.tokenizer, _weights(recipe)
-    located = [source.located() for source in recipe.sources]
-    sources = tuple(source.model_copy(update={"clean": source.clean.for_sample()}) for source in located)
+    section, weights, limits = recipe.tokenizer, _weights(recipe), recipe.sample_limits()
+    sources = [source.located() for source in recipe.sources]
     payload = sample.TokenizerTask(
-        section,
-        sources,
+        section.model_copy(update={"sample_limits": limits or None}),
+        tuple(
+            source.model_copy(update={"clean": source.clean.for_sample(limits.get(source.name, CleanRecipe()))})
+            for source in sources
+        ),
         _sample_spans(running, section.sample_bytes, weights),
         tuple(weights[source.name] for source in recipe.sources),
         recipe.seed,
@@ -175,10 +201,9 @@ def _note_drops(running: RunningBuild, recipe: Recipe, drawn: dict[str, Any]) ->
                 f"the build stops after encoding if it does so of all (max_dropped = {source.max_dropped})"
             )
         if facts.get("fell", 0) > _SAMPLE_FALLEN * facts.get("measured", 0):
-            published = '; presets with when = "mix" apply their published numbers there, whatever the recipe says'
             running.note(
                 f"tokenizer: clean leaves {facts['fell'] / facts['measured']:.2%} of what was read of {source.name} "
-                f"out of the sample{published if source.clean.presets('mix') else ''}"
+                "out of the sample"
             )
     if left_out := sum(facts["left_out"] for facts in drawn.values()):
         longest = f"{sample.MAX_WORD_BYTES:,} bytes"
