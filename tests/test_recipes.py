@@ -82,9 +82,9 @@ def test_the_others(load: Load) -> None:
 
 def test_the_recipes_in_the_readme_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / "recipes/README.md").read_text(encoding="utf-8")
-    example, curriculum, carried, cleaning, patterns = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    example, encoded, curriculum, carried, cleaning, patterns = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    for file in ("notes/a/b.md", "crawl/a.parquet", "code/a.parquet"):
+    for file in ("notes/a/b.md", "letters/a.txt", "crawl/a.parquet", "code/a.parquet"):
         (tmp_path / file).parent.mkdir(parents=True)
         (tmp_path / file).write_bytes(b"a file")
     (tmp_path / "r.toml").write_text(patterns + example + cleaning)
@@ -97,6 +97,8 @@ def test_the_recipes_in_the_readme_load(tmp_path: Path, monkeypatch: pytest.Monk
     ]
     (tmp_path / "c.toml").write_text(f'name = "c"\n{carried}\n[tokenizer]\nvocab_size = 300\n')
     assert load_checked_recipe(tmp_path / "c.toml").sources[0].carry == ["url", "metadata.id", "score: float64"]
+    (tmp_path / "c.toml").write_text(f'name = "c"\n{encoded}\n[tokenizer]\nvocab_size = 300\n')
+    assert load_checked_recipe(tmp_path / "c.toml").sources[0].encoding == "cp1252"
     weights = {"fineweb-edu": 87, "finemath": 10, "python-edu": 3}
     sources = "".join(
         f'[[sources]]\nname = "{n}"\npaths = ["notes/a/b.md"]\nweight = {w}\n' for n, w in weights.items()

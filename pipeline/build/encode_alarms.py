@@ -10,11 +10,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipeline.clean.documents import SHOWN_MALFORMED
 from pipeline.clean.filters import FilteredDocument
 from pipeline.clean.limits import SHOWN, CleaningError, FallenDocument
+from pipeline.clean.malformed import (
+    NULL,
+    Examples,
+    count_malformed,
+    describe_examples,
+    malformed_remedy,
+    null_remedy,
+    null_share,
+)
 from pipeline.clean.patterns import SHOWN_MATCHES, Match, pattern_reason
-from pipeline.sources.base import MALFORMED, SourceError
+from pipeline.sources.base import SourceError
 from shards.errors import InputError
 from shards.terminal.display import printable
 
@@ -84,21 +92,49 @@ def check_malformed(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> 
         SourceError: with the same lines, when there are too many.
     """
     results = list(results)
-    malformed = sum(done["dropped"].get(MALFORMED, 0) for done in results)
-    records = sum(done["documents"] + sum(done["dropped"].values()) for done in results)
+    dropped, records = _add_up(results)
+    malformed = int(count_malformed(source, dropped))
     if not malformed:
         return ""
     share = malformed / records
     found = f"source {source.name!r}: {malformed:,} of {records:,} records ({share:.2%}) are malformed"
-    shown = [record for done in results for record in done.get("malformed", [])][:SHOWN_MALFORMED]
-    listed = "".join(f"\n  {record}" for record in shown)
+    examples = Examples.of_results(results)
     if malformed <= source.max_malformed * records:
-        return f"{found} and dropped. Examples:{listed}"
-    enough = min(1.0, math.ceil(share * 1e4) / 1e4)
+        return f"{found} and dropped{describe_examples(examples)}"
     raise SourceError(
-        f"{found}, more than max_malformed = {source.max_malformed} allows. Examples:{listed}\n"
-        f"Repair the records, or set max_malformed = {enough} to go on without them; nothing is then encoded again."
+        f"{found}, more than max_malformed = {source.max_malformed} allows{describe_examples(examples)}\n"
+        f"{malformed_remedy(source, share, examples)}; nothing is then encoded again."
     )
+
+
+def check_null(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> None:
+    """Raise an alarm if more of a source's records have no text than its recipe allows.
+
+    Args:
+        source: the source.
+        results: the results of encoding its units: `documents` left, `dropped` by reason.
+
+    Raises:
+        SourceError: with the count, and the column.
+    """
+    dropped, records = _add_up(results)
+    share = null_share(source, dropped, records)
+    if share > source.max_null:
+        raise SourceError(
+            f"source {source.name!r}: {dropped[NULL]:,} of {records:,} records ({share:.2%} of those that `keep` "
+            f"leaves) have no text, more than max_null = {source.max_null} allows: {null_remedy(source, share)}; "
+            "nothing is then encoded again."
+        )
+
+
+def _add_up(results: Iterable[dict[str, Any]]) -> tuple[Counter[str], int]:
+    """Return the rows dropped by reason, and the number of all rows."""
+    dropped: Counter[str] = Counter()
+    documents = 0
+    for done in results:
+        dropped.update(done["dropped"])
+        documents += done["documents"]
+    return dropped, documents + dropped.total()
 
 
 def check_encoded(source: SourceRecipe, results: Iterable[dict[str, Any]]) -> None:

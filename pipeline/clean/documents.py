@@ -18,8 +18,17 @@ from pipeline.arrow_arrays import as_large_binary, unwrap_mask, wrap_mask, wrap_
 from pipeline.clean.datatrove_filters import FilterError
 from pipeline.clean.filters import Filtered, apply_filters, apply_personal_data_filter
 from pipeline.clean.limits import Fallen, FallenDocument, find_kept
+from pipeline.clean.malformed import (
+    NULL,
+    SHOWN_MALFORMED,
+    Examples,
+    count_malformed,
+    describe_examples,
+    invalid_reason,
+    malformed_remedy,
+)
 from pipeline.clean.patterns import Match, find_pattern_matches, pattern_matches_to_json
-from pipeline.sources.base import Columns, TextBatch
+from pipeline.sources.base import Columns, SourceError, TextBatch
 from pipeline.sources.kinds import read_span
 
 if TYPE_CHECKING:
@@ -28,17 +37,12 @@ if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
     from pipeline.sources.base import Span
 
-NULL = "text is null"
-INVALID = "text is not valid UTF-8"
 EMPTY = "text is empty"
 SHORT = "shorter than min_bytes"
 LONG = "longer than max_bytes"
 
 JOIN_BYTES = 1 << 20
 """Batches are joined up to this much text before they are cleaned: 100,000 files of one document are few batches."""
-
-SHOWN_MALFORMED = 3
-"""Number of malformed records kept per unit, and shown when the build stops."""
 
 
 @dataclass(slots=True)
@@ -86,12 +90,15 @@ class DocumentStream:
     def __init__(self, source: SourceRecipe, spans: Iterable[Span], carried: Columns = ()):
         self._source, self._spans, self._carried = source, spans, carried
         self._shown: list[Match] = []
+        self.documents = 0
+        """Documents so far."""
         self.dropped: Counter[str] = Counter()
         """Rows dropped so far, by reason."""
         self.matches: list[dict[str, Any]] = []
         """Some of the documents that `drop_if_matches` dropped, as JSON values."""
-        self.malformed: list[str] = []
-        """Some of the malformed records, each with its file and record."""
+        self.malformed = Examples()
+        """Some of the malformed records."""
+        self._undecoded: list[tuple[int, bytes]] = []
         self.read_bytes = 0
         """For a span of bytes: the stored bytes of the last span that were read so far."""
         self.fallen: list[dict[str, Any]] = []
@@ -123,52 +130,75 @@ class DocumentStream:
             FilterError: a filter failed.
         """
         pending: list[TextBatch] = []
-        names: dict[int, str] = {}
+        spans: dict[int, Span] = {}
         size = 0
         for index, span in enumerate(self._spans):
-            names[index] = span.name
+            spans[index] = span
             for batch in read_span(self._source, span, self._carried):
                 if batch.rejected:  # of small files there are many batches
                     self.dropped.update(batch.rejected)
                 self.read_bytes = batch.read_bytes
-                self.malformed += batch.malformed[: SHOWN_MALFORMED - len(self.malformed)]
+                if batch.malformed:
+                    self.malformed.update(Examples(batch.malformed))
                 # A place is the span's index and the row in one number.
                 places = batch.rows.astype(np.uint64) | np.uint64(index << 32)
                 pending.append(TextBatch(as_large_binary(batch.text), cast("Any", places), carried=batch.carried))
                 size += pending[-1].text.nbytes
                 if size >= JOIN_BYTES:
-                    yield self._clean(pending, names)
-                    pending, names, size = [], {index: span.name}, 0
+                    yield self._clean(pending, spans)
+                    pending, spans, size = [], {index: span}, 0
         if pending:
-            yield self._clean(pending, names)
+            yield self._clean(pending, spans)
 
-    def _clean(self, pending: list[TextBatch], names: dict[int, str]) -> tuple[npt.NDArray[np.uint32], Documents]:
+    def refuse_malformed(self) -> None:
+        """Stop at the first text that does not decode, if the source allows no malformed record.
+
+        Raises:
+            SourceError: with some of the records, the encoding that they probably have, and the remedy.
+        """
+        if self._source.max_malformed or not (malformed := int(count_malformed(self._source, self.dropped))):
+            return
+        records = self.documents + self.dropped.total()
+        share = malformed / records
+        raise SourceError(
+            f"source {self._source.name!r}: {malformed:,} of the {records:,} records read so far are malformed, and "
+            f"max_malformed = 0.0 allows none{describe_examples(self.malformed)}\n"
+            f"{malformed_remedy(self._source, share, self.malformed)}."
+        )
+
+    def _clean(self, pending: list[TextBatch], spans: dict[int, Span]) -> tuple[npt.NDArray[np.uint32], Documents]:
         batch, carried = pending[0], [part.carried for part in pending if part.carried is not None]
         if len(pending) > 1:
             text = pa.concat_arrays([part.text for part in pending])
             batch = TextBatch(text, np.concatenate([part.rows for part in pending]))
         try:
-            documents = clean_batch(self._source, batch, self.dropped, self._shown, self._fallen, self._filtered)
+            documents = clean_batch(
+                self._source, batch, self.dropped, self._shown, self._fallen, self._filtered, self._undecoded
+            )
         except FilterError as error:
-            raise error.at(names[error.row >> 32], error.row & 0xFFFFFFFF) from error.__cause__
+            raise error.at(spans[error.row >> 32].name, error.row & 0xFFFFFFFF) from error.__cause__
+        for place, text in self._undecoded:
+            self.malformed.add(self._source, spans[place >> 32], place & 0xFFFFFFFF, text)
+        self._undecoded.clear()
+        self.documents += len(documents)
         for place, limit, value, text in self._fallen.shown[len(self.fallen) :]:
             document = FallenDocument(
-                names[place >> 32], place & 0xFFFFFFFF, limit.reason, limit.measure, value, limit.value, text
+                spans[place >> 32].name, place & 0xFFFFFFFF, limit.reason, limit.measure, value, limit.value, text
             )
             self.fallen.append({"preset": limit.preset, "document": asdict(document)})
         for document in self._filtered.shown[len(self._shown_filtered) :]:
-            placed = replace(document, row=document.row & 0xFFFFFFFF, place=names[document.row >> 32])
+            placed = replace(document, row=document.row & 0xFFFFFFFF, place=spans[document.row >> 32].name)
             self._shown_filtered.append(asdict(placed))
         for match in self._shown[len(self.matches) :]:
             row = match.row & 0xFFFFFFFF
-            self.matches += pattern_matches_to_json([replace(match, row=row)], names[match.row >> 32])
-        spans = (documents.rows >> np.uint64(32)).astype(np.uint32)
+            self.matches += pattern_matches_to_json([replace(match, row=row)], spans[match.row >> 32].name)
+        indices = (documents.rows >> np.uint64(32)).astype(np.uint32)
         values = None
         if self._carried and carried:
             # Places ascend, so that those which are left tell which values are left.
             left = wrap_numbers(pa.int64(), np.searchsorted(batch.rows, documents.rows).astype(np.int64))
             values = pa.concat_tables(carried).take(left)
-        return spans, Documents(documents.text, documents.rows.astype(np.uint32), values)
+        return indices, Documents(documents.text, documents.rows.astype(np.uint32), values)
 
 
 def clean_batch(
@@ -178,6 +208,7 @@ def clean_batch(
     shown: list[Match] | None = None,
     fallen: Fallen | None = None,
     filtered: Filtered | None = None,
+    undecoded: list[tuple[int, bytes]] | None = None,
 ) -> Documents:
     """Turn rows into documents: drop those that cannot be encoded or that the recipe drops; mask what it masks.
 
@@ -188,6 +219,7 @@ def clean_batch(
         shown: some of the documents that the source's `drop_if_matches` drops are added to it.
         fallen: what the source's presets with `when = "encode"` drop is added to it.
         filtered: what the source's filters do is added to it.
+        undecoded: some of the documents that do not decode are added to it, each with its row.
     """
     dropped.update(batch.rejected)
     text, rows = as_large_binary(batch.text), batch.rows
@@ -195,7 +227,7 @@ def clean_batch(
         valid = unwrap_mask(text.is_valid())
         dropped[NULL] += len(text) - int(valid.sum())
         text, rows = text.filter(wrap_mask(valid)), rows[valid]
-    text, rows = _drop_invalid(text, rows, dropped)
+    text, rows = _drop_invalid(source, text, rows, dropped, [] if undecoded is None else undecoded)
     lengths = np.diff(Documents(text, rows).offsets)
     least, most = source.min_bytes, source.max_bytes if source.max_bytes is not None else np.iinfo(np.int64).max
     kept = (lengths >= least) & (lengths <= most)
@@ -219,14 +251,20 @@ def clean_batch(
 
 
 def _drop_invalid(
-    text: pa.LargeBinaryArray, rows: npt.NDArray[np.uint32], dropped: Counter[str]
+    source: SourceRecipe,
+    text: pa.LargeBinaryArray,
+    rows: npt.NDArray[np.uint32],
+    dropped: Counter[str],
+    undecoded: list[tuple[int, bytes]],
 ) -> tuple[pa.LargeStringArray, npt.NDArray[np.uint32]]:
     strings = cast("pa.LargeStringArray", text.view(pa.large_string()))
     try:
         strings.validate(full=True)  # one pass over the whole buffer: 0.1 ms per MB
     except pa.ArrowInvalid:
         valid = np.array([_is_utf8(value.as_buffer()) for value in text], bool)
-        dropped[INVALID] += len(text) - int(valid.sum())
+        dropped[invalid_reason(source)] += len(text) - int(valid.sum())
+        for place in np.flatnonzero(~valid)[:SHOWN_MALFORMED].tolist():
+            undecoded.append((int(rows[place]), cast("Any", text)[place].as_buffer().to_pybytes()))
         return strings.filter(wrap_mask(valid)), rows[valid]
     return strings, rows
 

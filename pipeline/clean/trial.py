@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.clean.documents import INVALID, LONG, SHORT, clean_batch
+from pipeline.clean.documents import LONG, SHORT, clean_batch
 from pipeline.clean.filters import Filtered, apply_mask
 from pipeline.clean.limits import describe_fallen
 from pipeline.clean.measures.measure import measure_documents
@@ -59,7 +59,7 @@ def _describe(source: SourceRecipe, text: bytes, reason: str) -> list[tuple[str,
         limit = source.min_bytes if reason == SHORT else source.max_bytes
         return [(f"{reason}: it has {len(text):,} bytes, limit {limit:,}", {"value": len(text), "limit": limit})]
     limits = source.clean.limits("encode")
-    if reason == INVALID or reason not in {limit.reason for limit in limits}:
+    if reason not in {limit.reason for limit in limits}:
         return []
     names = sorted({limit.measure for limit in limits})
     document = pa.array([apply_mask(source, text).decode()], pa.large_string())

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pipeline.clean.malformed import (
+    count_malformed,
+    describe_examples,
+    malformed_remedy,
+    null_remedy,
+    null_share,
+)
 from pipeline.clean.patterns import pattern_reason
 from pipeline.estimate.source_estimate import TEXT_BYTES_PER_TOKEN
-from pipeline.sources.base import MALFORMED
 from pipeline.tokenizer.encoder import describe_slow_encoder
 from shards.cli.mix_table import VALIDATION_PART
 from shards.terminal.display import print_lines, print_rows
@@ -100,11 +106,16 @@ def _too_many_drops(recipe: Recipe, estimate: Estimate) -> list[str]:
                     f"warning: {drops} of {source.name}, more than its max_dropped = {most}: the build would stop"
                 )
         lines += _too_many_in_mix(recipe, found)
-        malformed = found.dropped.get(MALFORMED, 0.0)
+        malformed = count_malformed(source, found.dropped)
         if malformed > source.max_malformed:
             limit = f"more than max_malformed = {source.max_malformed}"
+            what = f"{malformed:.2%} of the records of {source.name} are malformed"
+            lines += f"warning: {what}, {limit}: the build would stop{describe_examples(found.malformed)}".split("\n")
+            lines.append(f"  {malformed_remedy(source, malformed, found.malformed)}")
+        if (null := null_share(source, found.dropped, 1.0)) > source.max_null:
             lines.append(
-                f"warning: {malformed:.2%} of the records of {source.name} are malformed, {limit}: the build would stop"
+                f"warning: {null:.2%} of the records of {source.name} have no text, more than max_null = "
+                f"{source.max_null}: the build would stop. {null_remedy(source, null)}"
             )
     return lines
 

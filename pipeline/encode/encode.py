@@ -164,21 +164,24 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
         cleaned["kept"] = kept.to_receipt()
     if task.carried:
         cleaned["carried"] = task.carried
-    return cleaned | {
-        "labels": _span_labels(rows, task.unit),
-        "documents": len(rows),
-        "tokens": tokens,
-        "text_bytes": text_bytes,
-        "dropped": dict(stream.dropped),
-        "matches": stream.matches,
-        "malformed": stream.malformed,
-        "checked_documents": checked,
-        "retries": count_retries() - retries,
-        "slow_encoder": encoder.slow_because,
-        "files": files,
-        "seconds": timer.seconds,
-        "core_seconds": timer.core_seconds,
-    }
+    return (
+        cleaned
+        | stream.malformed.to_json()
+        | {
+            "labels": _span_labels(rows, task.unit),
+            "documents": len(rows),
+            "tokens": tokens,
+            "text_bytes": text_bytes,
+            "dropped": dict(stream.dropped),
+            "matches": stream.matches,
+            "checked_documents": checked,
+            "retries": count_retries() - retries,
+            "slow_encoder": encoder.slow_because,
+            "files": files,
+            "seconds": timer.seconds,
+            "core_seconds": timer.core_seconds,
+        }
+    )
 
 
 def _join_batches(stream: DocumentStream) -> Iterator[tuple[Documents, npt.NDArray[np.uint32]]]:
@@ -187,6 +190,7 @@ def _join_batches(stream: DocumentStream) -> Iterator[tuple[Documents, npt.NDArr
     spans: list[npt.NDArray[np.uint32]] = []
     size = 0
     for own, documents in stream:
+        stream.refuse_malformed()
         if not len(documents):
             continue
         pending.append(documents)

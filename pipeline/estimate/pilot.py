@@ -31,6 +31,7 @@ import pyarrow as pa
 from pipeline.arrow_arrays import wrap_texts
 from pipeline.clean.documents import clean_batch
 from pipeline.clean.evaluations import items
+from pipeline.clean.malformed import Examples
 from pipeline.encode.run import END_HASH, FIRST_HASH, Run, RunList, token_dtype
 from pipeline.engine.checksums import checksum_file
 from pipeline.engine.receipts import write_receipt
@@ -93,6 +94,8 @@ class SourcePilot:
     left_tokens: float = 1.0
     """The share of the tokens of the documents kept that cleaning in the mix leaves."""
     left_documents: float = 1.0
+    malformed: Examples = field(default_factory=Examples)
+    """Some of the malformed records."""
     presets: dict[str, float] = field(default_factory=dict[str, float])
     """The share of the documents that each preset or filter drops, by its label."""
     mixed: MixedPilot = field(default_factory=MixedPilot)
@@ -318,8 +321,12 @@ def _measure_source(
     reached = documents + filtered.total() + rows * sum(dropped.get(limit.reason, 0.0) for limit in limits)
     fallen = sum((piece.fallen for piece in pieces), filtered)
     presets = {name: count / reached for name, count in fallen.items()}
+    malformed = Examples()
+    for piece in pieces:
+        malformed.update(piece.malformed)
     if not texts:
-        return SourcePilot(0.0, 0.0, 0.0, dropped, 1.0, 0, sample.cpu_s / stated, 0.0, presets=presets), []
+        ratios = SourcePilot(0.0, 0.0, 0.0, dropped, 1.0, 0, sample.cpu_s / stated, 0.0, presets=presets)
+        return replace(ratios, malformed=malformed), []
     # Encode in two halves and time only the second: the encoder is slow until it has cached the common words.
     halves = [half for half in (texts[::2], texts[1::2]) if half]
     folders = [folder / f"{index}-{half}" for half in range(len(halves))]
@@ -345,6 +352,7 @@ def _measure_source(
         left_tokens=cleaned.left_tokens,
         left_documents=cleaned.left_documents,
         presets=presets | cleaned.presets,
+        malformed=malformed,
         carried=measure_carried([table for piece in pieces for table in piece.carried], recipe.sources[index]),
     )
     return measured, [run for run, _ in encoded]

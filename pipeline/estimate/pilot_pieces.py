@@ -23,6 +23,7 @@ from pipeline.arrow_arrays import as_large_binary, wrap_texts
 from pipeline.clean.documents import Documents, DocumentStream, clean_batch
 from pipeline.clean.filters import Filtered
 from pipeline.clean.limits import Fallen
+from pipeline.clean.malformed import Examples
 from pipeline.estimate.duplicates import HashTable
 from pipeline.sources.base import Columns, SourceError, Span, TextBatch
 from pipeline.sources.kinds import list_spans, read_span
@@ -61,6 +62,8 @@ class Piece:
     """Some of the documents kept."""
     dropped: Counter[str] = field(default_factory=Counter[str])
     """Dropped rows by reason."""
+    malformed: Examples = field(default_factory=Examples)
+    """Some of the malformed records."""
     fallen: Counter[str] = field(default_factory=Counter[str])
     """Documents that each preset with `when = "encode"` would drop alone, by its name."""
     filtered: Counter[str] = field(default_factory=Counter[str])
@@ -261,7 +264,7 @@ def _add(piece: Piece, stream: DocumentStream, documents: Documents) -> None:
     piece.text_bytes += documents.num_bytes
     piece.texts += map(bytes, documents)
     piece.carried += [documents.carried] if documents.carried is not None else []
-    piece.dropped, piece.slow_s = stream.dropped, stream.slow_s
+    piece.dropped, piece.slow_s, piece.malformed = stream.dropped, stream.slow_s, stream.malformed
     piece.fallen = Counter(stream.dropped_by_preset)
     piece.filtered = Counter(stream.filtered["steps"])
     piece.rows = int(piece.documents) + stream.dropped.total()

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from pipeline.clean.malformed import Examples
 from pipeline.estimate.carried_bytes import CarriedBytes, guess_carried
 from pipeline.estimate.disk import GUESSED_DOCUMENT_BYTES
 from pipeline.estimate.duplicates import Distinct
@@ -49,6 +50,8 @@ class SourceEstimate:
     """Whether parts of the source stay unread because the build has enough tokens without them."""
     dropped: dict[str, float] = field(default_factory=dict[str, float])
     """Share of the rows dropped, by reason, in the sample."""
+    malformed: Examples = field(default_factory=Examples)
+    """Some of the malformed records of the sample."""
     presets: dict[str, float] = field(default_factory=dict[str, float])
     """Share of the documents that each preset or filter drops, by its label, in the sample."""
     left_documents: float = 1.0
@@ -115,6 +118,7 @@ def estimate_source(share: float, selection: Selection, ratios: SourcePilot) -> 
         has_more=selection.has_more,
         dropped=ratios.dropped,
         presets=ratios.presets,
+        malformed=ratios.malformed,
         left_documents=ratios.left_documents,
         mixed=ratios.mixed,
         formats=dict(Counter(file.format for file in read_files)),

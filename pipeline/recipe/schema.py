@@ -60,6 +60,14 @@ def _is_empty(tables: list[Any]) -> bool:
     return not tables
 
 
+MAX_NULL = 0.1
+"""Records without text that a build allows: data sets often have some, and a wrong column has mostly such records."""
+
+
+def _is_max_null(value: float) -> bool:
+    return value == MAX_NULL
+
+
 class SourceRecipe(Settings):
     """One source of documents: files on disk or at any fsspec URL, or a data set on the Hub."""
 
@@ -108,8 +116,12 @@ class SourceRecipe(Settings):
     max_missing: Annotated[float, Field(ge=0, le=1)] = 0.02
     """`software-heritage`: the build stops when a larger share of the files cannot be fetched."""
     max_malformed: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """`files`: the share of JSON lines that may be malformed: not JSON, not an object, or without a value of the
-    expected type. Malformed records are dropped, counted and shown; with 0, the first one stops the build."""
+    """The share of the records that may be malformed: text that does not decode, in any format; JSON lines that are no
+    JSON object, or whose values have another type. Malformed records are dropped, counted and shown; with 0, the first
+    one stops the build."""
+    max_null: Annotated[float, Field(ge=0, le=1)] = Field(default=MAX_NULL, exclude_if=_is_max_null)
+    """The share of the records that may have no text, because the column is null or absent there, among those that
+    `keep` leaves. They are dropped and counted."""
     keep: Annotated[dict[str, JsonValue], AfterValidator(checked_predicates)] = Field(default_factory=dict)
     """Predicates on columns: `{ int_score = ">= 3" }`. A row is kept if all of them hold; none holds for a null."""
     min_bytes: SizeBytes = 1

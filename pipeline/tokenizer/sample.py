@@ -80,6 +80,7 @@ def _draw(file: BinaryIO, task: TokenizerTask, index: int, report: Callable[[int
     taken = documents = left_out = seen = 0
     stream = DocumentStream(source, _shuffled(task, index) if budget else ())
     for _, batch in stream:
+        stream.refuse_malformed()
         seen += len(batch)
         for text in batch:
             if len(text) > MAX_WORD_BYTES and _longest_word_bytes(text) > MAX_WORD_BYTES:

@@ -13,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.arrow_arrays import as_large_binary
-from pipeline.clean.documents import EMPTY, INVALID, LONG, NULL, SHORT, clean_batch
+from pipeline.clean.documents import EMPTY, LONG, SHORT, clean_batch
+from pipeline.clean.malformed import NULL
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources.base import TextBatch
 
+INVALID = "text is not valid UTF-8"
 INVALID_TEXTS = [b"\xff", b"caf\xe9", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xc0\xaf", b"ok \xe2\x82"]
 
 

@@ -60,7 +60,9 @@ REFUSED = {
     "xz without its ending": ("a.json", lzma.compress(LINES), "is compressed (xz), which its name does not tell"),
     "zip": ("a.zip", b"PK\x03\x04\x14\x00", "holds a zip archive"),
     "binary": ("a.bin", bytes(range(256)), "holds binary data"),
-    "utf-16": ("a.md", "some text".encode("utf-16"), "holds binary data"),
+    "utf-16": ("a.md", "some text".encode("utf-16"), 'seems to be text in utf-16; set encoding = "utf-16"'),
+    "utf-16 without a mark": ("a.md", "some text".encode("utf-16-le"), 'set encoding = "utf-16-le"'),
+    "sound": ("a.raw", bytes(n % 97 * (n % 2) for n in range(9999)), "holds binary data"),
 }
 
 

@@ -40,9 +40,9 @@ def test_the_others_are_read_with_their_rows(
     ]
     assert read == list(zip((n for n in range(300) if n not in bad), texts, strict=True))
     assert stream.dropped == {MALFORMED: 7}
-    assert len(stream.malformed) == 3
-    assert stream.malformed[0].startswith("a.jsonl: record 0: ")
-    assert "{" in stream.malformed[0], "the record is shown"
+    assert len(stream.malformed.shown) == 3
+    assert stream.malformed.shown[0].startswith("a.jsonl: record 0: ")
+    assert "{" in stream.malformed.shown[0], "the record is shown"
 
 
 def test_without_a_budget_the_first_one_stops(tmp_path: Path, source: Any, read_all: Any) -> None:

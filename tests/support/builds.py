@@ -104,6 +104,7 @@ weight = {docs}
 name = "code"
 paths = ["{corpus}/code/*.py"]
 weight = {code}
+max_malformed = 0.2
 
 [tokenizer]
 vocab_size = {lines["vocab_size"]}

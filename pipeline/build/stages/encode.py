@@ -6,7 +6,13 @@ from collections import Counter
 from importlib.metadata import version
 from typing import Any
 
-from pipeline.build.encode_alarms import check_encoded, check_filtered, check_malformed, check_pattern_matches
+from pipeline.build.encode_alarms import (
+    check_encoded,
+    check_filtered,
+    check_malformed,
+    check_null,
+    check_pattern_matches,
+)
 from pipeline.build.running_build import RunningBuild
 from pipeline.build.stages.source_identity import identify_source
 from pipeline.clean.measures import measure
@@ -81,6 +87,7 @@ def run_encode(
         own = [done for run, done in zip(runs, encoded, strict=True) if run.source == index]
         if dropped := check_malformed(source, own):
             running.driver.progress.note_once(dropped)
+        check_null(source, own)
         check_pattern_matches(source, own)
         check_encoded(source, own)
         if edited := check_filtered(source, own):

@@ -17,6 +17,7 @@ from typing import Any
 from pipeline.sources.base import SourceError
 from pipeline.sources.formats.byte_io import COMPRESSION, decompress, open_file, read_head
 from pipeline.sources.formats.contract import FORMATS
+from pipeline.sources.formats.encoding_guess import guess_encoding
 from pipeline.sources.formats.encodings import UTF8, decode_whole
 
 HEAD_BYTES = 1 << 16
@@ -129,6 +130,11 @@ def _refuse_known(name: str, head: bytes) -> None:
 
 def _refuse_binary(name: str, head: bytes) -> None:
     if _is_binary(head):
+        guess = guess_encoding(head)
+        if guess.startswith("utf-"):
+            raise SourceError(
+                f'{name}: seems to be text in {guess}; set encoding = "{guess}" for all files of a source.'
+            )
         raise _not_text(name, "binary data")
 
 

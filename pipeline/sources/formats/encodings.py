@@ -14,7 +14,8 @@ from collections.abc import Iterator
 UTF8 = "utf-8"
 _MARK = "tokenmill-mark"
 """The name under which Python's codecs know `_mark`."""
-_MARKED = re.compile(rb"\xff([0-9a-f]{2})")
+MARKED = re.compile(rb"\xff([0-9a-f]{2})")
+"""A byte that did not decode, in text that `decode_blocks` gives."""
 _STORED_PER_CHARACTER = {"utf-16": 2, "utf-32": 4}
 
 

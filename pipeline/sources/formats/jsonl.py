@@ -17,6 +17,7 @@ from pipeline.sources.base import ALLOW, MALFORMED, Columns, SourceError, Span, 
 from pipeline.sources.formats.byte_io import cut_at, open_file, read_pieces
 from pipeline.sources.formats.carried_types import types_in_records
 from pipeline.sources.formats.columns import make_batch
+from pipeline.sources.formats.encoding_guess import guess_encoding
 from shards.format.carried import arrow_type
 from shards.terminal.display import printable
 
@@ -197,8 +198,10 @@ def _parse_parts(lines: list[bytes], options: pa_json.ParseOptions) -> Iterator[
         yield _read_json(b"\n".join(lines), options)
     except pa.ArrowInvalid as error:
         if len(lines) == 1:
-            shown = printable(lines[0][:_EXCERPT_BYTES].decode("utf-8", "replace"))
-            yield f"{str(error).removesuffix(' in row 0')}: {shown}"
+            shown = printable(lines[0][:_EXCERPT_BYTES].decode("utf-8", "backslashreplace"))
+            guess = guess_encoding(lines[0][:_HEAD_BYTES])
+            other = f" (it seems to be {guess}: then set `encoding`)" if guess.startswith("utf-") else ""
+            yield f"{str(error).removesuffix(' in row 0')}: {shown}{other}"
             return
         middle = len(lines) // 2
         yield from _parse_parts(lines[:middle], options)

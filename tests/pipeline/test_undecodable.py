@@ -1,0 +1,251 @@
+"""Text that does not decode counts as malformed, in every format; records without text have a limit of their own."""
+
+# pyright: basic
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.build.encode_alarms import check_malformed, check_null
+from pipeline.clean.documents import DocumentStream
+from pipeline.sources.base import MALFORMED, SourceError
+from pipeline.sources.formats.encoding_guess import explain_fault, guess_encoding
+from tests.support.builds import build_here, list_spans_of
+
+TEXTS = {
+    "latin-1": "Le café noir, où l'été dure; façade naïve",
+    "windows-1252": "“Curly” quotes – and € signs, don’t",
+    "windows-1250": "Zamówienie zostało złożone przez użytkownika, a książka będzie wysłana",
+    "windows-1251": "Вечер тихий, снег и свет в окне",
+    "koi8-r": "Вечер тихий, снег и свет в окне",
+    "iso8859-5": "Вечер тихий, снег и свет в окне",
+    "cp866": "Вечер тихий, снег и свет в окне",
+    "windows-1253": "Η Αθήνα είναι η πρωτεύουσα της Ελλάδας",
+    "utf-16": "Some text",
+    "utf-16-le": "Some text",
+    "utf-16-be": "Some text with é",
+    "utf-32": "Some text",
+    "shift_jis": "日本語の文章はひらがなと漢字で書かれています。",
+    "euc-jp": "日本語の文章はひらがなと漢字で書かれています。",
+    "gb18030": "北京是中华人民共和国的首都，也是中国的文化中心。",
+    "big5": "臺北是中華民國的首都，也是這個國家的文化中心。",
+    "euc-kr": "서울은 대한민국의 수도이며 가장 큰 도시이다.",
+}
+
+
+@pytest.mark.parametrize("encoding", TEXTS)
+def test_the_encoding_is_guessed(encoding: str) -> None:
+    assert guess_encoding(TEXTS[encoding].encode(encoding)) == encoding
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"na\xc3\xafve \xc3\xa9\xc3\xa8 \xff broken", b"\xed\xa0\x80", b"\xff", b"ascii", b""],
+)
+def test_nothing_is_guessed_without_a_sign(data: bytes) -> None:
+    assert guess_encoding(data) == ""
+
+
+@pytest.mark.parametrize(
+    ("data", "encoding", "words", "guess"),
+    [
+        (b"caf\xe9", "utf-8", 'byte 0xe9 at 3 is not UTF-8: "caf\\xe9", which latin-1 reads as "café"', "latin-1"),
+        ("naïve €".encode()[:-1], "utf-8", "ends within a character of UTF-8, at byte 7", ""),
+        (b"na\xc3\xafve \xff!", "utf-8", 'byte 0xff at 7 is not UTF-8: "naïve \\xff!"', ""),
+        (b"a\xff81b", "cp1252", 'byte 0x81 does not decode in cp1252: "a\\x81b"', ""),
+        (b"x" * 10**6 + b" caf\xe9 \x1b[2J", "utf-8", 'at 1,000,004 is not UTF-8: "xxx', "latin-1"),
+    ],
+)
+def test_the_fault_is_shown(data: bytes, encoding: str, words: str, guess: str) -> None:
+    found, guessed = explain_fault(data, encoding)
+    assert words in found
+    assert guessed == guess
+    assert "\x1b" not in found
+
+
+def read(recipe: Any) -> DocumentStream:
+    """Read a source; return what was counted."""
+    stream = DocumentStream(recipe, list_spans_of(recipe))
+    for _ in stream:
+        stream.refuse_malformed()
+    return stream
+
+
+def test_files_in_another_encoding_stop_the_build(tmp_path: Path, source: Any) -> None:
+    texts = [f"Document {n}: {'caffè e tè' if n % 20 else 'plain text'}." for n in range(100)]
+    for n, text in enumerate(texts):
+        (tmp_path / f"{n:02}.md").write_bytes(text.encode("latin-1"))
+    with pytest.raises(SourceError) as caught:
+        read(source(tmp_path / "*.md"))
+    said = str(caught.value)
+    assert "95 of the 100 records read so far are malformed, and max_malformed = 0.0 allows none" in said
+    assert "\n  01.md: byte 0xe8 at 16 is not UTF-8" in said
+    assert 'which latin-1 reads as "Document 1: caffè e tè."' in said
+    assert 'Set encoding = "latin-1" in this source if all its files have it' in said
+    recipe = source(tmp_path / "*.md", encoding="latin-1")
+    stream = DocumentStream(recipe, list_spans_of(recipe))
+    assert [bytes(text).decode() for _, documents in stream for text in documents] == texts
+    assert not stream.dropped
+
+
+def test_one_file_in_another_encoding_gets_a_source_of_its_own(tmp_path: Path, source: Any) -> None:
+    for n in range(9):
+        (tmp_path / f"{n}.md").write_text("Ein naïver Text über Bücher.", encoding="utf-8")
+    (tmp_path / "9.md").write_bytes("“Ein Text” über Bücher".encode("windows-1252"))
+    with pytest.raises(SourceError) as caught:
+        read(source(tmp_path / "*.md"))
+    assert "1 of the 10 records" in str(caught.value)
+    assert 'Give those in windows-1252 a source of their own with encoding = "windows-1252"' in str(caught.value)
+
+
+FORMATS: dict[str, tuple[str, bytes, dict[str, Any], str, str]] = {
+    # name, content, keys, reason, what is shown
+    "text": (
+        "a.txt",
+        b"one\n\ncaf\xe9\n\ntwo",
+        {"separator": "\n\n"},
+        "text is not valid UTF-8",
+        "a.txt b0-14 row 1: ",
+    ),
+    "truncated": (
+        "a.txt",
+        "one\n\nnaïve €".encode()[:-1],
+        {"separator": "\n\n"},
+        "text is not valid UTF-8",
+        "a.txt b0-14 row 1: ends within a character",
+    ),
+    "UTF-16": ("a.txt", "some\n\ntext".encode("utf-16"), {"separator": "\n\n"}, "text is not valid UTF-8", "utf-16"),
+    "in a stated encoding": (
+        "a.txt",
+        b"one\n\nc\x81\n\ntwo",
+        {"separator": "\n\n", "encoding": "windows-1252"},
+        "text is not valid cp1252",
+        "byte 0x81 does not decode in cp1252",
+    ),
+    "JSON lines": (
+        "a.jsonl",
+        b'{"text": "one"}\n{"text": "caf\xe9"}\n',
+        {},
+        "text is not valid UTF-8",
+        " row 1: byte 0xe9",
+    ),
+    "JSON lines in a stated encoding": (
+        "a.jsonl",
+        b'{"text": "one"}\n{"text": "c\x81"}\n',
+        {"encoding": "cp1252"},
+        "text is not valid cp1252",
+        "byte 0x81 does not decode in cp1252",
+    ),
+    "a lone surrogate": (
+        "a.jsonl",
+        b'{"text": "one"}\n{"text": "\\ud800"}\n',
+        {},
+        MALFORMED,
+        "record 1: JSON parse error",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FORMATS)
+def test_each_format_counts_and_shows_it(case: str, tmp_path: Path, source: Any) -> None:
+    name, data, keys, reason, shown = FORMATS[case]
+    (tmp_path / name).write_bytes(data)
+    stream = read(source(tmp_path / name, max_malformed=1.0, **keys))
+    assert stream.dropped == {reason: 1}
+    assert shown in stream.malformed.shown[0]
+    with pytest.raises(SourceError, match="max_malformed"):
+        read(source(tmp_path / name, **keys))
+
+
+def test_parquet_that_holds_no_utf8(tmp_path: Path, source: Any) -> None:
+    """Parquet has no other encoding, so that the key is no remedy."""
+    texts = pa.array([b"one", b"caf\xe9", b"two"], pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
+    with pytest.raises(SourceError) as caught:
+        read(source(tmp_path / "a.parquet"))
+    assert "a.parquet rg0-1 row 1: byte 0xe9" in str(caught.value)
+    assert "Repair the records, or set max_malformed = 0.3334" in str(caught.value)
+
+
+def test_utf16_lines_are_named(tmp_path: Path, source: Any) -> None:
+    (tmp_path / "a.jsonl").write_bytes('{"text": "one"}\n{"text": "two"}\n'.encode("utf-16"))
+    with pytest.raises(SourceError, match=r"seems to be utf-16: then set `encoding`"):
+        list_spans_of(source(tmp_path / "a.jsonl"))
+
+
+def result(documents: int, **dropped: int) -> dict[str, Any]:
+    names = {
+        "null": "text is null",
+        "invalid": "text is not valid UTF-8",
+        "malformed": MALFORMED,
+        "other": "not x >= 2",
+    }
+    return {"documents": documents, "dropped": {names[key]: count for key, count in dropped.items()}}
+
+
+def test_both_kinds_of_malformed_records_have_one_limit(source: Any) -> None:
+    results = [result(90, malformed=4), result(0, invalid=6) | {"malformed": ["a: fault"], "encodings": {"koi8-r": 2}}]
+    assert "10 of 100 records (10.00%) are malformed and dropped. Examples:\n  a: fault" in check_malformed(
+        source("a", max_malformed=0.1), results
+    )
+    with pytest.raises(SourceError, match=r"(?s)10 of 100.*koi8-r.*set max_malformed = 0\.1 to go on .*encoded again"):
+        check_malformed(source("a", max_malformed=0.09), results)
+
+
+def test_records_without_text_have_a_limit(source: Any) -> None:
+    """Rows that `keep` rejects are no part of it: they may be most of the source."""
+    keys = {"keep": {"x": ">= 2"}}
+    check_null(source("a", **keys), [result(90, null=10, other=900)])
+    with pytest.raises(SourceError) as caught:
+        check_null(source("a", **keys), [result(80, other=900), result(0, null=20)])
+    assert "20 of 1,000 records (20.00% of those that `keep` leaves) have no text, more than max_null = 0.1" in str(
+        caught.value
+    )
+    assert "'text' is null or absent there. Is it the column of the text (`text`)? If so, set max_null = 0.2 " in str(
+        caught.value
+    )
+    check_null(source("a", max_null=0.2, **keys), [result(80, null=20, other=900)])
+    assert "max_null" not in source("a").model_dump()
+
+
+RECIPE = """
+name = "s"
+[[sources]]
+name = "web"
+weight = 1
+paths = ["*.jsonl"]
+[tokenizer]
+file = "{tokenizer}"
+[mix]
+when_short = "shrink"
+"""
+
+
+def test_build_and_plan_say_the_same(tmp_path: Path, recipe: Path, expected: dict[str, str], run_cli: Any) -> None:
+    """With a tokenizer of its own no sample is drawn: the encode stage finds it. Nulls are counted after it."""
+    tokenizer = recipe.parent / "set" / "tokenizer.json"
+    (tmp_path / "r.toml").write_text(RECIPE.format(tokenizer=tokenizer))
+    lines = [json.dumps({"text": f"Document {n} is about something."}) for n in range(40)]
+    bad = b'{"text": "caf\xe9 au lait"}\n' * 2 + b'{"text": null}\n' * 5 + b'{"other": 1}\n' * 5
+    (tmp_path / "a.jsonl").write_bytes("\n".join(lines).encode() + b"\n" + bad)
+    planned = run_cli("plan", "r.toml")
+    assert planned.returncode == 0, planned.stderr
+    assert "warning: 3.85% of the records of web are malformed, more than max_malformed = 0.0" in planned.stdout
+    assert "\n  a.jsonl b0-" in planned.stdout
+    assert 'Give those in latin-1 a source of their own with encoding = "latin-1"' in planned.stdout
+    assert "warning: 19.23% of the records of web have no text, more than max_null = 0.1" in planned.stdout
+    stopped = build_here(tmp_path / "r.toml", tmp_path / "out", expect=2)["stderr"]
+    assert "2 of the 52 records read so far are malformed" in stopped
+    keys = ["--set", "sources.web.max_malformed=0.05"]
+    stopped = build_here(tmp_path / "r.toml", tmp_path / "out", *keys, expect=2)["stderr"]
+    assert "10 of 52 records (19.23%" in stopped
+    built = build_here(tmp_path / "r.toml", tmp_path / "out", *keys, "--set", "sources.web.max_null=0.2")
+    assert built["ran"]["encode"] == 0, "nothing is encoded again"
+    assert built["sources"][0]["dropped"] == {"text is null": 10, "text is not valid UTF-8": 2}
+    assert "2 of 52 records (3.85%) are malformed and dropped. Examples:\n  a.jsonl" in built["stderr"]
