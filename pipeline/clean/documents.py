@@ -30,6 +30,7 @@ from pipeline.clean.malformed import (
 from pipeline.clean.patterns import Match, find_pattern_matches, pattern_matches_to_json
 from pipeline.sources.base import Columns, SourceError, TextBatch
 from pipeline.sources.kinds import read_span
+from pipeline.sources.undivided import Undivided
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -98,6 +99,8 @@ class DocumentStream:
         """Some of the documents that `drop_if_matches` dropped, as JSON values."""
         self.malformed = Examples()
         """Some of the malformed records."""
+        self.undivided = Undivided()
+        """Text files in which the separator never occurs."""
         self._undecoded: list[tuple[int, bytes]] = []
         self.read_bytes = 0
         """For a span of bytes: the stored bytes of the last span that were read so far."""
@@ -138,6 +141,8 @@ class DocumentStream:
                 if batch.rejected:  # of small files there are many batches
                     self.dropped.update(batch.rejected)
                 self.read_bytes = batch.read_bytes
+                if batch.undivided is not None:
+                    self.undivided.add(batch.undivided, span.name)
                 if batch.malformed:
                     self.malformed.update(Examples(batch.malformed))
                 # A place is the span's index and the row in one number.

@@ -112,6 +112,7 @@ def _too_many_drops(recipe: Recipe, estimate: Estimate) -> list[str]:
             what = f"{malformed:.2%} of the records of {source.name} are malformed"
             lines += f"warning: {what}, {limit}: the build would stop{describe_examples(found.malformed)}".split("\n")
             lines.append(f"  {malformed_remedy(source, malformed, found.malformed)}")
+        lines += [f"warning: {line}" for line in found.undivided.describe(source)]
         if (null := null_share(source, found.dropped, 1.0)) > source.max_null:
             lines.append(
                 f"warning: {null:.2%} of the records of {source.name} have no text, more than max_null = "

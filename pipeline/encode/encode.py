@@ -164,24 +164,21 @@ def encode_unit(folder: Path, task: EncodeTask, report: Callable[[int, int], Non
         cleaned["kept"] = kept.to_receipt()
     if task.carried:
         cleaned["carried"] = task.carried
-    return (
-        cleaned
-        | stream.malformed.to_json()
-        | {
-            "labels": _span_labels(rows, task.unit),
-            "documents": len(rows),
-            "tokens": tokens,
-            "text_bytes": text_bytes,
-            "dropped": dict(stream.dropped),
-            "matches": stream.matches,
-            "checked_documents": checked,
-            "retries": count_retries() - retries,
-            "slow_encoder": encoder.slow_because,
-            "files": files,
-            "seconds": timer.seconds,
-            "core_seconds": timer.core_seconds,
-        }
-    )
+    cleaned |= stream.malformed.to_json() | stream.undivided.to_json()
+    return cleaned | {
+        "labels": _span_labels(rows, task.unit),
+        "documents": len(rows),
+        "tokens": tokens,
+        "text_bytes": text_bytes,
+        "dropped": dict(stream.dropped),
+        "matches": stream.matches,
+        "checked_documents": checked,
+        "retries": count_retries() - retries,
+        "slow_encoder": encoder.slow_because,
+        "files": files,
+        "seconds": timer.seconds,
+        "core_seconds": timer.core_seconds,
+    }
 
 
 def _join_batches(stream: DocumentStream) -> Iterator[tuple[Documents, npt.NDArray[np.uint32]]]:

@@ -46,6 +46,7 @@ from pipeline.recipe.shares import Demand, Shares
 from pipeline.sources.base import Span, TextBatch, Unit
 from pipeline.sources.selection import Selection
 from pipeline.sources.software_heritage.fetched_documents import FORMAT, DocumentWriter
+from pipeline.sources.undivided import Undivided
 from pipeline.tokenizer.encoder import Encoder, TokenizerInfo, load_encoder, read_encoder_file
 from pipeline.tokenizer.given_tokenizer import TokenizerError
 from pipeline.tokenizer.kept_text import add_up_kept_text, check_unknown, describe_kept
@@ -96,6 +97,8 @@ class SourcePilot:
     left_documents: float = 1.0
     malformed: Examples = field(default_factory=Examples)
     """Some of the malformed records."""
+    undivided: Undivided = field(default_factory=Undivided)
+    """Text files in which the separator never occurs."""
     presets: dict[str, float] = field(default_factory=dict[str, float])
     """The share of the documents that each preset or filter drops, by its label."""
     mixed: MixedPilot = field(default_factory=MixedPilot)
@@ -321,12 +324,13 @@ def _measure_source(
     reached = documents + filtered.total() + rows * sum(dropped.get(limit.reason, 0.0) for limit in limits)
     fallen = sum((piece.fallen for piece in pieces), filtered)
     presets = {name: count / reached for name, count in fallen.items()}
-    malformed = Examples()
+    malformed, undivided = Examples(), Undivided()
     for piece in pieces:
         malformed.update(piece.malformed)
+        undivided.update(piece.undivided)
     if not texts:
         ratios = SourcePilot(0.0, 0.0, 0.0, dropped, 1.0, 0, sample.cpu_s / stated, 0.0, presets=presets)
-        return replace(ratios, malformed=malformed), []
+        return replace(ratios, malformed=malformed, undivided=undivided), []
     # Encode in two halves and time only the second: the encoder is slow until it has cached the common words.
     halves = [half for half in (texts[::2], texts[1::2]) if half]
     folders = [folder / f"{index}-{half}" for half in range(len(halves))]
@@ -353,6 +357,7 @@ def _measure_source(
         left_documents=cleaned.left_documents,
         presets=presets | cleaned.presets,
         malformed=malformed,
+        undivided=undivided,
         carried=measure_carried([table for piece in pieces for table in piece.carried], recipe.sources[index]),
     )
     return measured, [run for run, _ in encoded]

@@ -28,6 +28,7 @@ from pipeline.estimate.duplicates import HashTable
 from pipeline.sources.base import Columns, SourceError, Span, TextBatch
 from pipeline.sources.kinds import list_spans, read_span
 from pipeline.sources.selection import Selection, seeded_place
+from pipeline.sources.undivided import Undivided
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
@@ -64,6 +65,8 @@ class Piece:
     """Dropped rows by reason."""
     malformed: Examples = field(default_factory=Examples)
     """Some of the malformed records."""
+    undivided: Undivided = field(default_factory=Undivided)
+    """Text files in which the separator never occurs."""
     fallen: Counter[str] = field(default_factory=Counter[str])
     """Documents that each preset with `when = "encode"` would drop alone, by its name."""
     filtered: Counter[str] = field(default_factory=Counter[str])
@@ -264,7 +267,8 @@ def _add(piece: Piece, stream: DocumentStream, documents: Documents) -> None:
     piece.text_bytes += documents.num_bytes
     piece.texts += map(bytes, documents)
     piece.carried += [documents.carried] if documents.carried is not None else []
-    piece.dropped, piece.slow_s, piece.malformed = stream.dropped, stream.slow_s, stream.malformed
+    piece.dropped, piece.slow_s = stream.dropped, stream.slow_s
+    piece.malformed, piece.undivided = stream.malformed, stream.undivided
     piece.fallen = Counter(stream.dropped_by_preset)
     piece.filtered = Counter(stream.filtered["steps"])
     piece.rows = int(piece.documents) + stream.dropped.total()

@@ -13,6 +13,7 @@ from pipeline.estimate.duplicates import Distinct
 from pipeline.estimate.pilot import SourcePilot
 from pipeline.estimate.pilot_cleaning import MixedPilot
 from pipeline.sources.selection import ReadFile, Selection
+from pipeline.sources.undivided import Undivided
 
 TEXT_BYTES_PER_TOKEN = 4.3  # measured on English web text and books with a 32 K vocabulary: 4.2 to 4.5
 _CONTENT_STORED_SHARE = 0.3  # gzip on source code
@@ -52,6 +53,8 @@ class SourceEstimate:
     """Share of the rows dropped, by reason, in the sample."""
     malformed: Examples = field(default_factory=Examples)
     """Some of the malformed records of the sample."""
+    undivided: Undivided = field(default_factory=Undivided)
+    """Text files of the sample in which the separator never occurs."""
     presets: dict[str, float] = field(default_factory=dict[str, float])
     """Share of the documents that each preset or filter drops, by its label, in the sample."""
     left_documents: float = 1.0
@@ -119,6 +122,7 @@ def estimate_source(share: float, selection: Selection, ratios: SourcePilot) -> 
         dropped=ratios.dropped,
         presets=ratios.presets,
         malformed=ratios.malformed,
+        undivided=ratios.undivided,
         left_documents=ratios.left_documents,
         mixed=ratios.mixed,
         formats=dict(Counter(file.format for file in read_files)),

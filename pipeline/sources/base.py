@@ -158,6 +158,9 @@ class TextBatch:
     """Some of the malformed records, each with its file, record and fault."""
     carried: pa.Table | None = None
     """The columns that were asked for, `(num_rows, columns)`; None if none were, or there is no row."""
+    undivided: str | None = None
+    """For a text file in which the separator never occurs: the separator with other line ends, if that occurs; empty if
+    it does not, and the file is of some size. None for all others."""
     read_bytes: int = 0
     """For a span of bytes: its stored bytes up to the end of this batch, of a compressed file about."""
 

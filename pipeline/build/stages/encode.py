@@ -23,6 +23,7 @@ from pipeline.engine.tasks import JsonText, Task, digest_in, digest_of
 from pipeline.mix import cuts as mix
 from pipeline.recipe.schema import Recipe, SourceRecipe
 from pipeline.sources.base import Unit, spans_to_json
+from pipeline.sources.undivided import Undivided
 from pipeline.tokenizer.encoder import TokenizerInfo, describe_slow_encoder
 from pipeline.tokenizer.kept_text import add_up_kept_text, check_unknown, describe_kept
 from shards.stores.store import WritableStore
@@ -88,6 +89,8 @@ def run_encode(
         if dropped := check_malformed(source, own):
             running.driver.progress.note_once(dropped)
         check_null(source, own)
+        for line in Undivided.of_results(own).describe(source):
+            running.driver.progress.note_once(line)
         check_pattern_matches(source, own)
         check_encoded(source, own)
         if edited := check_filtered(source, own):

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pipeline.arrow_arrays import wrap_texts
 from pipeline.sources.base import Columns, Span, TextBatch
 from pipeline.sources.formats.byte_io import cut_at, open_file, read_pieces
+from pipeline.sources.undivided import LEAST_UNDIVIDED_BYTES
 
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
@@ -32,7 +33,21 @@ def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterat
     with open_file(span.url) as raw:
         for piece, done in read_pieces(raw, span, separator, source.encoding):
             documents = pc.split_pattern(wrap_texts(pa.large_binary(), [piece]), pattern).flatten()
+            is_whole = len(documents) == 1 and row == span.start == 0
             if not documents[-1].as_buffer().size:
                 documents = documents[:-1]  # a separator ends a document; no empty one comes after the last
-            yield TextBatch(documents, np.arange(row, row + len(documents), dtype=np.uint32), read_bytes=done)
+            batch = TextBatch(documents, np.arange(row, row + len(documents), dtype=np.uint32), read_bytes=done)
+            if is_whole:
+                batch.undivided = _find_other(piece, source.separator or "")
+            yield batch
             row += len(documents)
+
+
+def _find_other(text: bytes, separator: str) -> str | None:
+    """Return the `TextBatch.undivided` of a file without the separator."""
+    other = separator.replace("\r\n", "\n")
+    if other == separator:
+        other = separator.replace("\n", "\r\n")
+    if other != separator and other.encode() in text:
+        return other
+    return "" if len(text) >= LEAST_UNDIVIDED_BYTES else None
