@@ -178,6 +178,8 @@ def _print_near_duplicates(near: dict[str, Any], *, examples: int) -> None:
 
 
 def _print_source(source: dict[str, Any], *, examples: int) -> None:
+    from pipeline.build.clean_report.wording import describe_others
+
     read, left = source["read"], source["left"]
     limits = [limit for limit in source["limits"] if limit["every"]["documents"]]
     rows = [_row(limit["reason"], limit["value"], limit, read) for limit in limits]
@@ -186,6 +188,15 @@ def _print_source(source: dict[str, Any], *, examples: int) -> None:
     title = f"{source['name']}: {plural(read['documents'], 'document')} measured, {left['documents']:,} left"
     print_rows(rows, title=title)
     lines = _left_out(len(source["limits"]) - len(limits), "limit", "drops nothing")
+    others = [limit for limit in source["limits"] if any(other["documents"] for other in limit["others"])]
+    print_lines(lines)
+    print_rows(
+        [
+            {"limit": limit["reason"], "at": f"{limit['value']:g}", "documents at other values": describe_others(limit)}
+            for limit in others
+        ]
+    )
+    lines = _left_out(len(source["limits"]) - len(others), "limit", "would drop nothing at these values either")
     for limit in limits if examples else ():
         lines.append(f"{limit['reason']} = {limit['value']:g} drops {plural(limit['every']['documents'], 'document')}")
         for item in limit["random"][:examples]:

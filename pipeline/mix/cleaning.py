@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,14 +29,19 @@ from shards.stores.store import Store
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from pipeline.recipe.presets import Limit
     from pipeline.recipe.schema import SourceRecipe
 
-CODE_VERSION = 1
+CODE_VERSION = 2
 """Increase when the same measures and limits would give other counts, histograms or examples."""
 
 CLEANING_FILE = "cleaning.json"
 EXAMPLES = 20
 """Documents that are kept of each limit: of those that fall, and nearest to the limit on either side."""
+_OTHER_FACTORS = (0.5, 0.75, 1.25, 1.5, 2)
+"""A limit times these are the other values at which documents are counted."""
+_OTHER_COUNTS = [1.0, 2.0, 5.0, 10.0]
+"""The other values of a limit that allows none of something."""
 _NEAR = 16 * EXAMPLES
 """Documents that are sorted to find these, if there are enough distinct ones among them."""
 BLOCK_DOCUMENTS = 1 << 16
@@ -200,10 +205,29 @@ class _Histogram:
         return list(zip(lows.tolist(), self._counts[used].tolist(), strict=True))
 
 
+def list_other_values(value: float) -> list[float]:
+    """Return other values that a limit might have, in order: whole numbers for one above 1, and shares stay shares."""
+    if value == 0:
+        return _OTHER_COUNTS
+    others = [float(f"{value * factor:.3g}") for factor in _OTHER_FACTORS]
+    if value > 1 and value == int(value):
+        others = [float(round(other)) for other in others]
+    return [other for other in dict.fromkeys(others) if other != value and (value > 1 or other <= 1)]
+
+
+@dataclass(slots=True)
+class _OtherValue:
+    """A limit at another value, and how many documents it would drop."""
+
+    limit: Limit
+    documents: int = 0
+
+
 class _LimitTally:
     """The effect of one limit on a source."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: Limit) -> None:
+        self.others = [_OtherValue(replace(limit, value=value)) for value in list_other_values(limit.value)]
         self.first = Counts()
         self.every = Counts()
         self.alone = Counts()
@@ -221,7 +245,7 @@ class _SourceTally:
         self.limits = source.clean.limits("mix")
         self.read, self.left = Counts(), Counts()
         self.presets = {preset.name: Counts() for preset in source.clean.presets("mix")}
-        self.tallies = [_LimitTally() for _ in self.limits]
+        self.tallies = [_LimitTally(limit) for limit in self.limits]
         self.histograms = {name: (_Histogram(), _Histogram()) for name in self.measures}
 
     def add(self, block: Block, dropped: Counter[str]) -> npt.NDArray[np.bool_]:
@@ -244,6 +268,8 @@ class _SourceTally:
             tally.every.add(block.lengths[fallen[number]])
             tally.alone.add(block.lengths[fallen[number] & (reasons == 1)])
             values = block.values[:, self.measures.index(limit.measure)]
+            for other in tally.others:
+                other.documents += int(np.count_nonzero(other.limit.find_fallen(values)))
             distance = np.abs(values.astype(np.float64) - np.float32(limit.value))
             hit, rest = np.flatnonzero(fallen[number]), np.flatnonzero(~fallen[number])
             tally.random.add(block, hit, np.zeros(len(hit)), values, fallen)
@@ -272,6 +298,7 @@ class _SourceTally:
                 "first": tally.first.to_dict(),
                 "every": tally.every.to_dict(),
                 "alone": tally.alone.to_dict(),
+                "others": [{"value": other.limit.value, "documents": other.documents} for other in tally.others],
                 "random": examples(tally.random),
                 "fallen": examples(tally.fallen),
                 "left": examples(tally.left),

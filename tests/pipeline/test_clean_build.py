@@ -272,6 +272,8 @@ def test_the_report_shows_the_last_mix_also_one_that_stopped_the_build(built: di
         assert (source["name"], limit["reason"], limit["value"]) == ("prose", "gopher: min_words", minimum)
         short = [text for text in texts if len(text.split()) < minimum]
         assert limit["every"]["documents"] == len(short)
+        for other in limit["others"]:
+            assert other["documents"] == sum(len(text.split()) < other["value"] for text in texts)
         assert {item["text"] for item in limit["random"]} <= {text[:1500] for text in short}
         for item in (*limit["random"], *limit["fallen"], *limit["left"]):
             assert item["text"] == texts[item["row"]][:1500]
@@ -285,6 +287,8 @@ def test_the_report_shows_the_last_mix_also_one_that_stopped_the_build(built: di
     assert still == ["gopher: max_words"]
     assert "gopher: max_words" not in shown
     assert "1 limit left out, each of which drops nothing" in shown
+    assert "1 limit left out, each of which would drop nothing at these values either" in shown
+    assert ", ".join(f"{other['documents']:,} at {other['value']:g}" for other in limit["others"]) in shown
 
 
 def test_a_limit_that_drops_one_document_says_so(built: dict[str, Any], folder: Path) -> None:

@@ -1,5 +1,6 @@
 """Limits that are applied when the set is mixed: what falls, how it is counted, which documents are shown."""
 
+# pyright: reportUnknownMemberType=false
 from __future__ import annotations
 
 import json
@@ -16,7 +17,7 @@ from pipeline.mix import cleaning as cleaning_module
 from pipeline.mix import index as index_module
 from pipeline.mix import partitions as partitions_module
 from pipeline.mix.block_lists import Blocked, BlockList
-from pipeline.mix.cleaning import EXAMPLES, Cleaning
+from pipeline.mix.cleaning import EXAMPLES, Cleaning, list_other_values
 from pipeline.mix.cuts import MixError, cut_sources
 from pipeline.mix.index import DUPLICATE, DUPLICATE_ELSEWHERE, Index
 from pipeline.recipe.presets import PRESETS
@@ -103,6 +104,18 @@ def test_what_falls_is_what_plain_code_finds(seed: int, size: int, tmp_path: Pat
         check_entry(entry, recipe, sources[number], number)
 
 
+@pytest.mark.parametrize(
+    ("value", "others"),
+    [
+        *((50, [25, 38, 62, 75, 100]), (3, [2, 4, 6]), (2, [1, 3, 4]), (0, [1, 2, 5, 10])),
+        *((0.1, [0.05, 0.075, 0.125, 0.15, 0.2]), (0.8, [0.4, 0.6, 1.0]), (1, [0.5, 0.75])),
+        (2.5, [1.25, 1.88, 3.12, 3.75, 5]),
+    ],
+)
+def test_the_other_values_of_a_limit_are_round_and_may_be_set(value: float, others: list[float]) -> None:
+    assert list_other_values(value) == others
+
+
 def count(documents: list[Document]) -> dict[str, int]:
     return {"documents": len(documents), "tokens": sum(document.length for document in documents)}
 
@@ -125,10 +138,15 @@ def check_entry(entry: dict[str, Any], recipe: Recipe, documents: list[Document]
     ]
     for limit in entry["limits"]:
         reason, name = limit["reason"], limit["measure"]
+        values = [document.measure(name) for document in documents]
         every = [document for document, reasons in broken if reason in reasons]
         assert limit["every"] == count(every)
         assert limit["first"] == count([document for document, reasons in broken if reasons[:1] == [reason]])
         assert limit["alone"] == count([document for document, reasons in broken if reasons == [reason]])
+        for other in limit["others"]:
+            fall = [value < other["value"] if limit["side"] == "min" else value > other["value"] for value in values]
+            assert other["documents"] == sum(fall)
+        assert len(limit["others"]) >= 2
         distinct = sorted({document.key: document for document in every}.values(), key=lambda one: one.key)
         assert [item["hash"] for item in limit["random"]] == [hex_of(one) for one in distinct[:EXAMPLES]]
         for which, chosen in (
@@ -240,7 +258,7 @@ def test_a_preset_without_limits_is_measured_all_the_same(tmp_path: Path) -> Non
 
 
 def test_bins_are_narrow() -> None:
-    histogram = cleaning_module._Histogram()
+    histogram = cleaning_module._Histogram()  # pyright: ignore[reportPrivateUsage]
     values = np.array([0, 0.5, 0.51, 0.52, 1.0, 1000, 1001, 1e9], np.float32)
     for part in (values[:3], values[3:]):
         histogram.add(part.view(np.uint32) >> np.uint32(18))

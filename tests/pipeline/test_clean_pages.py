@@ -32,7 +32,7 @@ ATTACK = (
 ) + "L" * 90
 SECRET = "only the page with this address says vermilion"
 ITEM = "Which of these planets did the astronomers of the old observatory find first with their new glass and when"
-KEPT = ("min_words", "max_mean_word_chars")
+KEPT = ("min_words", "max_words", "max_mean_word_chars")
 OFF = "".join(f"\n{key} = 'off'" for key in Gopher.limit_keys() if key not in KEPT)
 RECIPE = f"""
 name = "pages"
@@ -144,7 +144,8 @@ def test_every_text_is_shown_as_it_is(report: dict[str, Any], pages: dict[str, H
     def shown(text: str) -> str:
         return printable(text, keep="\n\t\u200c\u200d")
 
-    limits = report["sources"][0]["limits"]
+    limits = [limit for limit in report["sources"][0]["limits"] if limit["every"]["documents"]]
+    assert len(limits) == 2
     for limit in limits:
         examples = [item for name in ("random", "fallen", "left") for item in limit[name]]
         blocks = pages[f"1-hostile.gopher.{limit['key']}.html"].blocks
@@ -206,7 +207,7 @@ def test_the_numbers_are_those_of_the_report(report: dict[str, Any], pages: dict
     assert near[1:4:2] == [number(report["near_duplicates"]["sources"][0][name]) for name in ("documents", "tokens")]
 
     (cleaned,) = report["sources"]
-    table = {row[0]: row for row in pages["1-hostile.html"].rows if len(row) == 8}
+    table = {row[0]: row for row in pages["1-hostile.html"].rows if len(row) == 9}
     for limit in cleaned["limits"]:
         every, read = limit["every"], cleaned["read"]
         assert table[limit["reason"]][1:] == [
@@ -217,6 +218,7 @@ def test_the_numbers_are_those_of_the_report(report: dict[str, Any], pages: dict
             f"{every['tokens'] / read['tokens']:.2%}".replace("%", " %"),
             number(limit["first"]["documents"]),
             number(limit["alone"]["documents"]),
+            ", ".join(f"{number(other['documents'])} at {other['value']:g}" for other in limit["others"]),
         ]
     reasons = {row[0]: row for row in pages["1-hostile.html"].rows if len(row) == 6}
     for reason, counts in source["dropped"].items():

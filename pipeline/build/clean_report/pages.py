@@ -1,8 +1,9 @@
 """Write the cleaning pages: what `clean-report` knows, as HTML files that need no network and run no script.
 
-`index.html` has the table of sources and steps. Each source has a page with its histograms, one for each limit with
-documents on either side of it, and one with its near-duplicates; each evaluation set has one with the copies of its
-items. A page shows at most 60 documents, each with the beginning of its text: its size does not grow with the corpus.
+`index.html` has the table of sources and steps. Each source has a page with its histograms, one for each limit that
+drops documents with some on either side of it, and one with its near-duplicates; each evaluation set has one with the
+copies of its items. A page shows at most 60 documents, each with the beginning of its text: its size does not grow with
+the corpus.
 The same report gives the same bytes.
 """
 
@@ -15,7 +16,7 @@ from typing import Any
 from pipeline.build.clean_report.charts import plot_measure
 from pipeline.build.clean_report.differences import mark_pair
 from pipeline.build.clean_report.step_table import list_steps
-from pipeline.build.clean_report.wording import describe_unread, name_ends
+from pipeline.build.clean_report.wording import describe_others, describe_unread, name_ends
 from shards.errors import InputError
 from shards.report.chart import Chart
 from shards.report.render import NARROW, TEMPLATES, WIDE, make_render_environment, read_style
@@ -81,6 +82,7 @@ def render_pages(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
         "mark": mark_pair,
         "ends": name_ends(near.get("action", "report")),
         "unread": describe_unread(report["unread"]),
+        "others": describe_others,
         "charts": {},
     }
     shared |= style
@@ -94,7 +96,7 @@ def render_pages(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
         before = next(entry for entry in report["steps"] if entry["name"] == source.name)["before_encoding"]
         charts = _draw_charts(own) if own else {}
         yield f"{name}.html", render("source.html.jinja", source=source, own=own, before=before, charts=charts)
-        for limit in own["limits"] if own else ():
+        for limit in (limit for limit in own["limits"] if limit["every"]["documents"]) if own else ():
             page = f"{name}.{limit['preset']}.{limit['key']}.html"
             yield page, render("limit.html.jinja", source=source, own=own, limit=limit, charts=charts)
         if pairs := shared["near"].get(source.name):

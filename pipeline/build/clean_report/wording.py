@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 
 def name_ends(action: str) -> dict[str, str]:
@@ -19,3 +20,8 @@ def describe_unread(names: Sequence[str]) -> str:
     if not names:
         return ""
     return f"Only a part of {', '.join(names)} was read. The rest was not searched, and is not in the set."
+
+
+def describe_others(limit: dict[str, Any]) -> str:
+    """Return how many documents a limit would drop at other values: `3 at 25, 62 at 75`."""
+    return ", ".join(f"{other['documents']:,} at {other['value']:g}" for other in limit["others"])
