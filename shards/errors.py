@@ -96,6 +96,7 @@ EXTRAS = {
     "datasets": "hub",
     "datatrove": "datatrove",
     "fasttext": "clean",
+    "fastwarc": "warc",
     "matplotlib": "train",
     "numba": "bpe",
     "ray": "ray",

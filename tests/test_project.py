@@ -250,7 +250,10 @@ def test_constraints_pin_every_dependency() -> None:
     """Walk what we require, and what that requires. An exact requirement of a pinned package is pinned by it."""
     pins = _pins()
     assert pins["torch"] == "2.13.0"
-    pending, seen = [Requirement("tokenmill[bpe,clean,datatrove,hub,ray,train,dev]")], set[tuple[str, frozenset[str]]]()
+    pending, seen = (
+        [Requirement("tokenmill[bpe,clean,datatrove,hub,ray,train,warc,dev]")],
+        set[tuple[str, frozenset[str]]](),
+    )
     wrong: list[str] = []
     while pending:
         requirement = pending.pop()
@@ -328,7 +331,7 @@ def test_every_library_is_a_dependency_or_comes_with_an_extra() -> None:
     extras["clean"].add("fasttext")  # of fasttext-predict
     assert all(package in extras[extra] for package, extra in EXTRAS.items())
     assert _third_party_imports("shards") <= always | extras["torch"]  # in shards.torch alone: lint-imports checks it
-    of_pipeline = always.union(*(extras[extra] for extra in ("bpe", "clean", "datatrove", "hub", "ray")))
+    of_pipeline = always.union(*(extras[extra] for extra in ("bpe", "clean", "datatrove", "hub", "ray", "warc")))
     assert _third_party_imports("pipeline") <= of_pipeline
     assert _third_party_imports("trainer") <= always | extras["train"] | {"transformers", "accelerate", "tensorboard"}
 

@@ -86,6 +86,6 @@ def normal_encoding(name: str) -> str:
 SizeBytes = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
 Count = BeforeValidator(parse_count)
 Patterns = Annotated[list[Annotated[str, AfterValidator(check_pattern)]], AfterValidator(distinct)]
-FormatName = Literal["auto", "parquet", "jsonl", "text", "file"]
+FormatName = Literal["auto", "parquet", "jsonl", "text", "file", "tar", "webdataset", "zip", "warc"]
 """The formats of files; `pipeline/sources/formats/contract.py` has the table of them."""
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]

@@ -92,11 +92,13 @@ class SourceRecipe(Settings):
     """The source's share of the training tokens, relative to the other weights. With `mix.phases`, it applies to the
     tokenizer's sample and to phases that do not name the source."""
     format: FormatName = "auto"
-    """`auto` goes by the file's name: `.parquet`; `.jsonl` and `.ndjson`; `.txt`, which needs a `separator`; each also
-    with `.gz`, `.zst`, `.bz2` or `.xz`. For any other file, the first bytes decide: parquet and JSON lines are read as
-    such, other text is one document per file. Refused are JSON arrays and CSV (if the file has no ending, or one that
-    says so), binary data, and compressed text without an inner ending such as `.md`; `file` reads even these as one
-    document per file. `plan` says how each file is read."""
+    """`auto` goes by the file's name: `.parquet`; `.jsonl` and `.ndjson`; `.txt`, which needs a `separator`; `.warc`
+    and `.wet`; `.tar`; each also with `.gz`, `.zst`, `.bz2` or `.xz`; `.zip`. For any other file, the first bytes
+    decide: parquet, JSON lines, WARC and tar are read as such, other text is one document per file. Refused are JSON
+    arrays and CSV (if the file has no ending, or one that says so), binary data, and compressed text without an inner
+    ending such as `.md`; `file` reads even these as one document per file. In `tar` and `zip`, each member is a
+    document. A tar whose first member has a `.json` beside it is read as `webdataset`: members of one key are a sample,
+    whose text is its `.txt`, or the column `text` of its `.json`. `plan` says how each file is read."""
     text: Annotated[str, Field(min_length=1)] = "text"
     """Column of the text; dots descend into structs."""
     separator: Annotated[str, Field(min_length=1)] | None = None
@@ -106,6 +108,12 @@ class SourceRecipe(Settings):
     )
     """`files`: how the text files of the source are encoded, all of them: `latin-1`, `windows-1252`, `utf-16`,
     `shift_jis`, or another name that Python knows. A byte order mark is removed. Parquet has only UTF-8."""
+    members: Annotated[list[Annotated[str, Field(min_length=1)]], AfterValidator(distinct)] = Field(
+        default_factory=list[str], exclude_if=_is_empty
+    )
+    """`files`: globs that choose members of tar and zip archives by their paths in the archive; all when absent. A `*`
+    also matches `/`, and a glob that begins with `!` leaves members out: `["*.txt", "!*/LICENSE.txt"]`. Members that
+    are not chosen are counted."""
     content: Literal["column", "software-heritage"] = "column"
     """Where the text is: in the column `text`, or in Software Heritage's archive under the SHA-1 in `blob_id`."""
     blob_id: Annotated[str, Field(min_length=1)] = "blob_id"

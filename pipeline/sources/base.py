@@ -1,7 +1,8 @@
 """The data types of sources: files, spans, units of work, and batches of text.
 
-A span is a contiguous part of one version of a file (row groups, bytes, or the whole file). A unit is a sequence of
-spans of one source with at most about `UNIT_BYTES` of text; it is what a task processes and what a resumed build skips.
+A span is a contiguous part of one version of a file (row groups, bytes, members, or the whole file). A unit is a
+sequence of spans of one source with at most about `UNIT_BYTES` of text; it is what a task processes and what a resumed
+build skips.
 A batch is a few megabytes of text in Arrow buffers; documents never become separate Python objects.
 """
 
@@ -46,7 +47,7 @@ _TEXT_VERSION = 2
 UNKNOWN_TYPE: Literal[""] = ""
 """The type of a column whose type is unknown until the file is read, or whose values are all null."""
 
-SpanKind = Literal["rg", "b", "file"]
+SpanKind = Literal["rg", "b", "m", "file"]
 
 
 Columns: TypeAlias = tuple[tuple[str, CarriedType], ...]
@@ -75,7 +76,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A contiguous part of one file: row groups `rg`, bytes `b`, both half-open, or all of it (`file`)."""
+    """A contiguous part of one file: row groups `rg`, bytes `b`, members `m`, all half-open, or all of it (`file`)."""
 
     url: str
     """The address to open."""
@@ -102,7 +103,7 @@ class Span:
 
     @property
     def part(self) -> str:
-        """The part of the file: `rg0-12`, `b0-4096` or `file`."""
+        """The part of the file: `rg0-12`, `b0-4096`, `m0-70` or `file`."""
         return "file" if self.kind == "file" else f"{self.kind}{self.start}-{self.stop}"
 
     def to_json(self) -> str:
@@ -168,7 +169,7 @@ class TextBatch:
 def span_of_part(spans: list[Span], part: str) -> Span | None:
     """Return the span that a `Span.part` names, even if the file is cut differently now; None if it is outside."""
     kind = spans[0].kind if spans else "file"
-    match = re.fullmatch(r"(rg|b)(\d+)-(\d+)", part)
+    match = re.fullmatch(r"(rg|b|m)(\d+)-(\d+)", part)
     if part == kind == "file":
         return spans[0]
     if not match or match[1] != kind:

@@ -58,7 +58,7 @@ REFUSED = {
     "gzip without its ending": ("a.json", gzip.compress(LINES), "holds gzip data|is compressed (gzip)"),
     "array in xz": ("a.json.xz", lzma.compress(ARRAY), "holds a JSON array"),
     "xz without its ending": ("a.json", lzma.compress(LINES), "is compressed (xz), which its name does not tell"),
-    "zip": ("a.zip", b"PK\x03\x04\x14\x00", "holds a zip archive"),
+    "zip": ("a.docx", b"PK\x03\x04\x14\x00", "holds a zip archive"),
     "binary": ("a.bin", bytes(range(256)), "holds binary data"),
     "utf-16": ("a.md", "some text".encode("utf-16"), 'seems to be text in utf-16; set encoding = "utf-16"'),
     "utf-16 without a mark": ("a.md", "some text".encode("utf-16-le"), 'set encoding = "utf-16-le"'),

@@ -89,7 +89,7 @@ EXPECTED = [
     "sources.1.separator: required to cut '{folder}/a.txt' into documents. Give `separator`",
     "sources.third.paths: required key is missing, or empty: kind = 'files' needs it",
     "sources.third.weight: Input should be a finite number; got nan",
-    "sources.third.format: Input should be 'auto', 'parquet', 'jsonl', 'text' or 'file'; got 'csv'",
+    "sources.third.format: Input should be 'auto', 'parquet', 'jsonl', 'text', 'file', 'tar', 'webdataset', 'zip' or 'warc'; got 'csv'",
     "sources.third.kind: Input should be 'files' or 'hub'; got 'hubb'. Did you mean 'hub'?",
     "sources.3.name: required key is missing",
     "sources.3.paths: Input should be a valid list",

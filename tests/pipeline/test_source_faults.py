@@ -229,6 +229,7 @@ BAD_RECORDS = {
     "broken": (b'{"text": ', "Invalid value"),
     "number": (b'{"text": 1}', "changed from string to number"),
     "list": (b"[1]", "changed from object to array"),
+    "null": (b"null", "expected an object"),
     "raw NUL": (b'{"text": "\x00"}', "JSON parse error"),
     "cut off": (b'{"text": "x', "JSON parse error"),
 }

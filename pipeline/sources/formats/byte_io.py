@@ -25,7 +25,7 @@ from pipeline.sources.formats.encodings import UTF8, decode_blocks, is_cuttable
 if TYPE_CHECKING:
     import fsspec
 
-COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
+COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz", ".tgz": "gzip", ".tbz2": "bz2", ".txz": "xz"}
 """Suffixes of compressed files, and the names of their codecs: Arrow's, and `xz`, which Arrow has not."""
 TEXT_PER_STORED_BYTE = 3.5
 """zstd and gzip on English prose: 2.5 to 4; only for estimates."""
@@ -103,6 +103,12 @@ def decompress(raw: BinaryIO, compression: str) -> pa.NativeFile | BinaryIO:
         return open_xz(raw)
     file: Any = pa.PythonFile(cast("Any", raw), mode="r")
     return pa.CompressedInputStream(file, cast("Any", compression))
+
+
+def open_decompressed(raw: BinaryIO, name: str) -> pa.NativeFile | BinaryIO:
+    """Return a stream of a file's bytes, decompressed if its name tells that it is compressed."""
+    compression = COMPRESSION.get(os.path.splitext(name)[1])
+    return decompress(raw, compression) if compression else raw
 
 
 def read_blocks(raw: BinaryIO, span: Span) -> Iterator[bytes]:

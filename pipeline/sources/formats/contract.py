@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
 
 _COLUMNS = ("text", "keep", "carry")
+_OF_MEMBERS = ("members", "keep", "carry", "encoding")
 
 
 class FormatModule(Protocol):
@@ -61,6 +62,8 @@ class FileFormat:
     """Endings of names, in lower case, that tell the format, without that of a compression."""
     magic: bytes = b""
     """First bytes that tell the format of a file whose name does not; empty if there are none."""
+    magic_at: int = 0
+    """Where in the file those bytes stand."""
 
     def load(self) -> FormatModule:
         """Return the format's module."""
@@ -77,6 +80,10 @@ FORMATS = {
     "jsonl": FileFormat("jsonl", (*_COLUMNS, "encoding"), endings=(".jsonl", ".ndjson")),
     "text": FileFormat("text", ("separator", "encoding"), required=("separator",), endings=(".txt",)),
     "file": FileFormat("whole_file", ("encoding",)),
+    "tar": FileFormat("archives.tar", _OF_MEMBERS, endings=(".tar",), magic=b"ustar", magic_at=257),
+    "webdataset": FileFormat("archives.webdataset", _OF_MEMBERS),
+    "zip": FileFormat("archives.zip", _OF_MEMBERS, endings=(".zip",)),
+    "warc": FileFormat("archives.warc", ("keep", "carry", "encoding"), endings=(".warc", ".wet"), magic=b"WARC/1."),
 }
 """All formats, by their names in recipes."""
 

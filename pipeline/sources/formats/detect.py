@@ -23,7 +23,7 @@ from pipeline.sources.formats.encodings import UTF8, decode_whole
 HEAD_BYTES = 1 << 16
 """Bytes that are read of a file."""
 _BY_NAME = {ending: name for name, format_ in FORMATS.items() for ending in format_.endings}
-_BY_MAGIC = {format_.magic: name for name, format_ in FORMATS.items() if format_.magic}
+_BY_MAGIC = {name: (format_.magic, format_.magic_at) for name, format_ in FORMATS.items() if format_.magic}
 _TABLES = {".csv": "CSV", ".tsv": "TSV", ".tab": "TSV", ".psv": "CSV"}
 _MAGIC = {
     b"\x1f\x8b": "gzip",
@@ -78,7 +78,7 @@ def detect_format(url: str, name: str, size: int | None = None, encoding: str = 
     if found := _BY_NAME.get(ending):
         return found
     head = _read_head(url, name, size)
-    if found := next((name for magic, name in _BY_MAGIC.items() if head.startswith(magic)), None):
+    if found := next((name for name, (magic, at) in _BY_MAGIC.items() if head.startswith(magic, at)), None):
         return found
     _refuse_known(name, head)
     head = decode_whole(head, encoding)
@@ -116,10 +116,17 @@ def _read_head(url: str, name: str, size: int | None) -> bytes:
     return read_head(url, HEAD_BYTES if size is None else min(size, HEAD_BYTES))
 
 
-def _refuse_known(name: str, head: bytes) -> None:
+def describe_known(head: bytes) -> str | None:
+    """Return which known kind of binary data first bytes are of, such as gzip or PDF; None if they are of none."""
     if not head.startswith(tuple(_MAGIC)):
+        return None
+    return next(kind for magic, kind in _MAGIC.items() if head.startswith(magic))
+
+
+def _refuse_known(name: str, head: bytes) -> None:
+    kind = describe_known(head)
+    if kind is None:
         return
-    kind = next(kind for magic, kind in _MAGIC.items() if head.startswith(magic))
     if kind in ("gzip", "Zstandard", "bzip2", "xz"):
         endings = ", ".join(COMPRESSION)
         raise SourceError(
@@ -129,7 +136,7 @@ def _refuse_known(name: str, head: bytes) -> None:
 
 
 def _refuse_binary(name: str, head: bytes) -> None:
-    if _is_binary(head):
+    if is_binary(head):
         guess = guess_encoding(head)
         if guess.startswith("utf-"):
             raise SourceError(
@@ -144,7 +151,7 @@ def _not_text(name: str, kind: str) -> SourceError:
     )
 
 
-def _is_binary(head: bytes) -> bool:
+def is_binary(head: bytes) -> bool:
     """Return whether bytes are binary: many are NUL, or some are NUL and the rest is not UTF-8."""
     nulls = head.count(0)
     if not nulls:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
 
@@ -44,13 +44,13 @@ def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterat
         SourceError: a record is malformed and the source's `max_malformed` is 0.
     """
     predicates = parse_keep(source.keep)
-    options = _parse_options(source, span.name, carried)
+    options = parse_options(source, span.name, carried)
     row = 0
     with open_file(span.url) as raw:
         for piece, done in read_pieces(raw, span, b"\n", source.encoding):
             if not piece.strip():
                 continue
-            table, faults = _parse(piece, options, span, row=row, tolerant=source.max_malformed > 0)
+            table, faults = parse_lines(piece, options, span, row=row, tolerant=source.max_malformed > 0)
             num_rows = table.num_rows + len(faults)
             rows = np.delete(np.arange(row, row + num_rows, dtype=np.uint32), [record for record, _ in faults])
             batch = make_batch(table, source.text_column, predicates, rows, carried=(carried, span.name))
@@ -79,27 +79,38 @@ def check_head(source: SourceRecipe, span: Span) -> tuple[str, ...]:
     head = piece[: piece.find(b"\n", _HEAD_BYTES) + 1] or piece
     if _is_plain(source, head):
         return ()
-    _, faults = _parse(head, _parse_options(source, span.name), span, row=0, tolerant=source.max_malformed > 0)
+    _, faults = parse_lines(head, parse_options(source, span.name), span, row=0, tolerant=source.max_malformed > 0)
     malformed = {record for record, _ in faults}
     lines = [line for line in head.split(b"\n") if line.strip()]
     # Arrow has accepted these lines, but has not checked that they are UTF-8.
     whole = (line for record, line in enumerate(lines) if record not in malformed)
     records = [json.loads(line.decode("utf-8-sig", "replace")) for line in whole]
+    if not records:
+        names = ", ".join(map(repr, (source.text_column, *source.keep)))
+        raise SourceError(f"{span.name}: no column {names} in its first records; all are malformed: {faults[0][1]}")
+    return check_records(source, records, (source.text_column, *source.keep), span.name)
+
+
+def check_records(source: SourceRecipe, records: list[Any], columns: Iterable[str], where: str) -> tuple[str, ...]:
+    """Check that the first records of a file have some columns, and return the type of each that the source carries.
+
+    Raises:
+        SourceError: a column is absent from all, or is of another type than the recipe says.
+    """
     found = dict.fromkeys(name for record in records for name in _names(record))
-    for column in (source.text_column, *source.keep):
+    for column in columns:
         if column not in found:
-            there = f"there are {', '.join(found)}" if found else f"all are malformed: {faults[0][1]}"
-            raise SourceError(f"{span.name}: no column {column!r} in its first records; {there}")
+            raise SourceError(f"{where}: no column {column!r} in its first records; there are {', '.join(found)}")
         if "." in column and any(column in record for record in records):
             raise SourceError(
-                f"{span.name}: {column!r} is one key with a dot in its name; in JSON lines a dot leads into an object. "
+                f"{where}: {column!r} is one key with a dot in its name; in JSON lines a dot leads into an object. "
                 "Rename the key, or convert the file to parquet."
             )
-    types = types_in_records(records, source, span.name)
+    types = types_in_records(records, source, where)
     for item, kind in zip(map(parse_carry, source.carry), types, strict=True):
         if item.type == "string" and kind == "int64":
             raise SourceError(
-                f"{span.name}: column {item.name!r} of `carry` holds numbers, which JSON lines do not give as text; "
+                f"{where}: column {item.name!r} of `carry` holds numbers, which JSON lines do not give as text; "
                 f'expected text. Carry it as "{item.name}: int64", or convert the file to parquet.'
             )
     return types
@@ -137,7 +148,7 @@ _Columns: TypeAlias = "dict[str, pa.DataType | _Columns]"
 """Columns by name: a type, or the columns in a struct."""
 
 
-def _parse_options(source: SourceRecipe, name: str, carried: Columns = ()) -> pa_json.ParseOptions:
+def parse_options(source: SourceRecipe, name: str, carried: Columns = ()) -> pa_json.ParseOptions:
     """Return options that read only the recipe's columns, with the expected types."""
     tree: _Columns = {}
     columns: list[tuple[str, pa.DataType]] = [(source.text_column, pa.large_string())]
@@ -162,7 +173,7 @@ def _fields(tree: _Columns) -> list[pa.Field[Any]]:
     return [pa.field(name, pa.struct(_fields(kind)) if isinstance(kind, dict) else kind) for name, kind in tree.items()]
 
 
-def _parse(
+def parse_lines(
     piece: bytes, options: pa_json.ParseOptions, span: Span, *, row: int, tolerant: bool
 ) -> tuple[pa.Table, list[tuple[int, str]]]:
     """Parse the records of a piece; return the well-formed ones, and (number in the piece, fault) of the others.
@@ -214,6 +225,9 @@ def _describe(span: Span, record: int, fault: str) -> str:
 
 
 def _read_json(piece: bytes, options: pa_json.ParseOptions) -> pa.Table:
+    if piece.lstrip().startswith(b"null") or b"\nnull" in piece:
+        # No object. Arrow takes it for one without columns, or, as the first record, dies of a segmentation fault.
+        raise pa.ArrowInvalid("JSON parse error: expected an object in row 0")
     read_options = pa_json.ReadOptions(use_threads=False, block_size=len(piece) + 1)
     reader = cast("Any", pa.BufferReader(piece))
     return pa_json.read_json(reader, read_options=read_options, parse_options=options)

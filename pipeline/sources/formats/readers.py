@@ -48,6 +48,8 @@ def _refuse_unused(source: SourceRecipe, name: str, format_: str) -> None:
             f"{name}: is read as {format_} and has no columns; `carry` of {source.name!r} needs "
             f"{list_formats_with('carry')}. Leave `carry` out."
         )
+    if source.members and "members" not in used:
+        raise SourceError(f"{name}: is read as {format_} and has no members. Leave `members` out.")
     if source.encoding != UTF8 and "encoding" not in used:
         raise SourceError(
             f"{name}: is read as {format_}, which holds text in UTF-8; `encoding` is for text files. Leave it out, or "

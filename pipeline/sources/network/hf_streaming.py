@@ -22,7 +22,7 @@ from pipeline.sources.network.hub_http import install_hub_http
 if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
 
-_COMPRESSED = (*COMPRESSION, ".xz")
+_COMPRESSED = tuple(COMPRESSION)
 _BATCH_ROWS = 1000
 _BUILDERS = {".jsonl": "json", ".json": "json", ".ndjson": "json", ".csv": "csv", ".arrow": "arrow", ".txt": "text"}
 

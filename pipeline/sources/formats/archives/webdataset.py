@@ -1,0 +1,254 @@
+"""WebDataset: a tar archive whose neighbouring members of one key, such as `000.txt` and `000.json`, are one sample.
+
+A sample is a document. Its text is the `.txt` member, else the column `text` of the `.json` member, whose columns also
+serve `keep` and `carry`. Members with other endings (`.jpg`) are not read, and counted. The columns of JSON are parsed
+as those of JSON lines. `__key__` is a column too.
+"""
+
+from __future__ import annotations
+
+import codecs
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.recipe.predicates import parse_keep
+from pipeline.sources.base import BATCH_BYTES, Columns, SourceError, Span, TextBatch
+from pipeline.sources.formats import jsonl
+from pipeline.sources.formats.archives.members import (
+    NOT_CHOSEN,
+    MemberError,
+    check_name,
+    choose_members,
+    describe_member,
+    note_fault,
+    read_content,
+    read_document,
+)
+from pipeline.sources.formats.archives.tar_walk import TarMember, Walk, cut_at_members
+from pipeline.sources.formats.byte_io import open_file
+from pipeline.sources.formats.columns import make_batch, take_path
+from shards.terminal.display import printable
+
+if TYPE_CHECKING:
+    import pyarrow.json as pa_json
+
+    from pipeline.recipe.schema import SourceRecipe
+
+KEY = "__key__"
+_OTHER = "member is neither .txt nor .json of a sample"
+_TEXT = ".txt"
+"""The name of the column of texts: no column of JSON is called so, as a dot leads into an object."""
+_NAME = re.compile(r"((?:.*/)?[^./]+)\.([^/]+)", re.DOTALL)
+_HEAD_SAMPLES = 100
+_NO_SAMPLE = 'no member ends in .txt or .json. Leave the file out of `paths`, or set format = "tar".'
+
+
+@dataclass(slots=True)
+class _Sample:
+    """A sample, with the parts that were read."""
+
+    row: int
+    key: str
+    text: bytes | None = None
+    record: bytes | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of its parts."""
+        return len(self.text or b"") + len(self.record or b"")
+
+
+@dataclass(slots=True)
+class _Unread:
+    """What was not read since the last batch."""
+
+    rejected: Counter[str]
+    malformed: list[str]
+
+    def move_to(self, batch: TextBatch) -> None:
+        """Add it to a batch's counts, and begin again."""
+        for reason, count in self.rejected.items():
+            batch.rejected[reason] = batch.rejected.get(reason, 0) + count
+        batch.malformed = self.malformed
+        self.rejected, self.malformed = Counter(), []
+
+
+def split_name(name: str) -> tuple[str | None, str]:
+    """Return a member's key and ending: the path up to the first dot of its last part, and what follows."""
+    match = _NAME.fullmatch(name.removeprefix("./"))
+    return (match[1], match[2].lower()) if match else (None, "")
+
+
+def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
+    """Check the columns in the first samples, and cut an archive between samples; a compressed one is one span.
+
+    Raises:
+        SourceError: the first samples lack a column or the text, or the archive is broken.
+    """
+    whole = replace(whole, carried=_check_head(source, whole))
+    return cut_at_members(whole, unit_bytes, _find_sample_starts)
+
+
+def _find_sample_starts(members: Iterator[TarMember]) -> Iterator[int]:
+    for _, group in itertools.groupby(members, key=lambda member: split_name(member.name)[0]):
+        yield next(group).offset
+
+
+def begins_with_sample(span: Span) -> bool:
+    """Return whether the first files of a tar archive have one key, and one of them is its `.json`."""
+    first = None
+    with open_file(span.url) as raw:
+        for member in Walk(raw, span).members():
+            if member.kind == "file":
+                key, ending = split_name(member.name)
+                first = first or key
+                if key is None or key != first:
+                    return False
+                if ending == "json":
+                    return True
+    return False
+
+
+def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
+    """Stream the samples of a span as documents, a row each; rows count samples.
+
+    Raises:
+        SourceError: a sample is malformed and the source's `max_malformed` is 0, or the archive is broken.
+    """
+    options = jsonl.parse_options(source, span.name, carried)
+    unread = _Unread(Counter(), [])
+    to_batch = partial(_to_batch, source, span, options, carried, unread)
+    pending: list[_Sample] = []
+    size = 0
+    with open_file(span.url) as raw:
+        walk = Walk(raw, span)
+        for sample in _read_samples(source, span, walk.members(), unread):
+            pending.append(sample)
+            size += sample.size
+            if size >= BATCH_BYTES:
+                yield replace(to_batch(pending), read_bytes=walk.tell())
+                pending, size = [], 0
+        yield replace(to_batch(pending), read_bytes=walk.tell())
+
+
+def _read_samples(source: SourceRecipe, span: Span, members: Iterator[TarMember], unread: _Unread) -> Iterator[_Sample]:
+    """Yield the samples that have a text or a record; count the members that are not read."""
+    is_chosen = choose_members(source.members)
+    for row, (key, group) in enumerate(itertools.groupby(members, key=lambda member: split_name(member.name)[0])):
+        sample = _Sample(row, key or "")
+        for member in group:
+            ending = split_name(member.name)[1]
+            if member.kind == "folder":
+                continue
+            if not is_chosen(member.name):
+                unread.rejected[NOT_CHOSEN] += 1
+            elif member.kind != "file":
+                unread.rejected[f"member is a {member.kind}"] += 1
+            elif ending not in ("txt", "json"):
+                unread.rejected[_OTHER] += 1
+            else:
+                try:
+                    _read_part(sample, member, ending, source.encoding)
+                except MemberError as fault:
+                    where = describe_member(span, row, member.name).replace(": member ", ": sample ")
+                    note_fault(source, where, fault, unread.rejected, unread.malformed)
+                    break
+        else:
+            if sample.text is not None or sample.record is not None:
+                yield sample
+
+
+def _read_part(sample: _Sample, member: TarMember, ending: str, encoding: str) -> None:
+    """Read the text or the record of a sample.
+
+    Raises:
+        MemberError: it cannot be read, or the sample has it already.
+    """
+    if (sample.text if ending == "txt" else sample.record) is not None:
+        raise MemberError("is the second of its key and ending")
+    if ending == "txt":
+        sample.text = read_document(member, encoding)
+        return
+    check_name(member.name)
+    sample.record = read_content(member)
+
+
+def _to_line(sample: _Sample) -> bytes:
+    """Return a sample's record as a line of JSON with its key; line ends in JSON stand only between its parts."""
+    if sample.record is None:
+        return json.dumps({KEY: sample.key}).encode()
+    line = sample.record.removeprefix(codecs.BOM_UTF8).replace(b"\n", b" ").replace(b"\r", b" ").strip()
+    if not line.startswith(b"{"):
+        return line or b"null"
+    rest = line[1:].lstrip()
+    comma = b"" if rest.startswith(b"}") else b", "
+    return b'{"%s": %s%s%s' % (KEY.encode(), json.dumps(sample.key).encode(), comma, rest)
+
+
+def _parse(
+    source: SourceRecipe, span: Span, samples: list[_Sample], options: pa_json.ParseOptions, unread: _Unread
+) -> tuple[pa.Table, list[_Sample]]:
+    """Return the columns of samples, and the samples whose records are well-formed.
+
+    Raises:
+        SourceError: a record is malformed and the source's `max_malformed` is 0.
+    """
+    lines = [_to_line(sample) for sample in samples]
+    if not lines:
+        return options.explicit_schema.empty_table(), []
+    table, faults = jsonl.parse_lines(b"\n".join(lines), options, span, row=0, tolerant=True)
+    for number, fault in faults:
+        where = f"{span.name}: sample {samples[number].row}, {printable(samples[number].key)}.json"
+        note_fault(source, where, MemberError(fault), unread.rejected, unread.malformed)
+    malformed = {number for number, _ in faults}
+    return table, [sample for number, sample in enumerate(samples) if number not in malformed]
+
+
+def _to_batch(
+    source: SourceRecipe,
+    span: Span,
+    options: pa_json.ParseOptions,
+    carried: Columns,
+    unread: _Unread,
+    samples: list[_Sample],
+) -> TextBatch:
+    table, samples = _parse(source, span, samples, options, unread)
+    column: Any = take_path(table, source.text_column)
+    texts = [sample.text if sample.text is not None else column[row].as_py() for row, sample in enumerate(samples)]
+    table = table.append_column(_TEXT, pa.array(texts, pa.large_binary()))
+    rows = np.array([sample.row for sample in samples], np.uint32)
+    batch = make_batch(table, _TEXT, parse_keep(source.keep), rows, carried=(carried, span.name))
+    unread.move_to(batch)
+    return batch
+
+
+def _check_head(source: SourceRecipe, whole: Span) -> tuple[str, ...]:
+    """Check that the first samples have what the recipe names, and return the types of the columns to carry."""
+    unread = _Unread(Counter(), [])
+    samples: list[_Sample] = []
+    size = 0
+    with open_file(whole.url) as raw:
+        for sample in _read_samples(source, whole, Walk(raw, whole).members(), unread):
+            samples.append(sample)
+            size += sample.size
+            if len(samples) == _HEAD_SAMPLES or size >= BATCH_BYTES:
+                break
+    if not samples:
+        raise SourceError(f"{whole.name}: {_NO_SAMPLE}")
+    _, samples = _parse(source, whole, samples, jsonl.parse_options(source, whole.name), unread)
+    records = [json.loads(_to_line(sample).decode("utf-8", "replace")) for sample in samples]
+    needs_column = all(sample.text is None for sample in samples)
+    columns = [source.text_column, *source.keep] if needs_column else [*source.keep]
+    try:
+        return jsonl.check_records(source, records, columns, whole.name)
+    except SourceError as error:
+        raise SourceError(f'{error} (read as WebDataset; format = "tar" makes each member a document)') from error
