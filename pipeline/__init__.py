@@ -21,3 +21,7 @@ def __getattr__(name: str) -> Any:
     from pipeline.build import python_api
 
     return getattr(python_api, name)
+
+
+def __dir__() -> list[str]:
+    return __all__

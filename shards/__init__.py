@@ -24,3 +24,7 @@ def __getattr__(name: str) -> Any:
     else:
         raise AttributeError(f"module 'shards' has no attribute {name!r}")
     return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import os
 import signal
 import tempfile
@@ -16,6 +18,12 @@ from tests.support.temporary import find_ram_folder
 
 # Tests run side by side, also the processes that they start: threads of torch and BLAS would spin in each other's way.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Tables on a pipe are as wide as COLUMNS says. GNU readline sets it for child processes, when a library loads it.
+with contextlib.suppress(ImportError):
+    importlib.import_module("readline")
+os.environ.pop("COLUMNS", None)
+os.unsetenv("COLUMNS")
 
 # Such a shell has SIGINT ignored, which every process that a test starts would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)

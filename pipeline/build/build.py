@@ -46,6 +46,7 @@ from shards.stores.files import delete_path, lock_folder
 from shards.stores.open import open_writable_store
 from shards.stores.probe import probe, require_abilities
 from shards.stores.store import WritableStore
+from shards.terminal.display import plural
 from shards.validation.validate import Level, ValidationResult, validate
 
 SUMMARY_FILE = "build.json"
@@ -69,6 +70,10 @@ class BuildResult:
     """Masked hits in the documents of each source, by name; only sources with any."""
     notes: tuple[str, ...]
     seconds: float
+
+    def __repr__(self) -> str:
+        found = plural(len(self.validation.problems), "problem")
+        return f"<BuildResult of {self.manifest.summary}; {plural(self.tasks_run, 'task')} run, {found}>"
 
     @property
     def tasks_run(self) -> int:

@@ -207,9 +207,8 @@ def _print_audit(report: AuditResult, *, rows: int) -> None:
         f"{report.shards} shards, {report.tokens:,} tokens, {report.documents:,} documents, {report.seconds:.2f} s, "
         f"{speed:.1f} M tokens/s"
     )
-    path, out = printable(str(report.path)), printable(str(report.out))
-    console.print(Text(f"every id and finding: {out} ({figures})"))
-    console.print(Text(f"{path}: {VERDICT_WORDS[report.verdict]}; {VERDICT_ADVICE[report.verdict]}"))
+    verdict = f"{VERDICT_WORDS[report.verdict]}; {VERDICT_ADVICE[report.verdict]}"
+    print_lines([f"every id and finding: {report.out} ({figures})", f"{report.path}: {verdict}"])
 
 
 def _print_rows(check: Check, rows: int) -> None:

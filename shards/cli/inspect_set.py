@@ -133,8 +133,6 @@ def _compression_ratio(shard: Shard) -> float:
 
 def _print_set(shard_set: ShardSet) -> None:
     """Print the set's tables: splits, sources with what was asked for and got, shards."""
-    from rich.text import Text
-
     manifest = shard_set.manifest
     bos = "" if manifest.tokenizer.bos_id is None else f"BOS {manifest.tokenizer.bos_id}, "
     head = (
@@ -152,7 +150,7 @@ def _print_set(shard_set: ShardSet) -> None:
         own = [shard.entry.phase or ""] if phase else []
         shards.add_row(shard.name, *own, f"{shard.num_tokens:,}", f"{shard.num_documents:,}", f"{size:,}", ratio)
     console = stdout_console()
-    console.print(Text(head))
+    print_lines([head])
     console.print(splits)
     print_rows(mix_rows(manifest))
     print_rows(phase_rows(manifest))

@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError
 from shards.errors import Problem, ProblemKind, ShardSetError
 from shards.format.carried import CarriedType, find_name_faults
 from shards.stores.store import StoredFile
+from shards.terminal.display import plural
 
 FORMAT = "tokenmill"
 FORMAT_VERSION = 1
@@ -290,6 +291,20 @@ class Manifest(_Model):
     """In the order of the document tables' columns; empty in a set without carried columns."""
     splits: dict[Split, SplitEntry]
     shards: list[ShardEntry]
+
+    def __repr__(self) -> str:
+        return f"<Manifest of {self.summary}>"
+
+    __str__ = __repr__
+
+    @property
+    def summary(self) -> str:
+        """The set's name, and the tokens and shards of each split, in one line."""
+        shards = Counter(shard.split for shard in self.shards)
+        splits = (
+            f"{name} {part.tokens:,} tokens in {plural(shards[name], 'shard')}" for name, part in self.splits.items()
+        )
+        return f"{self.name!r}: {', '.join(splits)}"
 
     @property
     def digests(self) -> dict[str, str]:

@@ -49,6 +49,7 @@ from shards.stores.cache import Cache
 from shards.stores.cache_store import CacheStore
 from shards.stores.open import open_store
 from shards.stores.store import Store, StoredFile, require_folder
+from shards.terminal.display import plural
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -67,6 +68,9 @@ class Shard:
     verify: Verify = "size"
     _verified: set[str] = field(default_factory=set[str], init=False, repr=False, compare=False)
     """The files whose digest this process has compared, with `verify = "sha256"`."""
+
+    def __repr__(self) -> str:
+        return f"<Shard {self.name}: {self.num_tokens:,} tokens in {plural(self.num_documents, 'document')}>"
 
     @property
     def name(self) -> str:
@@ -248,6 +252,14 @@ class Shard:
         return ShardSetError([Problem(kind, file.path, f"{found}. {say_remedy(self.store)}")])
 
 
+class Shards(tuple[Shard, ...]):
+    """Shards in order: a tuple whose `repr` is one line."""
+
+    def __repr__(self) -> str:
+        tokens, documents = sum(shard.num_tokens for shard in self), sum(shard.num_documents for shard in self)
+        return f"<{plural(len(self), 'shard')}: {tokens:,} tokens in {plural(documents, 'document')}>"
+
+
 @dataclass(frozen=True)
 class ShardSet:
     """A complete shard set. Use `open_set`."""
@@ -263,6 +275,10 @@ class ShardSet:
             NeedsFolderError: the set is not on this machine's disk.
         """
         return require_folder(self.store)
+
+    def __repr__(self) -> str:
+        read = f" {self.manifest.summary}" if "manifest" in self.__dict__ else ""  # a repr reads no files
+        return f"<ShardSet at {self.store}{':' if read else ''}{read}>"
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -306,13 +322,13 @@ class ShardSet:
     @cached_property
     def splits(self) -> Mapping[Split, tuple[Shard, ...]]:
         """The shards of each split, in order: `set.splits["train"][0]`."""
-        return {split: tuple(s for s in self.shards if s.entry.split == split) for split in self.manifest.splits}
+        return {split: Shards(s for s in self.shards if s.entry.split == split) for split in self.manifest.splits}
 
     @cached_property
     def shards(self) -> tuple[Shard, ...]:
         """Every shard, in the manifest's order."""
         carried = tuple(self.manifest.carried)
-        return tuple(Shard(self.store, entry, self.dtype, carried, self.verify) for entry in self.manifest.shards)
+        return Shards(Shard(self.store, entry, self.dtype, carried, self.verify) for entry in self.manifest.shards)
 
     def shard(self, name: str) -> Shard:
         """Return the shard of this name.

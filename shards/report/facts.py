@@ -6,11 +6,18 @@ The recipe is a JSON object that others may have written. A value of an unexpect
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from shards.format.manifest import Manifest, MixEntry
 from shards.format.reader import ShardSet
+
+MAX_LINE = 300
+"""Characters of a list in one line; the items of a longer one are listed one by one."""
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 _KEYS_SHOWN_APART = ("name", "kind", "weight", "paths", "repo", "config", "split", "revision", "license")
 
@@ -196,7 +203,7 @@ def _describe_sources(manifest: Manifest, recipe: dict[str, Any]) -> list[Source
                 places=_places(own),
                 revision=source.revision,
                 license=_text(own.get("license")),
-                settings=_settings(own),
+                settings=_list_settings(own, _KEYS_SHOWN_APART),
                 weight=source.weight,
                 requested=row.requested if row else 0.0,
                 achieved=row.achieved if row else 0.0,
@@ -222,9 +229,9 @@ def _describe_tokenizer(manifest: Manifest, recipe: dict[str, Any]) -> Tokenizer
     keys = cast("dict[str, Any]", section) if isinstance(section, dict) else {}
     eos = next((text for text, token in entry.special_tokens.items() if token == entry.eos_id), "")
     shown = {"special_tokens", "eos_token", "vocab_size"}
-    settings = {key: json.dumps(value) for key, value in keys.items() if key not in shown and value is not None}
     if keys.get("file") is not None:
-        settings.pop("sample_bytes", None)
+        shown.add("sample_bytes")
+    settings = _list_settings(keys, shown)
     return TokenizerFacts(manifest.vocab_size, manifest.dtype, entry.sha256, eos, entry.special_tokens, settings)
 
 
@@ -245,12 +252,21 @@ def _places(source: dict[str, Any]) -> list[str]:
     return places
 
 
-def _settings(source: dict[str, Any]) -> dict[str, str]:
-    return {
-        key: json.dumps(value)
-        for key, value in source.items()
-        if key not in _KEYS_SHOWN_APART and value not in (None, [], {}, "")
-    }
+def _list_settings(keys: dict[str, Any], left_out: Collection[str] = (), *, depth: int = 3) -> dict[str, str]:
+    """Return the keys that have a value, as JSON; keys of tables within by their names in TOML, `clean.c4.when`."""
+    found: dict[str, str] = {}
+    for key, value in keys.items():
+        if key in left_out or value in (None, [], {}, ""):
+            continue
+        name = key if _BARE_KEY.fullmatch(key) else json.dumps(key)
+        if isinstance(value, dict) and depth > 1:
+            inner = _list_settings(cast("dict[str, Any]", value), depth=depth - 1)
+            found |= {f"{name}.{more}": text for more, text in inner.items()}
+        elif isinstance(value, list) and len(json.dumps(value)) > MAX_LINE:
+            found |= {f"{name}[{number}]": json.dumps(item) for number, item in enumerate(cast("list[Any]", value))}
+        else:
+            found[name] = json.dumps(value)
+    return found
 
 
 def _text(value: Any) -> str | None:

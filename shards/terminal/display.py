@@ -7,6 +7,7 @@ that no document can move the cursor, rename the window or reverse the line. `--
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import unicodedata
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 FULL_WIDTH = 10_000
-"""Columns to print if stdout is not a terminal: nothing is folded to a width that nobody has."""
+"""Columns of a table if stdout is no terminal and COLUMNS is not set: nothing is folded to a width that nobody has."""
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -87,14 +88,19 @@ def plain_table(*columns: str, right: bool = True) -> Table:
 
 
 def stdout_console() -> Any:
-    """Return a rich console on stdout that interprets no markup in text."""
+    """Return a rich console on stdout that interprets no markup in text.
+
+    It is as wide as the terminal; without one, as wide as the environment's COLUMNS says.
+    """
     from rich.console import Console
 
     class _Console(Console):
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # rich would end the process with status 1
 
-    width = None if sys.stdout.isatty() else FULL_WIDTH
+    columns = os.environ.get("COLUMNS", "")
+    given = int(columns) if columns.isdecimal() else 0
+    width = None if sys.stdout.isatty() else given or FULL_WIDTH
     return _Console(width=width, markup=False, highlight=False, emoji=False)
 
 
@@ -117,8 +123,9 @@ def print_rows(rows: list[dict[str, Any]], *, title: str = "", header: bool = Tr
 def print_lines(lines: Sequence[str]) -> None:
     """Print lines on stdout. A terminal gets them wrapped between words, except lines with a word wider than it."""
     console = stdout_console()
+    wraps = sys.stdout.isatty()
     for line in map(printable, lines):
-        console.print(line, soft_wrap=max(map(len, line.split()), default=0) > console.width)
+        console.print(line, soft_wrap=not wraps or max(map(len, line.split()), default=0) > console.width)
 
 
 def print_summary(title: str, values: dict[str, Any]) -> None:

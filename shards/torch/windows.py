@@ -1,7 +1,7 @@
 """`TokenWindows`: the samples of a shard set by number, in the order of a training run of `tokenmill train`.
 
-Sample i is window i of `shards.format.windows.order`: a pure function of the set, the split, `seq_len` and the seed. So any
-sampler gives what it means to give, and a run resumes from the number of samples that it has read.
+Sample i is window i of `shards.format.windows.order`: a pure function of the set, the split, `seq_len` and the seed. So
+any sampler gives what it means to give, and a run resumes from the number of samples that it has read.
 
 Costs: reading forward, a worker decodes every shard once and holds two of them (2 or 4 bytes per token). Each worker of
 a DataLoader decodes for itself, and one is faster than most models; the order is shuffled, so none needs another

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -40,6 +41,12 @@ def test_it_builds_what_the_command_builds(recipe: Path, tmp_path: Path, capfd: 
     assert report.manifest.name == "small"
     again = pipeline.build_set(str(recipe), out=str(tmp_path / "by-call"), progress=True)
     assert again.tasks_run == 0
+    tokens = (f"{name} {split.tokens:,} tokens in" for name, split in again.manifest.splits.items())
+    assert re.fullmatch(
+        rf"<BuildResult of 'small': {', '.join(f'{part} [0-9]+ shards?' for part in tokens)}; 0 tasks run, 0 problems>",
+        repr(again),
+    )
+    assert dir(pipeline) == sorted(pipeline.__all__)
     assert "validate:" in capfd.readouterr().err
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
 
 import pytest
 
-from tests.support.builds import build_here, recipe_text, write_corpus
+from tests.support.builds import build_here, call_here, recipe_text, write_corpus
 from tests.support.terminal import run_in_terminals
 
 
@@ -47,3 +48,20 @@ def test_no_number_and_no_word_is_broken(commands: dict[str, list[str]], name: s
         assert words <= {word.removesuffix(":") for word in shown.split()}, f"{columns} columns"
         tables = [line for line in shown.splitlines() if line.startswith(" ")]
         assert all(len(line.rstrip()) <= columns for line in tables)
+
+
+@pytest.mark.parametrize("name", ["plan", "inspect"])
+def test_tables_on_a_pipe_are_as_wide_as_columns_says(
+    commands: dict[str, list[str]], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package, *arguments = commands[name]
+    main = importlib.import_module(f"{package}.__main__").main
+    whole = call_here(main, *arguments).stdout
+    for columns, widest in (("60", 60), ("0", 10_000), ("wide", 10_000)):
+        monkeypatch.setenv("COLUMNS", columns)
+        shown = call_here(main, *arguments).stdout
+        assert words_of_tables(whole) <= {word.removesuffix(":") for word in shown.split()}
+        assert max(len(line.rstrip()) for line in shown.splitlines() if line.startswith(" ")) <= widest
+        assert (shown == whole) == (widest > 60)
+        lines = [line for line in whole.splitlines() if line and not line.startswith(" ")]
+        assert set(lines) <= set(shown.splitlines())  # sentences stay on one line

@@ -17,9 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shards
-from shards import ShardSetError, open_set
+from shards import ShardSet, ShardSetError, open_set
 from shards.errors import remedy_of
 from shards.format.document_table import document_schema, iter_documents
+from shards.stores.store import FolderStore
 from shards.validation.shard_contents import ContentRules, check_shard_contents
 from tests.support.faults_tokens import (
     bit_flipped_in_first_frame,
@@ -49,6 +50,23 @@ def test_names_of_the_facade():
         assert getattr(shards, name).__module__.startswith("shards.")
     with pytest.raises(AttributeError, match="no attribute 'absent'"):
         _ = shards.absent
+
+
+def test_dir_shows_the_names_of_the_facade():
+    assert dir(shards) == sorted(shards.__all__)
+
+
+def test_what_a_prompt_shows_of_a_set_is_one_line(good_set):
+    shard_set, closed = open_set(good_set), ShardSet(FolderStore(good_set))
+    train, val = (shard_set.splits[split] for split in ("train", "val"))
+    tokens, documents = (sum(getattr(shard, key) for shard in train) for key in ("num_tokens", "num_documents"))
+    summary = f"'good': train {tokens:,} tokens in 2 shards, val {val[0].num_tokens:,} tokens in 1 shard"
+    assert repr(shard_set) == f"<ShardSet at {good_set}: {summary}>"
+    assert repr(shard_set.manifest) == str(shard_set.manifest) == f"<Manifest of {summary}>"
+    assert repr(train) == f"<2 shards: {tokens:,} tokens in {documents:,} documents>"
+    assert repr(val[0]) == f"<Shard val-00000: {val[0].num_tokens:,} tokens in {val[0].num_documents} documents>"
+    assert repr(closed) == f"<ShardSet at {good_set}>"  # reads no file, which may be damaged
+    assert "manifest" not in closed.__dict__
 
 
 def test_tokens_are_the_documents_end_to_end(good_set, plan):

@@ -1,6 +1,7 @@
 """The report: facts as the manifest and plain counting give them; foreign text that runs nothing, in a real browser."""
 
 import dataclasses
+import html
 import json
 import re
 import shutil
@@ -453,6 +454,24 @@ def test_settings_are_those_recorded_and_not_said_to_be_set(plan, hostile, tmp_p
     assert first.settings == {"format": '"auto"', "max_dropped": "0.01", "max_missing": "0.02"}
     assert first.places == ["a/b (train)"]
     assert 'Read with <span class="soft">(defaults included)</span>' in (hostile.out / "index.html").read_text()
+
+
+def test_settings_of_tables_and_long_lists_are_listed_whole(plan, hostile, tmp_path):
+    limits = {f"max_{number}": number / 100 for number in range(40)}
+    patterns = [f"a pattern of a certain length that ends with {number}" for number in range(20)]
+    clean = {"gopher": {"when": "mix", **limits}, "kinds": ["email", "ip"]}
+    recorded = {"drop_if_matches": patterns, "keep": {"metadata.url": "!= ''"}, "clean": clean}
+    sources = [{"name": name, "kind": "files", "paths": ["a.txt"]} | recorded for name in plan.weights]
+    write_set(tmp_path / "set", dataclasses.replace(plan, recipe=json.dumps({"name": "good", "sources": sources})))
+    report = write_report(tmp_path / "set", out=tmp_path / "report")
+    (first, _) = report.contents.facts.sources
+    expected = {f"drop_if_matches[{number}]": json.dumps(text) for number, text in enumerate(patterns)}
+    expected |= {'keep."metadata.url"': "\"!= ''\"", "clean.gopher.when": '"mix"', "clean.kinds": '["email", "ip"]'}
+    assert first.settings == expected | {f"clean.gopher.{name}": str(value) for name, value in limits.items()}
+    page = html.unescape((report.out / "index.html").read_text())
+    read_with = page.partition("Read with")[2].partition("</dd>")[0]
+    shown = re.findall(r"<code>(.*?)</code>", read_with)
+    assert shown == [f"{key} = {value}" for key, value in first.settings.items()]
 
 
 def test_audit_of_other_rules_is_made_again(good_set, tmp_path):
