@@ -13,6 +13,7 @@ from pipeline.cli import build, clean_report, demo_corpus, keys, plan
 from shards.terminal.arguments import add_version
 from shards.terminal.command_names import called_as
 from shards.terminal.exit_status import run_command
+from shards.terminal.parser import Parser
 
 _GC_THRESHOLD = 50_000
 """New objects before the garbage collector runs. With Python's 700, it goes through all modules again and again while
@@ -30,18 +31,22 @@ exit status: 0 done, 1 failed on the way or the set has problems, 2 could not ru
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command of `python -m pipeline`; return the exit status."""
-    options = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+
+    def run() -> int:
+        options = _parser().parse_args(given)
+        return options.run(options)
+
     interrupted = "interrupted; finished work is kept. Run the same command again to resume."
-    as_json = getattr(options, "json", False)
-    return run_command(lambda: options.run(options), as_json=as_json, interrupted=interrupted)
+    return run_command(run, as_json="--json" in given, interrupted=interrupted)
 
 
 def _interrupt(number: int, frame: Any) -> None:
     raise KeyboardInterrupt
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog=called_as("pipeline"),
         description="Build a shard set from a recipe: exact token mix, the same bytes however it is run.",
         epilog=EPILOG,

@@ -6,7 +6,6 @@ JSON of a failure are those of `shards.terminal.exit_status`.
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from shards.cli import audit, export_set, import_set, inspect_set, pull, push, r
 from shards.terminal.arguments import add_version
 from shards.terminal.command_names import called_as
 from shards.terminal.exit_status import run_command
+from shards.terminal.parser import Parser
 
 COMMANDS = (
     validate,
@@ -34,14 +34,17 @@ COMMANDS = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command of `python -m shards`; return its exit status."""
-    options = _parser().parse_args(arguments)
-    return run_command(lambda: options.run(options), as_json=getattr(options, "json", False), program="shards")
+    given = sys.argv[1:] if arguments is None else list(arguments)
+
+    def run() -> int:
+        options = _parser().parse_args(given)
+        return options.run(options)
+
+    return run_command(run, as_json="--json" in given, program="shards")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=called_as("shards"), description="Check, inspect, convert and share shard sets."
-    )
+def _parser() -> Parser:
+    parser = Parser(prog=called_as("shards"), description="Check, inspect, convert and share shard sets.")
     add_version(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:

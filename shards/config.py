@@ -13,6 +13,7 @@ import re
 import tomllib
 import types
 from collections.abc import Callable, Iterator, Sequence
+from datetime import date, time
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 
@@ -44,24 +45,14 @@ class SettingsError(InputError):
         return "\n".join([f"{self.where}: {count}", *(f"  {fault}" for fault in self.faults)])
 
 
-def load_settings(
-    model: type[ModelT], path: Path, *, overrides: list[str] | None = None, checks: tuple[Check, ...] = ()
-) -> ModelT:
+def load_settings(model: type[ModelT], path: Path) -> ModelT:
     """Read a TOML file, or a .json file of the same keys, into a model.
-
-    Args:
-        model: the pydantic model of the whole file.
-        path: the file.
-        overrides: `dotted.key=value` strings, values in TOML syntax (a bare word is a string).
-        checks: as in `check_settings`.
 
     Raises:
         SettingsError: with every fault: its key, what was found, what was expected, and the nearest key when a key is
             unknown.
     """
-    data = read_document(path)
-    faults = [fault for override in overrides or [] for fault in apply_override(data, override)]
-    return check_settings(model, data, where=str(path), checks=checks, faults=faults)
+    return check_settings(model, read_document(path), where=str(path))
 
 
 def check_settings(
@@ -90,7 +81,7 @@ def check_settings(
     try:
         result = model.model_validate(data)
     except ValidationError as error:
-        faults += [_to_fault(model, dict(detail), data) for detail in error.errors(include_url=False)]
+        faults += _to_faults(model, [dict(detail) for detail in error.errors(include_url=False)], data)
     for check in checks:
         faults += [fault for fault in check(data) if fault not in faults]
     if faults or result is None:
@@ -130,7 +121,8 @@ def read_document(path: Path) -> dict[str, Any]:
 def apply_override(data: dict[str, Any], override: str) -> Iterator[str]:
     """Set one dotted key of a raw config in place, and yield the fault if that is not possible.
 
-    List items are addressed by index (`sources.0.weight`), or by their name (`sources.fineweb-edu.weight`).
+    Values are in TOML syntax (a bare word is a string). List items are addressed by index (`sources.0.weight`), or by
+    their name (`sources.fineweb-edu.weight`).
     """
     key, separator, text = override.partition("=")
     if not separator or not key.strip():
@@ -178,24 +170,107 @@ def did_you_mean(word: str, words: list[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-def _to_fault(model: type[BaseModel], detail: dict[str, Any], data: dict[str, Any]) -> str:
-    steps = list(_walk(detail["loc"], data))
-    loc = tuple(part for part, _ in steps)
-    place = ".".join(name for _, name in steps) or "file"
-    if detail["type"] == "extra_forbidden":
-        parent = _model_at(model, loc[:-1])
-        return f"{place}: unknown key.{nearest(str(loc[-1]), list(parent.model_fields)) if parent else ''}"
-    if detail["type"] == "missing":
-        return f"{place}: required key is missing."
-    if detail["type"] == "too_short" and not detail.get("input"):
-        return f"{place}: an empty list; expected at least one item. Leave the key out, or name one."
-    message = str(detail["msg"]).removeprefix("Value error, ")
-    message = re.sub(r"Input should be a valid dictionary or instance of \w+", "expected a table", message)
-    found = repr(detail.get("input"))
-    hint = ""
-    if detail["type"] == "literal_error" and isinstance(detail.get("input"), str):
-        hint = did_you_mean(detail["input"], re.findall("'([^']*)'", detail["ctx"]["expected"]))
-    return f"{place}: {message}; got {found if len(found) <= 80 else found[:77] + '...'}{hint and '.'}{hint}"
+def _to_faults(model: type[BaseModel], details: list[dict[str, Any]], data: dict[str, Any]) -> list[str]:
+    """Return pydantic's errors in our words: one fault for each place, whatever types the key may have."""
+    faults: list[str] = []
+    alternatives: dict[str, list[dict[str, Any]]] = {}
+    for detail in details:
+        steps = list(_walk(detail["loc"], data, is_missing=detail["type"] == "missing"))
+        loc = tuple(part for part, _ in steps)
+        place = ".".join(name for _, name in steps) or "file"
+        if detail["type"] == "extra_forbidden":
+            parent = _model_at(model, loc[:-1])
+            faults.append(f"{place}: unknown key.{nearest(str(loc[-1]), list(parent.model_fields)) if parent else ''}")
+        elif detail["type"] == "missing":
+            faults.append(f"{place}: required key is missing.")
+        elif detail["type"] == "too_short" and not detail["input"]:
+            faults.append(f"{place}: an empty list; expected at least one item. Leave the key out, or name one.")
+        else:
+            if place not in alternatives:
+                faults.append(place)  # its message follows when all types that were tried are known
+            alternatives.setdefault(place, []).append(detail)
+    return [_describe(fault, alternatives[fault]) if fault in alternatives else fault for fault in faults]
+
+
+def _describe(place: str, details: list[dict[str, Any]]) -> str:
+    """Return the fault of one place from the errors of each type that the key may have."""
+    value = details[0]["input"]
+    own = [str(detail["ctx"]["error"]) for detail in details if detail["type"] == "value_error"]
+    if own:  # of a check of ours: the value has the right type
+        return f"{place}: {own[0]}; got {_show(value)}"
+    expected = list(dict.fromkeys(_expected(detail) for detail in details))
+    names = [name for detail in details for name in re.findall("'([^']*)'", detail.get("ctx", {}).get("expected", ""))]
+    hint = did_you_mean(value, names) if isinstance(value, str) else ""
+    if not hint and isinstance(value, str) and _is_of_type(value, details):
+        hint = f" Write it without quotes: {value.strip()}"
+    elif not hint and isinstance(value, bool | int | float) and "string_type" in {detail["type"] for detail in details}:
+        hint = f' Write it in quotes: "{_show(value)}"'
+    return f"{place}: expected {' or '.join(expected)}; got {_show(value)}{hint and '.'}{hint}"
+
+
+_EXPECTED = {
+    "bool_type": "true or false",
+    "dict_type": "a table",
+    "finite_number": "a finite number",
+    "float_type": "a number",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "{ge} or more",
+    "int_from_float": "a whole number",
+    "int_type": "a whole number",
+    "invalid-json-value": "text, a number, true, false, a list or a table",
+    "less_than": "less than {lt}",
+    "less_than_equal": "{le} or less",
+    "list_type": "a list",
+    "literal_error": "{expected}",
+    "model_type": "a table",
+    "string_pattern_mismatch": "text of the form {pattern}",
+    "string_too_long": "at most {max_length} characters",
+    "string_type": "text",
+    "string_unicode": "text that UTF-8 can hold",
+    "too_long": "a list of {max_length}",
+    "too_short": "a list of {min_length} or more",
+    "tuple_type": "a list",
+}
+"""What a key expects, by the type of pydantic's error. tests/test_wrong_values.py tries every key of both recipes."""
+
+
+def _expected(detail: dict[str, Any]) -> str:
+    if detail["type"] == "string_too_short":
+        least = detail["ctx"]["min_length"]
+        return "at least 1 character" if least == 1 else f"at least {least} characters"
+    bounds = {
+        name: int(value) if isinstance(value, float) and value.is_integer() else value
+        for name, value in detail.get("ctx", {}).items()
+    }
+    words = _EXPECTED.get(detail["type"])
+    return words.format(**bounds) if words else str(detail["msg"])
+
+
+def _is_of_type(text: str, details: list[dict[str, Any]]) -> bool:
+    """Return whether a text would be what a key expects if it had no quotes."""
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return False
+    wanted = {"bool_type": bool, "float_type": (int, float), "int_type": int, "list_type": list}
+    return any(
+        isinstance(value, wanted.get(detail["type"], ())) and isinstance(value, bool) == (detail["type"] == "bool_type")
+        for detail in details
+    )
+
+
+def _show(value: Any) -> str:
+    """Return a value as a recipe has it, cut where it is long."""
+    if isinstance(value, bool) or value is None:
+        text = "null" if value is None else str(value).lower()
+    elif isinstance(value, list):
+        text = f"[{', '.join(map(_show, cast('list[Any]', value)))}]"
+    elif isinstance(value, dict):
+        text = ", ".join(f"{key} = {_show(item)}" for key, item in cast("dict[str, Any]", value).items())
+        text = f"{{ {text} }}" if text else "{}"
+    else:
+        text = str(value) if isinstance(value, date | time) else repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def item_names(items: list[Any]) -> list[str]:
@@ -205,13 +280,15 @@ def item_names(items: list[Any]) -> list[str]:
     return [name if name and names.count(name) == 1 else str(index) for index, name in enumerate(names)]
 
 
-def _walk(loc: tuple[int | str, ...], data: Any) -> Iterator[tuple[int | str, str]]:
-    """Yield each part of a location that exists in the document, and its name in messages.
+def _walk(loc: tuple[int | str, ...], data: Any, *, is_missing: bool) -> Iterator[tuple[int | str, str]]:
+    """Yield each part of a location that exists in the document, or is missing in it, and its name in messages.
 
     pydantic appends the names of a union's branches, which no document has.
     """
     for part in loc:
         if isinstance(data, dict):
+            if part not in data and not is_missing:
+                return
             yield part, str(part)
             data = cast("dict[Any, Any]", data).get(part)
         elif isinstance(data, list) and isinstance(part, int):

@@ -8,9 +8,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pipeline.__main__ import main as pipeline_main
 from pipeline.build.checked_recipe import load_checked_recipe
 from pipeline.recipe import reference as keys
 from pipeline.recipe.clean_recipe import CleanAllRecipe, NearDuplicatesRecipe
@@ -21,7 +23,9 @@ from pipeline.recipe.presets import PRESETS, Preset
 from pipeline.recipe.schema import MixRecipe, PhaseRecipe, Recipe, SourceRecipe
 from shards.errors import InputError
 from shards.terminal.shipped_recipes import find_recipe
+from tests.support.builds import call_here
 from trainer import recipe as train_recipe
+from trainer.__main__ import main as trainer_main
 
 Load = Callable[..., Recipe]
 
@@ -198,3 +202,40 @@ def test_an_unknown_name_is_answered_with_the_names() -> None:
         InputError, match=r"Expected one of: climbmix, decontaminated, demo, fineweb-edu-10bt, gpuburnout-1b"
     ):
         find_recipe("zzz", SHIPPED)
+
+
+@pytest.mark.parametrize(
+    ("main", "words", "said"),
+    [
+        (
+            pipeline_main,
+            ["build", "{train}", "--out", "{out}"],
+            "this is a train recipe (it has [model], [train], [optimizer])",
+        ),
+        (pipeline_main, ["plan", "{train}"], "is for `tokenmill train RECIPE --shards SET --run RUN`"),
+        (
+            trainer_main,
+            ["train", "{data}", "--shards", "{out}", "--run", "{out}"],
+            "this is a data recipe (it has [sources], [tokenizer]",
+        ),
+        (trainer_main, ["fit", "{data}", "--gpu-memory", "80GB"], "is for `tokenmill build RECIPE --out OUT`"),
+        (trainer_main, ["bench", "{data}"], "expected a train recipe, which has [model], [train], [optimizer]"),
+        (pipeline_main, ["plan", "gpt2-134m"], "the shipped recipe of this name is a train recipe."),
+        (
+            trainer_main,
+            ["fit", "climbmix", "--gpu-memory", "80GB"],
+            "the shipped recipe of this name is a data recipe.",
+        ),
+    ],
+)
+def test_a_recipe_of_the_other_kind_is_called_so(main: Any, words: list[str], said: str, tmp_path: Path) -> None:
+    places = {
+        "train": ROOT / "recipes/train/demo.toml",
+        "data": ROOT / "recipes/data/demo.toml",
+        "out": tmp_path / "out",
+    }
+    done = call_here(main, *(word.format(**places) for word in words))
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.count("\n") <= 2, done.stderr
+    assert not (tmp_path / "out").exists()

@@ -16,10 +16,11 @@ import importlib
 import sys
 from typing import NoReturn
 
-from shards.errors import InputError, missing_extra
+from shards.errors import missing_extra
 from shards.terminal.arguments import add_version
 from shards.terminal.command_names import called_as
 from shards.terminal.exit_status import PROBLEMS, run_command
+from shards.terminal.parser import Parser
 from trainer.commands.train import is_first_rank
 
 COMMANDS = {
@@ -56,16 +57,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """Refuse arguments in the way that other bad input is refused."""
-        self.print_usage(sys.stderr)
-        raise InputError(message)
-
-
-def build_parser(arguments: list[str]) -> argparse.ArgumentParser:
+def build_parser(arguments: list[str]) -> Parser:
     """Return the parser of `python -m trainer`, which has every command by name and the arguments of the one called."""
-    parser = _Parser(prog=called_as("trainer"), description="From a shard set to a model.")
+    parser = Parser(prog=called_as("trainer"), description="From a shard set to a model.")
     add_version(parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from shards.config import Settings, SettingsError, check_settings, load_settings, read_partly
+from shards.config import Settings, SettingsError, apply_override, check_settings, read_document, read_partly
 from shards.errors import InputError
-from shards.terminal.shipped_recipes import find_recipe, shipped_folder
+from shards.terminal.shipped_recipes import find_other_kind, find_recipe, shipped_folder
 
 SHIPPED = shipped_folder(Path(__file__).parent, "train")
 """The folder of the train recipes that come with the distribution."""
@@ -279,7 +279,7 @@ def _check_schedule(schedule: ScheduleConfig, *, steps: float) -> Iterator[str]:
 
 def _check_phases(tables: list[Any], *, steps: float, price: float) -> Iterator[str]:
     begin: float = 0
-    for table in tables:
+    for table in filter(lambda table: isinstance(table, dict), tables):  # the model reports what is no table
         phase = read_partly(PhaseConfig, table)
         end: float = phase.until_step
         place = f"phases.{phase.name}"
@@ -309,7 +309,12 @@ def load_train_recipe(path: Path, overrides: list[str] | None = None) -> TrainRe
         InputError: with every fault of the file and of the overrides.
     """
     with _one_problem_a_fault():
-        return load_settings(TrainRecipe, find_recipe(path, SHIPPED), overrides=overrides, checks=(check_rules,))
+        file = find_recipe(path, SHIPPED)
+        data = read_document(file)
+        if other := find_other_kind(data, "train"):
+            raise SettingsError(str(file), [other])
+        faults = [fault for override in overrides or [] for fault in apply_override(data, override)]
+        return check_settings(TrainRecipe, data, where=str(file), checks=(check_rules,), faults=faults)
 
 
 def parse_recipe(tables: dict[str, Any]) -> TrainRecipe:

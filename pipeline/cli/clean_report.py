@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.cli.flags import parse_build_place
-from shards.terminal.arguments import parse_path
+from shards.terminal.arguments import parse_path, whole_number
 from shards.terminal.display import format_json, plural, print_lines, print_rows
 from shards.terminal.exit_status import WHOLE
 
@@ -33,7 +33,7 @@ def add_command(commands: Subparsers) -> None:
     )
     parser.add_argument(
         "--examples",
-        type=int,
+        type=whole_number,
         default=0,
         metavar="N",
         help="print N documents of each limit and evaluation set, and N near-duplicates of each source (default: none)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from typing import TYPE_CHECKING
 
 from shards.terminal import arguments as command_line
@@ -108,6 +109,9 @@ def _size(text: str) -> int:
 def _tokens(text: str) -> str:
     from pipeline.recipe.key_values import parse_count
 
-    if text != "max" and (not isinstance(parse_count(text), int) or parse_count(text) < 1):
+    count: int | str | None = None
+    with contextlib.suppress(ValueError):
+        count = parse_count(text)
+    if text != "max" and (not isinstance(count, int) or count < 1):
         raise argparse.ArgumentTypeError(f"expected a number of tokens such as 1e9, 1B, 500M, or max; got {text!r}")
     return f'mix.tokens="{text}"'

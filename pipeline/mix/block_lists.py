@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import hashlib
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -109,7 +110,7 @@ class BlockList:
     def _elsewhere(self) -> str:
         """Return the remedy for a missing file: paths are relative to the recipe's folder."""
         here = Path(self.name).absolute()
-        if here.is_file() and here != self.path:
+        if os.path.isfile(here) and here != self.path:  # `Path.is_file` raises for a name that is too long
             return f". Paths are relative to the recipe's folder; give this one as {here}"
         return f". Paths are relative to the recipe's folder, {self.path.parent.absolute()}"
 

@@ -119,7 +119,7 @@ def check_tokenizer(data: dict[str, Any]) -> Iterator[str]:
     if not isinstance(specials, list):
         return
     specials = cast("list[Any]", specials)
-    if eos not in specials:
+    if isinstance(eos, str) and eos not in specials:
         yield f"tokenizer.eos_token: {eos!r} is not among special_tokens {specials}"
     if isinstance(bos := section.get("bos", False), str) and bos not in specials:
         yield f"tokenizer.bos: {bos!r} is not among special_tokens {specials}"
@@ -187,7 +187,8 @@ def _check_source(place: str, source: dict[str, Any]) -> Iterator[str]:
     try:
         str(source.get("separator", "")).encode(str(source.get("encoding", "utf-8")))
     except UnicodeEncodeError:
-        yield f"{place}.separator: cannot be written in {source['encoding']}, so no file has it. Correct one of them."
+        encoding = source.get("encoding", "utf-8")
+        yield f"{place}.separator: cannot be written in {encoding}, so no file has it. Correct one of them."
     except (LookupError, UnicodeError):
         pass  # the model reports the encoding
     carry = source.get("carry")

@@ -15,6 +15,7 @@ from pipeline.recipe.shares import small_phases
 from shards.config import SettingsError, apply_override, check_settings, read_document
 from shards.format.recipe_folder import RECIPE_FOLDER_FILE, find_recipe_folder
 from shards.stores.store import FolderStore
+from shards.terminal.shipped_recipes import find_other_kind
 
 OWN_TOKENIZER = "tokenizer.json"
 FileCheck = Callable[[dict[str, Any], Path], Iterator[str]]
@@ -45,6 +46,8 @@ def read_recipe(
         parent = _find_folder(recipe, data)
     else:
         data, where, parent = copy.deepcopy(recipe), "recipe", Path()
+    if other := find_other_kind(data, "data"):
+        raise SettingsError(where, [other])
     folder = Path(os.path.abspath(folder or parent))  # without `..`: the same paths from any working directory
     written = [table.get(key) for table, key in paths.list_path_keys(data)]
     faults = [fault for override in overrides for fault in apply_override(data, override)]

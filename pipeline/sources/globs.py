@@ -95,7 +95,7 @@ def _check_glob(place: str, source: dict[str, Any], glob: str, folder: Path) -> 
     format_ = str(source.get("format", "auto"))
     by_name = {file.name: format_of_name(file.name) if format_ == "auto" else format_ for file in files}
     formats = sorted({found or "unknown" for found in by_name.values()})
-    cut = [name for name, found in by_name.items() if found and "separator" in FORMATS[found].required]
+    cut = [name for name, found in by_name.items() if found in FORMATS and "separator" in FORMATS[found].required]
     if cut and not source.get("separator"):
         remedy = 'Give `separator`, or format = "file" for one document per file'
         yield f"{place}.separator: required to cut {cut[0]!r} into documents. {remedy}"

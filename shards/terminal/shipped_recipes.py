@@ -1,13 +1,17 @@
-"""Shipped recipes, found by name: `tokenmill build demo` works in any folder, from a checkout and from a wheel."""
+"""Which recipe is meant: a shipped one, found by name in any folder, from a checkout and from a wheel; and its kind."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from shards.errors import InputError
 
 RecipeKind = Literal["data", "train"]
+
+_KEYS_OF_KIND = {"data": ("sources", "tokenizer", "mix"), "train": ("model", "train", "optimizer")}
+_USE_OF_KIND = {"data": "build RECIPE --out OUT", "train": "train RECIPE --shards SET --run RUN"}
 
 
 def shipped_folder(package: Path, kind: RecipeKind) -> Path:
@@ -17,6 +21,20 @@ def shipped_folder(package: Path, kind: RecipeKind) -> Path:
     """
     in_checkout = package.parent / "recipes" / kind
     return in_checkout if in_checkout.is_dir() else package.parent / "tokenmill_recipes" / kind
+
+
+def find_other_kind(data: Mapping[str, Any], expected: RecipeKind) -> str | None:
+    """Return the fault of a recipe of the other kind, by its keys; None if the recipe may be of the expected kind."""
+    kinds: tuple[RecipeKind, ...] = ("data", "train")
+    (other,) = (kind for kind in kinds if kind != expected)
+    if any(key in data for key in _KEYS_OF_KIND[expected]) or not any(key in data for key in _KEYS_OF_KIND[other]):
+        return None
+    found = ", ".join(f"[{key}]" for key in _KEYS_OF_KIND[other] if key in data)
+    return (
+        f"this is a {other} recipe (it has {found}); expected a {expected} recipe, which has "
+        f"{', '.join(f'[{key}]' for key in _KEYS_OF_KIND[expected])}. "
+        f"A {other} recipe is for `tokenmill {_USE_OF_KIND[other]}`."
+    )
 
 
 def find_recipe(given: str | Path, shipped: Path) -> Path:
@@ -33,5 +51,7 @@ def find_recipe(given: str | Path, shipped: Path) -> Path:
         return found
     from shards.config import nearest  # late: loads pydantic, for which a build's workers would wait
 
+    for other in shipped.parent.glob(f"*/{name}.toml"):
+        raise InputError(f"recipe {name!r}: the shipped recipe of this name is a {other.parent.name} recipe.")
     names = [file.stem for file in shipped.glob("*.toml")]
     raise InputError(f"recipe {name!r}: no such file here, and no shipped recipe has this name.{nearest(name, names)}")

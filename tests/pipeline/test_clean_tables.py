@@ -103,8 +103,8 @@ min_alphanumeric = 1.5
         "clean.gopher.min_word: unknown key. Did you mean 'min_words'?",
         'clean.gopher.max_words: expected a number from 0, or "off"; got -1',
         "clean.gopher.min_mean_word_chars: expected a number from 0, or \"off\"; got 'of'",
-        "clean.gopher.max_dropped: Input should be less than or equal to 1; got 2",
-        "clean.gopher.when: Input should be 'mix', 'encode' or 'off'; got 'later'",
+        "clean.gopher.max_dropped: expected 1 or less; got 2",
+        "clean.gopher.when: expected 'mix', 'encode' or 'off'; got 'later'",
         'clean.code.min_alphanumeric: expected a number from 0 to 1, or "off"; got 1.5',
     ]:
         assert expected in faults

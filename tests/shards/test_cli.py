@@ -196,13 +196,11 @@ def test_help_is_quick():
         (["--threads", "4M"], "--threads: expected a whole number from 1, got '4M'"),
         (["--against-sources", "-1"], "--against-sources: expected a whole number from 0, got '-1'"),
         (["--against-sources", ""], "--against-sources: expected a whole number from 0, got ''"),
-        (["--level", "slow"], "--level: invalid choice: 'slow'"),
+        (["--level", "slow"], "--level: expected one of"),
     ],
 )
 def test_wrong_flags_exit_2(good_set, flags, message, capsys):
-    with pytest.raises(SystemExit) as caught:
-        main(["validate", str(good_set), *flags])
-    assert caught.value.code == 2
+    assert main(["validate", str(good_set), *flags]) == 2
     assert message in capsys.readouterr().err
 
 
@@ -234,7 +232,5 @@ def test_what_the_process_lacks_is_said_with_the_remedy(tmp_path, capsys):
 def test_an_empty_path_is_not_the_working_directory(good_set, monkeypatch, capsys):
     monkeypatch.chdir(good_set)
     for words in (["validate", ""], ["inspect", ""], ["audit", ""], ["export", ".", "--to", "nanogpt", "--out", ""]):
-        with pytest.raises(SystemExit) as end:
-            main(words)
-        assert end.value.code == 2
+        assert main(words) == 2
         assert "the path is empty. Is a variable of the shell not set?" in capsys.readouterr().err

@@ -47,9 +47,12 @@ def utf8(text: str) -> str:
     """Return the text of a prompt to sample from.
 
     Raises:
-        ValueError: its bytes are not UTF-8; Python shows these as lone surrogates.
+        ArgumentTypeError: its bytes are not UTF-8; Python shows these as lone surrogates.
     """
-    return text.encode().decode()
+    try:
+        return text.encode().decode()
+    except UnicodeError as error:
+        raise argparse.ArgumentTypeError(f"expected text in UTF-8, got {text!r:.40}") from error
 
 
 def run(options: argparse.Namespace) -> int:

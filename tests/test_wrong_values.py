@@ -1,0 +1,233 @@
+"""Every key of both recipes and every flag of every command, with values of each wrong type: what a person then reads.
+
+Keys are generated from the models and flags from the parsers, so a new one is covered by itself.
+"""
+
+# pyright: basic
+
+from __future__ import annotations
+
+import argparse
+import copy
+import datetime
+import json
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from pipeline.__main__ import _parser as pipeline_parser
+from pipeline.__main__ import main as pipeline_main
+from pipeline.mix.block_lists import check_entries
+from pipeline.recipe.read import read_recipe
+from pipeline.recipe.schema import Recipe
+from pipeline.sources.globs import check_globs
+from shards.__main__ import _parser as shards_parser
+from shards.__main__ import main as shards_main
+from shards.config import SettingsError, _models_in
+from shards.errors import InputError
+from shards.terminal.parser import Parser
+from tests.support.builds import call_here
+from trainer.__main__ import COMMANDS as TRAINER_COMMANDS
+from trainer.__main__ import build_parser
+from trainer.__main__ import main as trainer_main
+from trainer.recipe import TrainRecipe, parse_recipe
+
+DATE = datetime.date(2026, 1, 2)
+VALUES: list[Any] = [
+    "", "text", "3", "true", "[1]", "\udcff", 3, -1, 0, 10**30, 2.5, -0.5, 1e300, math.inf, math.nan, True, None, DATE,
+    datetime.time(1), [], ["text"], [3], [[]], [{}], [{"name": "x"}], [None], [True], ["text", "text"], [0.5] * 9,
+    ["x" * 300], {}, {"name": "x"}, {"x": {}}, {"x": DATE},
+]  # fmt: skip
+"""One and more of each type that TOML and JSON have."""
+
+UNTRANSLATED = re.compile(
+    r"should (be|have|match)|instance of|valid (dictionary|string|integer|number|list|tuple|JSON)"
+    r"|Field required|Extra inputs|pydantic|datetime\.|nan is not|'type': |<class|Error\b|expected expected"
+)
+"""Words of pydantic and of Python that say nothing to the author of a recipe."""
+
+DATA: dict[str, Any] = {
+    "name": "n",
+    "sources": [{"name": "a", "paths": [__file__], "weight": 1.0}],
+    "tokenizer": {"vocab_size": 300},
+}
+TRAIN: dict[str, Any] = {
+    "name": "n",
+    "model": {
+        "kind": "llama",
+        "hidden_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 64,
+    },
+    "train": {"seq_len": 64, "global_batch": 8, "micro_batch": 2, "steps": 24},
+    "optimizer": {"lr": 1e-3},
+}
+ITEMS: dict[tuple[str | int, ...], dict[str, Any]] = {
+    ("evaluations", 0): {"name": "e", "paths": ["x"]},
+    ("mix", "phases", 0): {"name": "p", "share": 1.0},
+    ("phases", 0): {"name": "p", "until_step": 3},
+    ("clean", "language"): {"keep": ["en"], "model": "m"},
+    ("clean", "datatrove", 0): {"filter": "C4ParagraphFilter"},
+    ("sources", 0, "clean", "language"): {"keep": ["en"], "model": "m"},
+    ("sources", 0, "clean", "datatrove", 0): {"filter": "C4ParagraphFilter"},
+}
+"""What a table must have beside the key that is tried, by its place."""
+
+
+def list_keys(model: type[BaseModel], place: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Yield the place of every key of a model and of its tables; of a list of tables, of the first one."""
+    for name, field in model.model_fields.items():
+        yield (*place, name)
+        inner = next(_models_in(field.annotation), None)
+        if inner is not None:
+            index = (0,) if "list[" in str(field.annotation) else ()
+            yield from list_keys(inner, (*place, name, *index))
+
+
+def put(recipe: dict[str, Any], place: tuple[str | int, ...], value: Any) -> dict[str, Any]:
+    """Return a recipe with one key set, in tables that are made where they are missing."""
+    recipe = copy.deepcopy(recipe)
+    at: Any = recipe
+    for depth, part in enumerate(place[:-1], start=1):
+        missing = [] if isinstance(place[depth], int) else copy.deepcopy(ITEMS.get(place[:depth], {}))
+        if isinstance(at, list):
+            if not at:
+                at.append(missing)
+            at = at[part]
+        else:
+            at = at.setdefault(part, missing)
+    at[place[-1]] = value
+    return recipe
+
+
+def find_faults(model: type[BaseModel], recipe: dict[str, Any]) -> list[str]:
+    try:
+        if model is Recipe:
+            read_recipe(recipe, checks=(check_globs, check_entries))
+        else:
+            parse_recipe(recipe)
+    except SettingsError as error:
+        return error.faults
+    except InputError as error:
+        return [str(problem) for problem in error.problems]
+    return []
+
+
+def test_the_tables_to_change_are_good() -> None:
+    assert find_faults(Recipe, DATA) == find_faults(TrainRecipe, TRAIN) == []
+
+
+@pytest.mark.parametrize(
+    ("model", "recipe", "place"),
+    [(model, recipe, place) for model, recipe in ((Recipe, DATA), (TrainRecipe, TRAIN)) for place in list_keys(model)],
+    ids=lambda value: ".".join(map(str, value)) if isinstance(value, tuple) else "",
+)
+def test_a_wrong_value_is_refused_in_plain_words(
+    model: type[BaseModel], recipe: dict[str, Any], place: tuple[str | int, ...]
+) -> None:
+    refused = 0
+    for value in VALUES:
+        faults = find_faults(model, put(recipe, place, value))
+        refused += bool(faults)
+        for fault in faults:
+            assert not UNTRANSLATED.search(fault), f"{value!r}: {fault}"
+            assert "surrogates" not in fault
+    assert refused > 5
+
+
+ARGUMENTS = ["", "text", "5x", "-1", "3.5", "nan", "1e999", "[1]", "s3://", "\udcff", "=", "a=b=c", " ", "x" * 300]
+UNTRANSLATED_FLAG = re.compile(
+    r"invalid \w+ value|expected (one|at least one|\d+) argument|argument -|usage:|choose from|Error\b|_\w+ value"
+)
+
+
+def list_parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Yield the parser of every command of the three packages."""
+    for package, parser in (("pipeline", pipeline_parser()), ("shards", shards_parser())):
+        for name, command in commands_of(parser).items():
+            yield f"{package} {name}", command
+    for name in TRAINER_COMMANDS:
+        yield f"trainer {name}", commands_of(build_parser([name]))[name]
+
+
+def commands_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return commands.choices
+
+
+def refusal_of(parser: argparse.ArgumentParser, *arguments: str) -> str:
+    """Return how a parser refuses arguments; empty if it does not."""
+    try:
+        parser.parse_args(arguments)
+    except InputError as error:
+        return str(error)
+    except SystemExit:
+        assert arguments[-1].startswith(("--help", "--version", "-h"))
+    return ""
+
+
+FLAGS = [
+    pytest.param(parser, action, id=f"{name} {(action.option_strings or [action.dest])[-1]}")
+    for name, parser in list_parsers()
+    for action in parser._actions
+    if not isinstance(action, argparse._HelpAction)
+]
+
+
+@pytest.mark.parametrize(("parser", "action"), FLAGS)
+def test_a_wrong_argument_is_refused_in_plain_words(parser: argparse.ArgumentParser, action: argparse.Action) -> None:
+    needed = ["x" for each in parser._actions if not each.option_strings and each.nargs not in ("?", "*")]
+    for other in parser._actions:
+        if other.required and other.option_strings and other is not action:
+            needed += [other.option_strings[-1], str(next(iter(other.choices))) if other.choices else "1"]
+    flag = action.option_strings[-1] if action.option_strings else None
+    attempts = [[*needed, *([flag, text] if flag else [text])] for text in ARGUMENTS]
+    attempts += [[*needed, flag], [*needed, f"{flag}=text"], [*needed, f"{flag}s"]] if flag else [[]]
+    refusals = [refusal_of(parser, *attempt) for attempt in attempts]
+    for refusal in refusals:
+        assert not UNTRANSLATED_FLAG.search(refusal), refusal
+        assert not refusal or refusal.endswith(f"`{parser.prog} --help` explains the arguments.")
+    assert any(refusals) or action.nargs in ("?", "*")
+
+
+def test_every_refusal_of_a_command_line() -> None:
+    parser = Parser(prog="tool")
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--level", choices=("quick", "full"))
+    group.add_argument("--levels", nargs=2)
+    parser.add_argument("--on", action="store_true")
+    parser.add_argument("place")
+    chosen = parser.add_mutually_exclusive_group(required=True)
+    chosen.add_argument("--up", action="store_true")
+    chosen.add_argument("--down", action="store_true")
+    for line, expected in {
+        "--up": "missing: place.",
+        "x": "missing: one of --up --down.",
+        "x --up --zzz y": "unknown: --zzz y.",
+        "x --up --onn": "unknown: --onn. Did you mean --on?",
+        "x --up --level": "--level: its value is missing.",
+        "x --up --levels 1": "--levels: its value is missing.",
+        "x --up --on=3": "--on: takes no value, got '3'.",
+        "x --up --level full --levels 1 2": "--levels: cannot be given with --level. Leave one of them out.",
+        "x --up --leve full": "--leve: could be --level, --levels. Write the whole name.",
+    }.items():
+        assert refusal_of(parser, *line.split()) == f"{expected} `tool --help` explains the arguments."
+    assert re.match(
+        r"--level: expected one of '?quick'?, '?full'?; got 'slow'\.", refusal_of(parser, "x", "--level", "slow")
+    )
+
+
+@pytest.mark.parametrize("program", [pipeline_main, shards_main, trainer_main])
+def test_a_refused_command_line_has_no_usage_and_is_json_too(program: Any) -> None:
+    done = call_here(program, "nonsense")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.match(
+        r"\w+: .*COMMAND: expected one of .*; got 'nonsense'\..*--help` explains the arguments\.\n$", done.stderr
+    )
+    done = call_here(program, "--json", "nonsense")
+    assert json.loads(done.stdout)["status"] == "refused"
