@@ -66,6 +66,8 @@ class BuildResult:
     stages: dict[str, StageResult]
     unread: dict[str, Unread]
     """The unread parts of each source, by name."""
+    empty: dict[str, list[str]]
+    """The files that hold no record, of each source that has any, by name."""
     masked: dict[str, MaskedCounts]
     """Masked hits in the documents of each source, by name; only sources with any."""
     notes: tuple[str, ...]
@@ -172,7 +174,10 @@ def build(
         why = ", since this set was found whole by the full level before" if known_valid else ""
         progress.note(f"validate: {level} level in {now - validating:.1f} s{why}")
         masked = _count_masked(recipe, runs, encoded)
-        report = BuildResult(manifest, validation, running.stages, unread, masked, tuple(running.notes), now - started)
+        empty = {selection.source.name: selection.empty for selection in selections if selection.empty}
+        report = BuildResult(
+            manifest, validation, running.stages, unread, empty, masked, tuple(running.notes), now - started
+        )
         valid = not validation.problems and (known_valid or level == "full")
         spent = {"seconds": now - validating, "core_seconds": core_seconds}
         _write_summary(work_store, executor.workers, report, validating=spent, valid=digest if valid else "")

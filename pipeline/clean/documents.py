@@ -20,7 +20,6 @@ from pipeline.clean.filters import Filtered, apply_filters, apply_personal_data_
 from pipeline.clean.limits import Fallen, FallenDocument, find_kept
 from pipeline.clean.malformed import (
     NULL,
-    SHOWN_MALFORMED,
     Examples,
     count_malformed,
     describe_examples,
@@ -28,7 +27,7 @@ from pipeline.clean.malformed import (
     malformed_remedy,
 )
 from pipeline.clean.patterns import Match, find_pattern_matches, pattern_matches_to_json
-from pipeline.sources.base import Columns, SourceError, TextBatch
+from pipeline.sources.base import SHOWN_MALFORMED, Columns, SourceError, TextBatch
 from pipeline.sources.kinds import read_span
 from pipeline.sources.undivided import Undivided
 

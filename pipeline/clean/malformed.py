@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pipeline.recipe.predicates import parse_keep
-from pipeline.sources.base import MALFORMED, Span
+from pipeline.sources.base import MALFORMED, SHOWN_MALFORMED, Span
 from pipeline.sources.formats.contract import FORMATS
 from pipeline.sources.formats.encoding_guess import explain_fault
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
 
 NULL = "text is null"
-SHOWN_MALFORMED = 3
-"""Number of malformed records kept per unit, and shown when the build stops."""
 _MOST = 0.5
 """If a larger share of a source is in another encoding than stated, it is probably the encoding of all of it."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from pipeline.sources.selection import describe_empty
 from shards.cli.mix_table import mix_rows, mix_warnings, phase_rows
 from shards.terminal.display import print_lines, print_rows
 
@@ -28,6 +29,7 @@ def build_json(report: BuildResult, out: str, work: str) -> dict[str, Any]:
         "sources": [entry.model_dump() for entry in manifest.sources],
         "masked": report.masked,
         "drop_hashes": [entry.model_dump() for entry in manifest.drop_hashes],
+        "empty_files": report.empty,
         "unread": {name: asdict(unread) for name, unread in report.unread.items()},
         "splits": {name: entry.model_dump() for name, entry in manifest.splits.items()},
         "shards": len(manifest.shards),
@@ -51,6 +53,7 @@ def print_build(report: BuildResult, out: str, work: str) -> None:
     for entry in manifest.drop_hashes:
         found = f"{entry.found:,} of {entry.hashes:,} hashes found, {entry.documents:,} documents dropped"
         lines.append(f"block list {entry.file}: {found}")
+    lines += [f"files of {name}: {describe_empty(names)}" for name, names in report.empty.items()]
     lines += [f"not read of {name}: {unread}" for name, unread in report.unread.items() if unread.bytes]
     tokens = sum(split.tokens for split in manifest.splits.values())
     size = sum(shard.files.tokens.bytes + shard.files.documents.bytes for shard in manifest.shards)

@@ -13,6 +13,7 @@ from pipeline.clean.malformed import (
 )
 from pipeline.clean.patterns import pattern_reason
 from pipeline.estimate.source_estimate import TEXT_BYTES_PER_TOKEN
+from pipeline.sources.selection import describe_empty
 from pipeline.tokenizer.encoder import describe_slow_encoder
 from shards.cli.mix_table import VALIDATION_PART
 from shards.terminal.display import print_lines, print_rows
@@ -53,6 +54,7 @@ def print_plan(recipe: Recipe, estimate: Estimate) -> None:
     for source in estimate.sources:
         kinds = ", ".join(f"{count:,} as {_READ_AS.get(kind, kind)}" for kind, count in sorted(source.formats.items()))
         lines.append(f"files of {source.name}: {kinds}")
+        lines += [f"files of {source.name}: {describe_empty(source.empty_files)}"] if source.empty_files else []
         lines += [f"dropped from {source.name}: {share:.1%} ({reason})" for reason, share in source.dropped.items()]
         if not source.tokens:
             keys = "`keep`, `clean` and the length bounds"

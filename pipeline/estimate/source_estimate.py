@@ -64,6 +64,8 @@ class SourceEstimate:
     formats: dict[str, int] = field(default_factory=dict[str, int])
     """Number of files by the format that they are read as."""
     read_files: tuple[ReadFile, ...] = ()
+    empty_files: tuple[str, ...] = ()
+    """Names of the files that hold no record."""
     carried: CarriedBytes = field(default_factory=CarriedBytes)
     """Bytes of the carried values of a document."""
 
@@ -127,6 +129,7 @@ def estimate_source(share: float, selection: Selection, ratios: SourcePilot) -> 
         mixed=ratios.mixed,
         formats=dict(Counter(file.format for file in read_files)),
         read_files=read_files,
+        empty_files=tuple(selection.empty),
         carried=ratios.carried,
     )
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pipeline.recipe.key_values import FormatName, Name
+from pipeline.recipe.key_values import Delimiter, FormatName, Name, is_none
 from shards.config import Settings
 
 
@@ -23,6 +23,8 @@ class EvaluationRecipe(Settings):
     """Column of the items' text, such as `question`; dots descend into structs."""
     separator: Annotated[str, Field(min_length=1)] | None = None
     """The text between two items of a text file."""
+    delimiter: Delimiter | None = Field(default=None, exclude_if=is_none)
+    """As for sources."""
     max_dropped: Annotated[float, Field(ge=0, le=1)] = 0.01
     """The build stops if `action = "drop"` would drop a larger share of a source: items of a test are rare in text,
     whereas a wrong column matches everywhere."""

@@ -85,7 +85,18 @@ def normal_encoding(name: str) -> str:
 
 SizeBytes = Annotated[int, BeforeValidator(parse_size), Field(gt=0)]
 Count = BeforeValidator(parse_count)
+
+
+def is_none(value: Any) -> bool:
+    """Return whether a key is not set; such a key is left out of recipes, so that earlier digests stay valid."""
+    return value is None
+
+
 Patterns = Annotated[list[Annotated[str, AfterValidator(check_pattern)]], AfterValidator(distinct)]
-FormatName = Literal["auto", "parquet", "jsonl", "text", "file", "tar", "webdataset", "zip", "warc"]
+Delimiter = Annotated[str, Field(pattern=r"^[\x01-\x7f]$")]
+"""One ASCII character."""
+FormatName = Literal[
+    "auto", "parquet", "arrow", "jsonl", "json", "csv", "text", "file", "tar", "webdataset", "zip", "warc"
+]
 """The formats of files; `pipeline/sources/formats/contract.py` has the table of them."""
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]

@@ -17,11 +17,13 @@ from pipeline.recipe.clean_recipe import CleanAllRecipe, CleanRecipe
 from pipeline.recipe.evaluations import EvaluationRecipe
 from pipeline.recipe.key_values import (
     Count,
+    Delimiter,
     FormatName,
     Name,
     Patterns,
     SizeBytes,
     distinct,
+    is_none,
     known_encoding,
     no_empty_token,
     normal_encoding,
@@ -92,13 +94,8 @@ class SourceRecipe(Settings):
     """The source's share of the training tokens, relative to the other weights. With `mix.phases`, it applies to the
     tokenizer's sample and to phases that do not name the source."""
     format: FormatName = "auto"
-    """`auto` goes by the file's name: `.parquet`; `.jsonl` and `.ndjson`; `.txt`, which needs a `separator`; `.warc`
-    and `.wet`; `.tar`; each also with `.gz`, `.zst`, `.bz2` or `.xz`; `.zip`. For any other file, the first bytes
-    decide: parquet, JSON lines, WARC and tar are read as such, other text is one document per file. Refused are JSON
-    arrays and CSV (if the file has no ending, or one that says so), binary data, and compressed text without an inner
-    ending such as `.md`; `file` reads even these as one document per file. In `tar` and `zip`, each member is a
-    document. A tar whose first member has a `.json` beside it is read as `webdataset`: members of one key are a sample,
-    whose text is its `.txt`, or the column `text` of its `.json`. `plan` says how each file is read."""
+    """`auto` goes by the file's name, then by its first bytes: [the formats of files](#the-formats-of-files). `file`
+    makes each file one document, whatever it holds. `plan` says how each file is read."""
     text: Annotated[str, Field(min_length=1)] = "text"
     """Column of the text; dots descend into structs."""
     separator: Annotated[str, Field(min_length=1)] | None = None
@@ -107,7 +104,10 @@ class SourceRecipe(Settings):
         default="utf-8", exclude_if=_is_utf8
     )
     """`files`: how the text files of the source are encoded, all of them: `latin-1`, `windows-1252`, `utf-16`,
-    `shift_jis`, or another name that Python knows. A byte order mark is removed. Parquet has only UTF-8."""
+    `shift_jis`, or another name that Python knows. A byte order mark is removed. Parquet and Arrow have only UTF-8."""
+    delimiter: Delimiter | None = Field(default=None, exclude_if=is_none)
+    """`csv`: the character between two fields, such as `;`; when absent, a tab for `.tsv` and `.tab`, `|` for `.psv`,
+    and otherwise a comma."""
     members: Annotated[list[Annotated[str, Field(min_length=1)]], AfterValidator(distinct)] = Field(
         default_factory=list[str], exclude_if=_is_empty
     )
@@ -124,9 +124,9 @@ class SourceRecipe(Settings):
     max_missing: Annotated[float, Field(ge=0, le=1)] = 0.02
     """`software-heritage`: the build stops when a larger share of the files cannot be fetched."""
     max_malformed: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """The share of the records that may be malformed: text that does not decode, in any format; JSON lines that are no
-    JSON object, or whose values have another type. Malformed records are dropped, counted and shown; with 0, the first
-    one stops the build."""
+    """The share of the records that may be malformed: text that does not decode, in any format; JSON that is no object;
+    rows of CSV with too few or too many fields; values of another type. Malformed records are dropped, counted and
+    shown; with 0, the first one stops the build."""
     max_null: Annotated[float, Field(ge=0, le=1)] = Field(default=MAX_NULL, exclude_if=_is_max_null)
     """The share of the records that may have no text, because the column is null or absent there, among those that
     `keep` leaves. They are dropped and counted."""

@@ -43,6 +43,8 @@ ALLOW = "; or allow some such records by `max_malformed`"
 
 _TEXT_VERSION = 2
 """Increase when the same span of format `text` or `file` would give other documents: 2 removes a byte order mark."""
+SHOWN_MALFORMED = 3
+"""Number of malformed records kept per unit, and shown when the build stops."""
 
 UNKNOWN_TYPE: Literal[""] = ""
 """The type of a column whose type is unknown until the file is read, or whose values are all null."""
@@ -182,7 +184,8 @@ def span_of_part(spans: list[Span], part: str) -> Span | None:
 class Group:
     """A row group as the file's footer describes it."""
 
-    rows: int
+    rows: int | None
+    """None if the footer does not state it."""
     text_bytes: int
     stored_bytes: int
     """Bytes that reading the text and the predicates' columns takes from disk or network."""
@@ -197,24 +200,25 @@ def join_groups(whole: Span, groups: Iterable[Group], unit_bytes: int) -> list[S
         SourceError: a row group has 2^32 rows or more.
     """
     spans: list[Span] = []
-    start = stop = rows = text_bytes = stored = carried = 0
+    start = stop = text_bytes = stored = carried = 0
+    rows: int | None = 0
 
     def close() -> None:
         span = replace(whole, kind="rg", start=start, stop=stop, text_bytes=text_bytes, rows=rows)
         spans.append(replace(span, stored_bytes=stored, carried_bytes=carried))
 
     for index, group in enumerate(groups):
-        if group.rows >= 1 << 32:
+        if (group.rows or 0) >= 1 << 32:
             raise SourceError(f"{whole.name}: row group {index} has {group.rows} rows; expected fewer than 2^32")
-        if rows and text_bytes + group.text_bytes > unit_bytes:
+        if rows != 0 and text_bytes + group.text_bytes > unit_bytes:
             close()
             start, rows, text_bytes, stored, carried = index, 0, 0, 0, 0
         stop = index + 1
-        rows += group.rows
+        rows = None if rows is None or group.rows is None else rows + group.rows
         text_bytes += group.text_bytes
         stored += group.stored_bytes
         carried += group.carried_bytes
-    if rows:
+    if rows != 0:
         close()
     return spans
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,7 +30,7 @@ from pipeline.sources.formats.carried_types import merge_types
 from pipeline.sources.kinds import list_files
 from pipeline.sources.span_cache import SpanCache
 from shards.format.carried import CarriedType
-from shards.terminal.display import plural
+from shards.terminal.display import plural, printable
 from shards.terminal.progress import format_amount
 
 WHOLE_BYTES = 256 << 20
@@ -45,6 +45,7 @@ PARTS = 64
 """Number of parts that a source's share is cut into, if row groups and `LEAST_PART_BYTES` allow it."""
 LEAST_PART_BYTES = 4 << 20
 FIRST_GROUP_FILES = 16
+_SHOWN_EMPTY = 5
 SAMPLE_SPREAD = 4
 """The tokenizer's sample is drawn from files with this many times its bytes: predicates may reject many of them."""
 
@@ -142,6 +143,11 @@ class Selection:
         return [span for file in self.files for span in self._listed.get(file.name, [])]
 
     @property
+    def empty(self) -> list[str]:
+        """The files listed so far that hold no record."""
+        return [file.name for file in self.files if self._listed.get(file.name) == []]
+
+    @property
     def carried(self) -> Columns:
         """The columns that the source carries, with their types as found in the files listed so far."""
         names = (item.name for item in map(parse_carry, self.source.carry))
@@ -227,6 +233,12 @@ class Selection:
                 holders.setdefault(span.carried, span.name)
             merge_types(self.source, holders, self._types)
         return spans
+
+
+def describe_empty(names: Sequence[str]) -> str:
+    """Say which files hold no record."""
+    shown = ", ".join(map(printable, names[:_SHOWN_EMPTY])) + (", ..." if len(names) > _SHOWN_EMPTY else "")
+    return f"{plural(len(names), 'file')} without a record: {shown}"
 
 
 def _count_rows(spans: list[Span]) -> int | None:

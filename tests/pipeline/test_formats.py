@@ -1,12 +1,44 @@
-"""File formats: one table has them all."""
+"""File formats: the same records from each, whatever it is cut into; what is broken or ambiguous is refused."""
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 from __future__ import annotations
 
-from typing import get_args
+import bz2
+import csv
+import gzip
+import io
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pipeline.clean.provenance import read_documents_again
 from pipeline.recipe.key_values import FormatName
 from pipeline.recipe.schema import SourceRecipe
+from pipeline.sources import files
+from pipeline.sources.base import MALFORMED, SourceError, Span, TextBatch, split_groups
+from pipeline.sources.formats import byte_io
 from pipeline.sources.formats.contract import FORMATS
+from pipeline.sources.kinds import list_files, list_spans
+from tests.support.temporary import temporary_folder
+
+ROWS: list[dict[str, Any]] = [
+    {"id": f"{n:03}", "text": text, "score": n / 4, "meta": {"url": f"https://example.org/{n}"}}
+    for n, text in enumerate(
+        ["true", "NA", "001", "1.50", 'a "quoted" text,\nwith a comma', "Grüße, 世界\r\n", "null", "x" * 500, "[{]}"]
+        * 3
+    )
+]
+Write = Callable[[Path], Any]
 
 
 def test_recipes_name_the_formats_of_the_table() -> None:
@@ -21,3 +53,356 @@ def test_each_format_has_a_module_and_endings_of_its_own() -> None:
         assert callable(format_.load().read_span), name
         assert set(format_.keys) <= SourceRecipe.model_fields.keys(), name
         assert set(format_.required) <= set(format_.keys), name
+
+
+def table() -> pa.Table:
+    return pa.Table.from_pylist(ROWS)
+
+
+def write_ipc(path: Path, new: Any, **options: Any) -> None:
+    with new(path, table().schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(table(), max_chunksize=4)
+
+
+def to_csv(delimiter: str = ",", end: str = "\r\n") -> bytes:
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, delimiter=delimiter, lineterminator=end)
+    writer.writerow(["id", "text", "score", "meta.url"])
+    writer.writerows([row["id"], row["text"], row["score"], row["meta"]["url"]] for row in ROWS)
+    return out.getvalue().encode()
+
+
+def write_bytes(data: bytes) -> Write:
+    return lambda path: path.write_bytes(data)
+
+
+WRITERS: dict[str, Write] = {
+    "a.arrow": lambda path: write_ipc(path, pa.ipc.new_stream),
+    "file.arrow": lambda path: write_ipc(path, pa.ipc.new_file),
+    "lz4.feather": lambda path: write_ipc(path, pa.ipc.new_file, compression="lz4"),
+    "zstd.arrow": lambda path: write_ipc(path, pa.ipc.new_stream, compression="zstd"),
+    "noname": lambda path: write_ipc(path, pa.ipc.new_stream),
+    "a.csv": write_bytes(to_csv()),
+    "bom.csv": write_bytes(b"\xef\xbb\xbf" + to_csv()),
+    "a.tsv": write_bytes(to_csv("\t", "\n")),
+    "a.csv.gz": write_bytes(gzip.compress(to_csv())),
+    "a.csv.bz2": write_bytes(bz2.compress(to_csv())),
+    "a.psv.zst": write_bytes(zstandard.ZstdCompressor().compress(to_csv("|"))),
+    "a.json": write_bytes(json.dumps(ROWS).encode()),
+    "indented.json": write_bytes(b"\xef\xbb\xbf\n " + json.dumps(ROWS, indent=2, ensure_ascii=False).encode() + b"\n"),
+    "a.json.gz": write_bytes(gzip.compress(json.dumps(ROWS).encode())),
+    "array": write_bytes(json.dumps(ROWS).encode()),
+    "a.parquet": lambda path: pq.write_table(table(), path, row_group_size=4),
+    "a.jsonl": write_bytes("\n".join(map(json.dumps, ROWS)).encode()),
+}
+"""A file of each format and variant, with the records `ROWS`."""
+CARRIED: Any = (("id", "string"), ("meta.url", "string"), ("score", "float64"))
+CARRY = ["id", "meta.url", "score: float64"]
+
+
+def read_spans(recipe: SourceRecipe, unit_bytes: int | None = None) -> list[tuple[Span, list[TextBatch]]]:
+    carried = CARRIED if recipe.carry else ()
+    return [
+        (span, list(files.read(recipe, span, carried))) for span in list_spans(recipe, list_files(recipe), unit_bytes)
+    ]
+
+
+def read_records(recipe: SourceRecipe, unit_bytes: int | None = None) -> list[tuple[Any, ...]]:
+    """Return the text and the carried values of each row, and check that rows count from 0 in each span."""
+    records: list[tuple[Any, ...]] = []
+    for _, batches in read_spans(recipe, unit_bytes):
+        rows = itertools.count()
+        for batch in batches:
+            values = batch.carried.to_pylist() if batch.carried is not None else [{}] * len(batch.rows)
+            for text, row, value in zip(batch.text.to_pylist(), batch.rows.tolist(), values, strict=True):
+                assert recipe.keep or recipe.max_malformed or row == next(rows)
+                records.append((text.decode() if isinstance(text, bytes) else text, *value.values()))
+    return records
+
+
+@pytest.fixture(params=WRITERS)
+def written(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    path = tmp_path / request.param
+    WRITERS[request.param](path)
+    return path
+
+
+@pytest.mark.parametrize("unit_bytes", [None, 1], ids=["whole", "cut"])
+def test_texts_and_carried_values_are_those_of_the_file(
+    written: Path, unit_bytes: int | None, source: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(byte_io, "BATCH_BYTES", 700)
+    found = read_records(source(written, carry=CARRY), unit_bytes)
+    assert found == [(row["text"], row["id"], row["meta"]["url"], row["score"]) for row in ROWS]
+    spans = read_spans(source(written), unit_bytes)
+    assert (len(spans) > 3) == (unit_bytes is not None and not written.name.endswith((".gz", ".bz2", ".zst")))
+    assert sum(span.stored_bytes for span, _ in spans) > 0
+    for span, batches in spans:
+        assert span.kind == "rg" or batches[-1].read_bytes == span.stored_bytes
+
+
+def test_predicates_compare_numbers_and_texts(written: Path, source: Any) -> None:
+    found = read_records(source(written, keep={"score": ">= 2", "id": "!= '010'"}))
+    assert found == [(row["text"],) for row in ROWS if row["score"] >= 2 and row["id"] != "010"]
+
+
+def test_provenance_leads_back_to_the_document(written: Path, source: Any) -> None:
+    recipe = source(written)
+    ((span, batches), *_) = read_spans(recipe)
+    (text,) = read_documents_again(recipe.model_dump(mode="json"), span.label("x"), [8])
+    assert text == ROWS[8]["text"].encode()
+    parts = split_groups(span)
+    assert sum(len(batch.rows) for part in parts for batch in files.read(recipe, part)) == sum(
+        len(batch.rows) for batch in batches
+    )
+
+
+def test_folders_of_save_to_disk_have_the_rows_that_datasets_reads(tmp_path: Path, source: Any) -> None:
+    datasets = pytest.importorskip("datasets")
+    datasets.disable_progress_bars()
+    dataset = datasets.Dataset.from_list(ROWS)
+    dataset.save_to_disk(tmp_path / "set", num_shards=2)
+    found = read_records(source(tmp_path / "set" / "*.arrow"), 1)
+    assert found == [(text,) for text in datasets.load_from_disk(str(tmp_path / "set"))["text"]]
+
+
+def test_dictionaries_of_a_stream_are_those_before_the_batch(tmp_path: Path, source: Any) -> None:
+    texts: Any = pa.chunked_array([pa.array(part).dictionary_encode() for part in (["a", "b", "a"], ["c"], ["b", "d"])])
+    kinds: dict[str, Any] = {"stream.arrow": pa.ipc.new_stream, "file.arrow": pa.ipc.new_file}
+    for name, new in kinds.items():
+        options = pa.ipc.IpcWriteOptions(unify_dictionaries=name.startswith("file"))
+        with new(tmp_path / name, pa.schema({"text": texts.type}), options=options) as writer:
+            writer.write_table(pa.table({"text": texts}))
+        assert read_records(source(tmp_path / name), 1) == [(text,) for text in "abacbd"]
+
+
+FIELDS = st.text('ab",\né ', max_size=8)
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(st.tuples(FIELDS, FIELDS), min_size=1, max_size=20), st.integers(1, 40), st.sampled_from(["\n", "\r\n"])
+)
+@example([('a "quote"\n', ""), ("", "\n\n"), ('"', '""')], 3, "\n")
+def test_csv_is_what_the_csv_module_reads(rows: list[tuple[str, str]], batch_bytes: int, end: str) -> None:
+    with temporary_folder() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(byte_io, "BATCH_BYTES", batch_bytes)
+        path = Path(folder, "a.csv")
+        with path.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file, lineterminator=end).writerows([("text", "other"), *rows])
+        with path.open(newline="", encoding="utf-8") as file:
+            expected = [(row["text"],) for row in csv.DictReader(file)]
+        recipe = SourceRecipe(name="s", weight=1.0, paths=[str(path)])
+        assert read_records(recipe) == expected == read_records(recipe, 1)
+
+
+@settings(max_examples=100)
+@given(st.text('ab",\n', max_size=40), st.integers(1, 20))
+@example('5" pipe,"x\ny"\n"a"b,"c\n', 4)
+def test_quotes_in_odd_places_are_read_as_arrow_reads_the_whole_file(body: str, batch_bytes: int) -> None:
+    from pyarrow import csv as pa_csv
+
+    rows: list[Any] = []
+    options: Any = {
+        "read_options": pa_csv.ReadOptions(column_names=["a", "b"]),
+        "convert_options": pa_csv.ConvertOptions(column_types={"a": pa.string(), "b": pa.string()}),
+        "parse_options": pa_csv.ParseOptions(
+            newlines_in_values=True, invalid_row_handler=lambda row: rows.append(row) or "skip"
+        ),
+    }
+    data = body.encode()
+    expected = pa_csv.read_csv(io.BytesIO(data), **options)["a"].to_pylist() if data.strip(b"\n") else []
+    with temporary_folder() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(byte_io, "BATCH_BYTES", batch_bytes)
+        path = Path(folder, "a.csv")
+        path.write_bytes(b"text,other\n" + data)
+        recipe = SourceRecipe(name="s", weight=1.0, paths=[str(path)], max_malformed=1)
+        for unit_bytes in (None, 1):
+            try:
+                found = [text for (text,) in read_records(recipe, unit_bytes)]
+            except SourceError as error:
+                if "a quote is never closed" in str(error):
+                    return
+                raise
+            assert found == expected
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text('a"\\,[]{}é\n', max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text('a"]', max_size=2), inner, max_size=2),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(st.tuples(st.text('a"\\,[]{}é\n', max_size=9), VALUES), min_size=1, max_size=12),
+    st.integers(1, 40),
+    st.booleans(),
+    st.sampled_from([None, 1]),
+)
+def test_an_array_is_what_the_json_module_reads(
+    rows: list[tuple[str, Any]], batch_bytes: int, ascii_: bool, indent: Any
+) -> None:
+    with temporary_folder() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(byte_io, "BATCH_BYTES", batch_bytes)
+        path = Path(folder, "a.json")
+        data = json.dumps([{"other": value, "text": text} for text, value in rows], ensure_ascii=ascii_, indent=indent)
+        path.write_text(data, encoding="utf-8")
+        recipe = SourceRecipe(name="s", weight=1.0, paths=[str(path)])
+        expected = [(text,) for text, _ in rows]
+        assert read_records(recipe) == expected == read_records(recipe, 1)
+
+
+def ipc_bytes(new: Any, rows: int = len(ROWS)) -> bytes:
+    sink = io.BytesIO()
+    with new(sink, table().schema) as writer:
+        writer.write_table(table().slice(0, rows), max_chunksize=4)
+    return sink.getvalue()
+
+
+def csv_of(*lines: str) -> bytes:
+    return "\n".join(lines).encode() + b"\n"
+
+
+REFUSED: dict[str, tuple[str, bytes, str]] = {
+    "csv: ragged": (
+        "a.csv",
+        csv_of("text,n", "a,1", "b", "c,1"),
+        r"a\.csv: record 1: 1 fields, expected 2: b\. Repair",
+    ),
+    "csv: too many": ("a.csv", csv_of("text,n", "a,1,2"), "record 0: 3 fields, expected 2: a,1,2"),
+    "csv: open quote": (
+        "a.csv",
+        csv_of("text,n", "a,1", '"b,1', "c,1"),
+        'a quote is never closed, in record 1 or after it: "b,1',
+    ),
+    "csv: cut short": ("a.csv", csv_of("text,n", 'a,"long')[:-3], "a quote is never closed"),
+    "csv: delimiter": ("a.csv", csv_of("text;n", "a;1"), "Are its columns separated by ';'\\? Set `delimiter`"),
+    "csv: tabs": ("a.csv", csv_of("text\tn", "a\t1"), r"separated by '\\t'"),
+    "csv: no header": (
+        "a.csv",
+        csv_of("a story,1", "b,2"),
+        "no column 'text' in its header, .* there are a story, 1.* no header",
+    ),
+    "csv: twins": ("a.csv", csv_of("text,n,text", "a,1,b"), "has 'text' as the name of 2 columns"),
+    "csv: by content": ("data", csv_of("text\tn", "a\t1", "b\t2"), 'Set `format` to "csv"'),
+    "ipc: file cut": ("a.arrow", ipc_bytes(pa.ipc.new_file)[:-300], "not whole Arrow IPC.*Restore the file"),
+    "ipc: stream cut": ("a.arrow", ipc_bytes(pa.ipc.new_stream)[:-300], "cut short"),
+    "ipc: end mark alone cut": ("a.arrow", ipc_bytes(pa.ipc.new_stream)[:-8], "cut short"),
+    "ipc: head alone": ("a.arrow", b"ARROW1\0\0", "not whole Arrow IPC"),
+    "ipc: something else": ("a.arrow", b"some text", "expected Arrow IPC"),
+    "ipc: old": ("a.feather", b"FEA1" + bytes(40), "Feather version 1"),
+    "ipc: gzip": ("a.arrow.gz", gzip.compress(ipc_bytes(pa.ipc.new_stream)), "Decompress the file"),
+    "json: object": (
+        "a.json",
+        json.dumps({"data": ROWS}, indent=1).encode(),
+        "neither one object a line nor one array",
+    ),
+    "json: cut": ("a.json", json.dumps(ROWS).encode()[:-30], "cut short"),
+    "json: cut after an element": ("a.json", b'[{"text": "a"}, {"text": [1]', "cut short"),
+    "json: cut in gzip": ("a.json.gz", gzip.compress(json.dumps(ROWS).encode()[:-30]), "cut short"),
+    "json: no key": ("a.json", b'[{"body": "a"}]', "no column 'text' in its first records; there are body"),
+    "json: texts": ("a.json", b'["a", "b"]', r"record 0: .*"),
+    "json: goes on": ("a.json", b'[{"text": "a"}] [{"text": "b"}]', "goes on after the end of its array: "),
+    "json: no string": ("a.json", b'[{"text": "a"}, {"text": 5}]', "record 1: "),
+    "json: line end in a string": ("a.json", b'[{"text": "a"}, {"text": "b\nc"}]', "record 1: "),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_broken_and_ambiguous_files_are_refused(case: str, tmp_path: Path, source: Any) -> None:
+    name, data, words = REFUSED[case]
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(SourceError, match=f"(?s){words}") as caught:
+        read_records(source(tmp_path / name))
+    assert name in str(caught.value)
+
+
+def test_a_cut_batch_of_a_stream_is_refused_when_it_is_read(tmp_path: Path, source: Any) -> None:
+    data = bytearray(ipc_bytes(pa.ipc.new_stream))
+    place = data.index(np.array([0, 4, 6, 9, 13], np.int32).tobytes())  # of the first batch's texts
+    data[place + 4 : place + 8] = b"\xff" * 4
+    (tmp_path / "a.arrow").write_bytes(data)
+    with pytest.raises(SourceError, match="Restore the file"):
+        read_records(source(tmp_path / "a.arrow"))
+
+
+MALFORMED_FILES = {
+    "a.csv": (csv_of("text,n", "a,1", "b", "c,1", "d,1,2", "e,x", '"f', 'g",3'), ["a", "c", "f\ng"], [1, 3, 4]),
+    "a.json": (
+        b'[{"text": "a", "n": 1}, 5, {"text": "c", "n": 1}, {"text": "d" "n": 1}, {"text": 4}, '
+        b'{"text": "f\\ng", "n": 3}]',
+        ["a", "c", "f\ng"],
+        [1, 3, 4],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED_FILES)
+def test_malformed_records_are_counted_by_their_number(name: str, tmp_path: Path, source: Any) -> None:
+    data, texts, records = MALFORMED_FILES[name]
+    (tmp_path / name).write_bytes(data)
+    ((_, (batch,)),) = read_spans(source(tmp_path / name, max_malformed=0.9, keep={"n": ">= 1"}))
+    assert [text.decode() if isinstance(text, bytes) else text for text in batch.text.to_pylist()] == texts
+    assert batch.rejected == {MALFORMED: 3}
+    assert batch.rows.tolist() == [0, 2, 5]
+    assert [f"{name}: record {record}:" in line for record, line in zip(records, batch.malformed, strict=True)] == [
+        True
+    ] * 3
+
+
+def test_an_empty_number_is_null(tmp_path: Path, source: Any) -> None:
+    (tmp_path / "a.csv").write_bytes(csv_of("text,n", "a, 1 ", "b,", "c,2"))
+    ((_, (batch,)),) = read_spans(source(tmp_path / "a.csv", keep={"n": ">= 1"}))
+    assert (batch.text.to_pylist(), batch.rejected) == ([b"a", b"c"], {"n is null": 1})
+
+
+def test_a_delimiter_can_be_given(tmp_path: Path, source: Any) -> None:
+    (tmp_path / "a.csv").write_bytes(to_csv(";"))
+    assert read_records(source(tmp_path / "a.csv", delimiter=";")) == [(row["text"],) for row in ROWS]
+
+
+def test_other_encodings(tmp_path: Path, source: Any) -> None:
+    (tmp_path / "a.csv").write_bytes(b"text,n\nGr\xfc\xdfe,1\n")
+    (tmp_path / "b.json").write_bytes('[{"text": "Grüße"}]'.encode("latin-1"))
+    assert read_records(source(tmp_path / "*", encoding="latin-1")) == [("Grüße",)] * 2
+    (tmp_path / "a.csv").write_bytes("text,n\nGrüße,1\n".encode("utf-16"))
+    (tmp_path / "b.json").write_bytes('[{"text": "Grüße"}]'.encode("utf-16"))
+    assert read_records(source(tmp_path / "*", encoding="utf-16"), 1) == [("Grüße",)] * 2
+
+
+EMPTY: dict[str, bytes] = {
+    "a.jsonl": b"",
+    "blank.jsonl": b"\n \n",
+    "a.jsonl.gz": gzip.compress(b""),
+    "a.txt": b"",
+    "a.csv": b"",
+    "header.csv": b"text,n\n",
+    "header.csv.gz": gzip.compress(b"text,n"),
+    "a.json": b"[\n]\n",
+    "a.arrow": ipc_bytes(pa.ipc.new_stream, rows=0),
+    "file.arrow": ipc_bytes(pa.ipc.new_file, rows=0),
+}
+
+
+def test_empty_files_among_others_are_counted_and_shown(tmp_path: Path, run_cli: Any) -> None:
+    (tmp_path / "data").mkdir()
+    for name, data in EMPTY.items():
+        (tmp_path / "data" / name).write_bytes(data)
+    (tmp_path / "r.toml").write_text(
+        'name = "a"\n[[sources]]\nname = "s"\nweight = 1\npaths = ["data/*"]\nseparator = "--"\n'
+        "[split]\nval_tokens = 100\n[shards]\ntokens = 1000\n[tokenizer]\nvocab_size = 300\n"
+    )
+    assert "its files hold no document" in run_cli("plan", "r.toml").stderr
+    (tmp_path / "data" / "whole.jsonl").write_text(
+        "".join(json.dumps({"text": f"{n} words"}) + "\n" for n in range(500))
+    )
+    words = f"files of s: {len(EMPTY)} files without a record: a.arrow, a.csv, a.json, a.jsonl, a.jsonl.gz, ..."
+    assert words in run_cli("plan", "r.toml", "--no-probe").stdout
+    built = run_cli("build", "r.toml", "--out", "out", "--workers", "1")
+    assert words in built.stdout, built.stderr
+
+
+def test_a_new_key_that_is_not_set_is_not_written() -> None:
+    assert "delimiter" not in SourceRecipe(name="s", weight=1.0, paths=["*"]).model_dump(mode="json")

@@ -93,9 +93,10 @@ def test_tokens_by_when_short(make: Any) -> None:
 
 def test_every_source_is_reported(make: Any, tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"broken")
-    (tmp_path / "b.txt").write_bytes(b"")
+    recipe = make()
+    (tmp_path / "b.txt").unlink()
     with pytest.raises(SourceError) as caught:
-        open_sources(make())
+        open_sources(recipe)
     assert [line.split(":")[0] for line in str(caught.value).splitlines()] == ["source 's0'", "source 's1'"]
 
 

@@ -48,7 +48,7 @@ min_bytes = "few"
 name = "third"
 paths = []
 weight = nan
-format = "csv"
+format = "orc"
 kind = "hubb"
 [[sources]]
 paths = "{folder}/*.py"
@@ -151,12 +151,12 @@ def test_the_command_reports_them_and_writes_nothing(run_cli: Any, tmp_path: Pat
 def test_data_that_cannot_be_read_is_reported_alike(run_cli: Any, tmp_path: Path, folder: Path) -> None:
     (tmp_path / "r.toml").write_text(GOOD.replace("{folder}", str(folder)))
     (folder / "b.jsonl").write_text('{"body": 1}\n')
-    (folder / "c.jsonl").write_text("")
+    (folder / "c.jsonl").write_text("[]\n")
     before = sorted(tmp_path.rglob("*"))
     result = run_cli("build", "r.toml", "--out", "out")
     assert result.returncode == 2
     assert "b.jsonl: no column 'text' in its first records; there are body" in result.stderr
-    assert "c.jsonl: the file is empty" in result.stderr
+    assert "c.jsonl: record 0: " in result.stderr
     assert "Traceback" not in result.stderr
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -215,7 +215,7 @@ def test_tokenizers_of_any_shape(section: str, load: Any) -> None:
     assert any(fault.startswith("tokenizer") for fault in faults_of(load, text))
 
 
-@pytest.mark.parametrize("value", ["['parquet']", "5", "{ a = 1 }", "'csv'"])
+@pytest.mark.parametrize("value", ["['parquet']", "5", "{ a = 1 }", "'orc'"])
 def test_formats_of_any_shape(value: str, load: Any) -> None:
     faults = faults_of(load, GOOD, f"sources.prose.format={value}")
     assert any(fault.startswith("sources.prose.format") for fault in faults)

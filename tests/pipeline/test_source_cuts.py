@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from pipeline.recipe.schema import SourceRecipe
 from pipeline.sources import files
 from pipeline.sources.formats import byte_io as blocks
-from pipeline.sources.formats import parquet, readers
+from pipeline.sources.formats import readers
+from pipeline.sources.formats.tables import parquet
 from tests.support.builds import list_spans_of
 from tests.support.temporary import temporary_folder
 

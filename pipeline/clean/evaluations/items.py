@@ -85,7 +85,7 @@ class Items:
 
 def source_of(evaluation: EvaluationRecipe, folder: str) -> SourceRecipe:
     """Return an evaluation set as a source, whose documents are the items."""
-    given = evaluation.model_dump(include={"name", "paths", "format", "text", "separator"})
+    given = evaluation.model_dump(include={"name", "paths", "format", "text", "separator", "delimiter"})
     return SourceRecipe(weight=1.0, **given).in_folder(Path(folder))
 
 

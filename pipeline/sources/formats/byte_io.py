@@ -13,7 +13,7 @@ import os
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -29,11 +29,18 @@ COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz", ".tgz"
 """Suffixes of compressed files, and the names of their codecs: Arrow's, and `xz`, which Arrow has not."""
 TEXT_PER_STORED_BYTE = 3.5
 """zstd and gzip on English prose: 2.5 to 4; only for estimates."""
+MOST_BYTES = (1 << 31) - 2
+"""Arrow's readers of JSON and CSV count the bytes of a block in 32 bits."""
 _WINDOW_BYTES = 1 << 20
 """Bytes that the search for a cut reads at a time."""
 
 BROKEN_FILE_ERRORS = (OSError, ValueError, EOFError, zipfile.BadZipFile, tarfile.TarError, zlib.error)
 """Errors of pyarrow, fsspec and the decompressors for files that are broken, missing or out of reach."""
+
+
+def is_compressed(name: str) -> bool:
+    """Detect by its name whether a file is compressed."""
+    return os.path.splitext(name)[1] in COMPRESSION
 
 
 def is_local(url: str) -> bool:
@@ -168,16 +175,61 @@ def read_pieces(raw: BinaryIO, span: Span, separator: bytes, encoding: str) -> I
         yield rest, span.stop - span.start
 
 
+def read_cut(
+    raw: BinaryIO, span: Span, find_end: Callable[[bytes], int], encoding: str | None = None
+) -> Iterator[tuple[bytes, int, bool]]:
+    """Yield a span in pieces that end where `find_end` says, for formats whose records need a scan.
+
+    Args:
+        raw: the file.
+        span: the span.
+        find_end: returns where the last whole record of some bytes ends, which start with a record; 0 if none does.
+        encoding: of the text, which is yielded in UTF-8; None: the bytes are yielded as they are stored.
+
+    Yields:
+        Each piece, the stored bytes of the span up to its end, about, and whether `find_end` has ended it: what is left
+        at the end of the span comes last.
+    """
+    data = b""
+    fresh: list[bytes] = []
+    read = 0
+    blocks = read_blocks(raw, span) if encoding is None else read_text_blocks(raw, span, encoding)
+    for block in itertools.chain(blocks, [b""]):
+        fresh.append(block)
+        read += len(block)
+        if block and sum(map(len, fresh)) < len(data):
+            continue  # a long record: searched again when it has doubled, not after every block
+        data, fresh = b"".join([data, *fresh]), []
+        if cut := find_end(data):
+            yield data[:cut], (raw.tell() - span.start) * (read - len(data) + cut) // read, True
+            data = data[cut:]
+    if data:
+        yield data, span.stop - span.start, False
+
+
+def join_pieces(whole: Span, lengths: Iterable[int], unit_bytes: int) -> list[Span]:
+    """Join the pieces of a plain file, given by their bytes, into spans of `unit_bytes` of text or little more."""
+    per_byte = whole.text_bytes // whole.stop
+    spans: list[Span] = []
+    start = stop = 0
+    for length in lengths:
+        stop += length
+        if (stop - start) * per_byte >= unit_bytes or stop == whole.stop:
+            text_bytes = (stop - start) * per_byte
+            spans.append(replace(whole, start=start, stop=stop, text_bytes=text_bytes, stored_bytes=stop - start))
+            start = stop
+    return spans
+
+
 def cut_at(separator: str, whole: Span, unit_bytes: int, encoding: str = UTF8) -> list[Span]:
     """Cut a file after separators into spans of up to `unit_bytes` of text.
 
     A compressed file is one span, and so is one in an encoding whose characters have several bytes, other than UTF-8.
     """
     if not whole.stop:
-        raise SourceError(f"{whole.name}: the file is empty. Leave it out of `paths`.")
+        return []
     per_byte = max(1, whole.text_bytes // whole.stop)
-    compressed = os.path.splitext(whole.name)[1] in COMPRESSION
-    if compressed or whole.text_bytes <= unit_bytes or not is_cuttable(encoding):
+    if is_compressed(whole.name) or whole.text_bytes <= unit_bytes or not is_cuttable(encoding):
         return [whole]
     stored = separator.encode(encoding)
     with open_file(whole.url) as raw:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.arrow_arrays import unwrap_mask, wrap_mask
+from pipeline.recipe.carry import parse_carry
 from pipeline.recipe.predicates import Predicate
 from pipeline.sources.base import UNKNOWN_TYPE, Columns, SourceError, TextBatch
 from shards.format.carried import CarriedType, arrow_type
@@ -74,6 +75,18 @@ def take_path(table: pa.Table | pa.RecordBatch, path: str) -> pa.Array[Any]:
     elif pa.types.is_binary_view(column.type):
         column = column.cast(pa.large_binary())
     return cast("pa.Array[Any]", column)
+
+
+def refuse_twins(names: list[str], source: SourceRecipe, where: str) -> None:
+    """Refuse a file in which a column of the recipe has a twin of the same name.
+
+    Raises:
+        SourceError: naming the columns.
+    """
+    wanted = {source.text_column, *source.keep, *(item.name for item in map(parse_carry, source.carry))}
+    heads = {name if name in names else name.partition(".")[0] for name in wanted}
+    if twins := sorted(name for name in heads if names.count(name) > 1):
+        raise SourceError(f"{where}: has {twins[0]!r} as the name of {names.count(twins[0])} columns. Rename them.")
 
 
 def check_text_type(schema: pa.Schema, source: SourceRecipe, where: str) -> None:
@@ -196,10 +209,15 @@ def make_batch(
     Raises:
         SourceError: a column to carry is absent, or is not of its type.
     """
-    column = take_path(table, text)
     values = take_carried(table, *carried) if carried[0] else None
+    return keep_rows(TextBatch(take_path(table, text), rows, carried=values), table, predicates)
+
+
+def keep_rows(batch: TextBatch, table: pa.Table | pa.RecordBatch, predicates: list[Predicate]) -> TextBatch:
+    """Return the rows of a batch that all predicates keep, by the columns of a table with the same rows."""
     if not predicates:
-        return TextBatch(column, rows, carried=values)
+        return batch
     mask, rejected = test_predicates(table, predicates)
-    kept = wrap_mask(mask)
-    return TextBatch(column.filter(kept), rows[mask], rejected, carried=None if values is None else values.filter(kept))
+    kept, values = wrap_mask(mask), batch.carried
+    carried = None if values is None else values.filter(kept)
+    return TextBatch(batch.text.filter(kept), batch.rows[mask], rejected, carried=carried)

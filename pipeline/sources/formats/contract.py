@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pipeline.recipe.schema import SourceRecipe
 
 _COLUMNS = ("text", "keep", "carry")
+_RECORDS = (*_COLUMNS, "encoding")
 _OF_MEMBERS = ("members", "keep", "carry", "encoding")
 
 
@@ -53,15 +54,15 @@ class FileFormat:
     """What is known of a format before its module is imported, which takes up to 0.1 s."""
 
     module: str
-    """The module's name in this folder."""
+    """The module's name in this folder, with dots."""
     keys: tuple[str, ...] = ()
     """The keys of a source that only some formats use, and this one does."""
     required: tuple[str, ...] = ()
     """Those of `keys` that a source must give."""
     endings: tuple[str, ...] = ()
     """Endings of names, in lower case, that tell the format, without that of a compression."""
-    magic: bytes = b""
-    """First bytes that tell the format of a file whose name does not; empty if there are none."""
+    magic: tuple[bytes, ...] = ()
+    """First bytes that tell the format of a file whose name does not."""
     magic_at: int = 0
     """Where in the file those bytes stand."""
 
@@ -76,14 +77,19 @@ def _load(module: str) -> FormatModule:
 
 
 FORMATS = {
-    "parquet": FileFormat("parquet", _COLUMNS, endings=(".parquet",), magic=b"PAR1"),
-    "jsonl": FileFormat("jsonl", (*_COLUMNS, "encoding"), endings=(".jsonl", ".ndjson")),
+    "parquet": FileFormat("tables.parquet", _COLUMNS, endings=(".parquet",), magic=(b"PAR1",)),
+    "arrow": FileFormat(
+        "tables.arrow_ipc", _COLUMNS, endings=(".arrow", ".feather"), magic=(b"ARROW1", b"\xff\xff\xff\xff")
+    ),
+    "jsonl": FileFormat("jsonl", _RECORDS, endings=(".jsonl", ".ndjson")),
     "text": FileFormat("text", ("separator", "encoding"), required=("separator",), endings=(".txt",)),
+    "csv": FileFormat("tables.csv_table", (*_RECORDS, "delimiter"), endings=(".csv", ".tsv", ".tab", ".psv")),
+    "json": FileFormat("json_array", _RECORDS),
     "file": FileFormat("whole_file", ("encoding",)),
-    "tar": FileFormat("archives.tar", _OF_MEMBERS, endings=(".tar",), magic=b"ustar", magic_at=257),
+    "tar": FileFormat("archives.tar", _OF_MEMBERS, endings=(".tar",), magic=(b"ustar",), magic_at=257),
     "webdataset": FileFormat("archives.webdataset", _OF_MEMBERS),
     "zip": FileFormat("archives.zip", _OF_MEMBERS, endings=(".zip",)),
-    "warc": FileFormat("archives.warc", ("keep", "carry", "encoding"), endings=(".warc", ".wet"), magic=b"WARC/1."),
+    "warc": FileFormat("archives.warc", ("keep", "carry", "encoding"), endings=(".warc", ".wet"), magic=(b"WARC/1.",)),
 }
 """All formats, by their names in recipes."""
 

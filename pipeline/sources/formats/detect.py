@@ -1,9 +1,10 @@
 """The format of a source's file with `format = "auto"`: given by its name, else by its first bytes; never guessed.
 
-The name decides for `.parquet`, `.jsonl`, `.ndjson` and `.txt`, also with a compression suffix. Of other files the
-head is read and decompressed. Parquet and JSON lines are recognised. Other text is one document per file, like source
-code and Markdown. JSON arrays and CSV, in files whose ending says so or that have none, binary data, and compressed
-text without an ending such as `.md` are refused, because a whole data set would become one document.
+The name decides for the endings of `pipeline.sources.formats.contract`, also with a compression suffix. Of other files
+the head is read and decompressed. Parquet, Arrow IPC, JSON lines, and JSON arrays in files whose ending says so or that
+have none, are recognised. Other text is one document per file, like source code and Markdown. Other JSON, CSV without
+an ending, binary data, and compressed text without an ending such as `.md` are refused, because a whole data set would
+become one document.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ HEAD_BYTES = 1 << 16
 """Bytes that are read of a file."""
 _BY_NAME = {ending: name for name, format_ in FORMATS.items() for ending in format_.endings}
 _BY_MAGIC = {name: (format_.magic, format_.magic_at) for name, format_ in FORMATS.items() if format_.magic}
-_TABLES = {".csv": "CSV", ".tsv": "TSV", ".tab": "TSV", ".psv": "CSV"}
 _MAGIC = {
     b"\x1f\x8b": "gzip",
     b"\x28\xb5\x2f\xfd": "Zstandard",
@@ -33,7 +33,6 @@ _MAGIC = {
     b"\x04\x22\x4d\x18": "LZ4",
     b"PK\x03\x04": "a zip archive",
     b"7z\xbc\xaf\x27\x1c": "a 7z archive",
-    b"ARROW1": "Arrow IPC",
     b"ORC": "ORC",
     b"Obj\x01": "Avro",
     b"\x89HDF": "HDF5",
@@ -57,12 +56,12 @@ def ending_of(name: str) -> str:
 
 
 def format_of_name(name: str) -> str | None:
-    """Return the format that a file's name gives: parquet, jsonl or text; None if it gives none."""
+    """Return the format that a file's name gives; None if it gives none."""
     return _BY_NAME.get(ending_of(name))
 
 
 def detect_format(url: str, name: str, size: int | None = None, encoding: str = UTF8) -> str:
-    """Return a file's format: parquet, jsonl, text, or file (one document per file).
+    """Return a file's format, by its name in `FORMATS`.
 
     Args:
         url: the file.
@@ -83,19 +82,20 @@ def detect_format(url: str, name: str, size: int | None = None, encoding: str = 
     _refuse_known(name, head)
     head = decode_whole(head, encoding)
     _refuse_binary(name, head)
-    if ending in _TABLES:
-        raise SourceError(f"{name}: {_TABLES[ending]} is not read. Convert it to parquet or JSON lines, {_AS_FILES}.")
     if _is_json_lines(head):
         return "jsonl"
-    if ending.startswith(".json") or (not ending and re.match(rb'\s*\[\s*\{\s*"', head)):
-        found = "a JSON array" if head.lstrip()[:1] == b"[" else "JSON that is not one object a line"
+    is_json = ending.startswith(".json")
+    if (is_json and head.lstrip().startswith(b"[")) or (not ending and re.match(rb'\s*\[\s*\{\s*"', head)):
+        return "json"
+    if is_json:
         raise SourceError(
-            f"{name}: holds {found}; expected JSON lines, one object a line. "
-            f"Convert it (`jq -c '.[]'` does, of an array), {_AS_FILES}."
+            f"{name}: holds JSON that is neither one object a line nor one array of objects. Write it as one of these "
+            f"(`jq -c .` writes an object on one line, `jq .KEY` the array that is its value), {_AS_FILES}."
         )
     if not ending and _is_table(head):
         raise SourceError(
-            f"{name}: looks like CSV or TSV, which is not read. Convert it to parquet or JSON lines, {_AS_FILES}."
+            f'{name}: looks like CSV or TSV, which its name does not tell. Set `format` to "csv" (and `delimiter`, if '
+            f"it is not a comma), {_AS_FILES}."
         )
     if not ending and _compression_of(name) and head:
         raise SourceError(
@@ -193,8 +193,3 @@ def _is_table(head: bytes) -> bool:
         if len(lines) >= _LEAST_TABLE_LINES and len(counts) == 1 and counts.pop() >= least:
             return True
     return False
-
-
-def is_compressed(name: str) -> bool:
-    """Detect by its name whether a file is compressed."""
-    return os.path.splitext(name)[1] in COMPRESSION

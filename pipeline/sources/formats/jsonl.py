@@ -13,8 +13,8 @@ import pyarrow.json as pa_json
 
 from pipeline.recipe.carry import parse_carry
 from pipeline.recipe.predicates import parse_keep
-from pipeline.sources.base import ALLOW, MALFORMED, Columns, SourceError, Span, TextBatch
-from pipeline.sources.formats.byte_io import cut_at, open_file, read_pieces
+from pipeline.sources.base import ALLOW, MALFORMED, SHOWN_MALFORMED, Columns, SourceError, Span, TextBatch
+from pipeline.sources.formats.byte_io import MOST_BYTES, cut_at, open_file, read_pieces
 from pipeline.sources.formats.carried_types import types_in_records
 from pipeline.sources.formats.columns import make_batch
 from pipeline.sources.formats.encoding_guess import guess_encoding
@@ -26,15 +26,17 @@ if TYPE_CHECKING:
 
 _HEAD_BYTES = 1 << 16
 """Number of records at the head of a file that are checked for the recipe's columns."""
-_SHOWN = 3
 _EXCERPT_BYTES = 60
-_MOST_BYTES = (1 << 31) - 2
-"""Arrow's JSON reader counts the bytes of a block in 32 bits."""
 
 
 def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
     """Check the first records, and cut a file after line ends; a compressed one is one span."""
-    return cut_at("\n", replace(whole, carried=check_head(source, whole)), unit_bytes, source.encoding)
+    with open_file(whole.url) as raw:
+        pieces = read_pieces(raw, whole, b"\n", source.encoding)
+        head = next((piece for piece, _ in pieces if piece.strip()), b"")
+    if not head:
+        return []
+    return cut_at("\n", replace(whole, carried=check_head(source, whole, head)), unit_bytes, source.encoding)
 
 
 def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
@@ -43,39 +45,50 @@ def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterat
     Raises:
         SourceError: a record is malformed and the source's `max_malformed` is 0.
     """
+    with open_file(span.url) as raw:
+        yield from read_records(source, span, read_pieces(raw, span, b"\n", source.encoding), carried)
+
+
+def read_records(
+    source: SourceRecipe, span: Span, pieces: Iterable[tuple[bytes, int]], carried: Columns = ()
+) -> Iterator[TextBatch]:
+    """Stream the records of a span that comes in pieces of JSON lines, as `read_pieces` yields them.
+
+    Raises:
+        SourceError: a record is malformed and the source's `max_malformed` is 0.
+    """
     predicates = parse_keep(source.keep)
     options = parse_options(source, span.name, carried)
     row = 0
-    with open_file(span.url) as raw:
-        for piece, done in read_pieces(raw, span, b"\n", source.encoding):
-            if not piece.strip():
-                continue
-            table, faults = parse_lines(piece, options, span, row=row, tolerant=source.max_malformed > 0)
-            num_rows = table.num_rows + len(faults)
-            rows = np.delete(np.arange(row, row + num_rows, dtype=np.uint32), [record for record, _ in faults])
-            batch = make_batch(table, source.text_column, predicates, rows, carried=(carried, span.name))
-            batch.read_bytes = done
-            if faults:
-                batch.rejected[MALFORMED] = len(faults)
-                batch.malformed = [_describe(span, row + record, fault) for record, fault in faults[:_SHOWN]]
-            yield batch
-            row += num_rows
+    for piece, done in pieces:
+        if not piece.strip():
+            continue
+        table, faults = parse_lines(piece, options, span, row=row, tolerant=source.max_malformed > 0)
+        num_rows = table.num_rows + len(faults)
+        rows = np.delete(np.arange(row, row + num_rows, dtype=np.uint32), [record for record, _ in faults])
+        batch = make_batch(table, source.text_column, predicates, rows, carried=(carried, span.name))
+        batch.read_bytes = done
+        if faults:
+            batch.rejected[MALFORMED] = len(faults)
+            batch.malformed = [_describe(span, row + record, fault) for record, fault in faults[:SHOWN_MALFORMED]]
+        yield batch
+        row += num_rows
 
 
-def check_head(source: SourceRecipe, span: Span) -> tuple[str, ...]:
+def check_head(source: SourceRecipe, span: Span, piece: bytes) -> tuple[str, ...]:
     """Check that the first records of JSON lines have the columns that the recipe names, with the expected types.
+
+    Args:
+        source: the source.
+        span: the file.
+        piece: its first records, whole.
 
     Returns:
         The type there of each column that the source carries.
 
     Raises:
-        SourceError: the file holds no record, or its first ones lack a column or cannot be parsed.
+        SourceError: they lack a column or cannot be parsed.
     """
-    with open_file(span.url) as raw:
-        pieces = read_pieces(raw, span, b"\n", source.encoding)
-        piece = next((piece for piece, _ in pieces if piece.strip()), b"")
-    if not piece:
-        raise SourceError(f"{span.name}: holds no record. Leave it out of `paths`.")
     head = piece[: piece.find(b"\n", _HEAD_BYTES) + 1] or piece
     if _is_plain(source, head):
         return ()
@@ -181,7 +194,7 @@ def parse_lines(
     Raises:
         SourceError: a record is malformed, and `tolerant` is false.
     """
-    if len(piece) > _MOST_BYTES:
+    if len(piece) > MOST_BYTES:
         raise SourceError(f"{span.name}: record {row} is longer than 2 GiB. Split it, or convert the file to parquet.")
     try:
         return _read_json(piece, options), []

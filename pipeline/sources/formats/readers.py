@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pipeline.sources.base import UNIT_BYTES, Columns, SourceError, Span, TextBatch
-from pipeline.sources.formats.byte_io import TEXT_PER_STORED_BYTE
+from pipeline.sources.formats.byte_io import TEXT_PER_STORED_BYTE, is_compressed
 from pipeline.sources.formats.contract import FORMATS, list_formats_with
-from pipeline.sources.formats.detect import is_compressed
 from pipeline.sources.formats.encodings import UTF8, text_per_byte
 
 if TYPE_CHECKING:

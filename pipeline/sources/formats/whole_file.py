@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from pipeline.arrow_arrays import wrap_texts
 from pipeline.sources.base import Columns, Span, TextBatch
-from pipeline.sources.formats.byte_io import is_local, open_file, read_blocks, read_head, truncated
-from pipeline.sources.formats.detect import is_compressed
+from pipeline.sources.formats.byte_io import is_compressed, is_local, open_file, read_blocks, read_head, truncated
 from pipeline.sources.formats.encodings import decode_whole
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from typing import BinaryIO
 
 from pipeline.sources.base import SourceError, Span
 from pipeline.sources.formats.archives.members import MAX_BYTES, Member, MemberKind, readable_name
-from pipeline.sources.formats.byte_io import is_local, open_decompressed, open_file
-from pipeline.sources.formats.detect import is_compressed
+from pipeline.sources.formats.byte_io import is_compressed, is_local, open_decompressed, open_file
 
 _BLOCK = tarfile.BLOCKSIZE
 _SKIP_BYTES = 1 << 20

@@ -1,0 +1,141 @@
+"""One JSON array of objects: its elements are found by a scan and then read as JSON lines.
+
+The scan knows strings and brackets alone; what an element holds is for the reader of JSON lines to parse. To cut a
+large file, all of it is scanned once. Memory: one block of elements.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, BinaryIO
+
+from pipeline.sources.base import Columns, SourceError, Span, TextBatch
+from pipeline.sources.formats import jsonl
+from pipeline.sources.formats.byte_io import is_compressed, join_pieces, open_file, read_cut
+from pipeline.sources.formats.encodings import UTF8
+from shards.terminal.display import printable
+
+if TYPE_CHECKING:
+    from pipeline.recipe.schema import SourceRecipe
+
+_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+("?)|[\[\]{},]', re.DOTALL)
+_SPACE = b" \t\r\n"
+_TAIL_BYTES = 1 << 16
+_EXCERPT_BYTES = 60
+
+
+def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
+    """Check the first elements, and cut a file between elements; a compressed one is one span."""
+    with open_file(whole.url) as raw:
+        lines = (lines for lines, _, _ in _read_lines(raw, whole, source.encoding) if lines.strip())
+        head = next(lines, b"")
+    if not head:
+        return []
+    whole = replace(whole, carried=jsonl.check_head(source, whole, head))
+    if is_compressed(whole.name) or source.encoding != UTF8:
+        return [whole]
+    with open_file(whole.url) as raw:
+        raw.seek(max(0, whole.stop - _TAIL_BYTES))
+        if not raw.read().rstrip(_SPACE).endswith(b"]"):
+            raise _cut_short(whole)
+    if whole.text_bytes <= unit_bytes:
+        return [whole]
+    with open_file(whole.url) as raw:
+        return join_pieces(whole, (length for _, length, _ in _read_lines(raw, whole, None)), unit_bytes)
+
+
+def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
+    """Stream the elements of a span, with the columns to carry.
+
+    Raises:
+        SourceError: an element is malformed and the source's `max_malformed` is 0, or the array is cut short.
+    """
+    with open_file(span.url) as raw:
+        pieces = ((lines, done) for lines, _, done in _read_lines(raw, span, source.encoding))
+        yield from jsonl.read_records(source, span, pieces, carried)
+
+
+def _read_lines(raw: BinaryIO, span: Span, encoding: str | None) -> Iterator[tuple[bytes, int, int]]:
+    """Yield a span's elements as JSON lines, with their bytes in the array and the stored bytes up to their end.
+
+    Raises:
+        SourceError: the array has no end, or is none.
+    """
+    elements = _Elements(span)
+    for piece, done, whole in read_cut(raw, span, elements.find_end, encoding):
+        if not whole and piece.strip(_SPACE):
+            raise _cut_short(span)
+        yield elements.take_lines(piece), len(piece), done
+    if span.stop == int(span.version.partition(" ")[0]) and not elements.ended:
+        raise _cut_short(span)
+
+
+def _cut_short(span: Span) -> SourceError:
+    return SourceError(f"{span.name}: its array has no end, so the file was cut short. Restore the file.")
+
+
+class _Elements:
+    """Finds the elements of an array in blocks of a span."""
+
+    def __init__(self, span: Span):
+        self._name, self._begun = span.name, span.start > 0
+        self._marks: list[int] = []  # commas and the last bracket, in the data last searched
+        self._start = 0  # of the first element there
+        self.ended = False
+        """Whether the end of the array has been found."""
+
+    def find_end(self, data: bytes) -> int:
+        """Return where the last whole element and its comma end; the end of the data if the array ends there.
+
+        Raises:
+            SourceError: the data is not one array.
+        """
+        self._start, self._marks = 0, []
+        if self.ended:
+            return self._refuse_rest(data, 0)
+        if not self._begun:
+            self._start = len(data) - len(data.removeprefix(b"\xef\xbb\xbf").lstrip(_SPACE)) + 1
+            if self._start > len(data):
+                return 0
+            self._check_start(data[self._start - 1 :])
+        depth = 1
+        for match in _TOKEN.finditer(data, self._start):
+            mark = match[0]
+            if mark == b",":
+                if depth == 1:
+                    self._marks.append(match.start())
+            elif mark in (b"[", b"{"):
+                depth += 1
+            elif mark in (b"]", b"}"):
+                depth -= 1
+                if not depth:
+                    self._marks.append(match.start())
+                    self.ended = True
+                    return self._refuse_rest(data, match.end())
+        return self._marks[-1] + 1 if self._marks else 0
+
+    def _check_start(self, data: bytes) -> None:
+        if not data.startswith(b"["):
+            shown = printable(data[:_EXCERPT_BYTES].decode("utf-8", "replace"))
+            raise SourceError(
+                f"{self._name}: starts with {shown}; expected an array of objects. Write the array alone "
+                "(`jq '.KEY'` does, of an object), or JSON lines."
+            )
+
+    def _refuse_rest(self, data: bytes, start: int) -> int:
+        if rest := data[start:].strip(_SPACE):
+            shown = printable(rest[:_EXCERPT_BYTES].decode("utf-8", "replace"))
+            raise SourceError(f"{self._name}: goes on after the end of its array: {shown}. Repair the file.")
+        return len(data)
+
+    def take_lines(self, piece: bytes) -> bytes:
+        """Return the piece that `find_end` has ended with each element on a line of its own."""
+        # A tab is white space between values, as a line end is, and refused in strings, as a line end is.
+        lines = bytearray(piece.replace(b"\n", b"\t").replace(b"\r", b"\t"))
+        lines[: self._start] = b" " * min(self._start, len(lines))
+        for place in self._marks:
+            lines[place] = 0x0A
+        self._begun = True
+        return bytes(lines)

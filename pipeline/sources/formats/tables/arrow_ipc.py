@@ -1,0 +1,205 @@
+"""Arrow IPC, file and stream: folders of `datasets.save_to_disk`, the `datasets` cache, Feather. Cut by record batches.
+
+A file has a footer that says where its batches are. A local stream is walked once, batch by batch, over a memory map
+of which only the batches' heads are touched. A stream on another file system, or one with dictionaries, which a batch
+shares with those before it, is one span. Memory: one record batch, as in the file.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.recipe.predicates import parse_keep
+from pipeline.sources.base import BATCH_BYTES, Columns, Group, SourceError, Span, TextBatch, join_groups
+from pipeline.sources.formats.byte_io import is_compressed, is_local, open_file
+from pipeline.sources.formats.carried_types import types_in_schema
+from pipeline.sources.formats.columns import check_predicates, check_text_type, make_batch, refuse_twins, take_path
+
+if TYPE_CHECKING:
+    from pipeline.recipe.schema import SourceRecipe
+
+_FILE_MAGIC = b"ARROW1"
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+
+
+def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
+    """Check the schema, and cut a file into spans of whole record batches with up to `unit_bytes` of text each."""
+    if is_compressed(whole.name):
+        raise SourceError(f"{whole.name}: Arrow IPC compressed as a whole is not read. Decompress the file.")
+    with _refuse_broken(whole.name):
+        with _open(whole, mapped=True) as file:
+            _check_ends(file, whole)
+            in_file = _is_file(file)
+            schema = (pa.ipc.open_file(file) if in_file else pa.ipc.open_stream(file)).schema
+        whole = replace(whole, carried=_check_schema(source, schema, whole.name))
+        if in_file:
+            return join_groups(whole, _measure_batches(source, whole, schema), unit_bytes)
+        stream = _walk(whole.url, whole.name, whole.version) if is_local(whole.url) else None
+        if stream is None:
+            return [whole]
+        return join_groups(whole, _measure_messages(source, whole, stream), unit_bytes)
+
+
+def _check_schema(source: SourceRecipe, schema: pa.Schema, name: str) -> tuple[str, ...]:
+    """Check that the columns of the recipe are in the schema; return the types of those that the source carries."""
+    refuse_twins(schema.names, source, name)
+    check_text_type(schema, source, name)
+    check_predicates(schema, parse_keep(source.keep), name)
+    return types_in_schema(schema, source, name) if source.carry else ()
+
+
+@contextlib.contextmanager
+def _refuse_broken(name: str) -> Generator[None]:
+    try:
+        yield
+    except (pa.ArrowInvalid, EOFError) as error:
+        raise SourceError(f"{name}: not whole Arrow IPC: {error}. Truncated? Restore the file.") from error
+
+
+@contextlib.contextmanager
+def _open(span: Span, *, mapped: bool = False) -> Generator[Any]:
+    """Open a file for Arrow; a local one as a memory map if asked for, which costs memory for each byte read."""
+    if is_local(span.url):
+        path = os.path.expanduser(span.url)
+        with pa.memory_map(path) if mapped else pa.OSFile(path, mode="r") as file:
+            yield file
+        return
+    with open_file(span.url) as raw, pa.PythonFile(cast("Any", raw), mode="r") as file:
+        yield file
+
+
+def _is_file(file: Any) -> bool:
+    """Say whether an IPC file is open, rather than a stream, whose messages begin at once."""
+    head = file.read(len(_FILE_MAGIC))
+    file.seek(0)
+    return head == _FILE_MAGIC
+
+
+def _check_ends(file: Any, whole: Span) -> None:
+    """Refuse a file that is not Arrow IPC, and a stream that was cut short between two batches.
+
+    Raises:
+        SourceError: it is such a file.
+    """
+    head = file.read(8)
+    file.seek(max(0, whole.stop - 8))
+    tail = file.read(8)
+    file.seek(0)
+    if head.startswith(b"FEA1"):
+        raise SourceError(f"{whole.name}: is Feather version 1, which is not read. Write it again as version 2.")
+    if head.startswith(_FILE_MAGIC):
+        return  # Arrow checks the footer
+    if not head.startswith(_END_OF_STREAM[:4]):
+        raise SourceError(f"{whole.name}: starts with {head!r}; expected Arrow IPC. Correct `format`.")
+    if tail != _END_OF_STREAM:
+        raise SourceError(f"{whole.name}: the stream has no end mark, so it was cut short. Write or restore it whole.")
+
+
+def _measure_batches(source: SourceRecipe, whole: Span, schema: pa.Schema) -> list[Group]:
+    """Measure the record batches of an IPC file; from another file system, only their number is read."""
+    fields = _read_fields(schema, [source.text_column, *source.keep])
+    with _open(whole, mapped=True) as file:
+        reader = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False))
+        count = reader.num_record_batches
+        if not is_local(whole.url):
+            return [Group(None, whole.text_bytes // max(1, count), whole.stop // max(1, count))] * count
+        return [_measure(source, reader.get_batch(index)) for index in range(count)]
+
+
+def _measure(source: SourceRecipe, batch: pa.RecordBatch) -> Group:
+    return Group(batch.num_rows, take_path(batch, source.text_column).nbytes, batch.nbytes)
+
+
+@dataclass(frozen=True)
+class _Stream:
+    schema: pa.Schema
+    offsets: tuple[int, ...]
+    """Where each record batch starts, and where the last one ends."""
+
+
+@lru_cache(maxsize=32)  # a sample reads many batches of one stream
+def _walk(url: str, name: str, version: str) -> _Stream | None:
+    """Return where the record batches of a local stream are; None if dictionaries are among them."""
+    with pa.memory_map(os.path.expanduser(url)) as file:
+        schema = pa.ipc.read_schema(cast("Any", file))
+        offsets = [file.tell()]
+        while True:
+            try:
+                message = pa.ipc.read_message(file)
+            except EOFError:
+                return _Stream(schema, tuple(offsets))
+            if message.type != "record batch":
+                return None
+            offsets.append(file.tell())
+
+
+def _measure_messages(source: SourceRecipe, whole: Span, stream: _Stream) -> Iterator[Group]:
+    with _open(whole, mapped=True) as file:
+        for start, stop in zip(stream.offsets, stream.offsets[1:], strict=False):
+            file.seek(start)
+            yield replace(_measure(source, _read_batch(file, stream.schema)), stored_bytes=stop - start)
+
+
+def _read_batch(file: Any, schema: pa.Schema) -> pa.RecordBatch:
+    return pa.ipc.read_record_batch(pa.ipc.read_message(file), schema)
+
+
+def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
+    """Stream the record batches of a span, with the columns to carry, a few megabytes of text at a time."""
+    predicates = parse_keep(source.keep)
+    columns = [source.text_column, *source.keep, *(name for name, _ in carried)]
+    row = 0
+    with _refuse_broken(span.name), _open(span) as file:
+        for number, batch in enumerate(_read_batches(file, span, columns), span.start if span.kind == "rg" else 0):
+            _validate(batch, columns, f"{span.name}: record batch {number}")
+            text_bytes = take_path(batch, source.text_column).nbytes
+            step = max(1, batch.num_rows * BATCH_BYTES // max(1, text_bytes))
+            for start in range(0, batch.num_rows, step):
+                part = batch.slice(start, step)
+                rows = np.arange(row, row + part.num_rows, dtype=np.uint32)
+                found = make_batch(part, source.text_column, predicates, rows, carried=(carried, span.name))
+                found.read_bytes = file.tell() if span.kind == "b" else 0
+                yield found
+                row += part.num_rows
+
+
+def _read_batches(file: Any, span: Span, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    if _is_file(file):
+        fields = _read_fields(pa.ipc.open_file(file).schema, columns)
+        reader = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False))
+        yield from (reader.get_batch(index) for index in range(span.start, span.stop))
+        return
+    if span.kind == "b":
+        yield from pa.ipc.open_stream(file, options=pa.ipc.IpcReadOptions(use_threads=False))
+        return
+    stream = _walk(span.url, span.name, span.version)
+    assert stream is not None  # or it would not have been cut
+    file.seek(stream.offsets[span.start])
+    yield from (_read_batch(file, stream.schema) for _ in range(span.start, span.stop))
+
+
+def _read_fields(schema: pa.Schema, columns: list[str]) -> list[int]:
+    """Return the places of the fields that hold some columns, given by dotted paths."""
+    names = {name if name in schema.names else name.partition(".")[0] for name in columns}
+    return [index for index, name in enumerate(schema.names) if name in names]
+
+
+def _validate(batch: pa.RecordBatch, columns: list[str], where: str) -> None:
+    """Refuse a batch whose offsets lead outside its text; whether text is UTF-8 is tested where it is cleaned."""
+    try:
+        for index in _read_fields(batch.schema, columns):
+            column: Any = batch.column(index)
+            for text, raw in ((pa.string(), pa.binary()), (pa.large_string(), pa.large_binary())):
+                column = column.view(raw) if column.type == text else column
+            column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise SourceError(f"{where} cannot be decoded: {error}. Restore the file, or leave it out.") from error

@@ -1,0 +1,271 @@
+"""CSV and TSV with a header: cut where records end, read by Arrow, every value as the text that the file has.
+
+Quotes are those of RFC 4180 as Arrow reads them: a quote counts at the start of a field, and a doubled one inside is
+one quote. To cut a large file, all of it is scanned once. Memory: one block of records.
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+
+from pipeline.arrow_arrays import wrap_mask
+from pipeline.recipe.carry import parse_carry
+from pipeline.recipe.predicates import parse_keep
+from pipeline.sources.base import ALLOW, MALFORMED, SHOWN_MALFORMED, Columns, SourceError, Span, TextBatch
+from pipeline.sources.formats.byte_io import MOST_BYTES, is_compressed, join_pieces, open_file, read_cut
+from pipeline.sources.formats.columns import keep_rows, refuse_twins
+from pipeline.sources.formats.detect import ending_of
+from pipeline.sources.formats.encodings import UTF8
+from shards.format.carried import arrow_type
+from shards.terminal.display import printable
+
+if TYPE_CHECKING:
+    from pipeline.recipe.schema import SourceRecipe
+
+_DELIMITERS = {".tsv": "\t", ".tab": "\t", ".psv": "|"}
+_EXCERPT = 60
+
+
+class _Header(NamedTuple):
+    names: list[str]
+    delimiter: str
+    length: int
+    """Bytes of text up to the first record."""
+    has_records: bool
+
+
+def cut_file(source: SourceRecipe, whole: Span, unit_bytes: int) -> list[Span]:
+    """Check the header, and cut a file where records end; a compressed one is one span."""
+    header = _read_header(source, whole)
+    if not header.has_records:
+        return []
+    types = tuple(item.type or "string" for item in map(parse_carry, source.carry))
+    whole = replace(whole, carried=types)
+    if is_compressed(whole.name) or source.encoding != UTF8 or whole.text_bytes <= unit_bytes:
+        return [whole]
+    with open_file(whole.url) as raw:
+        pieces = read_cut(raw, whole, _Records(header.delimiter).find_end)
+        return join_pieces(whole, (len(piece) for piece, _, _ in pieces), unit_bytes)
+
+
+def _read_header(source: SourceRecipe, span: Span) -> _Header:
+    """Read a file's header, without names if there is none, as the file is empty.
+
+    Raises:
+        SourceError: the header lacks a column of the recipe.
+    """
+    delimiter = source.delimiter or _DELIMITERS.get(ending_of(span.name), ",")
+    records = _Records(delimiter)
+    header = _Header([], delimiter, 0, has_records=False)
+    length = 0
+    with open_file(span.url) as raw:
+        for piece, _, _ in read_cut(raw, replace(span, start=0), records.find_end, source.encoding):
+            start = 0
+            if not header.names:
+                start = len(piece) - len(piece.lstrip(b"\r\n"))
+                if start == len(piece):
+                    length += start
+                    continue
+                stop = records.find_first_end(piece, start)
+                line = piece[start:stop].decode("utf-8", "replace").rstrip("\r\n")
+                names = next(csv.reader(io.StringIO(line, newline=""), delimiter=delimiter))
+                _check_columns(source, names, delimiter, span.name)
+                header, start = _Header(names, delimiter, length + stop, has_records=False), stop
+            if piece[start:].strip(b"\r\n"):
+                return header._replace(has_records=True)
+    return header
+
+
+def _check_columns(source: SourceRecipe, names: list[str], delimiter: str, name: str) -> None:
+    refuse_twins(names, source, name)
+    keys = {source.text_column: "text" if source.content == "column" else "blob_id"}
+    keys |= dict.fromkeys(source.keep, "keep")
+    keys |= {item.name: "carry" for item in map(parse_carry, source.carry)}
+    for column, key in keys.items():
+        if column in names:
+            continue
+        other = next((mark for mark in "\t;|," if column in re.split(re.escape(mark), ",".join(names))), None)
+        remedy = f"Correct `{key}`; or, if the file has no header, put a line with the columns' names first."
+        if len(names) == 1 and other:
+            remedy = f"Are its columns separated by {other!r}? Set `delimiter` to that."
+        listed = ", ".join(printable(own[:_EXCERPT]) for own in names)
+        raise SourceError(
+            f"{name}: no column {column!r} in its header, read with the delimiter {delimiter!r}; there are {listed}. "
+            f"{remedy}"
+        )
+
+
+class _Records:
+    """Finds where records end in bytes that start with one."""
+
+    def __init__(self, delimiter: str):
+        mark = re.escape(delimiter.encode())
+        # A field in quotes, from its first quote to its last or to the end of the data; group 1 is the last quote.
+        self._quoted = re.compile(rb'(?<![^\r\n%s])"(?:[^"]++|"")*+("?)' % mark)
+
+    def find_end(self, data: bytes) -> int:
+        """Return where the last whole record ends; 0 if none does."""
+        end = last = 0
+        if b'"' in data:
+            for match in self._quoted.finditer(data):
+                last = data.rfind(b"\n", end, match.start()) + 1 or last
+                end = match.end()
+        return data.rfind(b"\n", end) + 1 or last
+
+    def find_open(self, data: bytes) -> int:
+        """Return where the quote is that the data does not close; -1 if there is none."""
+        return next((match.start() for match in self._quoted.finditer(data) if not match[1]), -1)
+
+    def find_first_end(self, data: bytes, start: int) -> int:
+        """Return where the record ends that starts at a place."""
+        end = start
+        for match in self._quoted.finditer(data, start):
+            if (found := data.find(b"\n", end, match.start())) >= 0:
+                return found + 1
+            end = match.end()
+        return data.find(b"\n", end) + 1 or len(data)
+
+
+def read_span(source: SourceRecipe, span: Span, carried: Columns = ()) -> Iterator[TextBatch]:
+    """Stream the records of a span, with the columns to carry; empty lines are not records.
+
+    Raises:
+        SourceError: a record is malformed and the source's `max_malformed` is 0.
+    """
+    header = _read_header(source, span)
+    reader = _Reader(source, span, header, carried)
+    records = _Records(header.delimiter)
+    skip = header.length if span.start == 0 else 0
+    with open_file(span.url) as raw:
+        for piece, done, whole in read_cut(raw, span, records.find_end, source.encoding):
+            data, skip = piece[skip:], max(0, skip - len(piece))
+            if not data.strip(b"\r\n"):
+                continue
+            if not whole and (place := records.find_open(data)) >= 0:
+                line = printable(data[place : place + _EXCERPT].decode("utf-8", "replace"))
+                raise SourceError(
+                    f"{span.name}: a quote is never closed, in record {reader.row} or after it: {line}. Is the file "
+                    "cut short? Restore it, or double the quotes that are part of the text."
+                )
+            batch = reader.read(data)
+            batch.read_bytes = done
+            yield batch
+
+
+class _Reader:
+    """Reads blocks of records of a span; `row` is the number of the next record."""
+
+    def __init__(self, source: SourceRecipe, span: Span, header: _Header, carried: Columns):
+        self._source, self._span, self._header = source, span, header
+        self._predicates = parse_keep(source.keep)
+        self._carried: list[tuple[str, Any]] = [(name, arrow_type(kind)) for name, kind in carried]
+        self._kept: list[tuple[str, Any]] = [(one.column, one.json_type()) for one in self._predicates]
+        self._columns = list(dict.fromkeys([source.text_column, *source.keep, *(name for name, _ in carried)]))
+        self.row = 0
+
+    def read(self, data: bytes) -> TextBatch:
+        """Return a block's records that are well-formed and that the predicates keep."""
+        table, faults = self._parse(data)
+        num_rows = table.num_rows + len(faults)
+        rows = np.delete(np.arange(self.row, self.row + num_rows, dtype=np.uint32), sorted(faults))
+        converted, own = self._convert(table)
+        faults |= {int(rows[place]) - self.row: fault for place, fault in own.items()}
+        if faults and not self._source.max_malformed:
+            record = min(faults)
+            raise SourceError(f"{self._describe(record, faults[record])}. Repair the record{ALLOW}.")
+        batch = TextBatch(converted[0], rows)
+        if self._carried:
+            columns = converted[1 : 1 + len(self._carried)]
+            batch.carried = pa.Table.from_arrays(columns, names=[name for name, _ in self._carried])
+        kept = pa.Table.from_arrays(converted[1 + len(self._carried) :], names=[name for name, _ in self._kept])
+        if own:
+            whole = np.ones(table.num_rows, bool)
+            whole[list(own)] = False
+            mask = wrap_mask(whole)
+            carried = None if batch.carried is None else batch.carried.filter(mask)
+            batch, kept = TextBatch(batch.text.filter(mask), rows[whole], carried=carried), kept.filter(mask)
+        batch = keep_rows(batch, kept, self._predicates)
+        if faults:
+            batch.rejected[MALFORMED] = len(faults)
+            batch.malformed = [self._describe(record, faults[record]) for record in sorted(faults)[:SHOWN_MALFORMED]]
+        self.row += num_rows
+        return batch
+
+    def _parse(self, data: bytes) -> tuple[pa.Table, dict[int, str]]:
+        """Parse a block; return the columns as bytes, and the faults of records with too few or too many fields."""
+        if len(data) > MOST_BYTES:
+            raise SourceError(f"{self._span.name}: record {self.row} is longer than 2 GiB. Split it.")
+        faults: dict[int, str] = {}
+
+        def refuse(record: Any) -> Any:
+            found = f"{record.actual_columns} fields, expected {record.expected_columns}"
+            faults[record.number - 1] = f"{found}: {printable(record.text[:_EXCERPT])}"
+            return "skip"
+
+        names = [str(place) for place in range(len(self._header.names))]  # of the file, two may be equal
+        wanted = [str(self._header.names.index(column)) for column in self._columns]
+        table = pa_csv.read_csv(
+            cast("Any", pa.BufferReader(data)),
+            read_options=pa_csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=names),
+            parse_options=pa_csv.ParseOptions(
+                delimiter=self._header.delimiter, newlines_in_values=True, invalid_row_handler=refuse
+            ),
+            convert_options=pa_csv.ConvertOptions(
+                column_types={name: pa.large_binary() for name in wanted}, include_columns=wanted, null_values=[]
+            ),
+        )
+        return table.rename_columns(self._columns).combine_chunks(), faults
+
+    def _convert(self, table: pa.Table) -> tuple[list[Any], dict[int, str]]:
+        """Return the text, the columns to carry and those of the predicates; and the faults of rows by their place."""
+        columns = [table.column(self._source.text_column).combine_chunks()]
+        faults: dict[int, str] = {}
+        for name, kind in [*self._carried, *self._kept]:
+            column, bad = _convert(table.column(name).combine_chunks(), kind)
+            columns.append(column)
+            faults |= {place: f"column {name!r} holds {value}, which is not {kind}" for place, value in bad.items()}
+        return columns, faults
+
+    def _describe(self, record: int, fault: str) -> str:
+        part = f" after byte {self._span.start}" if self._span.start else ""
+        return f"{self._span.name}: record {self.row + record}{part}: {fault}"
+
+
+def _convert(column: Any, kind: Any) -> tuple[Any, dict[int, str]]:
+    """Convert bytes to a type; an empty number is null. Return the values, and those that cannot be, by place."""
+    import pyarrow.compute as pc  # late: the build's own process needs it seldom, and it takes 0.06 s
+
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+    def convert(values: Any) -> Any:
+        text = values.cast(pa.large_string())
+        if is_text:
+            return text.cast(kind)
+        text = pc.ascii_trim_whitespace(text)
+        return pc.if_else(
+            pc.equal(text, pa.scalar("", pa.large_string())), pa.scalar(None, pa.large_string()), text
+        ).cast(kind)
+
+    try:
+        return convert(column), {}
+    except pa.ArrowInvalid:
+        pass
+    values: list[Any] = []
+    bad: dict[int, str] = {}
+    for place in range(len(column)):
+        try:
+            values.append(convert(column.slice(place, 1)))
+        except pa.ArrowInvalid:
+            bad[place] = printable(repr(column[place].as_py()[:_EXCERPT].decode("utf-8", "replace")))
+            values.append(pa.nulls(1, kind))
+    return pa.concat_arrays(values), bad
