@@ -294,6 +294,28 @@ def test_overlapping_members_of_a_zip_are_refused(tmp_path: Path, source: Any, r
     assert "holds members whose contents overlap, as in a bomb" in error_of(source(tmp_path / "a.zip"), read_all)
 
 
+def test_an_archive_without_members_has_no_span(tmp_path: Path, source: Any) -> None:
+    write_tar(tmp_path / "a.tar", [])
+    write_tar(tmp_path / "a.tar.gz", [], "w:gz")
+    write_zip(tmp_path / "a.zip", [])
+    assert list_spans_of(source(tmp_path / "*")) == []
+
+
+def test_archives_on_another_file_system(tmp_path: Path, source: Any) -> None:
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/archives/a.tar", WHOLE)
+    memory.pipe("/archives/b.tar.gz", gzip.compress(WHOLE))
+    memory.pipe("/archives/c.zip", ZIP)
+    memory.pipe("/archives/d.wet.gz", gzip.compress(warc_record(b"a record")))
+    recipe = source("memory://archives/*")
+    spans = [span for file in files.list_files(recipe) for span in files.list_spans(recipe, file, 100)]
+    assert [span.part for span in spans] == ["b0-10240", f"b0-{spans[1].stop}", "m0-1", f"b0-{spans[3].stop}"]
+    found = [text for span in spans for batch in files.read(recipe, span) for text in batch.text.to_pylist()]
+    assert found == [*(b"text " * 300, b"more") * 2, b"some text", b"a record"]
+
+
 def test_names_that_are_not_utf_8_and_carried_names(tmp_path: Path, source: Any) -> None:
     data = tar_of(("caf\udce9.txt", b"latin-1 name"), ("b.txt", b"x"))
     (tmp_path / "a.tar").write_bytes(data)
@@ -370,7 +392,7 @@ MALFORMED_SAMPLES = {
 @pytest.mark.parametrize("case", MALFORMED_SAMPLES)
 def test_malformed_samples(case: str, tmp_path: Path, source: Any, read_all: Any) -> None:
     name, data, words = MALFORMED_SAMPLES[case]
-    entries = [("0.txt", b"text"), (name, data), ("2.json", b'{"text": "good"}')]
+    entries = [("0.txt", b"text"), (name, data), ("2.json", b'{\n  "id": 2,\n  "text": "good"\n}\n')]
     path = write_tar(tmp_path / "a.tar", entries)
     message = error_of(source(path, format="webdataset"), read_all)
     assert "a.tar: sample " in message

@@ -190,8 +190,7 @@ def cut_at_members(
     with open_file(whole.url) as raw:
         walk = Walk(raw, whole)
         if not is_local(whole.url) or is_compressed(whole.name) or whole.stop <= unit_bytes:
-            next(walk.members(), None)
-            return [whole]
+            return [] if next(walk.members(), None) is None else [whole]
         for start in find_starts(walk.members()):
             if start - cuts[-1] >= unit_bytes:
                 cuts.append(start)
